@@ -1,0 +1,67 @@
+# Two commands set everything up on a machine that has only Python and make:  make demo   and   make test
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+STAMP  := $(VENV)/.installed
+DEV    := $(VENV)/.dev-installed
+RECORDING ?= demos/recordings/h200-lab.gsr
+
+.PHONY: demo replay test check e2e bench gpu lint types contracts format clean pictures help
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t14
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "gpuscope's viewer needs Python 3.10 or newer. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv"; exit 1; }
+
+# The machine's own torch is used where python3 has one (seen through a .pth, nothing is copied or changed);
+# otherwise the tested build is installed.
+$(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -q -e . -c constraints.txt
+	@PYTHON=$(PYTHON) sh demos/share-torch.sh $(BIN)/python || $(PIP) install -q torch -c constraints.txt
+	@touch $@
+
+$(DEV): $(STAMP)
+	$(PIP) install -q -e '.[dev]' -c constraints.txt
+	@touch $@
+
+demo: $(STAMP)  ## the TUI with a real training inside: on CUDA where there is one, else on the CPU
+	$(BIN)/gpuscope --demo
+
+replay: $(STAMP)  ## a training recorded on a real H200, played back
+	$(BIN)/gpuscope replay $(RECORDING)
+
+test: $(DEV)  ## all tests that this machine can run
+	$(BIN)/python -m pytest -q
+
+check: lint types contracts  ## ruff, mypy --strict, import contracts
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV)
+	$(BIN)/mypy
+
+contracts: $(DEV)
+	$(BIN)/lint-imports
+
+format: $(DEV)  ## rewrite in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV)  ## measurements with bars; figures go to BENCHMARKS.md
+	$(BIN)/python -m pytest -q -m bench tests/bench -s -p no:xdist
+
+gpu: $(DEV)  ## tests that need a real GPU
+	$(BIN)/python -m pytest -q -m gpu
+
+pictures: $(DEV)  ## redraw docs/*.svg from the committed recordings
+	$(BIN)/python tests/tui/readme_picture.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,88 @@
+"""The command line: one table of verbs, imported only when asked for; exit codes.
+
+Each verb is a module of ``gpuscope/verbs`` with ``add_arguments(parser)`` and ``run(args) -> int``. ``gpuscope run`` is the exception: what follows belongs to the trainer, so it gets the raw words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+from typing import List, NoReturn, Optional
+
+from . import __version__
+
+EXIT_OK = 0
+EXIT_WARNINGS = 1
+EXIT_PROBLEMS = 2
+EXIT_UNCHECKED = 3
+EXIT_USAGE = 64
+
+VERBS = {
+    "devices": "one-shot inventory and readings of this machine's GPUs",
+    "ps": "GPU processes and trainers, the ranks of one job together",
+    "run": "start a trainer with the probe in it, no code change",
+    "lab": "the demo trainer, in the TUI or headless",
+    "record": "keep a session in a file",
+    "replay": "travel through a recording",
+}
+NEEDS_PYTHON = (3, 10)
+"""For everything but the probe and ``gpuscope run``, which also work inside older training environments."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with the usage exit code of this program and one line that says what to do next."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, "%s: error: %s\nSee: %s --help\n" % (self.prog, message, self.prog))
+
+
+def parser() -> Parser:
+    """The whole command line, with no verb's module imported."""
+    top = Parser(
+        prog="gpuscope",
+        description="See inside PyTorch trainings from the terminal. Without a verb: the live TUI on this machine.",
+        epilog="verbs:\n" + "\n".join("  %-9s %s" % item for item in VERBS.items()) + "\n\n`gpuscope VERB --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version="gpuscope " + __version__)
+    return top
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run one command and return its exit code (see DESIGN: 0 fine, 1 warnings, 2 problems, 3 unchecked, 64 usage)."""
+    words = sys.argv[1:] if argv is None else argv
+    verb = words[0] if words and not words[0].startswith("-") else None
+    if verb == "run":
+        return int(import_module("gpuscope.verbs.run").main(words[1:]))
+    if verb is None and any(word in ("-h", "--help", "--version") for word in words):
+        parser().parse_args(words)
+    if verb is not None and verb not in VERBS:
+        parser().error("no such verb: %r. Verbs: %s" % (verb, ", ".join(VERBS)))
+    if sys.version_info < NEEDS_PYTHON:
+        sys.stderr.write(
+            "gpuscope: the viewer needs Python 3.10 or newer, this is %d.%d.\n"
+            "Here work: gpuscope.watch() in a script, and `gpuscope run`.\n" % sys.version_info[:2]
+        )
+        return EXIT_UNCHECKED
+    module = import_module("gpuscope.verbs." + (verb or "tui"))
+    sub = Parser(prog="gpuscope " + verb if verb else "gpuscope", description=VERBS.get(verb or "", None))
+    module.add_arguments(sub)
+    if verb is None:
+        sub.add_argument("--version", action="version", version="gpuscope " + __version__)
+    return int(module.run(sub.parse_args(words[1:] if verb else words)))
+
+
+def entry() -> NoReturn:
+    """Console script. A reader that went away (``| head``) and Ctrl-C end without a traceback."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    sys.exit(code)

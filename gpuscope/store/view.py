@@ -1,0 +1,182 @@
+"""The immutable picture that panels, verbs and rules read: one :class:`View` per update, made by ``store.Store``.
+
+Entities carry their static definition (a dataclass of ``wire.frames``) and their last readings by column name (the
+``*_COLUMNS`` of ``wire.frames``). A reading is a number or a string, or :class:`~gpuscope.wire.frames.Unknown` with a
+reason; it is never 0 for missing. Everything here is frozen and safe to hand between threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..wire.frames import (
+    AllocDef,
+    Event,
+    GpuDef,
+    HostDef,
+    ProcDef,
+    Reading,
+    TrainerDef,
+    Unknown,
+)
+
+NOT_SENT = Unknown("not_sent", "no reading yet")
+"""A column no sample has carried so far. Local to the viewer, never on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An entity that ended: when (seconds on the host's monotonic clock, and wall clock) and why, in words."""
+
+    monotonic_seconds: float
+    wall_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """What all entities share. ``key`` is stable across reconnects and recordings (a device's UUID, a process's
+    ``pid:start``); ``id`` is the small integer of this stream, also the handle for ``Store.history``."""
+
+    id: int
+    key: str
+    readings: Mapping[str, Reading]
+    sampled_seconds: float | None  # host's monotonic clock at the last row; None before the first
+    gone: Gone | None
+
+    def reading(self, column: str) -> Reading:
+        """The last reading of ``column``, or an :class:`Unknown` that says why there is none."""
+        return self.readings.get(column, NOT_SENT)
+
+    def number(self, column: str) -> float | None:
+        """The last reading as a number, ``None`` when it is unknown (ask :meth:`reading` for the reason)."""
+        value = self.readings.get(column)
+        return value if isinstance(value, (int, float)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class UseView(Entity):
+    """One process on one device; column ``used_bytes``."""
+
+    process: int
+    gpu: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocView(Entity):
+    """A trainer's memory on one device: columns ``ALLOCATOR_COLUMNS``. ``gpu`` is the device's id, None if unmapped."""
+
+    definition: AllocDef
+    gpu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcView(Entity):
+    """A process; columns ``PROCESS_COLUMNS``; its uses of devices; the trainer in it, if a probe answers there."""
+
+    definition: ProcDef
+    uses: tuple[UseView, ...]
+    trainer: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerView(Entity):
+    """A process with a probe: columns ``TRAINER_COLUMNS`` and one allocator per device it uses."""
+
+    definition: TrainerDef
+    process: int | None
+    allocators: tuple[AllocView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView(Entity):
+    """A device: columns ``DEVICE_COLUMNS``; who uses it (:class:`UseView`), and which allocators live on it."""
+
+    definition: GpuDef
+    uses: tuple[UseView, ...]
+    allocators: tuple[AllocView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """The ranks of one job, or one trainer by itself, or one process without a probe.
+
+    ``trainers`` are sorted by rank and empty when nobody of the job has a probe. ``key`` is the job key, else the
+    process key. ``worst`` is the trainer whose last step is oldest against its usual step time, with ``worst_reason`` in
+    words; None when all are alike."""
+
+    key: str
+    title: str  # the script or command, short
+    user: str | None
+    mine: bool
+    trainers: tuple[TrainerView, ...]
+    processes: tuple[ProcView, ...]
+    worst: TrainerView | None = None
+    worst_reason: str = ""
+
+
+LinkState = Literal["connecting", "live", "stale", "ended", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The state of a source. ``text`` says in words why it is not live; ``age_seconds`` since its last frame."""
+
+    state: LinkState
+    text: str = ""
+    age_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostView(Entity):
+    """One host as one source tells it. ``badge`` is REPLAY or SIMULATED where the numbers are not live."""
+
+    name: str
+    definition: HostDef
+    link: Link
+    badge: str
+    rate_hz: float | None
+    nvml: Unknown | None  # why there are no devices, None when the driver answers
+    wall_seconds: float | None  # wall clock of the last sample
+    devices: tuple[DeviceView, ...]
+    processes: tuple[ProcView, ...]
+    trainers: tuple[TrainerView, ...]
+    jobs: tuple[JobView, ...]
+    events: tuple[Event, ...]  # newest last, bounded
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All hosts at one moment. ``version`` grows with every change: equal versions are equal views."""
+
+    version: int
+    hosts: tuple[HostView, ...]
+
+    @property
+    def host(self) -> HostView | None:
+        """The only or first host: what a local session shows."""
+        return self.hosts[0] if self.hosts else None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A column over time: ``seconds`` on the host's monotonic clock, oldest first; ``None`` where it was unknown."""
+
+    seconds: tuple[float, ...] = ()
+    values: tuple[float | None, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a source can do: action name → "" when it can, else the reason it cannot (shown greyed beside it)."""
+
+    actions: Mapping[str, str] = field(default_factory=dict)
+
+    def why_not(self, action: str) -> str:
+        """"" when the action is possible, else the reason."""
+        return self.actions.get(action, "this source does not offer it")

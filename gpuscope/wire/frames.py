@@ -1,0 +1,416 @@
+"""Frames: the dataclasses that travel, their columns and units, and the stdlib codec of the sending side.
+
+One frame is one line of JSON (NDJSON). Field names here are the names on the wire; hot frames have short ones. The same
+dataclasses are the schema of the viewer's typed decoder (``wire/decode.py``), so that a field is defined once.
+
+A stream is: ``hello``, then definitions (static facts, once, with a small integer id), then samples whose rows carry only
+numbers, by column; events when something happens; every ``KEY_SECONDS`` a key frame that repeats all definitions so that a
+reader can join there; ``bye``. Protocol 1 only ever grows: readers ignore unknown fields, kinds and columns.
+
+This module runs inside trainers and on bare hosts: stdlib only, Python 3.8 syntax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Dict, List, Optional, Tuple, Type, Union
+
+PROTOCOL = 1
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is refused by every reader: a hostile peer must not make us hold it."""
+MAX_STRING_CHARS = 4096
+KEY_SECONDS = 60.0
+MAX_RATE_HZ = 10.0
+
+Scalar = Union[int, float, str, bool, None]
+Row = List[Scalar]
+
+# ── columns ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# A row in a sample is [id, value of column 0, value of column 1, …]. `hello.cols` says which columns a sender has, in its
+# order; a reader looks them up by name. Units are in the names: *_bytes, *_seconds, *_percent (0..100), *_watts, *_mhz.
+
+TABLES = ("h", "g", "p", "u", "t", "a")
+"""h host, g device, p process (host side), u use of a device by a process, t trainer, a allocator (trainer × device)."""
+
+HOST_COLUMNS = (
+    "cpu_percent",  # of all cores together, 0..100
+    "load_1m",
+    "memory_available_bytes",
+    "swap_used_bytes",
+    "shm_used_bytes",  # /dev/shm
+    "cgroup_memory_used_bytes",
+    "agent_cpu_percent",  # of one core
+    "agent_rss_bytes",
+)
+DEVICE_COLUMNS = (
+    "used_bytes",  # NVML v2: without what the driver reserves
+    "free_bytes",
+    "driver_reserved_bytes",
+    "utilization_percent",  # NVML "GPU-Util": share of time with any kernel running
+    "memory_utilization_percent",
+    "sm_active_percent",  # GPM
+    "sm_occupancy_percent",  # GPM
+    "tensor_active_percent",  # GPM: tensor pipe busy, any type
+    "power_watts",
+    "power_limit_watts",
+    "temperature_celsius",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "clock_event_reasons",  # bit mask, see collect.nvml.CLOCK_EVENT_REASONS
+    "performance_state",
+    "fan_percent",
+    "ecc_uncorrected_count",  # volatile
+    "pcie_generation",
+    "pcie_width",
+)
+PROCESS_COLUMNS = ("cpu_percent", "rss_bytes")  # of one core; resident set
+USE_COLUMNS = ("used_bytes",)
+TRAINER_COLUMNS = (
+    "step",  # optimizer steps seen by the probe
+    "step_seconds",  # median over the recent steps
+    "step_seconds_p95",
+    "step_age_seconds",  # since the last step ended
+    "loader_wait_seconds",  # waiting for the input pipeline, mean per step over the recent steps
+    "skipped_steps",  # by the grad scaler, on inf or nan
+    "loss",  # where a progress bar shows one
+    "progress_done",  # of the outermost progress bar, in its own unit
+    "progress_total",
+    "eta_seconds",
+    "probe_cpu_percent",  # the probe's own thread, of one core
+    "probe_step_seconds",  # the probe's own time inside a step, mean
+)
+ALLOCATOR_COLUMNS = (
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+    "private_pool_bytes",  # reserved by private pools (CUDA graphs)
+    "peak_allocated_bytes",  # as torch counts them; never reset by us
+    "peak_reserved_bytes",
+    "alloc_retries",  # cudaMalloc failed, cache flushed, tried again
+    "ooms",
+    "allocation_count",  # live allocations
+    "segment_count",  # live segments
+    "parameter_bytes",
+    "gradient_bytes",
+    "optimizer_state_bytes",
+    "statistics_seconds",  # what the last statistics call took
+)
+COLUMNS: Dict[str, Tuple[str, ...]] = {
+    "h": HOST_COLUMNS,
+    "g": DEVICE_COLUMNS,
+    "p": PROCESS_COLUMNS,
+    "u": USE_COLUMNS,
+    "t": TRAINER_COLUMNS,
+    "a": ALLOCATOR_COLUMNS,
+}
+
+HOST_ID = 0
+"""The host's own id: its row in table h, and host-wide reasons such as ``[0, "nvml", "driver_error", …]``."""
+
+# ── reasons for unknowns ───────────────────────────────────────────────────────────────────────────────────────────────
+
+NOT_SUPPORTED = "not_supported"
+LOST = "lost"
+NO_PERMISSION = "no_permission"
+HIDDEN_BY_CONTAINER = "hidden_by_container"
+TIMEOUT = "timeout"
+NOT_INITIALISED = "not_initialised"
+DRIVER_ERROR = "driver_error"
+CODES = (NOT_SUPPORTED, LOST, NO_PERMISSION, HIDDEN_BY_CONTAINER, TIMEOUT, NOT_INITIALISED, DRIVER_ERROR)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A reading that could not be had, and why. It stands where a number would: missing is not zero."""
+
+    code: str
+    text: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Reading = Union[int, float, str, Unknown]
+
+# ── definitions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class HostDef:
+    """Static facts of the host. Bytes are ints; ``None`` where unknown, with a why row ``[0, field, code, text]``."""
+
+    cpu_count: Optional[int] = None
+    memory_total_bytes: Optional[int] = None
+    shm_total_bytes: Optional[int] = None
+    cgroup_memory_limit_bytes: Optional[int] = None
+    kernel: Optional[str] = None
+    container: Optional[str] = None  # docker, kubernetes, podman …: only when inside one
+    driver_version: Optional[str] = None
+    cuda_driver_version: Optional[str] = None  # "13.0"
+
+
+@dataclass
+class GpuDef:
+    """Static facts of a device. Keyed by UUID; the index is display only."""
+
+    uuid: str
+    index: int
+    name: Optional[str] = None
+    pci_bus_id: Optional[str] = None
+    total_bytes: Optional[int] = None
+    compute_capability: Optional[str] = None  # "9.0"
+    max_sm_clock_mhz: Optional[int] = None
+    max_pcie_generation: Optional[int] = None
+    max_pcie_width: Optional[int] = None
+
+
+@dataclass
+class ProcDef:
+    """A process, keyed by (host, pid, start). ``start`` is its kernel start time in clock ticks since boot: a reused
+    pid has another. ``command`` of other users is redacted by the agent to the program's name unless asked otherwise."""
+
+    pid: int
+    start: Optional[int] = None
+    start_time: Optional[float] = None  # wall clock, seconds since the epoch
+    user: Optional[str] = None
+    command: Optional[str] = None
+    name: Optional[str] = None
+    ppid: Optional[int] = None
+    mine: bool = False  # same uid as the agent
+
+
+@dataclass
+class UseDef:
+    """One process on one device: the row that carries its bytes there."""
+
+    proc: int
+    gpu: int
+
+
+@dataclass
+class TrainerDef:
+    """A process with our probe in it. ``proc`` is filled by the agent; ``job`` joins the ranks of one job."""
+
+    pid: int
+    start: Optional[int] = None
+    proc: Optional[int] = None
+    rank: Optional[int] = None
+    local_rank: Optional[int] = None
+    world_size: Optional[int] = None
+    job: Optional[str] = None
+    script: Optional[str] = None
+    torch_version: Optional[str] = None
+    python_version: Optional[str] = None
+    backend: Optional[str] = None  # allocator backend: native, cudaMallocAsync; None without CUDA
+    origin: Optional[str] = None  # run, watch, lab, enable, inject
+    cuda: bool = False  # CUDA initialised in the trainer
+
+
+@dataclass
+class AllocDef:
+    """One trainer's memory on one device. ``ordinal`` is torch's own (``cuda:N``), -1 the CPU; ``uuid`` says which
+    card that is, ``gpu`` is the agent's id for it. None where the mapping is unknown (with a why row)."""
+
+    trainer: int
+    ordinal: int
+    uuid: Optional[str] = None
+    gpu: Optional[int] = None
+
+
+# ── frames ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Hello:
+    """First line of a stream and of a recording. ``t`` wall seconds and ``m`` monotonic ns are read together, so that
+    every later ``m`` has a wall time which no clock step can bend."""
+
+    role: str = "agent"  # agent | probe
+    v: int = PROTOCOL
+    proto: List[int] = field(default_factory=lambda: [PROTOCOL, PROTOCOL])
+    version: str = ""  # of gpuscope
+    host: str = ""
+    boot: str = ""
+    py: str = ""
+    pid: int = 0
+    uid: int = -1
+    t: float = 0.0
+    m: int = 0
+    hz: float = 0.0
+    cols: Dict[str, List[str]] = field(default_factory=dict)
+    requests: List[str] = field(default_factory=list)  # which requests this end serves
+    nonce: str = ""
+
+
+@dataclass
+class Def:
+    """Static facts of one entity. Exactly one of the kinds is set. Ids are never reused within a stream; a second
+    definition of the same id replaces the first."""
+
+    id: int
+    host: Optional[HostDef] = None
+    gpu: Optional[GpuDef] = None
+    proc: Optional[ProcDef] = None
+    use: Optional[UseDef] = None
+    trainer: Optional[TrainerDef] = None
+    alloc: Optional[AllocDef] = None
+
+
+@dataclass
+class Sample:
+    """One tick: rows by table, columns as in ``hello.cols``; null is unknown. An entity without a row this tick has no
+    new reading. ``why`` rows ``[id, column, code, text]`` travel on change and after a key frame; code "" means the
+    reason no longer holds."""
+
+    q: int
+    m: int
+    h: List[Row] = field(default_factory=list)
+    g: List[Row] = field(default_factory=list)
+    p: List[Row] = field(default_factory=list)
+    u: List[Row] = field(default_factory=list)
+    t: List[Row] = field(default_factory=list)
+    a: List[Row] = field(default_factory=list)
+    why: List[List[Union[int, str]]] = field(default_factory=list)
+
+
+@dataclass
+class Event:
+    """Something happened to entity ``id``: ``e`` is gone, oom, retry, attach, detach, gap, dropped, problem, skip, note."""
+
+    id: int
+    e: str
+    m: int
+    text: str = ""
+    data: Dict[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass
+class Key:
+    """A place to join: ``n`` definition lines follow, and the next sample carries every reason that holds."""
+
+    q: int
+    m: int
+    t: float
+    n: int
+
+
+@dataclass
+class Bye:
+    why: str = ""
+
+
+# ── requests and their answers ─────────────────────────────────────────────────────────────────────────────────────────
+
+REQUESTS = (
+    "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment", "cancel",
+)  # fmt: skip
+"""Closed enum: what a viewer may ask. A name that is not here is refused by the decoder."""
+EXCLUSIVE = frozenset(("snapshot", "history", "profile", "stacks", "inject"))
+"""At most one of these at a time per trainer; a second gets error ``busy``."""
+
+
+@dataclass
+class Request:
+    """``{"r": name, "id": n, "args": {...}, "deadline": seconds from receipt}``: has ``r`` instead of ``k``."""
+
+    r: str
+    id: int
+    args: Dict[str, Scalar] = field(default_factory=dict)
+    deadline: float = 10.0
+
+
+@dataclass
+class Ack:
+    id: int
+
+
+@dataclass
+class Progress:
+    id: int
+    fraction: Optional[float] = None
+    text: str = ""
+
+
+@dataclass
+class Result:
+    id: int
+    value: Dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Error:
+    """``code``: busy, unsupported, refused, timeout, cancelled, gone, failed."""
+
+    id: int
+    code: str
+    reason: str = ""
+
+
+@dataclass
+class Blob:
+    """A chunk of a compressed blob that belongs to request ``id``. ``data`` is base64 of at most 128 KiB; the last
+    chunk carries the sha256 of the whole compressed content. ``size`` is the total, where known."""
+
+    id: int
+    n: int
+    data: str = ""
+    last: bool = False
+    size: Optional[int] = None
+    sha256: str = ""
+
+
+@dataclass
+class Credit:
+    """Receiver → sender: ``n`` more chunks of blob ``id`` may be sent."""
+
+    id: int
+    n: int
+
+
+@dataclass
+class Ping:
+    """Viewer → agent, at least every 10 s; an agent that hears nothing for 30 s ends itself."""
+
+    t: float = 0.0
+
+
+@dataclass
+class Pong:
+    t: float = 0.0
+    m: int = 0
+
+
+Frame = Union[
+    Hello, Def, Sample, Event, Key, Bye, Request, Ack, Progress, Result, Error, Blob, Credit, Ping, Pong
+]  # fmt: skip
+
+KINDS: Dict[str, Type[Any]] = {
+    "hello": Hello,
+    "def": Def,
+    "s": Sample,
+    "ev": Event,
+    "key": Key,
+    "bye": Bye,
+    "ack": Ack,
+    "progress": Progress,
+    "result": Result,
+    "error": Error,
+    "blob": Blob,
+    "credit": Credit,
+    "ping": Ping,
+    "pong": Pong,
+}
+DEFINITIONS: Dict[str, Type[Any]] = {
+    "host": HostDef,
+    "gpu": GpuDef,
+    "proc": ProcDef,
+    "use": UseDef,
+    "trainer": TrainerDef,
+    "alloc": AllocDef,
+}
+NAMES: Dict[Type[Any], Tuple[str, ...]] = {
+    cls: tuple(f.name for f in fields(cls)) for cls in [*KINDS.values(), Request, *DEFINITIONS.values()]
+}
+"""Field names of every dataclass that travels, in order of definition."""
