@@ -1,0 +1,1 @@
+"""One host's truth: devices by NVML, host and processes by /proc, trainers by their probes."""

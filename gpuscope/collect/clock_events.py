@@ -1,0 +1,37 @@
+"""Clock event ("throttle") reasons in words: what the bits of column ``clock_event_reasons`` mean.
+
+Bit values are those of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h, nvmlClocksEventReason*). Independent of
+pynvml, so that a viewer can read a remote host's mask.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Tuple
+
+CLOCK_EVENT_REASONS: Dict[int, str] = {
+    0x001: "idle",
+    0x002: "applications clocks",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "thermal slowdown",
+    0x040: "hardware thermal slowdown",
+    0x080: "power brake",
+    0x100: "display clock",
+    0x200: "board limit",
+    0x400: "reliability limit",
+}
+"""Bit → short words."""
+
+HARMLESS_CLOCK_EVENTS = 0x001 | 0x002 | 0x100
+"""Bits that say the clock is where somebody wants it: nothing to do, and nothing to gain."""
+
+
+def clock_event_words(mask: int, harmless: bool = False) -> Tuple[str, ...]:
+    """The reasons in ``mask``, lowest bit first; those that limit the clock, or with ``harmless`` all of them.
+
+    A bit that is not known here counts as limiting and is named by its value."""
+    if not harmless:
+        mask &= ~HARMLESS_CLOCK_EVENTS
+    bits = [1 << position for position in range(64) if mask >> position & 1]
+    return tuple(CLOCK_EVENT_REASONS.get(bit, f"reason {bit:#x}") for bit in bits)

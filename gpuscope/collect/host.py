@@ -1,0 +1,141 @@
+"""The host: processors, memory, /dev/shm, cgroup, container, and what the agent itself costs.
+
+Linux only; elsewhere everything is Unknown and says so. ``root`` is the directory that holds proc, sys and dev.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from typing import Callable, Dict, List, Optional, Tuple
+
+from ..wire.frames import NOT_INITIALISED, HostDef, Reading, Unknown
+from .cgroup import NO_CGROUP, binding_level
+from .container import container
+from .processes import PAGE_BYTES, TICKS_PER_SECOND, parse_stat
+from .procfs import key_values, read, why
+
+FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples, the next tick has them")
+SHORTEST_SECONDS = 0.05
+"""The kernel counts CPU time in steps of 10 ms: asked sooner, the last percentage still holds."""
+
+
+def host_definition(root: str = "/") -> Tuple[HostDef, Dict[str, Unknown]]:
+    """Static facts of the host but the driver's, and why a field is None. Two fields are None without a reason:
+    ``container`` on a plain host, and ``cgroup_memory_limit_bytes`` where no limit is set."""
+    unknown: Dict[str, Unknown] = {}
+
+    def fact(field: str, ask: Callable[[], int]) -> Optional[int]:
+        try:
+            return ask()
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            unknown[field] = why(error, _SOURCES[field])
+            return None
+
+    definition = HostDef(
+        cpu_count=fact("cpu_count", lambda: _cpu_count(root)),
+        memory_total_bytes=fact("memory_total_bytes", lambda: _meminfo(root)[b"MemTotal"] * 1024),
+        shm_total_bytes=fact("shm_total_bytes", lambda: _shm(root)[0]),
+        kernel=platform.release() or None,
+        container=container(root),
+    )
+    binding = binding_level(root, definition.memory_total_bytes)
+    definition.cgroup_memory_limit_bytes = binding.limit
+    if binding.unknown is not None:
+        unknown["cgroup_memory_limit_bytes"] = binding.unknown
+    return definition, unknown
+
+
+_SOURCES = {"cpu_count": "/proc/stat", "memory_total_bytes": "/proc/meminfo", "shm_total_bytes": "/dev/shm"}
+
+
+class HostSampler:
+    """``HOST_COLUMNS``. CPU percentages are of the time between two samples."""
+
+    def __init__(self, root: str = "/", clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._cpu: Optional[Tuple[float, float]] = None  # busy and all ticks at the last sample
+        self._own: Optional[Tuple[float, float]] = None  # own CPU seconds, and when
+        self._percent: Reading = FIRST
+        self._own_percent: Reading = FIRST
+        try:
+            total: Optional[int] = _meminfo(root)[b"MemTotal"] * 1024
+        except (OSError, KeyError):
+            total = None
+        self._level = binding_level(root, total).level
+
+    def sample(self) -> Dict[str, Reading]:
+        """Every column of ``HOST_COLUMNS``."""
+        readings: Dict[str, Reading] = {}
+        for columns, what, ask in (
+            (("cpu_percent",), "/proc/stat", self._cpu_percent),
+            (("load_1m",), "/proc/loadavg", self._load),
+            (("memory_available_bytes", "swap_used_bytes"), "/proc/meminfo", self._memory),
+            (("shm_used_bytes",), "/dev/shm", self._shm_used),
+            (("cgroup_memory_used_bytes",), "the memory cgroup", self._cgroup_used),
+            (("agent_cpu_percent", "agent_rss_bytes"), "/proc/self/stat", self._agent),
+        ):
+            try:
+                values = ask()
+            except (OSError, ValueError, KeyError, IndexError) as error:
+                values = [why(error, what)] * len(columns)
+            readings.update(zip(columns, values))
+        return readings
+
+    def _cpu_percent(self) -> List[Reading]:
+        line = read(os.path.join(self._root, "proc/stat"), 1024).split(b"\n", 1)[0].split()
+        if line[0] != b"cpu":
+            raise ValueError("not a stat file")
+        ticks = [int(part) for part in line[1:9]]  # user nice system idle iowait irq softirq steal
+        total, busy = float(sum(ticks)), float(sum(ticks) - sum(ticks[3:5]))
+        if self._cpu is None:
+            self._cpu = (busy, total)
+        elif total - self._cpu[1] >= 1:
+            share = (busy - self._cpu[0]) / (total - self._cpu[1]) * 100
+            self._percent = round(min(100.0, max(0.0, share)), 1)  # iowait may run backwards
+            self._cpu = (busy, total)
+        return [self._percent]
+
+    def _load(self) -> List[Reading]:
+        return [float(read(os.path.join(self._root, "proc/loadavg"), 256).split()[0])]
+
+    def _memory(self) -> List[Reading]:
+        info = _meminfo(self._root)
+        return [info[b"MemAvailable"] * 1024, (info[b"SwapTotal"] - info[b"SwapFree"]) * 1024]
+
+    def _shm_used(self) -> List[Reading]:
+        return [_shm(self._root)[1]]
+
+    def _cgroup_used(self) -> List[Reading]:
+        return [self._level.used() if self._level else NO_CGROUP]
+
+    def _agent(self) -> List[Reading]:
+        stat = parse_stat(read(os.path.join(self._root, "proc/self/stat")))
+        now, used = self._clock(), stat.cpu_ticks / TICKS_PER_SECOND
+        if self._own is None:
+            self._own = (used, now)
+        elif now - self._own[1] >= SHORTEST_SECONDS:
+            self._own_percent = round(max(0.0, used - self._own[0]) / (now - self._own[1]) * 100, 1)
+            self._own = (used, now)
+        return [self._own_percent, stat.rss_pages * PAGE_BYTES]
+
+
+def _meminfo(root: str) -> Dict[bytes, int]:
+    return key_values(os.path.join(root, "proc/meminfo"), b":")
+
+
+def _cpu_count(root: str) -> int:
+    """Processors that are on."""
+    lines = read(os.path.join(root, "proc/stat")).split(b"\n")
+    count = sum(1 for line in lines if line.startswith(b"cpu") and line[3:4].isdigit())
+    if not count:
+        raise ValueError("no processors listed")
+    return count
+
+
+def _shm(root: str) -> Tuple[int, int]:
+    """Size and use of /dev/shm in bytes."""
+    status = os.statvfs(os.path.join(root, "dev/shm"))
+    return status.f_blocks * status.f_frsize, (status.f_blocks - status.f_bfree) * status.f_frsize

@@ -1,0 +1,240 @@
+"""NVML: the devices of this host, their readings and their processes. The only file that touches pynvml.
+
+Nothing here raises for what a driver answers: a reading is a value, or Unknown with the reason in words. A driver call
+may hang for ever, so each :class:`Device` is used by one worker thread, and ``current_call`` tells others what it waits
+for. Importing this module imports no pynvml and opens nothing; :meth:`Nvml.open` does. There is no shutdown at exit:
+that crashes under a running call, and the kernel closes the files of a process that ends.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+from ..wire.frames import NOT_INITIALISED, GpuDef, Reading, Unknown
+from .clock_events import CLOCK_EVENT_REASONS, HARMLESS_CLOCK_EVENTS, clock_event_words
+from .nvml_calls import Calls, Gate
+from .nvml_errors import MissingWrapper, NvmlUnavailable, explain_start
+from .nvml_gpm import GpmSampler
+from .nvml_processes import ProcessLists
+from .nvml_readings import FAST, FAST_COLUMNS, GPM_COLUMNS, SLOW, SLOW_COLUMNS, STATIC, Spec, text
+
+__all__ = [
+    "CLOCK_EVENT_REASONS", "FAST_COLUMNS", "HARMLESS_CLOCK_EVENTS", "SLOW_COLUMNS",
+    "Device", "Nvml", "NvmlUnavailable", "clock_event_words",
+]  # fmt: skip
+
+INSTALL = "pip install nvidia-ml-py"
+SHADOWED = (
+    "the old package 'pynvml' stands before nvidia-ml-py here and lacks newer calls. "
+    "Next: pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
+)
+
+
+class _Binding:
+    """The pynvml module, whichever version: a function that it lacks is a :class:`MissingWrapper`."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = getattr(self._module, name)
+        except AttributeError:
+            raise MissingWrapper(name) from None
+        setattr(self, name, value)
+        return value
+
+    def function(self, symbol: str) -> Any:
+        """The library's own function, found and cached by pynvml; its error when the driver has no such symbol."""
+        return getattr(self._module, "nvml", self._module)._nvmlGetFunctionPointer(symbol)
+
+
+def _import_pynvml() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlUnavailable(
+            Unknown(NOT_INITIALISED, f"the Python package nvidia-ml-py is not installed ({error}). Next: {INSTALL}")
+        ) from None
+    except Exception as error:  # a broken or foreign module of that name
+        raise NvmlUnavailable(
+            Unknown(
+                NOT_INITIALISED,
+                f"import pynvml failed: {type(error).__name__}: {str(error)[:200]}. "
+                "Next: pip install --force-reinstall nvidia-ml-py",
+            )
+        ) from None
+    return pynvml
+
+
+class Nvml:
+    """The library. ``Nvml()`` is cheap and calls nothing; :meth:`start` (or :meth:`open`, both in one) may hang with a
+    sick driver, so it belongs in a thread, with :attr:`current_call` for whoever waits."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._gate = Gate()
+        self._calls = Calls(self._gate, clock)
+        self._binding: Any = None
+        self._count = 0
+        self._devices: Dict[int, Device] = {}
+        not_yet = Unknown(NOT_INITIALISED, "NVML has not been started")
+        self.driver_version: Reading = not_yet
+        self.cuda_version: Reading = not_yet
+        """The CUDA version that the driver serves, "13.0"."""
+        self.binding_note: Optional[str] = None
+        """What is wrong with the installed pynvml, with the remedy; None when nothing is."""
+
+    @classmethod
+    def open(cls) -> Nvml:
+        """A started library. Raises :class:`NvmlUnavailable` (its ``unknown`` says why and what next)."""
+        nvml = cls()
+        nvml.start()
+        return nvml
+
+    def start(self) -> None:
+        """Loads pynvml and the driver's library and counts the devices. Raises :class:`NvmlUnavailable`."""
+        module = _import_pynvml()
+        binding = self._binding = _Binding(module)
+        if not hasattr(module, "nvmlMemory_v2"):
+            self.binding_note = SHADOWED
+        self._start_call("nvmlInitWithFlags", lambda: binding.nvmlInit())
+        self._count = self._start_call("nvmlDeviceGetCount_v2", lambda: int(binding.nvmlDeviceGetCount()))
+        self.driver_version = self._calls.attempt(
+            "nvmlSystemGetDriverVersion", lambda: text(binding.nvmlSystemGetDriverVersion())
+        )
+        self.cuda_version = self._calls.first(
+            (
+                ("nvmlSystemGetCudaDriverVersion_v2", lambda: _cuda(binding.nvmlSystemGetCudaDriverVersion_v2())),
+                ("nvmlSystemGetCudaDriverVersion", lambda: _cuda(binding.nvmlSystemGetCudaDriverVersion())),
+            )
+        )
+
+    def _start_call(self, name: str, function: Callable[[], Any]) -> Any:
+        failed: List[BaseException] = []
+
+        def ask() -> Any:
+            try:
+                return function()
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        answer = self._calls.attempt(name, ask)
+        if isinstance(answer, Unknown):
+            raise NvmlUnavailable(explain_start(name, failed[0]) if failed else answer) from None
+        return answer
+
+    @property
+    def current_call(self) -> Optional[Tuple[str, float]]:
+        """The call that :meth:`start` waits for and when it began (``time.monotonic()``)."""
+        return self._calls.current
+
+    def device_count(self) -> int:
+        """How many devices the driver had when NVML was started; no driver call."""
+        return self._count
+
+    def device(self, index: int) -> Device:
+        """The device of this index, always the same object; no driver call. A GPU that cannot be reached is still a
+        device, all Unknown."""
+        device = self._devices.get(index)
+        if device is None:
+            version = self.driver_version if isinstance(self.driver_version, str) else ""
+            calls = Calls(self._gate, self._clock)
+            device = self._devices[index] = Device(index, self._binding, calls, version, self._clock)
+        return device
+
+    def close(self) -> bool:
+        """Shuts NVML down, unless a call is in flight: then nothing happens and the answer is False. Never needed
+        before exit."""
+        if not self._gate.close():
+            return False
+        for device in self._devices.values():
+            device._gpm.close()
+        try:
+            self._binding.nvmlShutdown()
+        except Exception:
+            pass  # it was not up, or is beyond help
+        return True
+
+
+class Device:
+    """One GPU, used by one thread at a time. No method raises for a driver's answer."""
+
+    def __init__(self, index: int, binding: Any, calls: Calls, driver_version: str, clock: Callable[[], float]) -> None:
+        self.index = index
+        self._n = binding
+        self._calls = calls
+        self._clock = clock
+        self._handle: Any = None
+        self._gpm = GpmSampler(binding, calls)
+        self._processes = ProcessLists(binding.function, calls, driver_version)
+
+    @property
+    def current_call(self) -> Optional[Tuple[str, float]]:
+        """The NVML call in progress and ``time.monotonic()`` when it began; None between calls. Any thread may ask."""
+        return self._calls.current
+
+    @property
+    def processes_gap(self) -> Optional[Unknown]:
+        """What the last list of :meth:`processes` lacks: a graphics or MPS list that failed, owners without a pid."""
+        return self._processes.gap
+
+    def static(self) -> Tuple[GpuDef, Dict[str, Unknown]]:
+        """The device's definition and why a field of it is None. Where the UUID cannot be had it is "unknown:INDEX"
+        with a reason under ``uuid``; worth asking again later then."""
+        readings = self._read(STATIC)
+        unknown = {field: value for field, value in readings.items() if isinstance(value, Unknown)}
+        known: Dict[str, Any] = {field: value for field, value in readings.items() if field not in unknown}
+        uuid = known.pop("uuid", f"unknown:{self.index}")
+        return GpuDef(uuid=uuid, index=self.index, **known), unknown
+
+    def fast(self) -> Dict[str, Reading]:
+        """Every column of ``FAST_COLUMNS``; ≤ 200 µs on real hardware beside the GPM sample (95–241 µs)."""
+        readings = self._read(FAST)
+        handle = self._get_handle()
+        if isinstance(handle, Unknown):
+            readings.update((column, handle) for column in GPM_COLUMNS)
+        else:
+            readings.update(self._gpm.read(handle, self._clock()))
+        return readings
+
+    def slow(self) -> Dict[str, Reading]:
+        """Every column of ``SLOW_COLUMNS``; a few ms at worst."""
+        return self._read(SLOW)
+
+    def processes(self) -> Union[List[Tuple[int, Reading]], Unknown]:
+        """``(pid, used bytes or why not)`` of every process on the device, or why there is no list. The pids are the
+        driver's, which are the host's: inside a container they may mean nothing. See ``processes_gap``."""
+        handle = self._get_handle()
+        return handle if isinstance(handle, Unknown) else self._processes.read(handle)
+
+    def _read(self, specs: Tuple[Spec, ...]) -> Dict[str, Reading]:
+        readings: Dict[str, Reading] = {}
+        handle = self._get_handle()
+        for spec in specs:
+            if isinstance(handle, Unknown):
+                readings.update((column, handle) for column in spec.columns)
+                continue
+            ways = [(name, lambda ask=ask: ask(self._n, handle)) for name, ask in spec.ways]
+            values = self._calls.first(ways, spec.columns[0])
+            if isinstance(values, Unknown):
+                readings.update((column, values) for column in spec.columns)
+            else:
+                readings.update(zip(spec.columns, values))
+        return readings
+
+    def _get_handle(self) -> Any:
+        if self._handle is None:
+            handle = self._calls.attempt(
+                "nvmlDeviceGetHandleByIndex_v2", lambda: self._n.nvmlDeviceGetHandleByIndex(self.index)
+            )
+            if isinstance(handle, Unknown):
+                return handle
+            self._handle = handle
+        return self._handle
+
+
+def _cuda(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

@@ -1,0 +1,118 @@
+"""Guarded driver calls: every call into NVML goes through :class:`Calls`, which never raises.
+
+It knows which call is in progress (so that somebody else can say that it hangs), turns failures into Unknown, and stops
+asking for a while what failed for good: a call that is not supported costs nothing until it is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar, Union
+
+from ..wire.frames import LOST, NO_PERMISSION, NOT_INITIALISED, NOT_SUPPORTED, Unknown
+from .nvml_errors import FUNCTION_NOT_FOUND, explain, from_return
+
+SETTLED_RETRY_SECONDS = 60.0
+"""A call that is not supported or not permitted is asked again this much later: a driver can be updated under us."""
+LOST_RETRY_SECONDS = (2.0, 60.0)
+"""A lost GPU is asked again after the first, doubled each time up to the second: such calls can take seconds."""
+
+T = TypeVar("T")
+
+
+class Gate:
+    """Keeps ``nvmlShutdown`` and calls apart: shutting down under a running call crashes the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._closed = False
+
+    def enter(self) -> bool:
+        """True when a call may begin; it must be followed by :meth:`leave`."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._in_flight += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._in_flight -= 1
+
+    def close(self) -> bool:
+        """Closes the gate for good and returns True, unless a call is in flight."""
+        with self._lock:
+            if self._in_flight:
+                return False
+            self._closed = True
+            return True
+
+
+class _Failure:
+    __slots__ = ("again_at", "delay", "unknown")
+
+    def __init__(self, unknown: Unknown, delay: float, again_at: float) -> None:
+        self.unknown = unknown
+        self.delay = delay
+        self.again_at = again_at
+
+
+class Calls:
+    """The calls of one device (or of the library), made by one thread at a time. ``current`` may be read by others."""
+
+    def __init__(self, gate: Gate, clock: Callable[[], float] = time.monotonic) -> None:
+        self.current: Optional[Tuple[str, float]] = None
+        self._gate = gate
+        self._clock = clock
+        self._failures: Dict[Any, _Failure] = {}
+
+    def attempt(self, name: str, function: Callable[[], T], key: Any = None) -> Union[T, Unknown]:
+        """``function()``, or why not. ``name`` is the call's name in nvml.h; ``key`` tells apart calls of one name with
+        different arguments. A returned Unknown counts as failure."""
+        key = key or name
+        failure = self._failures.get(key)
+        began = self._clock()
+        if failure and began < failure.again_at:
+            return failure.unknown
+        if not self._gate.enter():
+            return Unknown(NOT_INITIALISED, f"{name}: NVML was shut down")
+        self.current = (name, began)
+        try:
+            answer: Union[T, Unknown] = function()
+        except Exception as error:
+            answer = explain(name, error)
+        finally:
+            self.current = None
+            self._gate.leave()
+        if isinstance(answer, Unknown):
+            self._remember(key, answer, failure)
+        elif failure:
+            del self._failures[key]
+        return answer
+
+    def first(self, alternatives: Sequence[Tuple[str, Callable[[], T]]], key: Any = None) -> Union[T, Unknown]:
+        """The first alternative that this driver supports. Only "not supported" moves on to the next one: a lost GPU
+        is lost by any name."""
+        refused = []
+        for name, function in alternatives:
+            answer = self.attempt(name, function, (name, key))
+            if not isinstance(answer, Unknown) or answer.code != NOT_SUPPORTED:
+                return answer
+            refused.append((name, answer))
+        for name, answer in refused:  # a refusal by the device says more than a symbol that is not there
+            if answer != from_return(name, FUNCTION_NOT_FOUND):
+                return answer
+        return refused[-1][1]
+
+    def _remember(self, key: Any, unknown: Unknown, previous: Optional[_Failure]) -> None:
+        if unknown.code in (NOT_SUPPORTED, NO_PERMISSION):
+            delay = SETTLED_RETRY_SECONDS
+        elif unknown.code == LOST:
+            first, longest = LOST_RETRY_SECONDS
+            again = previous is not None and previous.unknown.code == LOST
+            delay = min(longest, previous.delay * 2) if previous and again else first
+        else:
+            delay = 0.0
+        self._failures[key] = _Failure(unknown, delay, self._clock() + delay)

@@ -1,0 +1,139 @@
+"""What NVML's answers mean: error → :class:`~gpuscope.wire.frames.Unknown` with a code and plain words.
+
+Works on the numbers of nvml.h (nvmlReturn_t), so that nothing here needs pynvml, and never calls the driver:
+``str(NVMLError)`` may do that, and ``NVMLError.__eq__`` and ``hash()`` raise, so errors are only asked for ``.value``.
+"""
+
+from __future__ import annotations
+
+from ..wire.frames import (
+    DRIVER_ERROR,
+    LOST,
+    NO_PERMISSION,
+    NOT_INITIALISED,
+    NOT_SUPPORTED,
+    TIMEOUT,
+    Unknown,
+)
+
+UNINITIALIZED = 1
+NOT_SUPPORTED_RETURN = 3
+NO_PERMISSION_RETURN = 4
+INSUFFICIENT_SIZE = 7
+DRIVER_NOT_LOADED = 9
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+LIB_RM_VERSION_MISMATCH = 18
+ARGUMENT_VERSION_MISMATCH = 25
+UNKNOWN_RETURN = 999
+
+_ANSWERS = {
+    UNINITIALIZED: (NOT_INITIALISED, "NVML is not initialised"),
+    2: (DRIVER_ERROR, "invalid argument"),
+    NOT_SUPPORTED_RETURN: (NOT_SUPPORTED, "not supported by this device"),
+    NO_PERMISSION_RETURN: (NO_PERMISSION, "no permission"),
+    6: (DRIVER_ERROR, "not found"),
+    INSUFFICIENT_SIZE: (DRIVER_ERROR, "the answer kept outgrowing the space made for it"),
+    8: (DRIVER_ERROR, "a power cable of the GPU is not connected"),
+    DRIVER_NOT_LOADED: (DRIVER_ERROR, "the NVIDIA kernel module is not loaded"),
+    10: (TIMEOUT, "the driver gave up waiting for the GPU"),
+    11: (DRIVER_ERROR, "the GPU's interrupts do not arrive"),
+    LIBRARY_NOT_FOUND: (NOT_SUPPORTED, "libnvidia-ml.so.1 was not found"),
+    FUNCTION_NOT_FOUND: (NOT_SUPPORTED, "this driver's NVML does not have it"),
+    14: (DRIVER_ERROR, "the GPU's infoROM is corrupted"),
+    15: (LOST, "the GPU is lost (fallen off the bus); dmesg says why, a reboot may bring it back"),
+    16: (LOST, "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset, as root)"),
+    17: (DRIVER_ERROR, "the operating system blocked the request"),
+    LIB_RM_VERSION_MISMATCH: (
+        DRIVER_ERROR,
+        "driver and library versions differ: reboot or reload the kernel module",
+    ),
+    19: (DRIVER_ERROR, "the GPU is in use by somebody who does not share it"),
+    20: (DRIVER_ERROR, "the driver ran out of memory"),
+    21: (DRIVER_ERROR, "no data"),
+    22: (NOT_SUPPORTED, "ECC is not supported by this vGPU"),
+    23: (DRIVER_ERROR, "the driver ran out of resources"),
+    ARGUMENT_VERSION_MISMATCH: (NOT_SUPPORTED, "this driver does not know this version of the call"),
+    26: (NOT_SUPPORTED, "no longer part of this driver"),
+    27: (DRIVER_ERROR, "not ready"),
+    28: (LOST, "the GPU is not there any more"),
+    UNKNOWN_RETURN: (DRIVER_ERROR, "the driver answered Unknown Error"),
+}
+
+_AT_INIT = {
+    LIBRARY_NOT_FOUND: (
+        NOT_SUPPORTED,
+        "no NVIDIA driver here: libnvidia-ml.so.1 was not found. Inside a container, start it with the GPUs "
+        "(docker run --gpus all …)",
+    ),
+    DRIVER_NOT_LOADED: (
+        DRIVER_ERROR,
+        "the NVIDIA library is here but its kernel module is not loaded. Next: sudo modprobe nvidia; if that fails, "
+        "dmesg says why",
+    ),
+    LIB_RM_VERSION_MISMATCH: (
+        DRIVER_ERROR,
+        "driver and library versions differ (a driver update without a reboot): reboot or reload the kernel module",
+    ),
+    NO_PERMISSION_RETURN: (
+        NO_PERMISSION,
+        "no permission to open the NVIDIA devices. Next: ls -l /dev/nvidia*",
+    ),
+    UNKNOWN_RETURN: (
+        DRIVER_ERROR,
+        "NVML could not start: the driver answered Unknown Error. In a container that lost its devices (after "
+        "systemctl daemon-reload on the host) a restart of the container helps; else dmesg says why",
+    ),
+}
+
+
+class NvmlUnavailable(Exception):
+    """NVML cannot be used on this host at all; ``unknown`` says why and what to do next."""
+
+    def __init__(self, unknown: Unknown) -> None:
+        super().__init__(unknown.text)
+        self.unknown = unknown
+
+
+class MissingWrapper(Exception):
+    """The installed pynvml has no such function."""
+
+
+class Refused(Exception):
+    """A call that we make past pynvml's wrapper returned ``value`` (nvmlReturn_t), not success."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+def return_code(error: BaseException) -> int:
+    """The nvmlReturn_t in a pynvml error, or -1 when it carries none."""
+    value = getattr(error, "value", None)
+    return value if isinstance(value, int) else -1
+
+
+def from_return(call: str, code: int) -> Unknown:
+    """A failed ``nvmlReturn_t`` of ``call`` as an Unknown."""
+    kind, words = _ANSWERS.get(code, (DRIVER_ERROR, f"driver error {code}"))
+    return Unknown(kind, f"{call}: {words}")
+
+
+def explain(call: str, error: BaseException) -> Unknown:
+    """Whatever pynvml raised in ``call`` as an Unknown. Never raises, never calls the driver."""
+    code = return_code(error)
+    if code >= 0:
+        return from_return(call, code)
+    if isinstance(error, MissingWrapper):
+        return Unknown(NOT_SUPPORTED, f"{call}: the installed nvidia-ml-py is too old to have it")
+    if type(error).__name__ == "NVMLLibraryMismatchError":  # not an NVMLError: a symbol that this driver lacks
+        return from_return(call, FUNCTION_NOT_FOUND)
+    if isinstance(error, UnicodeDecodeError):
+        return Unknown(DRIVER_ERROR, f"{call}: the driver answered text that is not UTF-8")
+    return Unknown(DRIVER_ERROR, f"{call}: {type(error).__name__} in pynvml: {str(error)[:200]}")
+
+
+def explain_start(call: str, error: BaseException) -> Unknown:
+    """Why NVML could not be started (``call`` is part of starting it), with the next step."""
+    found = _AT_INIT.get(return_code(error))
+    return Unknown(found[0], found[1]) if found else explain(call, error)

@@ -1,0 +1,162 @@
+"""What is read of a device, by which NVML call, in which tier, and which answers are no answers.
+
+Figures per call on an H200 (driver 580): the fast tier's are 1–8 µs each, the slow tier's up to 1 ms. Calls that sleep
+in the driver (PCIe throughput 21 ms, energy 3 ms, field values 3 ms, process utilisation 2 ms) are not used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Tuple
+
+from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, NOT_SUPPORTED, Reading, Unknown
+
+CLOCK_SM, CLOCK_MEMORY = 1, 2  # nvmlClockType_t
+SENSOR_GPU = 0  # nvmlTemperatureSensors_t
+ECC_UNCORRECTED, ECC_VOLATILE = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
+_NOT_AVAILABLE = ((1 << 32) - 1, (1 << 64) - 1)
+"""NVML_VALUE_NOT_AVAILABLE as it looks in an unsigned int and an unsigned long long."""
+_MEMORY_LIMIT = 1 << 50
+"""1 PiB: more is a driver's garbage (seen as 0xFFFF… under WSL2)."""
+
+Extract = Callable[[Any, Any], Tuple[Reading, ...]]
+
+
+class Spec(NamedTuple):
+    """One reading or a few that come together: the columns, and ways to get them, best first. A way is the call's name
+    in nvml.h and a function of the binding and the device's handle that returns one Reading per column."""
+
+    columns: Tuple[str, ...]
+    ways: Tuple[Tuple[str, Extract], ...]
+
+
+def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int = 0) -> Reading:
+    """``value`` (times ``scale``, if given), or Unknown where the driver's number says that it has none."""
+    if value in _NOT_AVAILABLE:
+        return Unknown(NOT_SUPPORTED, f"{call}: the driver has no value for it")
+    if not floor <= value <= limit:
+        return Unknown(DRIVER_ERROR, f"{call}: the driver answered {value}, which cannot be")
+    return round(value * scale, 3) if scale else int(value)
+
+
+def _plain(column: str, call: str, limit: int, scale: float = 0.0, *arguments: int) -> Spec:
+    """One column got by one call whose wrapper has the same name and returns a number."""
+    return Spec((column,), ((call, lambda n, h: (plausible(call, getattr(n, call)(h, *arguments), limit, scale),)),))
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MEMORY_V2 = "nvmlDeviceGetMemoryInfo_v2"
+MEMORY_V1 = "nvmlDeviceGetMemoryInfo"
+
+
+def memory_sizes(call: str, *sizes: int) -> Tuple[Reading, ...]:
+    """Total first, then what belongs to it. A total of 0 is an integrated GPU, which uses the host's memory: what it
+    has is unknown, and the host's memory does not stand in for it."""
+    if sizes[0] == 0:
+        return (Unknown(NOT_SUPPORTED, f"{call}: the driver reports no memory of the device's own"),) * len(sizes)
+    return tuple(plausible(call, size, _MEMORY_LIMIT) for size in sizes)
+
+
+def memory_v2(n: Any, h: Any) -> Tuple[Reading, ...]:
+    """Total, used, free, driver-reserved bytes. The version word must be pynvml's constant: a literal 2 is refused."""
+    info = n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2)
+    return memory_sizes(MEMORY_V2, info.total, info.used, info.free, info.reserved)
+
+
+def memory_v1(n: Any, h: Any) -> Tuple[Reading, ...]:
+    """As :func:`memory_v2`, but ``used`` includes what the driver reserves, which is unknown by itself."""
+    info = n.nvmlDeviceGetMemoryInfo(h)
+    total, used, free = memory_sizes(MEMORY_V1, info.total, info.used, info.free)
+    return (
+        total,
+        used,
+        free,
+        Unknown(
+            NOT_SUPPORTED,
+            f"{MEMORY_V2} is not to be had here, and its older form counts what the driver reserves as used",
+        ),
+    )
+
+
+# ── tiers ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _utilisation(n: Any, h: Any) -> Tuple[Reading, ...]:
+    call = "nvmlDeviceGetUtilizationRates"
+    rates = n.nvmlDeviceGetUtilizationRates(h)
+    return plausible(call, rates.gpu, 100), plausible(call, rates.memory, 100)
+
+
+def _reasons(name: str) -> Tuple[str, Extract]:
+    return name, lambda n, h: (plausible(name, getattr(n, name)(h), (1 << 63) - 1),)
+
+
+def _temperature(name: str) -> Tuple[str, Extract]:
+    return name, lambda n, h: (plausible(name, getattr(n, name)(h, SENSOR_GPU), 250, floor=-100),)
+
+
+FAST: Tuple[Spec, ...] = (
+    Spec(("utilization_percent", "memory_utilization_percent"), (("nvmlDeviceGetUtilizationRates", _utilisation),)),
+    Spec(
+        ("used_bytes", "free_bytes", "driver_reserved_bytes"),
+        ((MEMORY_V2, lambda n, h: memory_v2(n, h)[1:]), (MEMORY_V1, lambda n, h: memory_v1(n, h)[1:])),
+    ),
+    _plain("power_watts", "nvmlDeviceGetPowerUsage", 10**8, 1e-3),
+    Spec(
+        ("temperature_celsius",),
+        (_temperature("nvmlDeviceGetTemperatureV"), _temperature("nvmlDeviceGetTemperature")),
+    ),
+    _plain("sm_clock_mhz", "nvmlDeviceGetClockInfo", 10**5, 0.0, CLOCK_SM),
+    _plain("memory_clock_mhz", "nvmlDeviceGetClockInfo", 10**5, 0.0, CLOCK_MEMORY),
+    Spec(
+        ("clock_event_reasons",),
+        (_reasons("nvmlDeviceGetCurrentClocksEventReasons"), _reasons("nvmlDeviceGetCurrentClocksThrottleReasons")),
+    ),
+)
+"""Every tick. GPM (nvml_gpm.py) belongs to this tier too."""
+
+SLOW: Tuple[Spec, ...] = (
+    _plain("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", 10**8, 1e-3),
+    _plain("performance_state", "nvmlDeviceGetPerformanceState", 15),
+    _plain("fan_percent", "nvmlDeviceGetFanSpeed", 200),
+    _plain("ecc_uncorrected_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_UNCORRECTED, ECC_VOLATILE),
+    _plain("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", 32),
+    _plain("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", 64),
+)
+"""About every 5 s."""
+
+
+def text(value: Any) -> str:
+    """A name as str; the old ``pynvml`` package answers bytes."""
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def _capability(n: Any, h: Any) -> Tuple[Reading, ...]:
+    major, minor = n.nvmlDeviceGetCudaComputeCapability(h)
+    return (f"{major}.{minor}",)
+
+
+STATIC: Tuple[Spec, ...] = (
+    Spec(("uuid",), (("nvmlDeviceGetUUID", lambda n, h: (text(n.nvmlDeviceGetUUID(h)),)),)),
+    Spec(("name",), (("nvmlDeviceGetName", lambda n, h: (text(n.nvmlDeviceGetName(h)),)),)),
+    Spec(("pci_bus_id",), (("nvmlDeviceGetPciInfo_v3", lambda n, h: (text(n.nvmlDeviceGetPciInfo(h).busId),)),)),
+    Spec(
+        ("total_bytes",),
+        ((MEMORY_V2, lambda n, h: memory_v2(n, h)[:1]), (MEMORY_V1, lambda n, h: memory_v1(n, h)[:1])),
+    ),
+    Spec(("compute_capability",), (("nvmlDeviceGetCudaComputeCapability", _capability),)),
+    _plain("max_sm_clock_mhz", "nvmlDeviceGetMaxClockInfo", 10**5, 0.0, CLOCK_SM),
+    _plain("max_pcie_generation", "nvmlDeviceGetMaxPcieLinkGeneration", 32),
+    _plain("max_pcie_width", "nvmlDeviceGetMaxPcieLinkWidth", 64),
+)
+"""Once: the fields of GpuDef but the index."""
+
+
+def columns_of(specs: Tuple[Spec, ...]) -> Tuple[str, ...]:
+    return tuple(column for spec in specs for column in spec.columns)
+
+
+GPM_COLUMNS = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent")
+FAST_COLUMNS = columns_of(FAST) + GPM_COLUMNS
+SLOW_COLUMNS = columns_of(SLOW)
+assert set(FAST_COLUMNS + SLOW_COLUMNS) == set(DEVICE_COLUMNS)

@@ -1,0 +1,155 @@
+"""Where probes listen, and whether what listens there may be trusted to be what its name says.
+
+The places are ``/tmp/gpuscope-<uid>`` and ``$XDG_RUNTIME_DIR/gpuscope``, a socket is ``<pid>-<start ticks>.sock``. A
+directory counts only if it is no symlink, belongs to us (root looks into everybody's) and is closed to others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import stat
+import struct
+from dataclasses import dataclass
+from typing import Iterator, List, Optional, Sequence, Tuple
+
+from . import processes
+
+MAX_DIRECTORIES = 64
+_SOCKET_NAME = re.compile(r"^([1-9][0-9]{0,9})-([0-9]{1,19})\.sock$")
+_SO_PEERCRED = getattr(socket, "SO_PEERCRED", 17)
+
+Place = Tuple[int, int, str]
+"""Device and inode of a directory, and a socket's name there: a probe that has bound anew is still the same."""
+
+
+class Refused(Exception):
+    """A directory that is not searched, or a socket that is left alone. The text says why."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A socket in a directory. ``pid`` and ``start`` (clock ticks since boot) are what its name claims."""
+
+    place: Place
+    pid: int
+    start: int
+
+    @property
+    def name(self) -> str:
+        return self.place[2]
+
+
+def places(directories: Optional[Sequence[str]] = None) -> Iterator[Tuple[str, int]]:
+    """Directories to search, and who must own each; ``directories`` replaces the usual ones."""
+    uid = os.geteuid()
+    if directories is not None:
+        for path in directories:
+            yield path, uid
+        return
+    yield f"/tmp/gpuscope-{uid}", uid
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime):
+        yield os.path.join(runtime, "gpuscope"), uid
+    if uid == 0:
+        yield from _everybody()
+
+
+def _everybody() -> Iterator[Tuple[str, int]]:
+    found = 0
+    for base, pattern, inside in (
+        ("/tmp", r"^gpuscope-([1-9][0-9]*)$", ""),
+        ("/run/user", r"^([1-9][0-9]*)$", "gpuscope"),
+    ):
+        try:
+            names = os.listdir(base)
+        except OSError:
+            continue
+        for name in names:
+            match = re.match(pattern, name)
+            if match and found < MAX_DIRECTORIES:
+                found += 1
+                yield os.path.join(base, name, inside).rstrip("/"), int(match.group(1))
+
+
+class Directory:
+    """An open socket directory, checked: what was checked is what is used. A context manager.
+
+    Opening raises :class:`Refused` for one that is not safe and ``FileNotFoundError`` where there is none."""
+
+    def __init__(self, path: str, owner: int) -> None:
+        self._owner = owner
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise Refused(f"{path} is a symlink or no directory: not searched for trainers") from None
+            raise Refused(f"{path} cannot be searched for trainers: {error.strerror}") from None
+        self._stat = os.fstat(self._fd)
+        if self._stat.st_uid != owner or stat.S_IMODE(self._stat.st_mode) & 0o077:
+            os.close(self._fd)
+            if self._stat.st_uid != owner:
+                raise Refused(f"{path} belongs to uid {self._stat.st_uid}, not {owner}: not searched for trainers")
+            raise Refused(f"{path} is open to others: not searched for trainers. Next: chmod 700 {path}")
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def sockets(self) -> List[Found]:
+        """The sockets here that have a probe's name and the right owner."""
+        found = []
+        for name in os.listdir(self._fd):
+            match = _SOCKET_NAME.match(name)
+            if match is None:
+                continue
+            try:
+                info = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISSOCK(info.st_mode) and info.st_uid == self._owner:
+                place = (self._stat.st_dev, self._stat.st_ino, name)
+                found.append(Found(place, int(match.group(1)), int(match.group(2))))
+        return found
+
+    def connect(self, found: Found) -> Optional[Tuple[socket.socket, Optional[int]]]:
+        """A non-blocking connection and the peer's pid (None: of another pid namespace); None when nobody is there (a
+        socket whose process is gone is removed) or for now too many wait. Raises :class:`Refused`."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            # Through the open directory: no path is too long for sun_path either.
+            sock.connect(f"/proc/self/fd/{self._fd}/{found.name}")
+            peer_pid, peer_uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
+            self._check(found, peer_pid, peer_uid)
+        except OSError as error:
+            sock.close()
+            if error.errno == errno.ECONNREFUSED and processes.start_ticks(found.pid) != found.start:
+                self._remove(found.name)
+            elif error.errno not in (errno.ENOENT, errno.EAGAIN):
+                raise Refused(f"no answer ({error.strerror})") from None
+            return None
+        except Refused:
+            sock.close()
+            raise
+        return sock, peer_pid or None
+
+    def _check(self, found: Found, peer_pid: int, peer_uid: int) -> None:
+        if peer_uid != self._owner:
+            raise Refused(f"served by uid {peer_uid}, not {self._owner}: left alone")
+        if peer_pid not in (0, found.pid):
+            raise Refused(f"served by pid {peer_pid}, not the one it is named for: left alone")
+        ticks = processes.start_ticks(found.pid)
+        if peer_pid and ticks is not None and ticks != found.start:
+            raise Refused("named for an earlier process with this pid: left alone")
+
+    def _remove(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self._fd)
+        except OSError:
+            pass

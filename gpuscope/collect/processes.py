@@ -1,0 +1,201 @@
+"""Processes of this host as /proc tells them: who they are, what they cost.
+
+A process is known by pid and start time (kernel clock ticks since boot): a reused pid has another start. Names and
+arguments are whatever their owner wrote there; nothing here trusts their form.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from ..wire.frames import LOST, MAX_STRING_CHARS, NO_PERMISSION, NOT_INITIALISED, ProcDef, Reading, Unknown
+from .container import container, own_pid_namespace, pid_namespace_note
+from .procfs import read, why_process
+
+__all__ = [
+    "ProcessSampler", "container", "describe", "invisible", "namespace_pids", "own_pid_namespace",
+    "pid_namespace_note", "start_ticks", "visible",
+]  # fmt: skip
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+SHORTEST_SECONDS = 0.2
+"""CPU time has steps of 10 ms: over less than this a percentage is noise, and the last one still holds."""
+FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples, the next tick has them")
+_FORGET_SECONDS = 60.0
+
+
+class Stat(NamedTuple):
+    """What is used of /proc/PID/stat. Times are clock ticks."""
+
+    name: str
+    state: str
+    ppid: int
+    cpu_ticks: int
+    start_ticks: int
+    rss_pages: int
+
+
+def parse_stat(content: bytes) -> Stat:
+    """/proc/PID/stat. The name stands in parentheses and may hold any character, parentheses and newlines too, so the
+    fields begin after the last one. Raises ValueError when it is not such a file."""
+    opened, closed = content.find(b"("), content.rfind(b")")
+    rest = content[closed + 1 :].split()
+    if opened < 0 or closed < opened or len(rest) < 22:
+        raise ValueError("not a stat file")
+    name = content[opened + 1 : closed].decode("utf-8", "replace")
+    ticks = int(rest[11]) + int(rest[12])
+    return Stat(name, rest[0].decode("ascii", "replace"), int(rest[1]), ticks, int(rest[19]), int(rest[21]))
+
+
+def status_values(status: bytes, key: bytes) -> List[int]:
+    """The numbers of a line of /proc/PID/status, [] when there is no such line. Raises ValueError when they are none.
+
+    The last such line counts: the process's name, which its owner chose, stands above all of them."""
+    at = status.rfind(b"\n" + key + b":")
+    return [int(part) for part in status[at + 1 :].split(b"\n", 1)[0].split()[1:]] if at >= 0 else []
+
+
+def command_line(content: bytes) -> str:
+    """/proc/PID/cmdline as one would type it, of at most ``MAX_STRING_CHARS`` characters; "" when there is none."""
+    arguments = [part.decode("utf-8", "replace") for part in content.rstrip(b"\0").split(b"\0")]
+    if len(arguments) == 1:  # a title that the process gave itself, or a program without arguments
+        line = arguments[0]
+    else:
+        line = " ".join(shlex.quote(argument) for argument in arguments)
+    return line if len(line) <= MAX_STRING_CHARS else line[: MAX_STRING_CHARS - 1] + "…"
+
+
+_users: Dict[int, str] = {}
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the uid as text where it has none."""
+    name = _users.get(uid)
+    if name is None:
+        try:
+            import pwd
+
+            name = pwd.getpwuid(uid).pw_name
+        except (ImportError, KeyError, OverflowError):
+            name = str(uid)
+        _users[uid] = name
+    return name
+
+
+def start_ticks(pid: int, root: str = "/") -> Optional[int]:
+    """When the process started, in clock ticks since boot; None when there is no such process to be seen."""
+    try:
+        return parse_stat(read(_path(root, pid, "stat"))).start_ticks
+    except (OSError, ValueError):
+        return None
+
+
+def describe(
+    pid: int, redact: bool = True, root: str = "/", boot_time: Optional[float] = None
+) -> Optional[Tuple[ProcDef, Dict[str, Unknown]]]:
+    """Who the process is, and why a field is None; None when there is no such process to be seen (see
+    :func:`invisible`). With ``redact``, the command of another user's process is its program name alone.
+
+    ``boot_time`` is the wall time of the host's boot in seconds since the epoch, for recorded trees."""
+    unknown: Dict[str, Unknown] = {}
+    definition = ProcDef(pid)
+    try:
+        stat = parse_stat(read(_path(root, pid, "stat")))
+    except PermissionError as error:
+        return definition, {field: why_process(error, pid, "stat") for field in ("start", "user", "command", "name")}
+    except (OSError, ValueError):
+        return None
+    definition.start, definition.name, definition.ppid = stat.start_ticks, stat.name, stat.ppid
+    if boot_time is None:
+        boot_time = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    definition.start_time = round(boot_time + stat.start_ticks / TICKS_PER_SECOND, 2)
+    try:
+        # Not the directory's owner: that is root for a process that may not be dumped.
+        uid = status_values(read(_path(root, pid, "status")), b"Uid")[0]
+        definition.user, definition.mine = user_name(uid), uid == os.getuid()
+    except (OSError, ValueError, IndexError) as error:
+        unknown["user"] = why_process(error, pid, "status")
+    if redact and not definition.mine:
+        definition.command = stat.name
+        return definition, unknown
+    try:
+        # Empty for kernel threads and zombies: shown as ps does.
+        definition.command = command_line(read(_path(root, pid, "cmdline"))) or f"[{stat.name}]"
+    except OSError as error:
+        unknown["command"] = why_process(error, pid, "cmdline")
+    return definition, unknown
+
+
+def visible(pid: int, root: str = "/") -> bool:
+    """Whether this process sees process ``pid`` at all."""
+    return os.path.exists(_path(root, pid, "stat"))
+
+
+def invisible(pid: int, root: str = "/") -> Unknown:
+    """Why a pid that the driver names cannot be seen here."""
+    hidden = pid_namespace_note(root)
+    if hidden is not None:
+        return Unknown(hidden.code, f"pid {pid} is the host's number: {hidden.text}")
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return Unknown(NO_PERMISSION, f"process {pid} belongs to somebody else, and /proc hides those (hidepid)")
+    except (OSError, OverflowError):
+        pass
+    return Unknown(LOST, f"process {pid} is not there any more, but the driver still lists it")
+
+
+def namespace_pids(pid: int, root: str = "/") -> Tuple[int, ...]:
+    """The pids of the process from this namespace inward: (48216, 7) is pid 7 of its container. ``(pid,)`` where the
+    kernel or its permissions do not tell."""
+    try:
+        return tuple(status_values(read(_path(root, pid, "status")), b"NSpid")) or (pid,)
+    except (OSError, ValueError):
+        return (pid,)
+
+
+class _Seen(NamedTuple):
+    start: int
+    cpu_ticks: int
+    seconds: float
+    percent: Reading
+
+
+class ProcessSampler:
+    """``PROCESS_COLUMNS`` of any number of processes, CPU use between two samples of the same process."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._seen: Dict[int, _Seen] = {}
+
+    def sample(self, pid: int, now: Optional[float] = None) -> Dict[str, Reading]:
+        """``cpu_percent`` of one core and ``rss_bytes``. ``now`` is monotonic seconds."""
+        now = time.monotonic() if now is None else now
+        try:
+            stat = parse_stat(read(_path(self._root, pid, "stat")))
+        except (OSError, ValueError) as error:
+            self._seen.pop(pid, None)
+            reason = why_process(error, pid, "stat")
+            return {"cpu_percent": reason, "rss_bytes": reason}
+        return {"cpu_percent": self._cpu(pid, stat, now), "rss_bytes": stat.rss_pages * PAGE_BYTES}
+
+    def _cpu(self, pid: int, stat: Stat, now: float) -> Reading:
+        seen = self._seen.get(pid)
+        percent: Reading = FIRST
+        if seen and seen.start == stat.start_ticks:
+            elapsed = now - seen.seconds
+            if elapsed < SHORTEST_SECONDS:
+                return seen.percent
+            percent = round(max(0, stat.cpu_ticks - seen.cpu_ticks) / TICKS_PER_SECOND / elapsed * 100, 1)
+        elif len(self._seen) >= 4096:
+            self._seen = {old: was for old, was in self._seen.items() if now - was.seconds < _FORGET_SECONDS}
+        self._seen[pid] = _Seen(stat.start_ticks, stat.cpu_ticks, now, percent)
+        return percent
+
+
+def _path(root: str, pid: int, name: str) -> str:
+    return os.path.join(root, "proc", str(pid), name)

@@ -1,0 +1,273 @@
+"""Every NVML call in use × every way it can fail, on one of two GPUs, through the real pynvml wrappers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from gpuscope.collect.nvml import FAST_COLUMNS, SLOW_COLUMNS, Device, Nvml
+from gpuscope.wire.frames import CODES, DEVICE_COLUMNS, Unknown
+from tests.fakes.nvml import GIB, Clock, FakeNvml, FakeProcess, started
+
+PROCESSES = [
+    FakeProcess(101, used=5 * GIB),
+    FakeProcess(102, used=GIB, kind="graphics"),
+    FakeProcess(103, used=GIB, kind="mps"),
+    FakeProcess(201, used=2 * GIB, gpu=1),
+]
+CODE_OF = {
+    "NotSupported": "not_supported",
+    "FunctionNotFound": "not_supported",
+    "GpuIsLost": "lost",
+    "NoPermission": "no_permission",
+    "Unknown": "driver_error",
+    "Timeout": "timeout",
+}
+
+
+def everything(device: Device, clock: Clock) -> dict[str, object]:
+    """All that a device tells: definition, every column after two ticks, the process list."""
+    device.fast()
+    clock.now += 1.0
+    definition, unknown = device.static()
+    told: dict[str, object] = {f"def {name}": value for name, value in vars(definition).items()}
+    told.update((f"def {name}", value) for name, value in unknown.items())
+    told.update(device.fast())
+    told.update(device.slow())
+    listed = device.processes()
+    told["processes"] = listed
+    told["processes gap"] = device.processes_gap
+    return told
+
+
+def reasons(told: dict[str, object]) -> list[Unknown]:
+    return [value for value in told.values() if isinstance(value, Unknown)]
+
+
+def calls_in_use() -> list[str]:
+    """The calls that concern a device, as a fake recorded them: with a new driver and with one where newer calls are
+    missing, so that the older ones are in use too."""
+    seen = set()
+    for driver in ("580.159.03", "450.80.02", "430.10"):
+        fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
+        with fake.install():
+            clock = Clock()
+            everything(started(clock).device(0), clock)
+        seen |= {name for name, gpu in fake.calls if gpu == 0}
+    return sorted(seen)
+
+
+CALLS = calls_in_use()
+DRIVER_OF = {
+    "nvmlDeviceGetComputeRunningProcesses": "430.10",
+    "nvmlDeviceGetGraphicsRunningProcesses": "430.10",
+    "nvmlDeviceGetMPSComputeRunningProcesses": "430.10",
+    "nvmlDeviceGetComputeRunningProcesses_v2": "450.80.02",
+    "nvmlDeviceGetGraphicsRunningProcesses_v2": "450.80.02",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v2": "450.80.02",
+    "nvmlDeviceGetMemoryInfo": "450.80.02",
+    "nvmlDeviceGetTemperature": "450.80.02",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "450.80.02",
+}
+
+
+def test_the_table_is_about_the_calls_that_matter() -> None:
+    for call in (
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlGpmSampleGet",
+        "nvmlGpmMetricsGet",
+    ):
+        assert call in CALLS
+    assert len(CALLS) >= 25
+
+
+def test_no_call_that_sleeps_in_the_driver_is_used() -> None:
+    dear = ("PcieThroughput", "TotalEnergyConsumption", "ProcessUtilization", "FieldValues", "InforomConfiguration")
+    assert [call for call in CALLS if any(word in call for word in dear)] == []
+
+
+@pytest.mark.parametrize("error", [*CODE_OF, "missing symbol"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> None:
+    driver = DRIVER_OF.get(call, "580.159.03")
+    healthy_fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
+    with healthy_fake.install():
+        clock = Clock()
+        nvml = started(clock)
+        healthy = [everything(nvml.device(index), clock) for index in (0, 1)]
+
+    fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
+    with fake.install():
+        clock = Clock()
+        nvml = started(clock)
+        if error == "missing symbol":
+            fake.missing(call)
+        else:
+            fake.fail(call, 0, error)
+        told = [everything(nvml.device(index), clock) for index in (0, 1)]
+
+    assert nvml.device_count() == 2
+    assert set(told[0]) == set(healthy[0]), "a failure takes no column away"
+    if error != "missing symbol":
+        assert told[1] == healthy[1], "the other GPU"
+    substituted = error in ("NotSupported", "FunctionNotFound", "missing symbol") and (
+        reasons(told[0]) == reasons(healthy[0])
+    )
+    if substituted:  # another call of the driver gave the same
+        assert {k: v for k, v in told[0].items() if not isinstance(v, Unknown)}.keys() == {
+            k: v for k, v in healthy[0].items() if not isinstance(v, Unknown)
+        }.keys()
+        return
+    named = [unknown for unknown in reasons(told[0]) if call in unknown.text]
+    assert named, "the reason says which call"
+    assert all(unknown.code in CODES and unknown.text for unknown in reasons(told[0]))
+    assert {unknown.code for unknown in named} == {CODE_OF.get(error, "not_supported")}
+    unchanged = [key for key in told[0] if told[0][key] == healthy[0][key]]
+    if call != "nvmlDeviceGetHandleByIndex_v2":
+        assert len(unchanged) > len(told[0]) / 2, "one call is not the whole device"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
+    driver = DRIVER_OF.get(call, "580.159.03")
+    fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
+    with fake.install():
+        clock = Clock()
+        nvml = started(clock)
+        hang = fake.hang(call, 0)
+        result: list[dict[str, object]] = []
+        worker = threading.Thread(target=lambda: result.append(everything(nvml.device(0), clock)), daemon=True)
+        worker.start()
+        assert hang.entered.wait(20)
+        current = nvml.device(0).current_call
+        assert current is not None
+        assert current[0] == call
+        assert current[1] <= clock.now
+
+        other = everything(nvml.device(1), clock)
+        assert other["utilization_percent"] == 55
+        assert nvml.device(1).current_call is None
+        assert not nvml.close(), "shutting down under a running call would crash"
+        assert fake.initialised == 1
+
+        hang.release()
+        worker.join(20)
+        assert result[0]["utilization_percent"] == 55
+        assert nvml.device(0).current_call is None
+        assert nvml.close()
+
+
+def test_a_lost_gpu_is_a_device_with_reasons() -> None:
+    fake = FakeNvml(gpus=3)
+    fake.lose(1)
+    with fake.install():
+        nvml = Nvml.open()
+        device = nvml.device(1)
+        definition, unknown = device.static()
+        assert (definition.uuid, definition.index, definition.total_bytes) == ("unknown:1", 1, None)
+        assert unknown["uuid"].code == "lost"
+        assert set(device.fast()) == set(FAST_COLUMNS)
+        assert set(device.slow()) == set(SLOW_COLUMNS)
+        for value in [*device.fast().values(), *device.slow().values(), device.processes()]:
+            assert isinstance(value, Unknown)
+            assert value.code == "lost"
+            assert "nvmlDeviceGetHandleByIndex_v2" in value.text
+        assert nvml.device(2).fast()["used_bytes"] == 20 * GIB
+
+
+def test_a_gpu_lost_while_watched_and_found_again() -> None:
+    fake, clock = FakeNvml(gpus=2), Clock()
+    with fake.install():
+        nvml = started(clock)
+        device = nvml.device(0)
+        assert device.static()[0].uuid == fake.gpus[0].uuid
+        assert device.fast()["power_watts"] == pytest.approx(412.345)
+        fake.lose(0)
+        clock.now += 1
+        assert all(isinstance(value, Unknown) for value in device.fast().values())
+        fake.heal()
+        clock.now += 60
+        device.fast()
+        clock.now += 1
+        assert not [value for value in device.fast().values() if isinstance(value, Unknown)]
+
+
+def test_what_is_not_supported_is_not_asked_each_tick() -> None:
+    fake, clock = FakeNvml(gpus=1), Clock()
+    with fake.install():
+        device = started(clock).device(0)
+        for _ in range(10):
+            assert isinstance(device.slow()["fan_percent"], Unknown)
+            clock.now += 5
+        assert fake.count("nvmlDeviceGetFanSpeed") == 1
+        assert fake.count("nvmlDeviceGetPerformanceState") == 10
+        fake.set(0, fan=35)
+        clock.now += 60
+        assert device.slow()["fan_percent"] == 35
+
+
+def test_a_lost_gpu_is_asked_again_less_and_less_often() -> None:
+    fake, clock = FakeNvml(gpus=1), Clock()
+    with fake.install():
+        device = started(clock).device(0)
+        device.fast()
+        fake.lose(0)
+        asked = []
+        for _ in range(300):
+            before = fake.count("nvmlDeviceGetPowerUsage")
+            device.fast()
+            if fake.count("nvmlDeviceGetPowerUsage") > before:
+                asked.append(clock.now)
+            clock.now += 1
+        gaps = [later - earlier for earlier, later in itertools.pairwise(asked)]
+        assert gaps[:4] == [2, 4, 8, 16]
+        assert max(gaps) == 60
+
+
+def test_a_passing_error_is_asked_again_at_once() -> None:
+    fake, clock = FakeNvml(gpus=1), Clock()
+    with fake.install():
+        device = started(clock).device(0)
+        fake.fail("nvmlDeviceGetPowerUsage", 0, "Unknown")
+        assert isinstance(device.fast()["power_watts"], Unknown)
+        fake.heal()
+        assert device.fast()["power_watts"] == pytest.approx(412.345)
+
+
+def test_two_arguments_of_one_call_fail_apart() -> None:
+    """nvmlDeviceGetClockInfo serves two columns: the back-off of one must not silence the other."""
+    fake = FakeNvml(gpus=1)
+    with fake.install():
+        device = Nvml.open().device(0)
+        fake.fail("nvmlDeviceGetClockInfo", 0, "NotSupported", after=1)
+        readings = device.fast()
+        assert readings["sm_clock_mhz"] == 1755
+        assert isinstance(readings["memory_clock_mhz"], Unknown)
+        fake.heal()
+        assert device.fast()["sm_clock_mhz"] == 1755
+        assert fake.count("nvmlDeviceGetClockInfo") == 3, "only the one that was supported is asked again"
+
+
+def test_the_call_in_progress_has_its_time() -> None:
+    fake = FakeNvml(gpus=1, delay={"nvmlDeviceGetPowerUsage": 0.3})
+    with fake.install():
+        device = Nvml.open().device(0)
+        worker = threading.Thread(target=device.fast, daemon=True)
+        began = time.monotonic()
+        worker.start()
+        deadline = began + 20
+        while (device.current_call or ("",))[0] != "nvmlDeviceGetPowerUsage" and time.monotonic() < deadline:
+            time.sleep(0.005)
+        current = device.current_call
+        assert current is not None
+        assert current[0] == "nvmlDeviceGetPowerUsage"
+        assert began <= current[1] <= time.monotonic()
+        worker.join(20)
+
+
+def test_the_tiers_are_the_columns_of_the_wire() -> None:
+    assert sorted(FAST_COLUMNS + SLOW_COLUMNS) == sorted(DEVICE_COLUMNS)

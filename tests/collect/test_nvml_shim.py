@@ -1,0 +1,143 @@
+"""The collector and a peer on a whole fake library: a real shared object under real ctypes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from tests.fakes import pythons, shim
+
+REPO = Path(__file__).resolve().parents[2]
+SCRIPT = f"""
+import json, sys, threading, time
+sys.path.insert(0, {str(REPO)!r})
+from gpuscope.collect.nvml import Nvml, NvmlUnavailable
+from gpuscope.wire.frames import Unknown
+def plain(readings):
+    return {{k: {{"code": v.code, "text": v.text}} if isinstance(v, Unknown) else v for k, v in readings.items()}}
+try:
+    nvml = Nvml.open()
+except NvmlUnavailable as error:
+    print(json.dumps({{"unavailable": error.unknown.text}}))
+    raise SystemExit
+out = []
+for index in range(nvml.device_count()):
+    device = nvml.device(index)
+    definition, unknown = device.static()
+    device.fast()
+    time.sleep(0.12)
+    out.append({{"uuid": definition.uuid, "name": definition.name, **plain(unknown), **plain(device.fast()),
+                **plain(device.slow()), "processes": device.processes() or []}})
+from gpuscope.collect import host, processes
+me, unknown = processes.describe(__import__("os").getpid())
+sampler = host.HostSampler()
+print(json.dumps({{"devices": out, "closed": nvml.close(), "command": me.command, "host": plain(sampler.sample()),
+                  "cpu_count": host.host_definition()[0].cpu_count}}))
+"""
+
+
+def collected(python: str = sys.executable, library: str = "", **asked: object) -> dict[str, object]:
+    environment = shim.environment(**asked)
+    if library:
+        environment["PYTHONPATH"] = library
+    done = subprocess.run([python, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_eight_gpus_that_move() -> None:
+    found = collected(gpus=8, pid=f"{os.getpid()},{os.getpid()}:3")
+    devices = found["devices"]
+    assert isinstance(devices, list)
+    assert len({device["uuid"] for device in devices}) == 8
+    assert found["closed"]
+    for device in devices:
+        assert device["name"] == "NVIDIA H200"
+        assert 40 <= device["utilization_percent"] <= 100
+        assert 0 < device["tensor_active_percent"] < device["sm_active_percent"] < 100
+        assert device["used_bytes"] + device["free_bytes"] + device["driver_reserved_bytes"] == 150754820096
+        assert device["fan_percent"]["code"] == "not_supported"
+    assert len({device["used_bytes"] for device in devices}) > 4, "each GPU has its own course"
+    assert [len(device["processes"]) for device in devices] == [1, 0, 0, 1, 0, 0, 0, 0]
+    assert devices[0]["processes"][0][0] == os.getpid()
+
+
+@pytest.mark.parametrize("minor", pythons.MINORS)
+def test_every_python_of_this_machine(minor: int, tmp_path: Path) -> None:
+    """With nothing installed but the single file pynvml.py, as in the shipped zip."""
+    python = pythons.find(minor)
+    if python is None:
+        pytest.skip(f"no Python 3.{minor} on this machine")
+    shutil.copy(str(pynvml.__file__), tmp_path / "pynvml.py")
+    found = collected(python, str(tmp_path), gpus=2, pid=os.getpid())
+    devices = found["devices"]
+    assert isinstance(devices, list)
+    assert [0 < device["sm_active_percent"] < 100 for device in devices] == [True, True]
+    assert devices[0]["processes"][0][0] == os.getpid()
+    assert str(found["command"]).startswith(python)
+    assert found["cpu_count"]
+
+
+def test_one_gpu_is_lost() -> None:
+    devices = collected(gpus=2, lost=1)["devices"]
+    assert isinstance(devices, list)
+    assert isinstance(devices[0]["power_watts"], float)
+    assert devices[1]["name"] == "NVIDIA H200"
+    assert devices[1]["power_watts"]["code"] == "lost"
+
+
+def test_no_start() -> None:
+    assert "reboot or reload the kernel module" in str(collected(init_error=18)["unavailable"])
+
+
+def test_a_hung_call_does_not_keep_the_process() -> None:
+    hangs = "nvmlDeviceGetPowerUsage"
+    script = f"""
+import sys, threading, time, os
+sys.path.insert(0, {str(REPO)!r})
+from gpuscope.collect.nvml import Nvml
+device = Nvml.open().device(0)
+threading.Thread(target=device.fast, daemon=True).start()
+while (device.current_call or [""])[0] != {hangs!r}: time.sleep(0.01)
+print("hangs", flush=True)
+"""
+    env = shim.environment(gpus=1, hang=hangs)
+    process = subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "hangs\n"
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+def test_a_delay_is_felt() -> None:
+    began = time.monotonic()
+    collected(gpus=1, delay_ms=20)
+    assert time.monotonic() - began > 0.5
+
+
+def test_symbols_that_are_stubs_are_not_supported() -> None:
+    script = """
+import pynvml
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+try: pynvml.nvmlDeviceGetEncoderUtilization(handle)
+except pynvml.NVMLError as error: print(error.value)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=shim.environment(gpus=1), capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "3\n", done.stderr

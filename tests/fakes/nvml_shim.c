@@ -1,0 +1,232 @@
+/* A fake libnvidia-ml.so.1 for whole programs: N GPUs whose readings move by the clock. Built and described by shim.py.
+ *
+ * Structs are laid out as in nvml.h. Every function begins with ENTER, which does what the environment asks for: delay,
+ * hang, a lost GPU. Symbols that are not written here are stubs in stubs.h that answer NOT_SUPPORTED. */
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, LOST = 15, VERSION_MISMATCH = 25 };
+enum { MAX_GPUS = 64, MAX_OWNERS = 256 };
+
+typedef unsigned long long u64;
+typedef struct { int index; } device;
+typedef struct { int gpu; double seconds; } sample;
+typedef struct { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; } process_row;
+typedef struct { unsigned id; int result; double value; const char *names[3]; } metric;
+typedef struct { unsigned version, count; sample *one, *two; metric metrics[]; } metrics_request;
+
+static device devices[MAX_GPUS];
+static struct { unsigned pid; int gpu; } owners[MAX_OWNERS];
+static int gpu_count = 8, owner_count, lost_gpu = -1, init_error;
+static long delay_ms;
+static const char *hang_call = "";
+static const u64 TOTAL = 150754820096ull, RESERVED = 700000000ull;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static long setting(const char *name, long otherwise) {
+    const char *value = getenv(name);
+    return value && *value ? strtol(value, NULL, 10) : otherwise;
+}
+
+__attribute__((constructor)) static void configure(void) {
+    gpu_count = (int)setting("GPUSCOPE_FAKE_GPUS", 8);
+    if (gpu_count < 0 || gpu_count > MAX_GPUS) gpu_count = MAX_GPUS;
+    for (int i = 0; i < MAX_GPUS; i++) devices[i].index = i;
+    delay_ms = setting("GPUSCOPE_FAKE_DELAY_MS", 0);
+    lost_gpu = (int)setting("GPUSCOPE_FAKE_LOST", -1);
+    init_error = (int)setting("GPUSCOPE_FAKE_INIT_ERROR", 0);
+    if (getenv("GPUSCOPE_FAKE_HANG")) hang_call = getenv("GPUSCOPE_FAKE_HANG");
+    for (const char *at = getenv("GPUSCOPE_FAKE_PID"); at && *at && owner_count < MAX_OWNERS;) {
+        char *end;
+        owners[owner_count].pid = (unsigned)strtoul(at, &end, 10);
+        owners[owner_count].gpu = *end == ':' ? (int)strtol(end + 1, &end, 10) : 0;
+        owner_count++;
+        at = *end == ',' ? end + 1 : "";
+    }
+}
+
+static void enter(const char *call) {
+    if (delay_ms > 0) usleep((useconds_t)delay_ms * 1000);
+    if (strcmp(call, hang_call) == 0) for (;;) pause();
+}
+#define ENTER enter(__func__)
+#define ALIVE(d) do { ENTER; if ((d)->index == lost_gpu) return LOST; } while (0)
+
+/* A reading that moves between low and high: slowly, differently on each GPU, in steps of 0.2 s as a driver's cache does. */
+static double wave(const device *d, double period, double low, double high) {
+    double t = floor(now() * 5.0) / 5.0;
+    return low + (high - low) * (0.5 + 0.5 * sin(6.283185307 * (t / period + 0.137 * d->index)));
+}
+static unsigned load(const device *d) { return (unsigned)wave(d, 17.0, 40.0, 100.0); }
+static u64 used(const device *d) { return (u64)wave(d, 60.0, 60e9, 90e9) >> 21 << 21; }
+
+static int text(char *out, unsigned size, const char *value) {
+    if (strlen(value) + 1 > size) return INSUFFICIENT_SIZE;
+    strcpy(out, value);
+    return SUCCESS;
+}
+
+/* library */
+int nvmlInitWithFlags(unsigned flags) { (void)flags; ENTER; return init_error; }
+int nvmlInit_v2(void) { ENTER; return init_error; }
+int nvmlInit(void) { ENTER; return init_error; }
+int nvmlShutdown(void) { ENTER; return SUCCESS; }
+const char *nvmlErrorString(int code) { return code == LOST ? "GPU is lost" : code == NOT_SUPPORTED ? "Not Supported" : "error"; }
+int nvmlSystemGetDriverVersion(char *out, unsigned size) { ENTER; return text(out, size, "580.159.03"); }
+int nvmlSystemGetNVMLVersion(char *out, unsigned size) { ENTER; return text(out, size, "13.580.159.03"); }
+int nvmlSystemGetCudaDriverVersion(int *out) { ENTER; *out = 13000; return SUCCESS; }
+int nvmlSystemGetCudaDriverVersion_v2(int *out) { ENTER; *out = 13000; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *out) { ENTER; *out = (unsigned)gpu_count; return SUCCESS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **out) {
+    ENTER;
+    if (index >= (unsigned)gpu_count) return INVALID_ARGUMENT;
+    *out = &devices[index];
+    return SUCCESS;
+}
+
+/* identity: answered from the driver's memory, also when the GPU is lost */
+static void uuid_of(const device *d, char *out) { sprintf(out, "GPU-%08x-0000-4000-8000-000000000000", d->index + 1); }
+int nvmlDeviceGetHandleByUUID(const char *uuid, device **out) {
+    char own[80];
+    ENTER;
+    for (int i = 0; i < gpu_count; i++) {
+        uuid_of(&devices[i], own);
+        if (strcmp(own, uuid) == 0) { *out = &devices[i]; return SUCCESS; }
+    }
+    return NOT_FOUND;
+}
+int nvmlDeviceGetIndex(device *d, unsigned *out) { ENTER; *out = (unsigned)d->index; return SUCCESS; }
+int nvmlDeviceGetName(device *d, char *out, unsigned size) { (void)d; ENTER; return text(out, size, "NVIDIA H200"); }
+int nvmlDeviceGetUUID(device *d, char *out, unsigned size) {
+    char own[80];
+    ENTER;
+    uuid_of(d, own);
+    return text(out, size, own);
+}
+int nvmlDeviceGetPciInfo_v3(device *d, void *out) {
+    struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } info = {0};
+    ENTER;
+    info.bus = 0x18u + (unsigned)d->index;
+    info.id = 0x233510deu;
+    snprintf(info.legacy, sizeof info.legacy, "0000:%02X:00.0", info.bus);
+    snprintf(info.bus_id, sizeof info.bus_id, "00000000:%02X:00.0", info.bus);
+    memcpy(out, &info, sizeof info);
+    return SUCCESS;
+}
+int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) { ALIVE(d); *major = 9; *minor = 0; return SUCCESS; }
+int nvmlDeviceGetMaxClockInfo(device *d, unsigned kind, unsigned *out) { ALIVE(d); *out = kind == 2 ? 3201 : 1980; return SUCCESS; }
+int nvmlDeviceGetMaxPcieLinkGeneration(device *d, unsigned *out) { ALIVE(d); *out = 5; return SUCCESS; }
+int nvmlDeviceGetMaxPcieLinkWidth(device *d, unsigned *out) { ALIVE(d); *out = 16; return SUCCESS; }
+int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) { ALIVE(d); *current = *pending = 0; return SUCCESS; }
+
+/* readings */
+int nvmlDeviceGetMemoryInfo(device *d, u64 *out) {
+    ALIVE(d);
+    out[0] = TOTAL;
+    out[2] = used(d) + RESERVED;
+    out[1] = TOTAL - out[2];
+    return SUCCESS;
+}
+int nvmlDeviceGetMemoryInfo_v2(device *d, void *out) {
+    struct { unsigned version; u64 total, reserved, free, used; } *info = out;
+    ALIVE(d);
+    if (info->version != 0x02000028u) return VERSION_MISMATCH;
+    info->total = TOTAL;
+    info->reserved = RESERVED;
+    info->used = used(d);
+    info->free = TOTAL - RESERVED - info->used;
+    return SUCCESS;
+}
+int nvmlDeviceGetUtilizationRates(device *d, unsigned *out) { ALIVE(d); out[0] = load(d); out[1] = load(d) / 3; return SUCCESS; }
+int nvmlDeviceGetPowerUsage(device *d, unsigned *out) { ALIVE(d); *out = 90000 + load(d) * 5900; return SUCCESS; }
+int nvmlDeviceGetEnforcedPowerLimit(device *d, unsigned *out) { ALIVE(d); *out = 700000; return SUCCESS; }
+int nvmlDeviceGetPowerManagementLimit(device *d, unsigned *out) { ALIVE(d); *out = 700000; return SUCCESS; }
+int nvmlDeviceGetTemperature(device *d, unsigned sensor, unsigned *out) {
+    (void)sensor;
+    ALIVE(d);
+    *out = (unsigned)wave(d, 90.0, 45.0, 74.0);
+    return SUCCESS;
+}
+int nvmlDeviceGetTemperatureV(device *d, void *out) {
+    struct { unsigned version, sensor; int value; } *info = out;
+    ALIVE(d);
+    if (info->version != 0x0100000cu) return VERSION_MISMATCH;
+    info->value = (int)wave(d, 90.0, 45.0, 74.0);
+    return SUCCESS;
+}
+int nvmlDeviceGetClockInfo(device *d, unsigned kind, unsigned *out) {
+    ALIVE(d);
+    *out = kind == 2 ? 3201 : load(d) > 90 ? 1740 : 1980;
+    return SUCCESS;
+}
+int nvmlDeviceGetCurrentClocksEventReasons(device *d, u64 *out) { ALIVE(d); *out = load(d) > 90 ? 4 : 0; return SUCCESS; }
+int nvmlDeviceGetCurrentClocksThrottleReasons(device *d, u64 *out) { ALIVE(d); *out = load(d) > 90 ? 4 : 0; return SUCCESS; }
+int nvmlDeviceGetPerformanceState(device *d, unsigned *out) { ALIVE(d); *out = 0; return SUCCESS; }
+int nvmlDeviceGetTotalEccErrors(device *d, unsigned type, unsigned counter, u64 *out) {
+    (void)type, (void)counter;
+    ALIVE(d);
+    *out = 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetCurrPcieLinkGeneration(device *d, unsigned *out) { ALIVE(d); *out = 5; return SUCCESS; }
+int nvmlDeviceGetCurrPcieLinkWidth(device *d, unsigned *out) { ALIVE(d); *out = 16; return SUCCESS; }
+
+/* processes */
+int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process_row *rows) {
+    unsigned found = 0, room = *count;
+    ALIVE(d);
+    for (int i = 0; i < owner_count; i++) {
+        if (owners[i].gpu != d->index) continue;
+        if (rows && found < room) rows[found] = (process_row){owners[i].pid, used(d) - 500000000ull, ~0u, ~0u};
+        found++;
+    }
+    *count = found;
+    return found > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(device *d, unsigned *count, process_row *rows) {
+    (void)rows;
+    ALIVE(d);
+    *count = 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(device *d, unsigned *count, process_row *rows) {
+    (void)rows;
+    ALIVE(d);
+    *count = 0;
+    return SUCCESS;
+}
+
+/* GPM */
+int nvmlGpmQueryDeviceSupport(device *d, unsigned *out) { ALIVE(d); out[1] = 1; return SUCCESS; }
+int nvmlGpmSampleAlloc(sample **out) { ENTER; *out = calloc(1, sizeof(sample)); return *out ? SUCCESS : 20; }
+int nvmlGpmSampleFree(sample *s) { ENTER; free(s); return SUCCESS; }
+int nvmlGpmSampleGet(device *d, sample *s) { ALIVE(d); s->gpu = d->index; s->seconds = now(); return SUCCESS; }
+int nvmlGpmMetricsGet(metrics_request *request) {
+    ENTER;
+    if (request->version != 1 || request->two->seconds <= request->one->seconds) return INVALID_ARGUMENT;
+    const device *d = &devices[request->two->gpu];
+    if (d->index == lost_gpu) return LOST;
+    for (unsigned i = 0; i < request->count; i++) {
+        metric *m = &request->metrics[i];
+        m->result = SUCCESS;
+        switch (m->id) {
+        case 2: m->value = 0.88 * load(d); break;
+        case 3: m->value = 0.42 * load(d); break;
+        case 5: m->value = 0.27 * load(d); break;
+        default: m->result = NOT_SUPPORTED;
+        }
+    }
+    return SUCCESS;
+}
+
+#include "stubs.h"
