@@ -1,0 +1,21 @@
+#!/bin/sh
+# How the recordings of this folder were made, on one and on two H200. Usage: make.sh one|ddp OUT.gsr
+# Each is a real training watched by a real agent; --redact hides users, hosts, paths and command lines.
+set -eu
+python=${PYTHON:-python3}
+here=$(cd "$(dirname "$0")/.." && pwd)
+kind=$1 out=$2
+
+"$python" -m gpuscope record "$out" --redact --force --seconds "${SECONDS_TO_RECORD:-75}" & recorder=$!
+sleep 4
+case $kind in
+one)  # the lab's trainer, then a user's own script that knows nothing of gpuscope
+  "$python" -m gpuscope lab --headless --device cuda --model gpt --amp bf16 --steps "${LAB_STEPS:-400}"
+  "$python" -m gpuscope run "$here/plain_train.py" --steps "${PLAIN_STEPS:-1500}"
+  ;;
+ddp)  # two ranks under torchrun, watched from the outside by `run`
+  "$python" -m gpuscope run -- torchrun --standalone --nproc-per-node 2 "$here/ddp_train.py" --steps "${DDP_STEPS:-1500}"
+  ;;
+*) echo "usage: $0 one|ddp OUT.gsr" >&2; exit 64 ;;
+esac
+wait $recorder

@@ -1,0 +1,301 @@
+"""Starting the lab's worker and ending it. No torch here: another Python may have it, and the TUI must not load it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from . import metrics
+from .config import LabConfig
+
+PYTHON_VARIABLE = "GPUSCOPE_LAB_PYTHON"
+OLDEST_PYTHON = (3, 10)
+ASK_SECONDS = 20.0
+STOP_SECONDS = 3.0
+"""From SIGTERM to SIGKILL."""
+_QUESTION = (
+    "import importlib.util as u, sys; s = u.find_spec('torch');"
+    "print(sys.version_info[0], sys.version_info[1], int(bool(s and s.origin)))"
+)
+
+State = Literal["idle", "starting", "running", "stopping", "stopped", "failed"]
+
+
+class NoTorch(Exception):
+    """No Python with torch was found. ``failure`` says where it was looked for and what to do."""
+
+    def __init__(self, failure: metrics.Failure):
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def find_python(environ: Mapping[str, str] = os.environ) -> str:
+    """The Python that runs the worker: ``$GPUSCOPE_LAB_PYTHON`` if set, else this one if it has torch, else the
+    ``python3`` of PATH if that has. Others are asked in a child process: this may block for seconds. Raises
+    :class:`NoTorch`."""
+    named = environ.get(PYTHON_VARIABLE, "")
+    if named:
+        problem = _why_not(named)
+        if problem:
+            raise _no_torch(f"${PYTHON_VARIABLE} is set, and {problem}.")
+        return named
+    spec = importlib.util.find_spec("torch")
+    if spec is not None and spec.origin:
+        return sys.executable
+    other = shutil.which("python3", path=environ.get("PATH"))
+    if other is None:
+        raise _no_torch(f"{sys.executable} has none, and there is no python3 in PATH.")
+    problem = _why_not(other)
+    if problem:
+        raise _no_torch(f"{sys.executable} has none, and {problem}.")
+    return other
+
+
+def _why_not(python: str) -> str:
+    """Why ``python`` cannot run the worker, "" if it can."""
+    try:
+        answer = subprocess.run(
+            [python, "-c", _QUESTION], stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_SECONDS, check=True
+        )
+        major, minor, has_torch = map(int, answer.stdout.split())
+    except OSError as error:
+        return f"{python} cannot be run ({error.strerror})"
+    except subprocess.TimeoutExpired:
+        return f"{python} did not answer within {ASK_SECONDS:.0f} s"
+    except (subprocess.CalledProcessError, ValueError):
+        return f"{python} did not answer as a Python does"
+    if not has_torch:
+        return f"{python} has none"
+    if (major, minor) < OLDEST_PYTHON:
+        return f"{python} is Python {major}.{minor}: the lab needs {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or newer"
+    return ""
+
+
+def _no_torch(why: str) -> NoTorch:
+    return NoTorch(
+        metrics.Failure(
+            "The lab needs a Python with PyTorch, and found none.",
+            why,
+            f"pip install 'gpuscope[torch]'    or    export {PYTHON_VARIABLE}=/path/to/python",
+        )
+    )
+
+
+class LabRun:
+    """One worker at a time, and what is known of it. Callbacks come in the event loop.
+
+    ``state`` goes idle → starting → running → (stopping →) stopped or failed; ``failure`` says why it failed,
+    ``summary`` is the document of the last run that ended. Nothing here raises for what a worker does.
+    """
+
+    def __init__(
+        self,
+        config: LabConfig,
+        on_record: Callable[[metrics.Record], None] | None = None,
+        on_state: Callable[[LabRun], None] | None = None,
+    ):
+        self.config = config
+        self.state: State = "idle"
+        self.failure: metrics.Failure | None = None
+        self.summary: dict[str, Any] | None = None
+        self.started: metrics.Started | None = None
+        self.no_torch = False
+        """Whether it failed because no Python here has torch."""
+        self.stderr: deque[str] = deque(maxlen=50)
+        """The worker's last lines on stderr, for a log."""
+        self._on_record, self._on_state = on_record, on_state
+        self._process: asyncio.subprocess.Process | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's pid while there is one."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Starts a worker with ``config`` unless one runs. Returns once the process exists, or ``state`` is failed."""
+        async with self._lock:
+            if self.pid is None:
+                await self._launch()
+
+    async def stop(self) -> None:
+        """Asks the worker to end, kills it after ``STOP_SECONDS``; returns when it is gone."""
+        async with self._lock:
+            await self._end()
+
+    async def restart(self, config: LabConfig) -> None:
+        """Ends the worker if there is one, and starts one with ``config``."""
+        async with self._lock:
+            await self._end()
+            self.config = config
+            await self._launch()
+
+    async def wait(self) -> None:
+        """Returns when the worker has ended and its last record is delivered."""
+        if self._following is not None:
+            await asyncio.shield(self._following)
+
+    def let_go(self) -> None:
+        """For a program that quits at once: the worker is told to end by itself, nothing waits for it."""
+        if self._process and self._process.returncode is None:
+            self._process.terminate()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+    async def _launch(self) -> None:
+        self.failure = self.summary = self.started = None
+        self.no_torch = False
+        self.stderr.clear()
+        self._become("starting")
+        try:
+            python = await asyncio.to_thread(find_python)
+            folder = _only_this_package()
+            self._process = await asyncio.create_subprocess_exec(
+                *command(python, self.config),
+                env=environment(folder.name),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                limit=metrics.MAX_LINE_BYTES,
+                start_new_session=True,  # the terminal's Ctrl-C is for us; we tell the worker
+            )
+        except NoTorch as error:
+            self.failure, self.no_torch = error.failure, True
+            self._become("failed")
+        except OSError as error:
+            self.failure = metrics.Failure(
+                "The lab's worker could not be started.", str(error), "df -h /tmp; ulimit -u"
+            )
+            self._become("failed")
+        else:
+            self._following = asyncio.create_task(self._follow(self._process, folder))
+
+    async def _end(self) -> None:
+        if self._process is None or self._following is None or self._following.done():
+            return
+        if self.pid is not None:
+            self._become("stopping")
+            self._signal(signal.SIGTERM)
+        done, _ = await asyncio.wait([self._following], timeout=STOP_SECONDS)
+        if not done:
+            self._signal(signal.SIGKILL)
+        await asyncio.shield(self._following)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        try:
+            self._process.send_signal(number)
+        except ProcessLookupError:
+            pass
+
+    async def _follow(self, process: asyncio.subprocess.Process, folder: tempfile.TemporaryDirectory[str]) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        errors = asyncio.create_task(self._keep(process.stderr))
+        try:
+            while line := await _line(process.stdout):
+                record = metrics.decode(line)
+                if record is not None:
+                    self._take(record)
+            await errors
+            status = await process.wait()
+        finally:
+            errors.cancel()
+            folder.cleanup()
+        if self.failure is None and self.summary is None and self.state != "stopping":
+            self.failure = metrics.Failure(
+                f"The lab's worker {_ended(status)}.",
+                self.stderr[-1] if self.stderr else "it said nothing on stderr.",
+                self.config.command() + " --headless",
+            )
+        self._become("failed" if self.failure else "stopped")
+
+    async def _keep(self, stream: asyncio.StreamReader) -> None:
+        while line := await _line(stream):
+            self.stderr.append(line.decode(errors="replace").rstrip()[:1000])
+
+    def _take(self, record: metrics.Record) -> None:
+        if isinstance(record, metrics.Started):
+            self.started = record
+            if self.state == "starting":
+                self._become("running")
+        elif isinstance(record, metrics.Ended):
+            self.summary = record.summary
+        elif isinstance(record, metrics.Failure):
+            self.failure = record
+            self.summary = record.summary or None
+        if self._on_record:
+            self._on_record(record)
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        if self._on_state:
+            self._on_state(self)
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    """The next line, b"" at the end; a line beyond the limit is left out."""
+    while True:
+        try:
+            return await stream.readline()
+        except ValueError:
+            continue
+
+
+def _ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        return f"was ended by signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+def command(python: str, config: LabConfig) -> list[str]:
+    """The worker's argument list."""
+    return [python, "-m", "gpuscope.lab.worker", "--stop-on-eof", "--config", config.to_json()]
+
+
+def environment(path: str) -> dict[str, str]:
+    """The worker's environment, with ``path`` before the user's own PYTHONPATH."""
+    environ = dict(os.environ)
+    theirs = environ.get("PYTHONPATH")
+    environ["PYTHONPATH"] = os.pathsep.join([path, theirs]) if theirs else path
+    environ["PYTHONSAFEPATH"] = "1"  # a torch/ or random.py in the current folder is not meant
+    return environ
+
+
+def _only_this_package() -> tempfile.TemporaryDirectory[str]:
+    """A new folder with this package and nothing else: our own site-packages on the path of another Python would put
+    our versions of everybody's libraries before its own."""
+    folder = tempfile.TemporaryDirectory(prefix="gpuscope-lab-", ignore_cleanup_errors=True)
+    os.symlink(Path(__file__).resolve().parent.parent, os.path.join(folder.name, "gpuscope"))
+    return folder
+
+
+def run_blocking(config: LabConfig, on_record: Callable[[metrics.Record], None]) -> LabRun:
+    """A whole run, for use without an event loop. SIGINT and SIGTERM stop it in order: it still has its summary."""
+
+    async def whole() -> LabRun:
+        run = LabRun(config, on_record)
+        loop = asyncio.get_running_loop()
+        stops: set[asyncio.Task[None]] = set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: stops.add(asyncio.create_task(run.stop())))
+        await run.start()
+        await run.wait()
+        await asyncio.gather(*stops)
+        return run
+
+    return asyncio.run(whole())

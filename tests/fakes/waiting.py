@@ -1,0 +1,30 @@
+"""Waiting for something that another process does, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(ask: Callable[[], T], seconds: float) -> T:
+    """The first true answer of ``ask``; fails after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"not within {seconds} s: {answer!r}"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether ``pid`` is a process that has not ended; one whose parent has not looked yet has ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"

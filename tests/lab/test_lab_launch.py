@@ -1,0 +1,248 @@
+"""Starting, restarting and ending the worker from a program without torch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gpuscope.lab import launch, metrics
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.launch import PYTHON_VARIABLE, LabRun
+from tests.fakes.waiting import alive, until
+
+ROOT = Path(__file__).resolve().parents[2]
+BARE = getattr(sys, "_base_executable", sys.executable)
+"""The Python that the virtual environment was made from: usually without torch."""
+
+
+@pytest.fixture
+def bare() -> str:
+    """A Python of at least 3.10 that has no torch."""
+    if subprocess.run([BARE, "-c", "import torch"], capture_output=True).returncode == 0:
+        pytest.skip(f"{BARE} has torch")
+    return BARE
+
+
+class Heard:
+    """Everything a run says; the records are those of the worker that was started last."""
+
+    def __init__(self) -> None:
+        self.records: list[metrics.Record] = []
+        self.states: list[str] = []
+
+    def state(self, run: LabRun) -> None:
+        if run.state == "starting":
+            self.records.clear()
+        self.states.append(run.state)
+
+    async def steps(self, count: int) -> None:
+        """Returns when ``count`` steps have been reported."""
+        for _ in range(6000):
+            if len([record for record in self.records if isinstance(record, metrics.Step)]) >= count:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no {count} steps: {self.records}")
+
+
+def with_run(work: Callable[[LabRun, Heard], Awaitable[None]], config: LabConfig | None = None) -> LabRun:
+    async def whole() -> LabRun:
+        heard = Heard()
+        run = LabRun(config or LabConfig("mlp"), heard.records.append, heard.state)
+        try:
+            await work(run, heard)
+        finally:
+            await run.stop()
+        return run
+
+    pytest.importorskip("torch")
+    return asyncio.run(whole())
+
+
+def test_start_and_stop() -> None:
+    async def work(run: LabRun, heard: Heard) -> None:
+        assert (run.state, run.pid) == ("idle", None)
+        await run.start()
+        assert run.pid is not None
+        pid = run.pid
+        await heard.steps(2)
+        assert run.state == "running"
+        await run.start()
+        assert run.pid == pid
+        await run.stop()
+        assert not alive(pid)
+        assert heard.states == ["starting", "running", "stopping", "stopped"]
+
+    run = with_run(work)
+    assert run.pid is None
+    assert run.failure is None
+    assert run.summary is not None
+    assert run.summary["steps"] >= 2
+
+
+def test_restart_with_another_toggle() -> None:
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await heard.steps(1)
+        first = run.pid
+        await run.restart(run.config.changed("amp", "bf16"))
+        await heard.steps(1)
+        assert run.pid != first
+        assert first is not None
+        assert not alive(first)
+        assert run.started is not None
+        assert run.started.config["amp"] == "bf16"
+
+    with_run(work)
+
+
+def test_a_run_of_n_steps_ends_by_itself() -> None:
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await run.wait()
+        assert run.state == "stopped"
+
+    run = with_run(work, LabConfig("mlp", steps=3))
+    assert run.summary is not None
+    assert run.summary["steps"] == 3
+
+
+def test_a_worker_that_is_killed_is_a_failure_with_its_signal() -> None:
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await heard.steps(1)
+        assert run.pid is not None
+        os.kill(run.pid, signal.SIGKILL)
+        await run.wait()
+        assert run.state == "failed"
+        assert run.failure is not None
+        assert "SIGKILL" in run.failure.what
+
+    with_run(work)
+
+
+def test_a_worker_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "STOP_SECONDS", 0.3)
+
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await heard.steps(1)
+        assert run.pid is not None
+        pid = run.pid
+        os.kill(pid, signal.SIGSTOP)
+        await run.stop()
+        assert not alive(pid)
+        assert run.state == "stopped"
+
+    with_run(work)
+
+
+def test_two_restarts_at_once_leave_one_worker() -> None:
+    async def work(run: LabRun, heard: Heard) -> None:
+        await asyncio.gather(run.restart(LabConfig("mlp", seed=1)), run.restart(LabConfig("mlp", seed=2)))
+        await heard.steps(1)
+        assert run.started is not None
+        assert run.started.config["seed"] == 2
+        assert heard.states.count("starting") == 2
+        assert "stopped" in heard.states
+
+    with_run(work)
+
+
+def test_the_failure_of_the_worker_is_the_failure_of_the_run() -> None:
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await run.wait()
+
+    if subprocess.run([sys.executable, "-c", "import torch; assert not torch.cuda.is_available()"]).returncode:
+        pytest.skip("there is a CUDA device")
+    run = with_run(work, LabConfig("mlp", device="cuda"))
+    assert run.state == "failed"
+    assert run.failure is not None
+    assert "--device cpu" in run.failure.next
+
+
+ORPHAN = """
+import asyncio
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.launch import LabRun
+
+async def main():
+    run = LabRun(LabConfig("mlp"), lambda record: print(record.kind, run.pid, flush=True))
+    await run.start()
+    LEAVE
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["killed", "let go"])
+def test_a_worker_does_not_outlive_its_parent(way: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    leave = "await asyncio.sleep(60)" if way == "killed" else "await asyncio.sleep(4); run.let_go()"
+    parent = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", ORPHAN.replace("LEAVE", leave)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline().split()[1])
+    assert alive(pid)
+    if way == "killed":
+        parent.kill()
+    _, errors = parent.communicate(timeout=60)
+    assert errors == b""
+    until(lambda: not alive(pid), seconds=20)
+    if way == "let go":
+        assert list(tmp_path.glob("gpuscope-lab-*")) == []
+
+
+def test_nothing_of_torch_or_the_screen_is_loaded_here() -> None:
+    code = "import sys, gpuscope.verbs.lab; print([m for m in ('torch', 'textual', 'msgspec') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def ask(python: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    code = "from gpuscope.lab.launch import find_python; print(find_python())"
+    clean = {name: value for name, value in os.environ.items() if name != PYTHON_VARIABLE}
+    return subprocess.run(
+        [python, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**clean, "PYTHONPATH": str(ROOT), **environ},
+    )
+
+
+def test_the_running_python_is_taken_when_it_has_torch() -> None:
+    pytest.importorskip("torch")
+    assert ask(sys.executable).stdout.strip() == sys.executable
+
+
+def test_without_torch_here_the_python3_of_path_is_asked(bare: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "python3").symlink_to(bare)
+    assert ask(bare, PATH=str(Path(sys.executable).parent)).stdout.strip() == str(
+        Path(sys.executable).parent / "python3"
+    )
+    nowhere = ask(bare, PATH=str(tmp_path))
+    assert nowhere.returncode
+    assert "pip install 'gpuscope[torch]'" in nowhere.stderr
+    assert f"{tmp_path}/python3 has none" in nowhere.stderr
+
+
+def test_the_variable_wins_and_is_checked(bare: str) -> None:
+    pytest.importorskip("torch")
+    assert ask(bare, **{PYTHON_VARIABLE: sys.executable}).stdout.strip() == sys.executable
+    assert "/nowhere/python cannot be run" in ask(sys.executable, **{PYTHON_VARIABLE: "/nowhere/python"}).stderr
+    assert "did not answer as a Python does" in ask(sys.executable, **{PYTHON_VARIABLE: "/bin/true"}).stderr
+    assert f"{bare} has none" in ask(sys.executable, **{PYTHON_VARIABLE: bare}).stderr

@@ -1,0 +1,171 @@
+"""The worker as a process of its own: what it says, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuscope.lab import metrics
+from gpuscope.lab.config import LabConfig
+from tests.fakes.waiting import until
+
+torch = pytest.importorskip("torch")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def worker(config: str, *words: str, before: Callable[[], None] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "gpuscope.lab.worker", "--config", config, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        preexec_fn=before,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def records(process: subprocess.Popen[bytes]) -> list[metrics.Record]:
+    out, _ = process.communicate(timeout=60)
+    found = [metrics.decode(line) for line in out.splitlines()]
+    assert None not in found, out
+    return found  # type: ignore[return-value]
+
+
+def first_step(process: subprocess.Popen[bytes]) -> metrics.Step:
+    assert process.stdout is not None
+    for line in process.stdout:
+        record = metrics.decode(line)
+        if isinstance(record, metrics.Step):
+            return record
+    raise AssertionError(process.stderr.read() if process.stderr else "")
+
+
+def test_a_run_tells_how_it_started_went_and_ended() -> None:
+    with worker(LabConfig("mlp", "bf16", batch=16, accumulate=2, steps=20).to_json()) as process:
+        started, *steps, ended = records(process)
+    assert process.returncode == 0
+    assert isinstance(started, metrics.Started)
+    assert (started.preset, started.device, started.samples_per_step) == ("mlp-small", "cpu", 32)
+    assert started.parameters > 100_000
+    assert all(isinstance(step, metrics.Step) for step in steps)
+    assert steps[0].step == 1
+    assert steps[0].warming_up
+    assert steps[-1].step == 20
+    assert not steps[-1].warming_up
+    assert isinstance(ended, metrics.Ended)
+    assert ended.summary["steps"] == 20
+    assert ended.summary["loss_last"] < ended.summary["loss_first"]
+    assert 0 < ended.summary["step_seconds"]["median"] <= ended.summary["step_seconds"]["p95"] < 10
+    # Half of the steps took the median or longer, so the mean is at least half of it.
+    assert 0 < ended.summary["samples_per_second"] <= 2 * 32 / ended.summary["step_seconds"]["median"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+    with worker(LabConfig("mlp").to_json()) as process:
+        first_step(process)
+        process.send_signal(number)
+        ended = records(process)[-1]
+    assert process.returncode == 0
+    assert isinstance(ended, metrics.Ended)
+    assert ended.summary["steps"] >= 1
+
+
+def test_the_end_of_stdin_ends_it() -> None:
+    with worker(LabConfig("mlp").to_json(), "--stop-on-eof") as process:
+        first_step(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+        assert isinstance(records(process)[-1], metrics.Ended)
+    assert process.returncode == 0
+
+
+def test_a_reader_that_went_away_ends_it() -> None:
+    with worker(LabConfig("mlp").to_json()) as process:
+        first_step(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(20) == 0
+        process.stdout = None
+
+
+def test_cuda_where_there_is_none_names_the_nearest_that_works() -> None:
+    os_cuda = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"], capture_output=True
+    )
+    if os_cuda.stdout.strip() == b"True":
+        pytest.skip("there is a CUDA device")
+    with worker(LabConfig("mlp", "bf16", device="cuda", steps=2).to_json()) as process:
+        (failure,) = records(process)
+    assert process.returncode == 2
+    assert isinstance(failure, metrics.Failure)
+    assert "cuda" in failure.what
+    assert failure.next == "gpuscope lab --model mlp --amp bf16 --device cpu --steps 2"
+    assert failure.summary["error"]["what"] == failure.what
+    assert failure.summary["steps"] == 0
+
+
+def test_running_out_of_memory_says_what_needs_less() -> None:
+    if torch.version.cuda:
+        pytest.skip("a torch with CUDA maps more than this test leaves")
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+
+    with worker(LabConfig("mlp", device="cpu", batch=1 << 20).to_json(), before=small) as process:
+        *_, failure = records(process)
+        assert process.returncode == 2
+    assert isinstance(failure, metrics.Failure)
+    assert failure.what == "The lab ran out of memory at step 1."
+    assert "can't allocate memory" in failure.why
+    assert failure.next == "gpuscope lab --model mlp --batch 524288 --accumulate 2 --device cpu"
+    assert failure.summary["device"] == "cpu"
+
+
+def test_a_configuration_that_is_none_is_a_usage_error() -> None:
+    with worker('{"model": "resnet"}') as process:
+        (failure,) = records(process)
+    assert process.returncode == 64
+    assert isinstance(failure, metrics.Failure)
+    assert "gpt-small" in failure.why
+
+
+def test_the_probe_in_it_answers_like_that_of_any_training() -> None:
+    with worker(LabConfig("mlp").to_json()) as process:
+        first_step(process)
+        folder = Path(f"/tmp/gpuscope-{os.getuid()}")
+        (path,) = until(lambda: list(folder.glob(f"{process.pid}-*.sock")), seconds=20)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(20)
+            link.connect(str(path))
+            with link.makefile("rb") as lines:
+                frames = (json.loads(line) for line in lines)
+                trainer = next(frame["trainer"] for frame in frames if frame.get("trainer"))
+        assert (trainer["pid"], trainer["origin"], trainer["script"]) == (process.pid, "lab", "gpuscope lab")
+        process.terminate()
+        assert isinstance(records(process)[-1], metrics.Ended)
+    assert not path.exists()
+
+
+def test_every_line_is_json_even_when_torch_talks() -> None:
+    with worker(LabConfig("conv", "fp16", batch=2, steps=2).to_json()) as process:
+        out, _ = process.communicate(timeout=60)
+    kinds = [json.loads(line)["kind"] for line in out.splitlines()]
+    assert kinds == ["started", "step", "step", "ended"]
