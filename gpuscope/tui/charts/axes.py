@@ -1,0 +1,101 @@
+"""Round numbers for axes. The same for every chart, so that neighbours line up."""
+
+from __future__ import annotations
+
+import math
+
+from ..cells import age_text
+
+
+def time_ticks(window_seconds: float, width: int) -> list[tuple[float, str]]:
+    """``[(seconds before now as a negative number, label)]`` oldest first, ending with ``(0, "now")``; as many as fit
+    into ``width`` cells without touching."""
+    if not 0 < window_seconds <= LONGEST:
+        return [(0.0, "now")]
+    steps = max(min(width // 14, 6), 1)
+    raw = window_seconds / steps
+    step = min((s for s in _TIME_STEPS if s >= raw * 0.999), default=math.ceil(raw / 86400) * 86400.0)
+    ticks: list[tuple[float, str]] = [(0.0, "now")]
+    count = 1
+    while count * step <= window_seconds * 1.0001:
+        ticks.append((-count * step, "-" + _short(count * step)))
+        count += 1
+    if len(ticks) == 1:
+        ticks.append((-window_seconds, "-" + _short(window_seconds)))
+    return ticks[::-1]
+
+
+LONGEST = 3.2e9
+"""A century in seconds: a longer window has only its end named."""
+_TIME_STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+def _short(seconds: float) -> str:
+    """``"45s"``, ``"5m"``, ``"2h"``, and two units only where one would lie."""
+    whole = round(seconds)
+    if whole < 120 or whole % 60:
+        return f"{whole}s" if whole < 600 else age_text(whole).replace(" ", "")
+    if whole < 7200 or whole % 3600:
+        return f"{whole // 60}m"
+    return f"{whole // 3600}h"
+
+
+def nice_step(span: float, ticks: int) -> float:
+    """The 1, 2, 2.5 or 5 × 10ⁿ that divides ``span`` into at most ``ticks`` parts. ``span`` above 0 and finite."""
+    raw = span / max(ticks, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    for factor in (1, 2, 2.5, 5, 10):
+        if factor * power >= raw * 0.999999:
+            return factor * power
+    return 10 * power
+
+
+def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]:
+    """``[(value, label)]`` from bottom to top for an axis of ``height`` rows: the ends of the axis and round values
+    between them, at least two rows apart."""
+    span = high - low
+    if not span > 0 or not math.isfinite(span):
+        return []
+    step = nice_step(span, max(min((height - 1) // 2, 4), 1))
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    if digits and round(step * 10**digits) != step * 10**digits and abs(step * 10**digits % 1) > 1e-6:
+        digits += 1
+    ticks = []
+    value = math.ceil(low / step - 1e-9) * step
+    while value <= high + step * 1e-6:
+        ticks.append((value, label_of(value, digits)))
+        value += step
+    return ticks
+
+
+def share_ticks(top: float, height: int) -> list[tuple[float, str]]:
+    """Ticks of an axis that ends at a given capacity: 0, the capacity, and quarters or halves of it where they fit."""
+    parts = 4 if height >= 9 else 2 if height >= 5 else 1
+    digits = 0 if top >= 10 else 1 if top >= 1 else 2
+    return [(top * part / parts, label_of(top * part / parts, digits)) for part in range(parts + 1)][: max(height, 0)]
+
+
+def label_of(value: float, digits: int) -> str:
+    """A short number: ``"140"``, ``"0.25"``, ``"1.2e+08"``."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e5 or abs(value) < 1e-3:
+        return f"{value:.1e}".replace("e+0", "e").replace("e-0", "e-").replace(".0e", "e")
+    return f"{value:.{digits}f}"
+
+
+def time_axis(window_seconds: float, margin: int, inner: int) -> list[list[tuple[str, str]]]:
+    """The two lines under a chart whose left labels take ``margin`` cells: the axis with its ticks, and labels."""
+    axis = ["─"] * inner
+    labels = [" "] * (margin + 1 + inner)
+    for seconds, label in reversed(time_ticks(window_seconds, inner)):
+        at = round((inner - 1) * (1 + seconds / window_seconds)) if window_seconds > 0 else inner - 1
+        first = min(max(margin + 1 + at - len(label) // 2, 0), len(labels) - len(label))
+        around = labels[max(first - 1, 0) : first + len(label) + 1]
+        if 0 <= at < inner and all(char == " " for char in around):
+            axis[at] = "┬"
+            labels[first : first + len(label)] = label
+    return [
+        [(" " * margin + "└" + "".join(axis), "faint")],
+        [("".join(labels), "muted")],
+    ]

@@ -1,0 +1,138 @@
+"""A line chart with axes, drawn by plotext in braille: utilisation, loss, anything that is a number over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from textual.strip import Strip
+
+from ..theme import Tokens
+from . import plotext_adapter as adapter
+from .axes import label_of, nice_step, time_ticks, value_ticks
+from .bins import Bins, first_at
+from .strips import Painted, strip_of
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line. ``seconds`` ascend and are on one clock with the chart's other series; a value that was unknown is
+    None and leaves a gap. ``token`` gives the colour."""
+
+    label: str
+    token: str
+    seconds: Sequence[float]
+    values: Sequence[float | None]
+
+
+MARGIN = 4
+"""Cells left of the plot: the labels of most axes and the axis itself."""
+LARGEST = 1e30
+"""Values beyond are drawn at the edge: the axis would have no meaning."""
+
+
+class LineChart(Painted):
+    """Lines over the last seconds, or over steps. The first series is drawn on top. The legend is the subtitle."""
+
+    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._series: tuple[Series, ...] = ()
+        self._start = self._now = 0.0
+        self._low, self._high = 0.0, 1.0
+        self._scrolls = True
+        self._unit = ""
+        self._x: Literal["time", "steps"] = "time"
+        self._empty = empty
+
+    def show(
+        self,
+        series: Sequence[Series],
+        window_seconds: float | None = 60.0,
+        y_min: float | None = 0.0,
+        y_max: float | None = None,
+        unit: str = "",
+        now: float | None = None,
+        x: Literal["time", "steps"] = "time",
+    ) -> None:
+        """Draw ``window_seconds`` before ``now`` (default: the newest moment of all series), or everything when it is
+        None. ``y_min``/``y_max`` None: from the data; a value outside is drawn at the edge. ``unit`` follows the top
+        label. ``x="steps"``: ``seconds`` are step numbers and the axis names them."""
+        self._series = tuple(one for one in series if one.seconds and math.isfinite(one.seconds[-1]))
+        self._unit, self._x, self._scrolls = unit, x, window_seconds is not None
+        newest = max((one.seconds[-1] for one in self._series), default=0.0)
+        oldest = min((one.seconds[0] for one in self._series), default=0.0)
+        self._now = newest if now is None else now
+        span = window_seconds if window_seconds and window_seconds > 0 else self._now - oldest
+        self._start = self._now - (span if span > 0 else 1.0)
+        seen = values_between(self._series, self._start, self._now)
+        self._low, self._high, beyond = limits(seen, y_min, y_max)
+        glyphs = self.tokens.glyphs
+        entries = [(glyphs.line(i)[1], one.token, one.label) for i, one in enumerate(series)]
+        if beyond is not None:
+            entries.append((glyphs.bad, "warn", f"up to {label_of(beyond, 1)}"))
+        self.legend(entries)
+        self.repaint()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        axis = 2 if height >= 7 else 1 if height >= 4 else 0
+        if not self._series or width < 12 or height < 2:
+            line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
+            return [Strip.blank(width)] * (max(height - 1, 0) // 2) + [line]
+        frame = self._frame(width, height - axis)
+        glyphs = tokens.glyphs
+        lines = [
+            adapter.Line(one.token, glyphs.line(i)[0], one.seconds, one.values) for i, one in enumerate(self._series)
+        ]
+        return [strip_of(line, width, tokens) for line in adapter.draw(lines, frame, width, height)]
+
+    def _frame(self, width: int, rows: int) -> adapter.Frame:
+        start, end = self._start, self._now
+        if self._scrolls:  # whole columns on the clock, so that the picture moves and does not shimmer
+            bins = Bins.ending(end, end - start, max((width - MARGIN) * 2, 1))
+            start, end = bins.start, bins.end
+        if self._x == "steps":
+            x_ticks = value_ticks(start, end, max((width - MARGIN) // 5, 2))
+        else:
+            x_ticks = [(end + before, label) for before, label in time_ticks(end - start, width - MARGIN)]
+        y_ticks = value_ticks(self._low, self._high, rows)
+        if y_ticks and self._unit:
+            blank = " " * len(self._unit)
+            y_ticks = [(y, label + (self._unit if y == y_ticks[-1][0] else blank)) for y, label in y_ticks]
+        return adapter.Frame(start, end, self._low, self._high, x_ticks, y_ticks, x_axis=rows >= 5)
+
+
+def values_between(series: Sequence[Series], start: float, end: float) -> list[float]:
+    """All known values of the window, in no order."""
+    found = []
+    for one in series:
+        for i in range(first_at(one.seconds, start), min(len(one.seconds), len(one.values))):
+            value = one.values[i]
+            if one.seconds[i] > end:
+                break
+            if value is not None and math.isfinite(value):
+                found.append(min(max(float(value), -LARGEST), LARGEST))
+    return found
+
+
+def limits(seen: list[float], y_min: float | None, y_max: float | None) -> tuple[float, float, float | None]:
+    """The value axis (low, high above low), and the largest value when it lies beyond: one spike a hundred times above
+    all others would make a flat line of them. Open ends are rounded outwards."""
+    beyond = None
+    ranked = sorted(seen)
+    low = y_min if y_min is not None else ranked[0] if ranked else 0.0
+    high = y_max if y_max is not None else ranked[-1] if ranked else 1.0
+    if y_max is None and len(ranked) >= 20:
+        usual = ranked[int(len(ranked) * 0.95) - 1]
+        if ranked[-1] - low > 20 * (usual - low) > 0:
+            high, beyond = low + 1.5 * (usual - low), ranked[-1]
+    least = max(abs(low), abs(high)) * 1e-6
+    if not high - low > least:
+        high = low + max(abs(low) * 0.1, least, 1e-9 if seen and low else 1.0)
+    step = nice_step(high - low, 4)
+    if y_min is None:
+        low = math.floor(low / step) * step
+    if y_max is None:
+        high = math.ceil(high / step - 1e-9) * step
+    return low, high, beyond

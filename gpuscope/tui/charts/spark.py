@@ -1,0 +1,28 @@
+"""A history in one line of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..theme import UNICODE, Glyphs
+
+
+def spark(values: Sequence[float | None], width: int, maximum: float | None = None, glyphs: Glyphs = UNICODE) -> str:
+    """The last ``width`` values as columns of eighths, newest right, on a scale from 0 to ``maximum`` (None: the
+    largest of them). Zero is the lowest block, so that it differs from no data (blank) and from unknown (┄)."""
+    if width <= 0:
+        return ""
+    shown = list(values[-width:])
+    known = [v for v in shown if v is not None and math.isfinite(v)]
+    top = maximum if maximum is not None and maximum > 0 else max(known, default=0.0)
+    steps = len(glyphs.up) - 1
+    columns = []
+    for value in shown:
+        if value is None or not math.isfinite(value):
+            columns.append(glyphs.unknown)
+        elif top <= 0:
+            columns.append(glyphs.up[1])
+        else:
+            columns.append(glyphs.up[round(min(max(value / top * steps, 1), steps))])
+    return "".join(columns).rjust(width)

@@ -1,0 +1,191 @@
+"""Memory over time as stacked areas, drawn natively: tops precise to an eighth of a cell, gaps where it was unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from textual.strip import Strip
+
+from ..cells import GIB
+from ..theme import Glyphs, Tokens
+from .axes import share_ticks, time_axis
+from .bins import Bins, first_at, hold_seconds
+from .strips import Painted, strip_of
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One area, bottom first. ``values`` are bytes, one per moment of the chart; None where unknown. A layer with the
+    token ``free`` is left blank; one that was never known is left out."""
+
+    token: str
+    label: str
+    values: Sequence[float | None]
+
+
+Stack = tuple[tuple[float, str], ...]
+"""One column, bottom up: (amount, token)."""
+
+
+class StackedChart(Painted):
+    """Stacked areas from 0 to the card's capacity, with the axis in GiB and the time before now."""
+
+    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._layers: tuple[Layer, ...] = ()
+        self._seconds: Sequence[float] = ()
+        self._window = 60.0
+        self._capacity: float | None = None
+        self._now: float | None = None
+        self._empty = empty
+
+    def show(
+        self,
+        layers: Sequence[Layer],
+        seconds: Sequence[float],
+        window_seconds: float,
+        capacity: float | None,
+        now: float | None = None,
+    ) -> None:
+        """Draw the last ``window_seconds`` before ``now`` (default: the newest moment). ``seconds`` ascend, on one
+        clock with ``now``. ``capacity`` in bytes is the top of the axis; None: the largest sum shown."""
+        self._layers = tuple(layer for layer in layers if layer.token != "free")
+        self._seconds, self._window, self._capacity, self._now = seconds, window_seconds, capacity, now
+        glyphs = self.tokens.glyphs
+        self.legend(
+            [(glyphs.fill(layer.token), layer.token, layer.label) for layer in self._layers if any(layer.values)]
+        )
+        self.repaint()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        axis = 2 if height >= 7 else 1 if height >= 4 else 0
+        rows = height - axis
+        top = self._capacity or 0.0
+        stacks = stack_columns(self._layers, self._seconds, self._window, self._now, max(width - 5, 1))
+        top = top if top >= 1 else max((sum(a for a, _ in stack) for stack in stacks if stack), default=0.0)
+        if not top >= 1 or not math.isfinite(top) or not any(stacks) or width < 10:
+            line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
+            return [Strip.blank(width)] * (max(height - 1, 0) // 2) + [line]
+        ticks = share_ticks(top / GIB, rows)
+        margin = max((len(label) for _, label in ticks), default=0)
+        inner = width - margin - 1
+        if inner != len(stacks):
+            stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
+        marks = {round(value * GIB / top * (rows - 1)): label for value, label in ticks}
+        columns = _draw(stacks, rows, top, tokens.glyphs)
+        lines = []
+        for row in range(rows - 1, -1, -1):
+            label = marks.get(row)
+            pieces = [("".rjust(margin) if label is None else label.rjust(margin), "muted")]
+            pieces.append(("│" if label is None else "┤", "faint"))
+            text, spec = "", ""
+            for column in columns:
+                glyph, style = column[row]
+                if style != spec:
+                    pieces.append((text, spec))
+                    text, spec = glyph, style
+                else:
+                    text += glyph
+            pieces.append((text, spec))
+            lines.append(strip_of([piece for piece in pieces if piece[0]], width, tokens))
+        return lines + [strip_of(line, width, tokens) for line in time_axis(self._window, margin, inner)[2 - axis :]]
+
+
+def stack_columns(
+    layers: Sequence[Layer], seconds: Sequence[float], window_seconds: float, now: float | None, count: int
+) -> list[Stack | None]:
+    """``count`` columns over the window. Of several samples in one column the one with the largest sum stands, so that
+    no peak is lost; a column between two samples repeats the older one; None where a layer was unknown or the samples
+    had stopped."""
+    known = [layer for layer in layers if any(value is not None for value in layer.values)]
+    if not known or not seconds:
+        return [None] * count
+    now = seconds[-1] if now is None else now
+    bins = Bins.ending(now, window_seconds, count)
+    hold = max(hold_seconds(seconds), bins.width)
+    columns: list[Stack | None] = [None] * count
+    sums = [-1.0] * count
+    before: tuple[float, Stack | None] | None = None
+    at = -1
+    for i in range(max(first_at(seconds, bins.start) - 1, 0), len(seconds)):
+        moment = seconds[i]
+        stack = _stack_at(known, i)
+        place = bins.index(moment)
+        if before is not None and moment - before[0] <= hold:
+            for empty in range(max(at + 1, 0), min(place, count)):
+                columns[empty] = before[1]
+        if 0 <= place < count and stack is not None:
+            size = sum(amount for amount, _ in stack)
+            if size > sums[place]:
+                columns[place], sums[place] = stack, size
+        before, at = (moment, stack), place
+    if before is not None and now - before[0] <= hold:
+        for empty in range(max(at + 1, 0), count):
+            columns[empty] = before[1]
+    return columns
+
+
+def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
+    stack = []
+    for layer in layers:
+        value = layer.values[i] if i < len(layer.values) else None
+        if value is None or not math.isfinite(value):
+            return None
+        stack.append((max(float(value), 0.0), layer.token))
+    return tuple(stack)
+
+
+def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs) -> list[list[tuple[str, str]]]:
+    """Cells of each column, bottom up. Equal columns are drawn once; what lies before the first one stays blank."""
+    drawn: dict[tuple[tuple[int, str], ...] | None, list[tuple[str, str]]] = {
+        None: [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
+    }
+    first = next((place for place, stack in enumerate(stacks) if stack is not None), len(stacks))
+    columns = [[(" ", "text")] * rows] * first
+    for stack in stacks[first:]:
+        edges = None if stack is None else _edges(stack, rows * 8 / top, rows * 8)
+        if edges not in drawn:
+            drawn[edges] = [_cell(edges or (), row * 8, glyphs) for row in range(rows)]
+        columns.append(drawn[edges])
+    return columns
+
+
+def _edges(stack: Stack, scale: float, most: int) -> tuple[tuple[int, str], ...]:
+    """Tops in eighths of a cell."""
+    edges, total = [], 0.0
+    for amount, token in stack:
+        total += amount
+        edges.append((round(min(total * scale, most)), token))
+    return tuple(edges)
+
+
+def _cell(edges: Sequence[tuple[int, str]], bottom: int, glyphs: Glyphs) -> tuple[str, str]:
+    """One cell that begins ``bottom`` eighths above zero."""
+    shares: list[tuple[int, str]] = []
+    start = bottom
+    for end, token in edges:
+        if end > start:
+            stop = min(end, bottom + 8)
+            shares.append((stop - start, token))
+            start = stop
+            if stop == bottom + 8:
+                break
+    if not shares:
+        return " ", "text"
+    filled = start - bottom
+    token = max(shares, key=_eighths)[1]
+    if token in glyphs.patterns or not glyphs.eighths:
+        return (glyphs.fill(token), token) if filled >= 4 else (" ", "text")
+    if filled < 8:
+        return glyphs.up[filled], token
+    if len(shares) == 1:
+        return glyphs.up[8], f"{token} on {token}"  # both, so that no seam shows where a font leaves one
+    above = max(shares[1:], key=_eighths)[1]
+    return glyphs.up[shares[0][0]], f"{shares[0][1]} on {above}"
+
+
+def _eighths(share: tuple[int, str]) -> int:
+    return share[0]

@@ -1,0 +1,218 @@
+"""From styled pieces to painted lines: :class:`Painted`, the base of every widget that draws itself, and its diff.
+
+A widget paints a list of strips. When its data changes it paints again, compares cell by cell, and asks the terminal
+only for the spans that differ: at 2 Hz that is what keeps a slow link usable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ..cells import visible
+from ..theme import Tokens
+
+Segments = Sequence[tuple[str, str]]
+"""Pieces of one line: (text, style spec of ``theme.Tokens.style``)."""
+
+MERGE_CELLS = 6
+"""Unchanged cells between two changed ones that are cheaper to send than another cursor movement and style."""
+
+
+def strip_of(segments: Segments, cells: int, tokens: Tokens, below: str = "") -> Strip:
+    """One line of exactly ``cells`` cells. ``below`` is a spec that all pieces inherit from (a cursor's background)."""
+    base = tokens.style(below) if below else None
+    pieces: list[Segment] = []
+    for text, spec in segments:
+        if not text:
+            continue
+        style = tokens.style(spec)
+        if base is not None:
+            style = base + style
+        text = visible(text)
+        if pieces and pieces[-1].style is style:
+            pieces[-1] = Segment(pieces[-1].text + text, style)
+        else:
+            pieces.append(Segment(text, style))
+    strip = Strip(pieces)
+    if strip.cell_length == cells:
+        return strip
+    return strip.adjust_cell_length(cells, base)
+
+
+def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
+    """Where two lines of equal width differ: ``[(first cell, cells)]``, left to right, near ones joined, wide
+    characters never cut in half."""
+    if old is new:
+        return []
+    before, after = _cells(old), _cells(new)
+    if len(before) != len(after):
+        return [(0, max(len(before), len(after)))]
+    spans: list[tuple[int, int]] = []
+    for index in (i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b):
+        start, end = index, index + 1
+        for line in (before, after):
+            while start and not line[start][0]:
+                start -= 1
+            while end < len(line) and not line[end][0]:
+                end += 1
+        if spans and start - sum(spans[-1]) <= MERGE_CELLS:
+            first, _ = spans[-1]
+            spans[-1] = (first, max(end, sum(spans[-1])) - first)
+        else:
+            spans.append((start, end - start))
+    return spans
+
+
+def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
+    """One entry per cell; the second half of a wide character is ``""``, a combining mark belongs to its base."""
+    cells: list[tuple[str, Style | None]] = []
+    for text, style, _ in strip:
+        if text.isascii() or cell_len(text) == len(text):
+            cells.extend((char, style) for char in text)
+            continue
+        for char in text:
+            size = cell_len(char)
+            if size:
+                cells.append((char, style))
+                cells.extend([("", style)] * (size - 1))
+            elif cells:
+                at = len(cells) - 1
+                while at and not cells[at][0]:
+                    at -= 1
+                cells[at] = (cells[at][0] + char, cells[at][1])
+    return cells
+
+
+def text_of(segments: Segments, tokens: Tokens) -> Text:
+    """The same pieces as a text that Textual takes for border titles, with no markup in it."""
+    return Text.assemble(*((visible(text), tokens.style(spec)) for text, spec in segments))
+
+
+class Painted(Widget):
+    """A widget that paints itself. Subclasses implement :meth:`paint` and call :meth:`repaint` when data changed.
+
+    Painting happens at once when the widget is on screen, else not before it is shown. Call only from the app's thread.
+    """
+
+    ALLOW_SELECT = False
+    DEFAULT_CSS = """
+    Painted { width: 1fr; height: 1fr; }
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._strips: list[Strip] = []
+        self._painted: tuple[object, ...] | None = None  # what the strips were painted for; None: paint again
+        self._subtitle: Segments = ()
+        self._legend: tuple[tuple[str, str, str], ...] = ()
+        self.paints = 0
+        """How many times it was painted: for tests and measurements."""
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        """All lines of the content area, each ``width`` cells; missing lines at the end are blank."""
+        raise NotImplementedError
+
+    @property
+    def tokens(self) -> Tokens:
+        """Styles and glyphs of what the app shows now."""
+        return Tokens.of(self.app)
+
+    def repaint(self) -> None:
+        """Data changed: paint, and refresh only what differs from what was painted before."""
+        key = self._key() if self.is_mounted else None
+        if key is None or key != self._painted:  # never drawn, or not in this size: a hidden widget has none
+            self._painted = None
+            self.refresh()
+            return
+        old, new = self._strips, self._fill(key)
+        regions = [
+            Region(x, y, cells, 1)
+            for y, (before, after) in enumerate(zip(old, new, strict=True))
+            for x, cells in changed_spans(before, after)
+        ]
+        if regions:
+            self.refresh(*regions)
+
+    def subtitle(self, segments: Segments) -> None:
+        """Set the border's subtitle; the setter repaints the whole widget, so only when it changes."""
+        segments = tuple(segments)
+        if segments != self._subtitle:
+            self._subtitle = segments
+            self.border_subtitle = text_of(segments, self.tokens)
+
+    def legend(self, entries: Sequence[tuple[str, str, str]]) -> None:
+        """A legend as the border's subtitle: (glyph, token, label) each, as many as there is room for."""
+        self._legend = tuple(entries)
+        self.subtitle(legend_of(self._legend, self.size.width - 2))
+
+    def on_resize(self) -> None:
+        if self._legend:
+            self.legend(self._legend)
+
+    def render_line(self, y: int) -> Strip:
+        key = self._key()
+        if key != self._painted:
+            self._fill(key)
+        strip = self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+        _, background = self.background_colors  # Textual fills in none for lines that a widget draws itself
+        return strip.apply_style(Style.from_color(None, background.rich_color))
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.size, self.tokens.key)
+
+    def _fill(self, key: tuple[object, ...]) -> list[Strip]:
+        width, height = self.size
+        strips = self.paint(width, height, self.tokens)[:height] if width > 0 and height > 0 else []
+        strips += [Strip.blank(width)] * (height - len(strips))
+        self._strips, self._painted = strips, key
+        self.paints += 1
+        return strips
+
+    def on_mount(self) -> None:
+        self.app.theme_changed_signal.subscribe(self, self._theme_changed)
+
+    def _theme_changed(self, _: object) -> None:
+        self._painted = None
+        if self._subtitle:
+            self.border_subtitle = text_of(self._subtitle, self.tokens)
+        self.refresh()
+
+
+def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> list[tuple[str, str]]:
+    """The pieces of a legend that fit into ``cells`` cells; those left out are counted at its end."""
+    for gap in (2, 1):
+        size = sum(cell_len(glyph) + 1 + cell_len(label) + gap for glyph, _, label in entries) - gap
+        if size <= cells:
+            return _joined(entries, gap)
+    kept = list(entries)
+    while len(kept) > 1:
+        kept.pop()
+        pieces = [*_joined(kept, 1), (f" +{len(entries) - len(kept)}", "muted")]
+        if sum(cell_len(text) for text, _ in pieces) <= cells:
+            return pieces
+    return []
+
+
+def _joined(entries: Sequence[tuple[str, str, str]], gap: int) -> list[tuple[str, str]]:
+    pieces: list[tuple[str, str]] = []
+    for place, (glyph, token, label) in enumerate(entries):
+        pieces += [(" " * gap if place else "", "muted"), (glyph, token), (f" {label}", "muted")]
+    return [piece for piece in pieces if piece[0]]
+
+
+def pad(segments: Iterable[tuple[str, str]], cells: int) -> list[tuple[str, str]]:
+    """``segments`` filled up with spaces to ``cells`` cells; longer ones stay as they are."""
+    pieces = list(segments)
+    gap = cells - sum(cell_len(text) for text, _ in pieces)
+    if gap > 0:
+        pieces.append((" " * gap, "text"))
+    return pieces

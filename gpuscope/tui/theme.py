@@ -1,0 +1,299 @@
+"""The one place where colours and glyphs are decided: tokens, two own themes, and what NO_COLOR and ASCII get instead.
+
+Widgets name a *token* ("allocated", "warn", "muted"), never a colour. A style spec is a small sentence around tokens:
+``"muted"``, ``"bold text"``, ``"allocated on cached"`` (foreground of the first, on the colour of the second). The hues
+are Okabe and Ito's (2008) set for colour-blind readers, lightened or darkened until text reaches a contrast of 4.5 and
+graphics 3 (WCAG 2.1) on every surface of its theme. Colour never stands alone: a state has a glyph and a word, and
+without colour each layer of VRAM has its own glyph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.color import Color as RichColor
+from rich.style import Style
+from textual.theme import Theme
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+LAYERS: Final = ("allocated", "cached", "outside", "other", "driver", "free")
+"""The layers of a card's memory, bottom to top: torch's live tensors, torch's cache (reserved - allocated), what the
+process holds outside torch, other processes, the driver's reserve, free."""
+SERIES: Final = ("series1", "series2", "series3", "series4", "series5", "series6")
+STATES: Final = ("ok", "warn", "bad", "idle")
+TEXTS: Final = ("text", "muted", "faint", "title", "accent", *STATES, "badge", "selected")
+"""Tokens that colour text: contrast at least 4.5 on every surface."""
+GRAPHICS: Final = (*LAYERS, *SERIES)
+"""Tokens that colour bars and lines: contrast at least 3."""
+TOKENS: Final = (*LAYERS, *TEXTS, "border", *SERIES)
+
+DARK: Final = "gpuscope-dark"
+LIGHT: Final = "gpuscope-light"
+
+# token → "foreground" or "attributes foreground on background", in rich's style language
+_DARK_PALETTE: Final = {
+    "allocated": "#56b4e9",
+    "cached": "#e69f00",
+    "outside": "#cc79a7",
+    "other": "#b4bdc7",
+    "driver": "#77828e",
+    "free": "#6c7786",
+    "ok": "#2fbf91",
+    "warn": "#f0e442",
+    "bad": "bold #ff7a45",
+    "idle": "#a3adb8",
+    "accent": "#56b4e9",
+    "text": "#d9dfe6",
+    "muted": "#a3adb8",
+    "faint": "#8a95a1",
+    "border": "#2f3842",
+    "title": "bold #f2f5f8",
+    "selected": "#f2f5f8 on #1d2d3f",
+    "series1": "#56b4e9",
+    "series2": "#e69f00",
+    "series3": "#2fbf91",
+    "series4": "#cc79a7",
+    "series5": "#f0e442",
+    "series6": "#ff7a45",
+    "badge": "bold #0d1117 on #e69f00",
+}
+_LIGHT_PALETTE: Final = {
+    "allocated": "#0072b2",
+    "cached": "#b27500",
+    "outside": "#b0508a",
+    "other": "#39424d",
+    "driver": "#727c87",
+    "free": "#7a848f",
+    "ok": "#00704f",
+    "warn": "#7d5a00",
+    "bad": "bold #b03f00",
+    "idle": "#59636e",
+    "accent": "#005f95",
+    "text": "#1f262e",
+    "muted": "#4f5964",
+    "faint": "#5a6570",
+    "border": "#c3cad2",
+    "title": "bold #0b0f14",
+    "selected": "#0b0f14 on #dbe9f6",
+    "series1": "#0072b2",
+    "series2": "#b27500",
+    "series3": "#008a64",
+    "series4": "#b0508a",
+    "series5": "#8a7d00",
+    "series6": "#d55e00",
+    "badge": "bold #ffffff on #9a4b00",
+}
+# A terminal's own sixteen colours: what the ansi-dark and ansi-light themes of Textual promise to use.
+_ANSI_PALETTE: Final = {
+    "allocated": "blue",
+    "cached": "yellow",
+    "outside": "magenta",
+    "other": "cyan",
+    "driver": "bright_black",
+    "free": "bright_black",
+    "ok": "green",
+    "warn": "bold yellow",
+    "bad": "bold red",
+    "idle": "bright_black",
+    "accent": "blue",
+    "text": "default",
+    "muted": "default",
+    "faint": "bright_black",
+    "border": "bright_black",
+    "title": "bold default",
+    "selected": "bold",
+    "series1": "blue",
+    "series2": "yellow",
+    "series3": "green",
+    "series4": "magenta",
+    "series5": "cyan",
+    "series6": "red",
+    "badge": "bold reverse",
+}
+_DARK_SURFACES: Final = {"background": "#0d1117", "surface": "#11161d", "panel": "#161c24"}
+_LIGHT_SURFACES: Final = {"background": "#fbfcfd", "surface": "#f4f6f8", "panel": "#eceff3"}
+
+
+def palette(theme: Theme) -> dict[str, str]:
+    """Token → style in rich's language, for any theme: ours, Textual's others (by darkness), or the sixteen colours."""
+    if theme.ansi:
+        return _ANSI_PALETTE
+    return _DARK_PALETTE if theme.dark else _LIGHT_PALETTE
+
+
+def css_variables(theme: Theme) -> dict[str, str]:
+    """Each token's colour as a CSS variable ``$gs-TOKEN`` (``selected`` and ``badge``: their background).
+
+    An app returns these from ``get_theme_variable_defaults`` so that its stylesheets work under every theme."""
+    variables = {}
+    for token, spec in palette(theme).items():
+        style = Style.parse(spec)
+        colour = style.bgcolor or style.color
+        if colour is None or colour.is_default:
+            name = "ansi_default"
+        else:
+            name = f"ansi_{colour.name}" if theme.ansi else colour.name
+        variables[f"gs-{token}"] = name
+    return variables
+
+
+def _theme(name: str, dark: bool, colours: dict[str, str], surfaces: dict[str, str]) -> Theme:
+    plain = {token: str((style.bgcolor or style.color).name) for token, style in _parsed(colours).items()}  # type: ignore[union-attr]
+    text = plain["text"]
+    return Theme(
+        name=name,
+        dark=dark,
+        primary=plain["accent"],
+        secondary=plain["muted"],
+        warning=plain["warn"],
+        error=plain["bad"],
+        success=plain["ok"],
+        accent=plain["accent"],
+        foreground=text,
+        background=surfaces["background"],
+        surface=surfaces["surface"],
+        panel=surfaces["panel"],
+        variables={
+            "border": plain["accent"],
+            "border-blurred": plain["border"],
+            "block-cursor-background": plain["selected"],
+            "block-cursor-foreground": plain["title"],
+            "block-cursor-text-style": "none",
+            "footer-background": surfaces["panel"],
+            "footer-key-foreground": plain["accent"],
+            "scrollbar": plain["border"],
+            "scrollbar-background": surfaces["background"],
+            **{f"gs-{token}": colour for token, colour in plain.items()},
+        },
+    )
+
+
+def _parsed(colours: dict[str, str]) -> dict[str, Style]:
+    return {token: Style.parse(spec) for token, spec in colours.items()}
+
+
+THEMES: Final = (
+    _theme(DARK, True, _DARK_PALETTE, _DARK_SURFACES),
+    _theme(LIGHT, False, _LIGHT_PALETTE, _LIGHT_SURFACES),
+)
+
+# ── glyphs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """What bars, lines and states are drawn with. ``across`` and ``up`` go from empty to full in eighths."""
+
+    across: str = " ▏▎▍▌▋▊▉█"
+    up: str = " ▁▂▃▄▅▆▇█"
+    track: str = "▁"  # the unused rest of a bar
+    unknown: str = "┄"  # a reading that is not there
+    dash: str = "–"
+    ellipsis: str = "…"
+    cursor: str = "▸"
+    ok: str = "●"
+    warn: str = "◆"
+    bad: str = "▲"
+    idle: str = "○"
+    shared: str = "◇"
+    eighths: bool = True
+    """Parts of a cell can be drawn."""
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    """Where layers are not told apart by colour: the glyph of each. A cell then belongs to one layer as a whole."""
+    lines: tuple[tuple[str, str], ...] = (("braille", "━"),)
+    """How line 1, 2 … of a chart is drawn (plotext's marker) and shown in the legend, repeated from the start."""
+
+    def fill(self, token: str) -> str:
+        """The glyph that fills a cell with ``token``."""
+        return self.patterns.get(token, self.across[-1])
+
+    def line(self, number: int) -> tuple[str, str]:
+        """Marker and legend glyph of line ``number``, from 0."""
+        return self.lines[number % len(self.lines)]
+
+
+UNICODE: Final = Glyphs()
+MONOCHROME: Final = Glyphs(
+    track="·",
+    patterns={"allocated": "█", "cached": "▒", "outside": "▞", "other": "░", "driver": "╳", "free": "·"},
+    lines=(("braille", "⣀"), ("•", "•"), ("+", "+"), ("×", "×"), ("o", "o"), ("=", "=")),
+)
+ASCII: Final = Glyphs(
+    across="    -####",
+    up=" ..--==##",
+    track=".",
+    unknown="?",
+    dash="-",
+    ellipsis="~",
+    cursor=">",
+    ok="o",
+    warn="*",
+    bad="!",
+    idle="-",
+    shared="+",
+    eighths=False,
+    patterns={"allocated": "#", "cached": "=", "outside": "%", "other": "+", "driver": "x", "free": "."},
+    lines=(("*", "*"), ("+", "+"), ("o", "o"), ("x", "x"), ("=", "="), ("%", "%")),
+)
+
+# ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Tokens:
+    """Styles and glyphs of one look: theme, colour or not, Unicode or not. Immutable and cached; compare by ``key``."""
+
+    def __init__(self, theme: Theme, *, monochrome: bool = False, ascii_only: bool = False) -> None:
+        self.key = (theme.name, monochrome, ascii_only)
+        self.glyphs = ASCII if ascii_only else MONOCHROME if monochrome else UNICODE
+        self._styles = _parsed(palette(theme))
+        self._specs: dict[str, Style] = {}
+
+    @classmethod
+    def of(cls, app: App[Any]) -> Tokens:
+        """The tokens for what ``app`` shows now. ``app.ascii_only`` (optional attribute) asks for plain ASCII."""
+        return _tokens(app.current_theme.name, app.current_theme.dark, app.current_theme.ansi, app.no_color,
+                       bool(getattr(app, "ascii_only", False)))  # fmt: skip
+
+    def style(self, spec: str) -> Style:
+        """The rich style of a spec: attributes (bold, dim, italic, underline, reverse), a token, ``on`` a token.
+
+        Raises KeyError for a token that does not exist: a misspelt token is a bug, not a colour."""
+        found = self._specs.get(spec)
+        if found is None:
+            found = self._specs[spec] = self._parse(spec)
+        return found
+
+    def _parse(self, spec: str) -> Style:
+        front, _, back = spec.partition(" on ")
+        style = Style()
+        for word in front.split():
+            style += Style.parse(word) if word in _ATTRIBUTES else self._styles[word]
+        if back:
+            below = self._styles[back]
+            style += Style(bgcolor=below.bgcolor or below.color)
+        return style
+
+    def colour(self, token: str) -> RichColor | None:
+        """The colour of a token; None where a look has none."""
+        return self._styles[token].color
+
+
+_ATTRIBUTES: Final = frozenset(("bold", "dim", "italic", "underline", "reverse", "strike", "not"))
+
+
+@lru_cache(maxsize=16)
+def _tokens(name: str, dark: bool, ansi: bool, monochrome: bool, ascii_only: bool) -> Tokens:
+    # Only what decides the palette is part of the key: a theme object cannot be hashed.
+    return Tokens(Theme(name=name, primary="#000000", dark=dark, ansi=ansi),
+                  monochrome=monochrome, ascii_only=ascii_only)  # fmt: skip
+
+
+def register(app: App[Any]) -> None:
+    """Make both themes known to ``app``. It still chooses: ``app.theme = DARK``."""
+    for theme in THEMES:
+        app.register_theme(theme)

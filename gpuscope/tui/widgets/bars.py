@@ -1,0 +1,142 @@
+"""Bars of one line: stacked memory, a percentage, a small history. Precise to an eighth of a cell where glyphs allow.
+
+Unknown is drawn as a dotted line (┄), never as empty: an empty bar means zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...wire.frames import Unknown
+from ..charts.spark import spark
+from ..theme import UNICODE, Glyphs
+
+Part = tuple["float | Unknown | None", str]
+"""(amount, token). The amount is in the unit of the total; Unknown or None where it is not known."""
+
+
+SLIM = 6
+"""Height in eighths of a slim bar: what is left keeps the bars of neighbouring rows apart."""
+
+
+def stacked_bar(
+    parts: Sequence[Part],
+    total: float | Unknown | None,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    *,
+    slim: bool = False,
+) -> list[tuple[str, str]]:
+    """``parts`` side by side on a track that stands for ``total``, as styled pieces of exactly ``width`` cells.
+
+    A part above zero gets at least an eighth of a cell. When a part or the total is unknown, what is known is drawn and
+    the rest is the unknown line. Parts beyond the total are clipped. ``slim`` bars are for neighbouring rows: lower
+    than the line, inner boundaries at whole cells, and the last cell as high as it is full."""
+    if width <= 0:
+        return []
+    limit = _amount(total)
+    if limit is None or limit <= 0:
+        return [(glyphs.unknown * width, "muted")]
+    known = [(amount, token) for amount, token in ((_amount(a), t) for a, t in parts) if amount is not None]
+    rest = (glyphs.track, "free") if len(known) == len(parts) else (glyphs.unknown, "muted")
+    edges: list[tuple[int, str]] = []  # right edge in eighths, token
+    ends, summed = 0, 0.0
+    for amount, token in known:
+        if amount <= 0 or token == "free":
+            continue
+        summed += amount
+        ends = min(max(round(min(summed / limit, 1.0) * width * 8), ends + 1), width * 8)
+        edges.append((ends, token))
+    pieces: list[tuple[str, str]] = []
+    for cell in range(width):
+        text, spec = _bar_cell(edges, cell * 8, rest, glyphs, slim)
+        if pieces and pieces[-1][1] == spec:
+            pieces[-1] = (pieces[-1][0] + text, spec)
+        else:
+            pieces.append((text, spec))
+    return pieces
+
+
+def _bar_cell(
+    edges: Sequence[tuple[int, str]], left: int, rest: tuple[str, str], glyphs: Glyphs, slim: bool
+) -> tuple[str, str]:
+    """One cell of a bar that begins at ``left`` eighths."""
+    shares: list[tuple[int, str]] = []  # eighths of this cell by token, left to right
+    start = left
+    for end, token in edges:
+        if end > start:
+            shares.append((min(end, left + 8) - start, token))
+            start = min(end, left + 8)
+        if start == left + 8:
+            break
+    filled = start - left
+    if not shares:
+        return rest
+    token = max(shares, key=_eighths)[1]
+    if token in glyphs.patterns or not glyphs.eighths:
+        return (glyphs.fill(token), token) if filled >= 4 or left == 0 else rest
+    if slim:
+        return glyphs.up[max(round(filled * SLIM / 8), 1)], token
+    if filled < 8:
+        return glyphs.across[filled], token
+    if len(shares) == 1:
+        return glyphs.across[8], f"{token} on {token}"  # both, so that no seam shows where a font leaves one
+    return glyphs.across[shares[0][0]], f"{shares[0][1]} on {max(shares[1:], key=_eighths)[1]}"
+
+
+def _eighths(share: tuple[int, str]) -> int:
+    return share[0]
+
+
+def meter(
+    percent: float | Unknown | None, width: int, token: str, glyphs: Glyphs = UNICODE, *, slim: bool = False
+) -> list[tuple[str, str]]:
+    """A bar of 0..100 percent in one token, exactly ``width`` cells; unknown is the dotted line."""
+    return stacked_bar([(percent, token)], 100.0 if _amount(percent) is not None else None, width, glyphs, slim=slim)
+
+
+def _amount(value: float | Unknown | None) -> float | None:
+    if value is None or isinstance(value, Unknown) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+# ── cells of a table that know their width only when it is drawn ──────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stacked bar as wide as its column."""
+
+    parts: tuple[Part, ...]
+    total: float | Unknown | None
+    slim: bool = True
+
+    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+        return stacked_bar(self.parts, self.total, width, glyphs, slim=self.slim)
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """A percentage bar as wide as its column."""
+
+    percent: float | Unknown | None
+    token: str
+    slim: bool = True
+
+    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+        return meter(self.percent, width, self.token, glyphs, slim=self.slim)
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A small history as wide as its column, newest right."""
+
+    values: tuple[float | None, ...]
+    maximum: float | None
+    token: str
+
+    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+        return [(spark(self.values, width, self.maximum, glyphs), self.token)]

@@ -1,0 +1,361 @@
+"""A table for live rows: repaints only the spans that changed, keeps the cursor on its row when the order changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.strip import Strip
+
+from ..cells import Align, fit
+from ..charts.strips import Painted, Segments, pad, strip_of
+from ..theme import Glyphs, Tokens
+from .text import cells_of, cut
+
+
+class Drawn(Protocol):
+    """A cell that is drawn when its column's width is known: ``bars.Bar``, ``bars.Meter``, ``bars.Spark``."""
+
+    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]: ...
+
+
+Cell = str | Segments | Drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``width`` is fixed, or the least when ``flex`` is above 0; what is left is shared by ``flex``, up to ``most``.
+    When columns do not fit, those with the highest ``priority`` go first; 0 never goes."""
+
+    key: str
+    title: str
+    width: int
+    flex: int = 0
+    most: int | None = None
+    align: Align = "left"
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """``key`` is stable and unique; ``style`` is the spec of plain string cells."""
+
+    key: str
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+    style: str = "text"
+
+
+Placed = tuple[Column, int]
+"""A column and the width it got."""
+
+GAP = 2
+GUTTER = 2
+
+
+def lay_out(columns: Sequence[Column], width: int, gap: int = GAP) -> list[Placed]:
+    """The columns that fit into ``width`` cells and the width of each, in their order."""
+    kept = list(columns)
+
+    def least() -> int:
+        return sum(column.width for column in kept) + gap * max(len(kept) - 1, 0)
+
+    while least() > width:
+        droppable = [column for column in kept if column.priority > 0]
+        if not droppable:
+            break
+        kept.remove(max(droppable, key=lambda column: (column.priority, columns.index(column))))
+    widths = {column.key: column.width for column in kept}
+    spare = max(width - least(), 0)
+    growing = [column for column in kept if column.flex > 0]
+    while spare > 0 and growing:
+        unit = sum(column.flex for column in growing)
+        full = []
+        for column in growing:
+            share = spare * column.flex // unit
+            room = share if column.most is None else min(share, column.most - widths[column.key])
+            widths[column.key] += room
+            if room < share:
+                full.append(column)
+        spare = max(width - sum(widths.values()) - gap * max(len(kept) - 1, 0), 0)
+        if not full:
+            break
+        growing = [column for column in growing if column not in full]
+    if spare and growing:
+        widths[growing[-1].key] += spare
+    return [(column, widths[column.key]) for column in kept]
+
+
+class LiveTable(Painted, can_focus=True):
+    """Rows of cells under a header. The cursor is a marked row; Enter or a click on it sends :class:`Selected`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False),
+        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False),
+        Binding("home,g", "edge(-1)", "First", show=False),
+        Binding("end,G", "edge(1)", "Last", show=False),
+        Binding("enter", "select", "Select", show=False),
+    ]
+
+    class Highlighted(Message):
+        """The cursor stands on another row, or on none (``key`` is None)."""
+
+        def __init__(self, table: LiveTable, key: str | None) -> None:
+            super().__init__()
+            self.table = table
+            self.key = key
+
+        @property
+        def control(self) -> LiveTable:
+            return self.table
+
+    class Selected(Message):
+        """Enter, or a click on the row under the cursor."""
+
+        def __init__(self, table: LiveTable, key: str) -> None:
+            super().__init__()
+            self.table = table
+            self.key = key
+
+        @property
+        def control(self) -> LiveTable:
+            return self.table
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        empty: str | Sequence[Segments] = "nothing here",
+        header: bool = True,
+        cursor: bool = True,
+        gap: int = GAP,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._columns = tuple(columns)
+        self._rows: tuple[TableRow, ...] = ()
+        self._index: dict[str, int] = {}
+        self._empty = empty
+        self._header = header
+        self._gap = gap
+        self._cursor_shown = cursor
+        self._cursor_key: str | None = None
+        self._top = 0
+        self._placed: tuple[tuple[object, ...], list[Placed]] = ((), [])
+        self._line_cache: dict[str, tuple[tuple[object, ...], Strip]] = {}
+        self.can_focus = cursor
+
+    # ── data ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def rows(self) -> tuple[TableRow, ...]:
+        """What is shown, in order."""
+        return self._rows
+
+    @property
+    def cursor_key(self) -> str | None:
+        """The key of the row under the cursor; None when there is no row."""
+        return self._cursor_key
+
+    def show(self, rows: Sequence[TableRow]) -> None:
+        """Replace the rows. The cursor stays on its key; when that is gone, on the row now in its place.
+
+        Raises ValueError when two rows have one key."""
+        rows = tuple(rows)
+        index = {row.key: at for at, row in enumerate(rows)}
+        if len(index) != len(rows):
+            raise ValueError("two rows of a table have the same key")
+        at = self._index.get(self._cursor_key, 0) if self._cursor_key is not None else 0
+        self._rows, self._index = rows, index
+        if self._cursor_key not in index:
+            self._place(rows[min(at, len(rows) - 1)].key if rows else None)
+        self._follow()
+        self.repaint()
+
+    def show_columns(self, columns: Sequence[Column]) -> None:
+        """Replace the columns (another sort mark, another set)."""
+        if tuple(columns) != self._columns:
+            self._columns = tuple(columns)
+            self.repaint()
+
+    def show_empty(self, empty: str | Sequence[Segments]) -> None:
+        """Replace what stands where rows would, when there are none."""
+        if empty != self._empty:
+            self._empty = empty
+            self.repaint()
+
+    def move_to(self, key: str) -> None:
+        """Put the cursor on a row; a key that is not there is ignored."""
+        if key in self._index and key != self._cursor_key:
+            self._place(key)
+            self._follow()
+            self.repaint()
+
+    def _place(self, key: str | None) -> None:
+        if key != self._cursor_key:
+            self._cursor_key = key
+            if self.is_attached:
+                self.post_message(self.Highlighted(self, key))
+
+    # ── scrolling ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _page_rows(self) -> int:
+        return max(self.size.height - int(self._header), 1)
+
+    def _follow(self) -> None:
+        """Keep the cursor inside the window, and no blank rows below the last one."""
+        page = self._page_rows()
+        if self._cursor_shown and self._cursor_key is not None:
+            at = self._index[self._cursor_key]
+            self._top = min(max(self._top, at - page + 1), at)
+        self._top = max(min(self._top, len(self._rows) - page), 0)
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor by rows."""
+        if not self._rows:
+            return
+        if not self._cursor_shown:
+            self._scroll_by(by)
+            return
+        at = self._index[self._cursor_key] if self._cursor_key is not None else 0
+        self.move_to(self._rows[min(max(at + by, 0), len(self._rows) - 1)].key)
+
+    def action_page(self, direction: int) -> None:
+        """Move the cursor by a screenful."""
+        self.action_move(direction * max(self._page_rows() - 1, 1))
+
+    def action_edge(self, direction: int) -> None:
+        """Move the cursor to the first (-1) or last (1) row."""
+        self.action_move(direction * len(self._rows))
+
+    def action_select(self) -> None:
+        """Open the row under the cursor."""
+        if self._cursor_shown and self._cursor_key is not None:
+            self.post_message(self.Selected(self, self._cursor_key))
+
+    def _scroll_by(self, by: int) -> None:
+        top = max(min(self._top + by, len(self._rows) - self._page_rows()), 0)
+        if top != self._top:
+            self._top = top
+            self.repaint()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.action_move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.action_move(-3)
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None or not self._cursor_shown:
+            return
+        at = self._top + offset.y - int(self._header)
+        if offset.y < int(self._header) or at >= len(self._rows):
+            return
+        event.stop()
+        key = self._rows[at].key
+        if key == self._cursor_key:
+            self.action_select()
+        else:
+            self.move_to(key)
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self._follow()
+        self.repaint()
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self.repaint()
+
+    # ── painting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        lines: list[Strip] = []
+        page = max(height - int(self._header), 0)
+        overflow = len(self._rows) > page > 0
+        inner = width - (2 if overflow else 0)
+        gutter = GUTTER if self._cursor_shown else 0
+        shape = (self._columns, inner, gutter, tokens.key)
+        if self._placed[0] != shape:
+            self._placed = (shape, lay_out(self._columns, inner - gutter, self._gap))
+            self._line_cache.clear()
+        if self._header:
+            lines.append(strip_of(self._header_line(gutter, tokens), width, tokens))
+        if not self._rows:
+            return lines + self._empty_lines(width, page, gutter, tokens)
+        shown = self._rows[self._top : self._top + page]
+        fresh: dict[str, tuple[tuple[object, ...], Strip]] = {}
+        for at, row in enumerate(shown):
+            here = self._cursor_shown and row.key == self._cursor_key
+            bar = self._thumb(at, page, tokens.glyphs) if overflow else ""
+            key = (row, here, here and self.has_focus, bar)
+            cached = self._line_cache.get(row.key)
+            if cached is not None and cached[0] == key:
+                strip = cached[1]
+            else:
+                strip = self._row_line(row, here, inner, width, gutter, bar, tokens)
+            fresh[row.key] = (key, strip)
+            lines.append(strip)
+        self._line_cache = fresh
+        return lines
+
+    def _header_line(self, gutter: int, tokens: Tokens) -> list[tuple[str, str]]:
+        pieces = [(" " * gutter, "muted")]
+        for place, (column, cells) in enumerate(self._placed[1]):
+            if place:
+                pieces.append((" " * self._gap, "muted"))
+            pieces.append((fit(column.title, cells, column.align, tokens.glyphs.ellipsis), "muted"))
+        return pieces
+
+    def _row_line(
+        self, row: TableRow, here: bool, inner: int, width: int, gutter: int, bar: str, tokens: Tokens
+    ) -> Strip:
+        glyphs = tokens.glyphs
+        mark = glyphs.cursor if here else ""
+        pieces: list[tuple[str, str]] = (
+            [(mark.ljust(gutter), "accent" if self.has_focus else "muted")] if gutter else []
+        )
+        for place, (column, cells) in enumerate(self._placed[1]):
+            if place:
+                pieces.append((" " * self._gap, "text"))
+            pieces.extend(self._cell(row.cells.get(column.key, ""), row.style, column, cells, glyphs))
+        if bar:
+            pieces = pad(pieces, inner + 1)
+            pieces.append((bar, "muted" if bar != "│" else "border"))
+        return strip_of(pieces, width, tokens, "selected" if here and self.has_focus else "")
+
+    def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+        if isinstance(cell, str):
+            return [(fit(cell, cells, column.align, glyphs.ellipsis), style)]
+        pieces = cut(cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs), cells, glyphs.ellipsis)  # type: ignore[union-attr]
+        gap = cells - cells_of(pieces)
+        if gap <= 0:
+            return pieces
+        if column.align == "right":
+            return [(" " * gap, style), *pieces]
+        if column.align == "centre":
+            return [(" " * (gap // 2), style), *pieces, (" " * (gap - gap // 2), style)]
+        return [*pieces, (" " * gap, style)]
+
+    def _thumb(self, at: int, page: int, glyphs: Glyphs) -> str:
+        """The scroll mark of line ``at``: a thumb on a thin line."""
+        total = len(self._rows)
+        size = max(round(page * page / total), 1)
+        start = round((page - size) * self._top / max(total - page, 1))
+        return "┃" if start <= at < start + size else "│"
+
+    def _empty_lines(self, width: int, page: int, gutter: int, tokens: Tokens) -> list[Strip]:
+        lines: Sequence[Segments] = [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty
+        indent = [(" " * gutter, "text")]
+        return [
+            strip_of([*indent, *cut(line, width - gutter, tokens.glyphs.ellipsis)], width, tokens)
+            for line in lines[:page]
+        ]

@@ -1,0 +1,114 @@
+"""Snapshots of a screen: every character and every style, as text that a diff can be read in.
+
+``check(app, name)`` inside a running pilot, or ``snapshot(make, name, width, height)`` from a plain test. The files lie
+in ``tests/tui/snapshots/``; ``GPUSCOPE_UPDATE_SNAPSHOTS=1`` writes them anew. Look at the diff, and at a picture
+(``tests/tui/picture.py``), before you commit it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+import string
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual.app import App
+from textual.pilot import Pilot
+
+FOLDER = Path(__file__).parent / "snapshots"
+LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits + "!$%&()*+,-/:;<=>?@[]^_{|}~"
+
+
+def grid(app: App[Any]) -> list[list[tuple[str, Style]]]:
+    """The screen as rows of cells; the second half of a wide character is an empty string."""
+    rows = []
+    for strip in app.screen._compositor.render_strips():
+        row: list[tuple[str, Style]] = []
+        for text, style, _ in strip:
+            for char in text:
+                size = cell_len(char)
+                if size == 0 and row:
+                    row[-1] = (row[-1][0] + char, row[-1][1])
+                    continue
+                row.append((char, style or Style()))
+                row.extend([("", style or Style())] * (size - 1))
+        rows.append(row)
+    return rows
+
+
+def text(app: App[Any]) -> str:
+    """The characters on the screen, lines without trailing blanks."""
+    return "\n".join("".join(char for char, _ in row).rstrip() for row in grid(app))
+
+
+def describe(app: App[Any]) -> str:
+    """Characters, then a letter per cell for its style, then what the letters mean."""
+    rows = grid(app)
+    letters: dict[str, str] = {}
+    styles = []
+    for row in rows:
+        line = ""
+        for _, style in row:
+            name = _name(style)
+            if name not in letters:
+                letters[name] = LETTERS[len(letters)]
+            line += letters[name]
+        styles.append(line)
+    key = "\n".join(f"{letter} {name}" for name, letter in letters.items())
+    return f"{text(app)}\n\n──── styles\n" + "\n".join(styles) + f"\n\n──── key\n{key}\n"
+
+
+def _name(style: Style) -> str:
+    words = [word for word in ("bold", "dim", "italic", "underline", "reverse") if getattr(style, word)]
+    words.append(style.color.name if style.color else "default")
+    if style.bgcolor:
+        words.append(f"on {style.bgcolor.name}")
+    return " ".join(words)
+
+
+def check(app: App[Any], name: str) -> None:
+    """Compare the screen with the stored one; a missing file is a failure that says how to make it."""
+    size = app.size
+    path = FOLDER / f"{name}-{size.width}x{size.height}.txt"
+    found = describe(app)
+    if os.environ.get("GPUSCOPE_UPDATE_SNAPSHOTS") == "1":
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text(found, encoding="utf-8")
+        return
+    assert path.exists(), f"no snapshot {path.name}: make it with GPUSCOPE_UPDATE_SNAPSHOTS=1, and look at it"
+    stored = path.read_text(encoding="utf-8")
+    if found != stored:
+        diff = difflib.unified_diff(stored.splitlines(), found.splitlines(), "stored", "found", lineterm="", n=1)
+        raise AssertionError(f"{path.name} differs\n" + "\n".join(list(diff)[:80]))
+
+
+def run(
+    make: Callable[[], App[Any]],
+    body: Callable[[Pilot[Any]], Awaitable[None]],
+    width: int = 80,
+    height: int = 24,
+) -> None:
+    """Run an app at a size and ``body`` with its pilot: pilot tests without a plugin."""
+
+    async def session() -> None:
+        async with make().run_test(size=(width, height)) as pilot:
+            await pilot.pause()
+            await body(pilot)
+
+    asyncio.run(session())
+
+
+def snapshot(make: Callable[[], App[Any]], name: str, width: int, height: int, keys: tuple[str, ...] = ()) -> None:
+    """Run an app at a size, press ``keys``, compare its screen."""
+
+    async def body(pilot: Pilot[Any]) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        check(pilot.app, name)
+
+    run(make, body, width, height)

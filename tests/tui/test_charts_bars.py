@@ -1,0 +1,87 @@
+"""Bars and small histories: their width is exact, zero is not unknown, and a little is not nothing."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuscope.tui.charts.spark import spark
+from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE
+from gpuscope.tui.widgets.bars import Bar, Meter, Spark, meter, stacked_bar
+from gpuscope.wire.frames import Unknown
+
+UNKNOWN = Unknown("not_supported", "no such reading")
+amounts = st.one_of(st.floats(), st.just(UNKNOWN), st.none(), st.floats(0, 200))
+parts = st.lists(st.tuples(amounts, st.sampled_from(["allocated", "cached", "driver", "free"])), max_size=6)
+
+
+def plain(pieces: list[tuple[str, str]]) -> str:
+    return "".join(text for text, _ in pieces)
+
+
+@given(parts, amounts, st.integers(0, 60), st.sampled_from([UNICODE, MONOCHROME, ASCII]), st.booleans())
+def test_a_bar_is_as_wide_as_asked_whatever_it_holds(parts, total, width, glyphs, slim) -> None:  # type: ignore[no-untyped-def]
+    assert len(plain(stacked_bar(parts, total, width, glyphs, slim=slim))) == width
+
+
+@given(st.lists(amounts, max_size=80), st.integers(0, 60), amounts)
+def test_a_history_is_as_wide_as_asked(values, width, maximum) -> None:  # type: ignore[no-untyped-def]
+    values = [None if isinstance(value, Unknown) else value for value in values]
+    assert len(spark(values, width, None if isinstance(maximum, Unknown) else maximum)) == width
+
+
+@given(st.one_of(st.just(0.0), st.floats(1e-9, 140)), st.integers(1, 60))
+def test_length_is_right_to_an_eighth_of_a_cell(amount: float, width: int) -> None:
+    bar = plain(stacked_bar([(amount, "allocated")], 140, width)).replace(UNICODE.track, " ")
+    eighths = sum(UNICODE.across.index(char) for char in bar)
+    exact = amount / 140 * width * 8
+    assert abs(eighths - exact) <= 0.51 or (eighths == 1 and 0 < exact < 1)
+
+
+def test_boundaries_inside_a_cell_show_both_sides() -> None:
+    assert stacked_bar([(5, "allocated"), (3, "cached")], 8, 1) == [("▋", "allocated on cached")]
+    assert stacked_bar([(8, "allocated"), (8, "cached")], 32, 4) == [
+        ("█", "allocated on allocated"), ("█", "cached on cached"), ("▁▁", "free"),
+    ]  # fmt: skip
+
+
+def test_zero_is_the_track_and_unknown_is_the_dotted_line() -> None:
+    assert stacked_bar([(0, "allocated")], 140, 6) == [("▁▁▁▁▁▁", "free")]
+    assert stacked_bar([(UNKNOWN, "allocated")], 140, 6) == [("┄┄┄┄┄┄", "muted")]
+    assert stacked_bar([(1, "allocated")], UNKNOWN, 6) == [("┄┄┄┄┄┄", "muted")]
+    assert meter(0, 6, "ok") == [("▁▁▁▁▁▁", "free")]
+    assert meter(UNKNOWN, 6, "ok") == [("┄┄┄┄┄┄", "muted")]
+    assert meter(math.nan, 6, "ok") == [("┄┄┄┄┄┄", "muted")]
+
+
+def test_beside_an_unknown_part_nothing_is_called_free() -> None:
+    pieces = stacked_bar([(70, "allocated"), (UNKNOWN, "other")], 140, 8)
+    assert pieces == [("████", "allocated on allocated"), ("┄┄┄┄", "muted")]
+
+
+def test_a_little_is_not_nothing() -> None:
+    assert plain(stacked_bar([(0.001, "driver")], 140, 10)).startswith("▏")
+    assert plain(stacked_bar([(0.001, "driver")], 140, 10, MONOCHROME)).startswith("╳")
+
+
+def test_a_slim_bar_ends_as_high_as_its_last_cell_is_full() -> None:
+    assert plain(stacked_bar([(100, "ok")], 160, 10, slim=True)) == "▆▆▆▆▆▆▂▁▁▁"
+    assert plain(meter(100, 4, "ok", slim=True)) == "▆▆▆▆"
+
+
+def test_too_much_is_clipped() -> None:
+    assert plain(stacked_bar([(300, "allocated"), (10, "cached")], 140, 5)) == "█████"
+
+
+def test_a_history_tells_zero_from_unknown_from_absent() -> None:
+    assert spark([0, None, 100, 50], 6, 100) == "  ▁┄█▄"
+    assert spark([0, 0], 2) == "▁▁"
+    assert spark([200, 100], 2, 100) == "██"
+
+
+def test_cells_of_tables_draw_themselves_at_any_width() -> None:
+    for cell in (Bar(((70, "allocated"),), 140), Meter(50, "ok"), Spark((1, 2, 3), None, "series1")):
+        for width in (0, 1, 7, 30):
+            assert len(plain(cell.draw(width, UNICODE))) == width

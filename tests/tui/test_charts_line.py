@@ -1,0 +1,150 @@
+"""The line chart: its axes, its legend, and that no series can break it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+
+from gpuscope.tui import theme
+from gpuscope.tui.charts.axes import share_ticks, time_axis, time_ticks, value_ticks
+from gpuscope.tui.charts.line import LARGEST, LineChart, Series, limits, values_between
+from tests.tui.snapshots import grid, run, text
+
+numbers = st.one_of(st.none(), st.floats())
+
+
+class One(App[None]):
+    CSS = "LineChart { border: round white; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        theme.register(self)
+        self.theme = theme.DARK
+
+    def compose(self) -> ComposeResult:
+        yield LineChart()
+
+
+lows, highs = st.sampled_from([None, 0.0]), st.sampled_from([None, 100.0])
+
+
+@given(st.lists(st.floats(-LARGEST, LARGEST), max_size=60), lows, highs)
+def test_an_axis_is_finite_and_its_labels_few(seen: list[float], y_min: float | None, y_max: float | None) -> None:
+    low, high, _ = limits(seen, y_min, y_max)
+    assert math.isfinite(low)
+    assert math.isfinite(high)
+    assert low < high
+    ticks = value_ticks(low, high, 12)
+    assert len(ticks) <= 8
+    assert all(len(label) <= 9 for _, label in ticks)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [([0.0, 93.0], (0, 100)), ([2.31, 2.9], (2.2, 3.0)), ([5.0], (5, 6)), ([], (0, 1)), ([-3.0, 9.0], (-5, 10))],
+)
+def test_open_axes_end_at_round_numbers(seen: list[float], expected: tuple[float, float]) -> None:
+    low, high, beyond = limits(seen, None, None)
+    assert low <= min(seen, default=0)
+    assert high >= max(seen, default=1)
+    assert beyond is None
+    assert high - low <= 2.5 * (max(seen) - min(seen)) if len(seen) > 1 else True
+
+
+def test_one_spike_does_not_flatten_the_rest_and_is_named() -> None:
+    _, high, beyond = limits([2.0 + n / 100 for n in range(100)] + [1e8], 0, None)
+    assert beyond == 1e8
+    assert 3 <= high <= 10
+    assert limits([float(n) for n in range(100)], 0, None)[2] is None
+
+
+def test_only_the_window_counts_for_the_axis() -> None:
+    series = [Series("", "series1", [0, 1, 2, 3], [100.0, math.nan, None, 5.0])]
+    assert values_between(series, 1, 3) == [5.0]
+
+
+def test_ticks() -> None:
+    assert [label for _, label in value_ticks(0, 100, 12)] == ["0", "25", "50", "75", "100"]
+    assert [label for _, label in value_ticks(0, 1, 6)] == ["0", "0.5", "1.0"]
+    assert [label for _, label in share_ticks(139.8, 12)] == ["0", "35", "70", "105", "140"]
+    assert [label for _, label in time_ticks(60, 70)] == ["-60s", "-45s", "-30s", "-15s", "now"]
+    assert [label for _, label in time_ticks(3600, 40)] == ["-60m", "-30m", "now"]
+    assert time_ticks(math.nan, 70) == time_ticks(1e308, 70) == [(0.0, "now")]
+
+
+@given(st.floats(), st.integers(0, 200))
+def test_time_ticks_stand_any_window(window: float, width: int) -> None:
+    assert 1 <= len(time_ticks(window, width)) <= 40
+
+
+@given(st.integers(1, 10**6), st.integers(0, 8), st.integers(8, 200))
+def test_the_time_axis_is_as_wide_as_the_chart(window: int, margin: int, inner: int) -> None:
+    axis, labels = time_axis(window, margin, inner)
+    assert len(axis[0][0]) == len(labels[0][0]) == margin + 1 + inner
+    assert labels[0][0].endswith("now")
+
+
+def test_the_widget_shows_lines_axes_and_legend() -> None:
+    async def body(pilot: object) -> None:
+        app: App[None] = pilot.app  # type: ignore[attr-defined]
+        chart = app.query_one(LineChart)
+        assert "no readings yet" in text(app)
+        seconds = [n / 2 for n in range(121)]
+        one = Series("GPU 3", "series1", seconds, [50.0] * 121)
+        chart.show([one, Series("mean", "series2", seconds, [20.0] * 121)], 60, 0, 100, "%")
+        await pilot.pause()  # type: ignore[attr-defined]
+        shown = text(app)
+        assert "100%┤" in shown
+        assert "━ GPU 3  ━ mean" in shown
+        assert "-60s" in shown
+        assert "now" in shown
+        colours = {style.color for row in grid(app) for char, style in row if "⠀" < char <= "⣿"}
+        assert colours == {chart.tokens.colour("series1"), chart.tokens.colour("series2")}
+
+    run(One, body, 70, 16)
+
+
+def test_steps_are_named_on_the_axis() -> None:
+    async def body(pilot: object) -> None:
+        app: App[None] = pilot.app  # type: ignore[attr-defined]
+        steps = [float(n) for n in range(0, 401, 4)]
+        loss = Series("loss", "series1", steps, [8 / (1 + n / 40) for n in steps])
+        app.query_one(LineChart).show([loss], None, x="steps")
+        await pilot.pause()  # type: ignore[attr-defined]
+        assert "now" not in text(app)
+        assert "400" in text(app)
+
+    run(One, body, 70, 16)
+
+
+@given(st.lists(st.tuples(st.floats(-1e12, 1e12), numbers), max_size=80), st.integers(5, 90), st.integers(1, 20))
+@settings(max_examples=20, deadline=None)
+def test_the_widget_stands_any_series(points: list[tuple[float, float | None]], width: int, height: int) -> None:
+    points = sorted(points, key=lambda point: point[0])
+
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(LineChart)  # type: ignore[attr-defined]
+        for window, low, high in ((60, 0, 100), (None, None, None), (1e6, 0, None)):
+            chart.show([Series("x", "series1", [s for s, _ in points], [v for _, v in points])], window, low, high)
+            await pilot.pause()  # type: ignore[attr-defined]
+            assert all(len(row) == width for row in grid(pilot.app))  # type: ignore[attr-defined]
+
+    run(One, body, width, height)
+
+
+def test_showing_the_same_again_sends_nothing_to_the_terminal() -> None:
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(LineChart)  # type: ignore[attr-defined]
+        series = [Series("x", "series1", [n / 2 for n in range(121)], [50.0] * 121)]
+        chart.show(series, 60, 0, 100)
+        await pilot.pause()  # type: ignore[attr-defined]
+        asked: list[object] = []
+        chart.refresh = lambda *regions, **_: asked.append(regions)
+        chart.show(series, 60, 0, 100)
+        assert asked == []
+
+    run(One, body, 70, 16)

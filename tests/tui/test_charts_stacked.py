@@ -1,0 +1,104 @@
+"""Stacked memory: peaks kept, gaps shown, tops exact to an eighth of a cell."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+
+from gpuscope.tui.cells import GIB
+from gpuscope.tui.charts.stacked import Layer, StackedChart, _draw, _edges, stack_columns
+from gpuscope.tui.theme import MONOCHROME, UNICODE
+from tests.tui.snapshots import run, text
+
+UP = UNICODE.up
+
+
+def columns(values: list[float | None], count: int, rate: float = 1.0, now: float | None = None) -> list[float | None]:
+    seconds = [n / rate for n in range(len(values))]
+    stacks = stack_columns([Layer("allocated", "", values)], seconds, len(values) / rate, now, count)
+    return [None if stack is None else stack[0][0] for stack in stacks]
+
+
+def test_of_several_samples_in_a_column_the_largest_stands() -> None:
+    assert columns([1, 9, 2, 3, 4, 1, 2, 8], 4) == [9, 3, 4, 8]
+
+
+def test_fewer_samples_than_columns_repeat_the_older_one() -> None:
+    assert columns([1, 2, 3], 6) == [1, 1, 2, 2, 3, 3] or None not in columns([1, 2, 3], 6)[1:]
+
+
+def test_unknown_is_a_gap_and_not_zero() -> None:
+    assert columns([1, 2, None, None, 3, 4], 6) == [1, 2, None, None, 3, 4]
+
+
+def test_when_samples_stop_the_chart_goes_on_empty() -> None:
+    seen = columns([5.0] * 20, 20, now=29.0)
+    assert seen[:10] == [5.0] * 10
+    assert seen[-6:] == [None] * 6
+
+
+def test_a_layer_that_was_never_known_does_not_hide_the_others() -> None:
+    known = Layer("other", "", [1.0, 2.0])
+    never = Layer("allocated", "", [None, None])
+    assert stack_columns([never, known], [0, 1], 2, None, 2) == [((1.0, "other"),), ((2.0, "other"),)]
+
+
+def test_columns_stay_where_they_are_while_time_passes() -> None:
+    """Between two moves of a column nothing is drawn anew, and a move shifts everything by one."""
+    values: list[float | None] = [float(n % 7) for n in range(200)]
+    seconds = [n / 2 for n in range(200)]
+    layer = [Layer("allocated", "", values)]
+    early, later = (stack_columns(layer, seconds[:count], 40, None, 40) for count in (181, 183))
+    assert later[:-2] == early[1:-1]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 200), st.sampled_from(["allocated", "cached", "outside", "driver"])), max_size=5),
+    st.integers(1, 24),
+)
+def test_the_drawn_height_is_the_sum_to_an_eighth_of_a_cell(stack: list[tuple[float, str]], rows: int) -> None:
+    (column,) = _draw([tuple(stack)], rows, 140.0, UNICODE)
+    height = sum(8 if " on " in spec else UP.index(glyph) for glyph, spec in column)
+    total = sum(amount for amount, _ in stack)
+    assert abs(height - min(total / 140 * rows * 8, rows * 8)) <= 0.51
+
+
+def test_edges_are_clipped_at_the_capacity() -> None:
+    assert _edges(((100.0, "allocated"), (100.0, "cached")), 8 * 10 / 140, 80) == ((57, "allocated"), (80, "cached"))
+
+
+def test_a_boundary_inside_a_cell_shows_both_layers() -> None:
+    (column,) = _draw([((50.0, "allocated"), (50.0, "cached"))], 4, 100.0, UNICODE)
+    assert column == [("█", "allocated on allocated")] * 2 + [("█", "cached on cached")] * 2
+    (column,) = _draw([((62.5, "allocated"), (37.5, "cached"))], 2, 100.0, UNICODE)
+    assert column[1] == ("▂", "allocated on cached")
+
+
+def test_without_colour_each_layer_has_its_glyph() -> None:
+    (column,) = _draw([((50.0, "allocated"), (25.0, "cached"), (25.0, "other"))], 4, 100.0, MONOCHROME)
+    assert [glyph for glyph, _ in column] == ["█", "█", "▒", "░"]
+
+
+class One(App[None]):
+    def compose(self) -> ComposeResult:
+        yield StackedChart()
+
+
+def test_the_widget_draws_axis_capacity_and_time() -> None:
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
+        assert "no readings yet" in text(pilot.app)  # type: ignore[attr-defined]
+        layer = Layer("allocated", "allocated", [70 * GIB] * 121)
+        chart.show([layer, Layer("free", "free", [70 * GIB] * 121)], [n / 2 for n in range(121)], 60, 140 * GIB)
+        await pilot.pause()  # type: ignore[attr-defined]
+        shown = text(pilot.app)  # type: ignore[attr-defined]
+        lines = shown.splitlines()
+        assert lines[0].startswith("140┤")
+        assert any(line.startswith("  0┤██") for line in lines)
+        assert lines[-1].lstrip().startswith("-60s")
+        assert lines[-1].endswith("now")
+        filled = sum("█" in line for line in lines)
+        assert abs(filled - (len(lines) - 2) / 2) <= 1
+
+    run(One, body, 60, 20)

@@ -1,0 +1,95 @@
+"""The account of a card's bytes: every row has a value and its unit, one zero, one scale, and nothing gets lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+
+from gpuscope.tui import theme
+from gpuscope.tui.cells import GIB
+from gpuscope.tui.widgets.waterfall import Part, Waterfall, _folded
+from gpuscope.wire.frames import Unknown
+from tests.tui.snapshots import run, text
+
+PARTS = [
+    Part("cached", 40 * GIB, "cached"),
+    Part("parameters", 20 * GIB, "allocated"),
+    Part("activations", 10 * GIB, "allocated"),
+    Part("mlp.py:41", 8 * GIB, "allocated", indent=1),
+    Part("outside torch", 5 * GIB, "outside", "CUDA context"),
+    Part("other processes", Unknown("hidden_by_container", "…"), "other"),
+]
+TOTAL = Part("in use", 75 * GIB, "text", "what nvidia-smi says")
+
+
+class One(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        theme.register(self)
+        self.theme = theme.DARK
+
+    def compose(self) -> ComposeResult:
+        yield Waterfall()
+
+
+def lines_at(width: int, height: int, parts: list[Part] = PARTS, scale: float | None = 140 * GIB) -> list[str]:
+    found: list[str] = []
+
+    async def body(pilot: Any) -> None:
+        pilot.app.query_one(Waterfall).show(parts, TOTAL, scale)
+        await pilot.pause()
+        found.extend(text(pilot.app).splitlines())
+
+    run(One, body, width, height)
+    return [line for line in found if line]
+
+
+def test_every_row_has_its_value_with_a_unit_and_bars_from_one_zero() -> None:
+    lines = lines_at(90, 14)
+    assert len(lines) == 8
+    assert all(" GiB" in line or "–" in line for line in lines if "─" not in line)
+    zeros = {line.index("▆") for line in lines if "▆" in line}
+    assert len(zeros) == 1
+    counts = {line.split()[0]: line.count("▆") for line in lines}
+    assert abs(counts["cached"] - 2 * counts["parameters"]) <= 1
+    assert "29%" in lines[0]
+
+
+def test_the_total_is_the_last_line_and_its_bar_is_made_of_the_parts() -> None:
+    lines = lines_at(90, 14)
+    assert lines[-1].startswith("in use")
+    assert "75.0 GiB" in lines[-1]
+    assert set(lines[-2]) == {"─"}
+    assert "┄" in lines[-1], "a part of the total is unknown"
+
+
+def test_unknown_is_neither_zero_nor_empty() -> None:
+    (line,) = (line for line in lines_at(90, 14) if line.startswith("other processes"))
+    assert "0.0" not in line
+    assert "–" in line
+    assert "┄┄┄" in line
+
+
+@pytest.mark.parametrize("height", range(2, 9))
+def test_in_a_low_pane_small_parts_are_folded_and_their_sum_stays(height: int) -> None:
+    lines = lines_at(70, height)
+    assert len(lines) <= height
+    assert lines[-1].startswith("in use")
+    folded = _folded(PARTS, height - 1)
+    known = sum(part.amount for part in folded if not part.indent and not isinstance(part.amount, Unknown))
+    assert known == 75 * GIB
+
+
+def test_details_are_folded_before_parts_and_unknown_last() -> None:
+    assert "mlp.py:41" not in [part.label for part in _folded(PARTS, 5)]
+    assert [part.label for part in _folded(PARTS, 3)] == ["cached", "other processes", "3 smaller"]
+
+
+@pytest.mark.parametrize("width", [20, 30, 44, 60, 120, 200])
+def test_no_line_is_wider_than_the_pane_and_labels_stay(width: int) -> None:
+    lines = lines_at(width, 14)
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].startswith("cached")
+    assert "40.0 GiB" in lines[0]

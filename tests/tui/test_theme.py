@@ -1,0 +1,171 @@
+"""Colours and glyphs: readable in both themes, told apart by colour-blind eyes and without colour, in one file only."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import pytest
+from rich.color import Color
+from textual.app import App
+from textual.theme import BUILTIN_THEMES, Theme
+
+import gpuscope.tui
+from gpuscope.tui import theme
+from gpuscope.tui.theme import Tokens
+from tests.tui.gallery import Gallery
+from tests.tui.snapshots import grid, run
+
+OURS = [pytest.param(one, id=one.name) for one in theme.THEMES]
+Triplet = tuple[float, float, float]
+
+
+def rgb(colour: Color | str | None) -> Triplet:
+    colour = Color.parse(colour) if isinstance(colour, str) else colour
+    assert colour is not None
+    assert colour.triplet is not None
+    red, green, blue = (linear(part / 255) for part in colour.triplet)
+    return red, green, blue
+
+
+def linear(part: float) -> float:
+    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
+
+def contrast(one: Triplet, other: Triplet) -> float:
+    """WCAG 2.1's ratio of two colours, 1..21."""
+    light, dark = sorted((0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in (one, other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def grounds(one: Theme) -> dict[str, Triplet]:
+    """Everything that text and graphics may stand on."""
+    selected = Tokens(one).style("selected").bgcolor
+    return {name: rgb(getattr(one, name)) for name in ("background", "surface", "panel")} | {"selected": rgb(selected)}
+
+
+@pytest.mark.parametrize("one", OURS)
+def test_text_has_a_contrast_of_4_5_on_every_surface(one: Theme) -> None:
+    tokens = Tokens(one)
+    for token in theme.TEXTS:
+        style = tokens.style(token)
+        below = {"own": rgb(style.bgcolor)} if style.bgcolor else grounds(one)
+        for name, ground in below.items():
+            assert contrast(rgb(style.color), ground) >= 4.5, f"{token} on {name}"
+
+
+@pytest.mark.parametrize("one", OURS)
+def test_graphics_have_a_contrast_of_3_on_every_surface(one: Theme) -> None:
+    tokens = Tokens(one)
+    for token in theme.GRAPHICS:
+        for name, ground in grounds(one).items():
+            assert contrast(rgb(tokens.colour(token)), ground) >= 3, f"{token} on {name}"
+
+
+# Viénot, Brettel and Mollon (1999): linear RGB as seen without long-wave (protan) or medium-wave (deutan) cones.
+_BLIND = {
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protan": ((0.11238, 0.88762, 0), (0.11238, 0.88762, 0), (0.00401, -0.00401, 1)),
+    "deutan": ((0.29275, 0.70725, 0), (0.29275, 0.70725, 0), (-0.02234, 0.02234, 1)),
+}
+
+
+def lab(colour: Triplet) -> Triplet:
+    red, green, blue = colour
+    xyz = (
+        (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505,
+        0.2126 * red + 0.7152 * green + 0.0722 * blue,
+        (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.089,
+    )
+    x, y, z = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def distance(one: Triplet, other: Triplet, eyes: str) -> float:
+    """CIE 1976 difference of two colours as these eyes see them; about 2 can just be seen."""
+    seen = []
+    for colour in (one, other):
+        parts = [sum(f * c for f, c in zip(row, colour, strict=True)) for row in _BLIND[eyes]]
+        seen.append(lab((parts[0], parts[1], parts[2])))
+    return sum((a - b) ** 2 for a, b in zip(*seen, strict=True)) ** 0.5
+
+
+@pytest.mark.parametrize("eyes", _BLIND)
+@pytest.mark.parametrize("one", OURS)
+def test_layers_that_touch_and_lines_of_one_chart_differ_for_colour_blind_eyes(one: Theme, eyes: str) -> None:
+    tokens = Tokens(one)
+    pairs = [*pairwise(theme.LAYERS[:-1]), ("allocated", "outside"), *combinations(theme.SERIES[:4], 2)]
+    for first, second in pairs:
+        gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
+        assert gap >= 10, f"{first} and {second}: {gap:.1f}"
+
+
+@pytest.mark.parametrize("glyphs", [theme.MONOCHROME, theme.ASCII], ids=["monochrome", "ascii"])
+def test_without_colour_every_layer_has_its_own_glyph(glyphs: theme.Glyphs) -> None:
+    assert len({glyphs.fill(layer) for layer in theme.LAYERS}) == len(theme.LAYERS)
+    assert len({glyphs.line(n) for n in range(6)}) == 6
+    assert len({glyphs.ok, glyphs.warn, glyphs.bad, glyphs.idle, glyphs.shared}) == 5
+
+
+def test_ascii_glyphs_are_ascii() -> None:
+    glyphs = theme.ASCII
+    texts = [getattr(glyphs, name) for name in glyphs.__slots__ if isinstance(getattr(glyphs, name), str)]
+    assert all(text.isascii() for text in [*texts, *glyphs.patterns.values(), *(m + g for m, g in glyphs.lines)])
+
+
+def test_every_theme_has_every_token() -> None:
+    for one in [*theme.THEMES, *BUILTIN_THEMES.values()]:
+        tokens = Tokens(one)
+        for token in theme.TOKENS:
+            tokens.style(token)
+        assert set(theme.css_variables(one)) == {f"gs-{token}" for token in theme.TOKENS}
+
+
+def test_specs() -> None:
+    tokens = Tokens(theme.THEMES[0])
+    style = tokens.style("bold allocated on cached")
+    assert style.bold
+    assert style.color == tokens.colour("allocated")
+    assert style.bgcolor == tokens.colour("cached")
+    assert tokens.style("text on selected").bgcolor == tokens.style("selected").bgcolor
+    with pytest.raises(KeyError):
+        tokens.style("alocated")
+
+
+def test_tokens_are_made_once_for_a_look_and_follow_the_theme() -> None:
+    async def body(pilot: object) -> None:
+        app: App[None] = pilot.app  # type: ignore[attr-defined]
+        dark = Tokens.of(app)
+        assert Tokens.of(app) is dark
+        app.theme = theme.LIGHT
+        await pilot.pause()  # type: ignore[attr-defined]
+        assert Tokens.of(app).key != dark.key
+        shown = {style.color for row in grid(app) for _, style in row if style.color}
+        assert Tokens.of(app).colour("allocated") in shown
+        assert dark.colour("allocated") not in shown
+
+    run(Gallery, body, 120, 40)
+
+
+@pytest.mark.parametrize("name", ["nord", "ansi-dark", "ansi-light", "textual-light"])
+def test_the_widgets_work_under_themes_that_are_not_ours(name: str) -> None:
+    async def body(pilot: object) -> None:
+        app: App[None] = pilot.app  # type: ignore[attr-defined]
+        text = "\n".join("".join(char for char, _ in row) for row in grid(app))
+        assert "optimizer state" in text
+
+    run(lambda: Gallery(name), body, 120, 40)
+
+
+def test_no_colour_is_written_anywhere_else() -> None:
+    room = Path(gpuscope.tui.__file__).parent
+    colour = re.compile(r"#[0-9a-fA-F]{6}\b|#[0-9a-fA-F]{3}\b(?!\w)|\brgba?\(|\bhsla?\(|\bansi_\w+")
+    found = [
+        f"{path.relative_to(room)}: {match[0]}"
+        for path in [*room.rglob("*.py"), *room.rglob("*.tcss")]
+        if path.name != "theme.py"
+        for match in colour.finditer(path.read_text(encoding="utf-8"))
+        if not re.fullmatch(r"#\d{3}", match[0])
+    ]
+    assert not found
