@@ -30,7 +30,7 @@ $(DEV): $(STAMP)
 	@touch $@
 
 demo: $(STAMP)  ## the TUI with a real training inside: on CUDA where there is one, else on the CPU
-	$(BIN)/gpuscope --demo
+	$(BIN)/gpuscope --lab
 
 replay: $(STAMP)  ## a training recorded on a real H200, played back
 	$(BIN)/gpuscope replay $(RECORDING)

@@ -1,6 +1,7 @@
 """The command line: one table of verbs, imported only when asked for; exit codes.
 
-Each verb is a module of ``gpuscope/verbs`` with ``add_arguments(parser)`` and ``run(args) -> int``. ``gpuscope run`` is the exception: what follows belongs to the trainer, so it gets the raw words.
+Each verb is a module of ``gpuscope/verbs`` with ``add_arguments(parser)`` and ``run(args) -> int``. ``gpuscope run``
+is the exception: what follows belongs to the trainer, so it gets the raw words.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, "%s: error: %s\nSee: %s --help\n" % (self.prog, message, self.prog))
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\nSee: {self.prog} --help\n")
 
 
 def parser() -> Parser:
-    """The whole command line, with no verb's module imported."""
+    """The command line without a verb: options of the TUI and the list of verbs."""
+    verbs = "\n".join(f"  {verb:9} {summary}" for verb, summary in VERBS.items())
     top = Parser(
         prog="gpuscope",
         description="See inside PyTorch trainings from the terminal. Without a verb: the live TUI on this machine.",
-        epilog="verbs:\n" + "\n".join("  %-9s %s" % item for item in VERBS.items()) + "\n\n`gpuscope VERB --help` says more.",
+        epilog=f"verbs:\n{verbs}\n\n`gpuscope VERB --help` says more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version="gpuscope " + __version__)
@@ -52,27 +54,26 @@ def parser() -> Parser:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Run one command and return its exit code (see DESIGN: 0 fine, 1 warnings, 2 problems, 3 unchecked, 64 usage)."""
+    """Run one command and return its exit code: 0 fine, 1 warnings, 2 problems, 3 could not check, 64 usage."""
     words = sys.argv[1:] if argv is None else argv
-    verb = words[0] if words and not words[0].startswith("-") else None
+    verb = words[0] if words and not words[0].startswith("-") else ""
     if verb == "run":
         return int(import_module("gpuscope.verbs.run").main(words[1:]))
-    if verb is None and any(word in ("-h", "--help", "--version") for word in words):
-        parser().parse_args(words)
-    if verb is not None and verb not in VERBS:
-        parser().error("no such verb: %r. Verbs: %s" % (verb, ", ".join(VERBS)))
+    top = parser()
+    if verb and verb not in VERBS:
+        top.error(f"no such verb: {verb!r}. Verbs: {', '.join(VERBS)}")
+    if "--version" in words[:1]:
+        top.parse_args(words)
     if sys.version_info < NEEDS_PYTHON:
         sys.stderr.write(
-            "gpuscope: the viewer needs Python 3.10 or newer, this is %d.%d.\n"
-            "Here work: gpuscope.watch() in a script, and `gpuscope run`.\n" % sys.version_info[:2]
+            f"gpuscope: the viewer needs Python 3.10 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}.\n"
+            "Here work: gpuscope.watch() in a script, and `gpuscope run`.\n"
         )
         return EXIT_UNCHECKED
     module = import_module("gpuscope.verbs." + (verb or "tui"))
-    sub = Parser(prog="gpuscope " + verb if verb else "gpuscope", description=VERBS.get(verb or "", None))
-    module.add_arguments(sub)
-    if verb is None:
-        sub.add_argument("--version", action="version", version="gpuscope " + __version__)
-    return int(module.run(sub.parse_args(words[1:] if verb else words)))
+    used = Parser(prog="gpuscope " + verb, description=VERBS[verb]) if verb else top
+    module.add_arguments(used)
+    return int(module.run(used.parse_args(words[1:] if verb else words)))
 
 
 def entry() -> NoReturn:

@@ -1,0 +1,92 @@
+"""What is loaded when, and what the files that run inside other people's environments may contain."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import pythons
+
+ROOT = Path(__file__).parent.parent
+PORTABLE = [
+    "gpuscope/__init__.py",
+    *(f"gpuscope/wire/{name}.py" for name in ("__init__", "frames", "codec", "blobs")),
+    *(
+        str(p.relative_to(ROOT))
+        for room in ("probe", "collect", "attach", "agent")
+        for p in (ROOT / "gpuscope" / room).rglob("*.py")
+    ),
+]
+
+
+def loaded(code: str, *names: str) -> set[str]:
+    """Which of ``names`` are in ``sys.modules`` of a child that ran ``code``."""
+    probe = f"import sys\n{code}\nprint('LOADED', *[n for n in {names!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("LOADED")]
+    assert lines, done.stderr
+    return set(lines[0].split()[1:])
+
+
+def test_import_gpuscope_imports_nothing_else():
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; a = {*sys.modules}; import gpuscope; print(sorted({*sys.modules} - a))"],
+        capture_output=True, text=True, cwd=ROOT, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "['gpuscope']"
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["devices", "--json"], ["ps", "--json"], ["devices", "--help"]], ids=" ".join
+)
+def test_one_shot_verbs_load_no_heavy_package(words):
+    code = f"""
+from gpuscope import cli
+try:
+    cli.main({words!r})
+except SystemExit:
+    pass
+"""
+    assert loaded(code, "torch", "textual", "plotext", "rich", "msgspec", "asyncio") == set()
+
+
+def test_the_viewer_does_not_load_torch_pynvml_or_charts_at_start():
+    assert loaded("import gpuscope.tui.app", "torch", "pynvml", "plotext") == set()
+
+
+@pytest.mark.parametrize("minor", pythons.MINORS)
+def test_portable_files_load_under_every_python(minor):
+    python = pythons.find(minor)
+    if python is None:
+        pytest.skip(f"no python3.{minor} on this machine")
+    modules = [name[:-3].replace("/", ".").replace(".__init__", "") for name in PORTABLE if "__main__" not in name]
+    # attach/hook files are run by the interpreter, not imported from the package
+    modules = [name for name in modules if "sitecustomize" not in name]
+    code = f"import importlib\nfor name in {modules!r}: importlib.import_module(name)"
+    done = subprocess.run(
+        [python, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_portable_files_import_relatively():
+    for name in PORTABLE:
+        text = (ROOT / name).read_text()
+        assert not re.search(r"^\s*(from|import) gpuscope\b", text, re.M), f"{name} travels under another package name"
+
+
+def test_dangerous_builtins_stay_in_their_rooms():
+    for path in (ROOT / "gpuscope").rglob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve)\b", text, re.M), path
+        assert not re.search(r"(?<![.\w])(eval|exec)\(", text) or path.name in {"sitecustomize.py"}, path
+        assert "shell=True" not in text, path
+
+
+def test_no_file_has_grown_into_two():
+    sizes = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in (ROOT / "gpuscope").rglob("*.py")}
+    assert {name: n for name, n in sizes.items() if n > 430} == {}
