@@ -1,0 +1,160 @@
+"""The assembler: turns a picture into the frames of one tick. Pure: it asks nobody and keeps no clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict, Hashable, List, Optional, Set, Tuple
+
+from ..wire.frames import (
+    HIDDEN_BY_CONTAINER,
+    HOST_ID,
+    NOT_INITIALISED,
+    AllocDef,
+    Event,
+    Frame,
+    ProcDef,
+    Unknown,
+    UseDef,
+)
+from .picture import NOT_ASKED_YET, DevicePicture, Picture, ProcessPicture
+from .stream import Stream
+
+MAX_PROCESSES = 4096
+MAX_ALLOCATORS = 2048
+"""Of all trainers together: their rows must fit one line."""
+
+_HOST = ("host",)
+
+
+class Assembler:
+    """Feeds one :class:`Stream` with pictures. ``trainers``: the stream's id of a trainer → the name of its link."""
+
+    def __init__(self) -> None:
+        self.stream = Stream()
+        self.trainers: Dict[int, int] = {}
+        self._stamps: Dict[Hashable, float] = {}
+        self._links: Dict[int, Set[Hashable]] = {}  # link → keys of its trainer and allocators
+        self._endings: Dict[Hashable, str] = {}
+        self._note = ""
+
+    def tick(self, picture: Picture, monotonic_ns: int) -> Tuple[List[Frame], Frame, List[Frame]]:
+        """The frames before the sample, the sample, and those after it."""
+        self._endings = {("proc", *key): text for key, text in picture.departed.items()}
+        events: List[Frame] = [Event(HOST_ID, "problem", monotonic_ns, text) for text in picture.problems]
+        if picture.note and picture.note != self._note:
+            self._note = picture.note
+            events.append(Event(HOST_ID, "note", monotonic_ns, picture.note))
+        self._host(picture)
+        for device in picture.devices:
+            self._device(device)
+        processes = self._processes(picture)
+        for device in picture.devices:
+            self._uses(device, processes if picture.hidden is None else self._foreign(device, picture.hidden))
+        events.extend(self._trainers(picture, processes, monotonic_ns))
+        definitions, sample, gone = self.stream.tick(monotonic_ns, self._endings)
+        return [*definitions], sample, [*events, *gone]
+
+    def _row(self, table: str, key: Hashable, readings: Any, stamp: float) -> None:
+        """A row, if there is anything new since the last one."""
+        if stamp and self._stamps.get(key) != stamp:
+            self._stamps[key] = stamp
+            self.stream.row(table, key, readings)
+
+    def _host(self, picture: Picture) -> None:
+        reasons = dict(picture.host_reasons)
+        if picture.nvml is not None:
+            reasons["nvml"] = picture.nvml
+        self.stream.define("host", _HOST, picture.host, reasons)
+        self._row("h", _HOST, picture.host_readings, picture.host_stamp)
+
+    def _device(self, device: DevicePicture) -> None:
+        if device.reasons.get("uuid") is NOT_ASKED_YET:
+            return  # it is about to say who it is
+        key = ("gpu", device.definition.uuid)
+        self.stream.define("gpu", key, device.definition, device.reasons)
+        self._row("g", key, device.readings, device.stamp)
+
+    def _processes(self, picture: Picture) -> Dict[int, Hashable]:
+        """The key of each process that could be looked at, by pid."""
+        keys: Dict[int, Hashable] = {}
+        for pid, process in picture.processes.items():
+            if len(keys) < MAX_PROCESSES:
+                keys[pid] = key = _process_key(process)
+                self.stream.define("proc", key, process.definition, process.reasons)
+                self._row("p", key, process.readings, process.stamp)
+        return keys
+
+    def _foreign(self, device: DevicePicture, hidden: Unknown) -> Dict[int, Hashable]:
+        """The keys of processes that the driver names by numbers of another pid namespace."""
+        keys: Dict[int, Hashable] = {}
+        for pid, _ in (device.processes or [])[:MAX_PROCESSES]:
+            keys[pid] = key = ("proc", "driver", pid)
+            self.stream.define("proc", key, ProcDef(pid), dict.fromkeys(("start", "user", "command"), hidden))
+        return keys
+
+    def _uses(self, device: DevicePicture, processes: Dict[int, Hashable]) -> None:
+        gpu = self.stream.id_of(("gpu", device.definition.uuid))
+        for pid, used in device.processes or ():
+            process = processes.get(pid)
+            number = self.stream.id_of(process)
+            if process is None or number is None or gpu is None:
+                continue
+            key = ("use", process, device.definition.uuid)
+            self.stream.define("use", key, UseDef(number, gpu), {})
+            self._row("u", key, {"used_bytes": used}, device.processes_stamp)
+
+    def _trainers(self, picture: Picture, processes: Dict[int, Hashable], monotonic_ns: int) -> List[Frame]:
+        events: List[Frame] = []
+        left = MAX_ALLOCATORS
+        for news in picture.trainers:
+            process = processes.get(news.pid) if news.pid is not None else None
+            key: Hashable = ("trainer", news.link)
+            reasons = dict(news.reasons)
+            if news.pid is None:
+                reasons["proc"] = Unknown(
+                    HIDDEN_BY_CONTAINER,
+                    "the trainer runs in another pid namespace; its number there means nothing here",
+                )
+            definition = replace(news.definition, proc=self.stream.id_of(process))
+            trainer = self.stream.define("trainer", key, definition, reasons)
+            self.trainers[trainer] = news.link
+            self._links.setdefault(news.link, set()).add(key)
+            self._row("t", key, news.readings, news.rows)
+            ids: Dict[Optional[int], int] = {None: trainer}
+            left -= len(news.allocators)
+            for allocator in news.allocators if left >= 0 else ():
+                alloc_key = ("alloc", news.link, allocator.key)
+                alloc, unmapped = self._mapped(allocator.definition, trainer, picture)
+                ids[allocator.key] = self.stream.define("alloc", alloc_key, alloc, {**unmapped, **allocator.reasons})
+                self._links[news.link].add(alloc_key)
+                self._row("a", alloc_key, allocator.readings, allocator.rows)
+            for about, event in news.events:
+                events.append(replace(event, id=ids.get(about, trainer)))
+        self._farewells(picture)
+        return events
+
+    def _mapped(self, alloc: AllocDef, trainer: int, picture: Picture) -> Tuple[AllocDef, Dict[str, Unknown]]:
+        """The allocator with our ids: of its trainer, and of the device that its UUID names."""
+        device = picture.device(alloc.uuid)
+        gpu = self.stream.id_of(("gpu", device.definition.uuid)) if device is not None else None
+        reasons = {}
+        if gpu is None and alloc.ordinal >= 0:
+            reasons["gpu"] = Unknown(NOT_INITIALISED, f"the uuid of cuda:{alloc.ordinal} is not known here")
+        return replace(alloc, trainer=trainer, gpu=gpu), reasons
+
+    def _farewells(self, picture: Picture) -> None:
+        """A trainer has ended when its link says so, not when it is missing from one picture."""
+        for link, text in picture.farewells.items():
+            for key in self._links.pop(link, ()):
+                self._endings[key] = text
+                if key == ("trainer", link):
+                    self.trainers.pop(self.stream.id_of(key) or HOST_ID, None)
+        told = {news.link for news in picture.trainers}
+        for link, keys in self._links.items():
+            if link not in told:
+                for key in keys:
+                    self.stream.keep(key)
+
+
+def _process_key(process: ProcessPicture) -> Hashable:
+    return ("proc", process.definition.pid, process.definition.start)

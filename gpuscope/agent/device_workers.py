@@ -1,0 +1,211 @@
+"""The threads that ask the driver: one opens NVML, and each device has one of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
+
+from ..wire.frames import DRIVER_ERROR, LOST, NOT_INITIALISED, TIMEOUT, GpuDef, Reading, Unknown
+from .beat import Beat
+from .worker import Backoff, Doing, Worker, hung
+
+if TYPE_CHECKING:
+    from ..collect.nvml import Device, Nvml
+
+PROCESSES_SECONDS = 1.0
+SLOW_SECONDS = 5.0
+SLOWEST_ROUND_SECONDS = 5.0
+SECOND_SECONDS = 0.12
+"""From the first reading to the second: some counters tell nothing before that."""
+RELOADED = (LOST, NOT_INITIALISED, DRIVER_ERROR)
+
+
+class DeviceWorker(Worker):
+    """Asks one device: ``fast`` at the rate, ``processes`` each second, ``slow`` each 5 s, ``static`` once and again as
+    long as a part of it was lost or timed out. Every answer carries the time it came, monotonic seconds."""
+
+    def __init__(self, device: Device, hz: float, news: Callable[[], None]) -> None:
+        super().__init__(f"gpu-{device.index}", news)
+        self.device = device
+        self.interval = 1.0 / hz
+        self.static: Optional[Tuple[GpuDef, Dict[str, Unknown]]] = None
+        self.fast: Optional[Tuple[float, Dict[str, Reading]]] = None
+        self.slow: Optional[Tuple[float, Dict[str, Reading]]] = None
+        self.processes: Optional[Tuple[float, Union[List[Tuple[int, Reading]], Unknown], Optional[Unknown]]] = None
+        self.failure: Optional[Unknown] = None
+        self._rounds = 0
+        self.before: Optional[GpuDef] = None
+        """Who the device of this index was before the driver was opened again."""
+
+    @property
+    def identity(self) -> Optional[GpuDef]:
+        """Who this device is: a lost one that cannot tell its UUID is still the one it was. None before any answer."""
+        definition = self.static[0] if self.static else None
+        if self.before is not None and (definition is None or definition.uuid.startswith("unknown:")):
+            return self.before
+        return definition
+
+    @property
+    def doing(self) -> Doing:
+        return self.device.current_call
+
+    def set_rate(self, hz: float) -> None:
+        self.interval = 1.0 / hz
+        self.bell.ring()
+
+    def run(self) -> None:
+        now = time.monotonic()
+        fast, processes, slow = Beat(self.interval, now), Beat(PROCESSES_SECONDS, now), Beat(SLOW_SECONDS, now)
+        static = Backoff(now)
+        complete = False
+        while not self.stopping:
+            now = time.monotonic()
+            fast.set(self.interval, now)
+            first = self.processes is None
+            if self.static is None or (static.due(now) and _incomplete(self.static[1])):
+                self.static = self.device.static()
+            if fast.due(now):
+                self.fast = (time.monotonic(), self.device.fast())
+                self._rounds += 1
+                if self._rounds == 1 and self._unripe:
+                    fast.next = min(fast.next, time.monotonic() + SECOND_SECONDS)
+            if processes.due(now):
+                listed = self.device.processes()
+                self.processes = (time.monotonic(), listed, getattr(self.device, "processes_gap", None))
+            if first:
+                self.news()
+            if slow.due(now):
+                self.slow = (time.monotonic(), self.device.slow())
+            if not complete:
+                complete = True
+                self.news()
+            self.bell.wait(min(fast.next, processes.next, slow.next) - time.monotonic())
+
+    def failed(self, reason: Unknown) -> None:
+        self.failure = reason
+        self.stop()
+
+    def late(self, now: float) -> Optional[Unknown]:
+        """Why this device's readings are too old to be shown: its call has not returned for two intervals. A driver
+        that is slow with every call, but answers, is not late until a whole round takes far too long."""
+        if self.failure is not None:
+            return self.failure
+        doing = self.doing
+        if doing is not None and now - doing[1] > 2 * self.interval:
+            return hung(doing, now, now)
+        last = self.fast[0] if self.fast else self.started
+        return hung(doing, last, now) if now - last > 2 * self.interval + SLOWEST_ROUND_SECONDS else None
+
+    @property
+    def answered(self) -> bool:
+        """Every kind of question has been answered at least once, and what needs two samples has had two."""
+        asked = None not in (self.static, self.fast, self.slow, self.processes)
+        return asked and (self._rounds > 1 or not self._unripe)
+
+    @property
+    def _unripe(self) -> bool:
+        """A reading was not there at the first time because it is about the time between two samples."""
+        values = self.fast[1].values() if self.fast else ()
+        return any(isinstance(value, Unknown) and value.code == NOT_INITIALISED for value in values)
+
+
+def _incomplete(unknown: Dict[str, Unknown]) -> bool:
+    return any(reason.code in (LOST, TIMEOUT, NOT_INITIALISED) for reason in unknown.values())
+
+
+class NvmlWorker(Worker):
+    """Opens NVML, which may hang too, and starts a worker for each device. Where there is no driver, or all devices
+    went away with it, it tries again, less and less often."""
+
+    def __init__(self, hz: float, news: Callable[[], None], make: Optional[Callable[[], Nvml]] = None) -> None:
+        super().__init__("nvml", news)
+        self.hz = hz
+        self.devices: Tuple[DeviceWorker, ...] = ()
+        self.unavailable: Optional[Unknown] = Unknown(NOT_INITIALISED, "NVML has not answered yet")
+        """Why there are no devices, None once there are."""
+        self.settled = False
+        """Opening has come to an end, well or not."""
+        self.driver_version: Reading = self.unavailable
+        self.cuda_version: Reading = self.unavailable
+        self.note: Optional[str] = None
+        self._make = make
+        self._nvml: Optional[Nvml] = None
+        self._opening: Optional[Nvml] = None
+
+    @property
+    def doing(self) -> Doing:
+        opening = self._opening
+        return opening.current_call if opening is not None else None
+
+    def set_rate(self, hz: float) -> None:
+        self.hz = hz
+        for worker in self.devices:
+            worker.set_rate(hz)
+
+    def run(self) -> None:
+        backoff = Backoff(time.monotonic())
+        while not self.stopping:
+            self._open(self._make or _nvml)
+            if not self.settled:
+                self.settled = True
+                self.news()
+            while not self.stopping and not (self._all_gone() and backoff.due(time.monotonic())):
+                self.bell.wait(1.0)
+
+    def _open(self, make: Callable[[], Nvml]) -> None:
+        from ..collect.nvml_errors import NvmlUnavailable
+
+        old = self.devices
+        if self._nvml is not None:
+            # Only a full shutdown makes the library look at the hardware again; impossible while a call hangs.
+            if not self._nvml.close():
+                return
+            self._nvml = None
+        nvml = self._opening = make()
+        try:
+            nvml.start()
+        except NvmlUnavailable as error:
+            self.unavailable = self.driver_version = self.cuda_version = error.unknown
+            for worker in old:
+                worker.failed(error.unknown)
+            return
+        finally:
+            self._opening = None
+        self._nvml = nvml
+        self.driver_version, self.cuda_version, self.note = nvml.driver_version, nvml.cuda_version, nvml.binding_note
+        devices = tuple(DeviceWorker(nvml.device(index), self.hz, self.news) for index in range(nvml.device_count()))
+        for worker in devices:
+            if len(old) == len(devices):
+                worker.before = old[worker.device.index].identity
+            worker.start()
+        for worker in old:
+            worker.stop()
+        self.devices = devices
+        self.unavailable = None if devices else Unknown(NOT_INITIALISED, "the driver answers, but it has no devices")
+
+    def _all_gone(self) -> bool:
+        """No device has a reading, though each answers: the driver is missing, or was reloaded under us."""
+        return all(
+            worker.failure is not None
+            or (
+                worker.fast is not None
+                and worker.late(time.monotonic()) is None
+                and all(isinstance(value, Unknown) for value in worker.fast[1].values())
+                and any(isinstance(value, Unknown) and value.code in RELOADED for value in worker.fast[1].values())
+            )
+            for worker in self.devices
+        )
+
+    def stop(self) -> None:
+        super().stop()
+        for worker in self.devices:
+            worker.stop()
+
+    def failed(self, reason: Unknown) -> None:
+        self.unavailable, self.settled = reason, True
+
+
+def _nvml() -> Nvml:
+    from ..collect.nvml import Nvml
+
+    return Nvml()

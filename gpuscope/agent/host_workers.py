@@ -1,0 +1,168 @@
+"""The threads that read /proc and /sys: one for the host, one for processes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Optional, Tuple
+
+from ..wire.frames import HostDef, ProcDef, Reading, Unknown
+from .beat import Beat
+from .worker import Doing, Worker, hung
+
+if TYPE_CHECKING:
+    from ..collect.processes import ProcessSampler
+
+PROCESSES_SECONDS = 1.0
+
+
+class HostWorker(Worker):
+    """Static facts and readings of the host, from /proc and /sys."""
+
+    def __init__(self, hz: float, news: Callable[[], None]) -> None:
+        super().__init__("host", news)
+        self.interval = 1.0 / hz
+        self.definition: Optional[Tuple[HostDef, Dict[str, Unknown]]] = None
+        self.latest: Optional[Tuple[float, Dict[str, Reading]]] = None
+        self.failure: Optional[Unknown] = None
+        self._since: Optional[float] = None
+
+    @property
+    def doing(self) -> Doing:
+        return ("reading /proc", self._since) if self._since is not None else None
+
+    def set_rate(self, hz: float) -> None:
+        self.interval = 1.0 / hz
+        self.bell.ring()
+
+    def run(self) -> None:
+        from ..collect.host import HostSampler, host_definition
+
+        self._since = time.monotonic()
+        self.definition = host_definition()
+        sampler = HostSampler()
+        beat = Beat(self.interval, time.monotonic())
+        while not self.stopping:
+            now = time.monotonic()
+            beat.set(self.interval, now)
+            if beat.due(now):
+                self._since = now
+                readings = sampler.sample()
+                self._since = None
+                first = self.latest is None
+                self.latest = (time.monotonic(), readings)
+                if first:
+                    self.news()
+            self.bell.wait(beat.next - time.monotonic())
+
+    def failed(self, reason: Unknown) -> None:
+        self.failure = reason
+
+    def late(self, now: float) -> Optional[Unknown]:
+        """Why the host's readings are too old, None while they come."""
+        if self.failure is not None:
+            return self.failure
+        last = self.latest[0] if self.latest else self.started
+        return hung(self.doing, last, now) if now - last > max(2 * self.interval, 1.0) else None
+
+
+class Described:
+    """A process as /proc told it: definition, why parts of it are unknown, readings and when they were taken."""
+
+    __slots__ = ("definition", "readings", "reasons", "seconds")
+
+    def __init__(
+        self, definition: ProcDef, reasons: Dict[str, Unknown], readings: Dict[str, Reading], seconds: float
+    ) -> None:
+        self.definition, self.reasons, self.readings, self.seconds = definition, reasons, readings, seconds
+
+    @property
+    def key(self) -> Tuple[int, Optional[int]]:
+        return self.definition.pid, self.definition.start
+
+
+class ProcessWorker(Worker):
+    """Describes and samples the wanted processes, each second. Reading ``/proc/PID`` of a process that hangs in the
+    kernel can block, so this has its own thread."""
+
+    def __init__(self, news: Callable[[], None], redact: bool = True) -> None:
+        super().__init__("processes", news)
+        self.known: Dict[int, Described] = {}
+        self.departed: Dict[Tuple[int, Optional[int]], str] = {}
+        """How processes ended that are known no more, by pid and start; the newest 256."""
+        self.hidden: Optional[Unknown] = None
+        """Why the driver's pids mean nothing here, None where they are this namespace's."""
+        self.failure: Optional[Unknown] = None
+        self._redact = redact
+        self._ready = False
+        self._wanted: FrozenSet[int] = frozenset()
+        self._doing: Doing = None
+
+    @property
+    def doing(self) -> Doing:
+        return self._doing
+
+    def want(self, pids: FrozenSet[int]) -> None:
+        """Which processes to describe from now on."""
+        if pids != self._wanted:
+            self._wanted = pids
+            self.bell.ring()
+
+    @property
+    def settled(self) -> bool:
+        """Every wanted process has been looked at."""
+        return self._ready and self._wanted <= self.known.keys()
+
+    def run(self) -> None:
+        from ..collect.processes import ProcessSampler, pid_namespace_note
+
+        self.hidden = pid_namespace_note()
+        self._ready = True
+        sampler = ProcessSampler()
+        beat = Beat(PROCESSES_SECONDS, time.monotonic())
+        while not self.stopping:
+            sample = beat.due(time.monotonic())
+            wanted = self._wanted
+            known = {}
+            for pid in wanted:
+                self._doing = (f"reading /proc/{pid}", time.monotonic())
+                known[pid] = self._look(pid, sampler, sample)
+            ended = {
+                described.key: _ending(described.definition)
+                for pid, described in self.known.items()
+                if pid not in known or known[pid].key != described.key
+            }
+            self._doing = None
+            if ended:
+                self.departed = dict(list({**self.departed, **ended}.items())[-256:])
+            changed = ended or known.keys() != self.known.keys()
+            self.known = known
+            if changed:
+                self.news()
+            self.bell.wait(beat.next - time.monotonic())
+
+    def _look(self, pid: int, sampler: ProcessSampler, sample: bool) -> Described:
+        from ..collect import processes
+
+        old = self.known.get(pid)
+        start = processes.start_ticks(pid)
+        if old is None or old.definition.start != start:
+            found = processes.describe(pid, redact=self._redact)
+            if found is None:
+                reason = processes.invisible(pid)
+                unknown = dict.fromkeys(("start", "user", "command"), reason)
+                return Described(ProcDef(pid), unknown, {"cpu_percent": reason, "rss_bytes": reason}, time.monotonic())
+            old = Described(found[0], found[1], {}, 0.0)
+        elif not sample or start is None:
+            return old
+        return Described(old.definition, old.reasons, sampler.sample(pid), time.monotonic())
+
+    def failed(self, reason: Unknown) -> None:
+        self.failure = reason
+
+
+def _ending(definition: ProcDef) -> str:
+    from ..collect import processes
+
+    if definition.start is not None and processes.start_ticks(definition.pid) == definition.start:
+        return "runs on, without a GPU"
+    return "exited"

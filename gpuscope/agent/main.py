@@ -1,0 +1,211 @@
+"""The agent's life: frames on standard output, requests on standard input, until the viewer goes away."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, Dict, List, NoReturn, Optional
+
+from .. import __version__
+from ..wire import frames
+from ..wire.codec import WireError, encode
+from .assembler import Assembler
+from .beat import Beat
+from .outbox import Outbox
+from .picture import Collector
+from .requests import OFFERED, Requests
+
+PING_SECONDS = 30.0
+SOONEST_SECONDS = 0.05
+"""Between two ticks, when first answers come faster than the rate."""
+ANSWER_SECONDS = 0.1
+"""The assembler is this much behind the workers, which ask on the same grid: time to answer."""
+FLUSH_SECONDS = 1.0
+
+
+def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gpuscope.agent",
+        description="Collects GPU, host and trainer readings and writes them as NDJSON frames on standard output. "
+        "Requests are read from standard input; the agent ends when that is closed.",
+    )
+    parser.add_argument("--hz", type=_rate, default=2.0, help="samples a second, 0.1 to 10 (default 2)")
+    parser.add_argument("--nonce", default="", help="is repeated in the first frame")
+    parser.add_argument("--no-ping-timeout", action="store_true", help="do not end after 30 s without a line of input")
+    parser.add_argument("--no-redact", action="store_true", help="send the arguments of other users' processes too")
+    parser.add_argument("--sockets", action="append", metavar="DIR", help="look for probes here instead (repeatable)")
+    parser.add_argument("--version", action="version", version=f"gpuscope {__version__}")
+    return parser.parse_args(argv)
+
+
+def _rate(text: str) -> float:
+    try:
+        hz = float(text)
+    except ValueError:
+        hz = 0.0
+    if not 0.1 <= hz <= frames.MAX_RATE_HZ:
+        raise argparse.ArgumentTypeError(f"must be a number from 0.1 to {frames.MAX_RATE_HZ:g}")
+    return hz
+
+
+class Agent:
+    """One stream to one viewer. :meth:`run` returns when the viewer is gone, and why."""
+
+    def __init__(self, args: argparse.Namespace, outbox: Outbox, collector: Collector, requests_fd: int) -> None:
+        self._args = args
+        self._outbox = outbox
+        self._collector = collector
+        self._assembler = Assembler()
+        self._hz: float = args.hz
+        self._ended = ""
+        self._ticked = float("-inf")
+        self._dropped = 0
+        self._behind = False
+        self._writer = threading.Thread(target=self._write, name="outbox", daemon=True)
+        self._requests = Requests(
+            requests_fd, outbox.put, self._assembler.trainers, self._facts, self._set_rate, self.end
+        )
+
+    def end(self, reason: str) -> None:
+        """Let :meth:`run` return. Any thread and signal handlers may call this."""
+        self._ended = self._ended or reason
+        self._collector.bell.ring()
+
+    def leave(self, why: str) -> None:
+        """Say good-bye, if somebody still listens."""
+        self._outbox.put(encode(frames.Bye(why)))
+        self._outbox.close()
+        self._writer.join(FLUSH_SECONDS)
+
+    def _set_rate(self, hz: float) -> None:
+        self._hz = hz
+        self._collector.set_rate(hz)
+        self._collector.bell.ring()
+
+    def _facts(self) -> Dict[str, Any]:
+        nvml = self._collector.nvml
+        return {
+            name: value if isinstance(value, str) else None
+            for name, value in (("driver_version", nvml.driver_version), ("cuda_driver_version", nvml.cuda_version))
+        }
+
+    def run(self) -> str:
+        self._outbox.put(encode(_hello(self._args)))
+        self._writer.start()
+        self._collector.start(self._requests.on_answer)
+        assert self._collector.probes is not None
+        self._requests.start(self._collector.probes)
+        now = time.monotonic()
+        beat, soon, key = Beat(1 / self._hz, now), now, now + frames.KEY_SECONDS
+        while not self._ended:
+            rung = self._collector.bell.wait(min(beat.next, soon) - time.monotonic())
+            now = time.monotonic()
+            beat.set(1 / self._hz, now, min(ANSWER_SECONDS, 0.25 / self._hz))
+            if rung:
+                soon = min(soon, max(now, self._ticked + SOONEST_SECONDS))
+            if beat.due(now) or now >= soon:
+                soon = float("inf")
+                if now >= key:
+                    key = now + frames.KEY_SECONDS
+                    self._key_frame()
+                self._tick(now)
+            if not self._args.no_ping_timeout and now - self._requests.heard > PING_SECONDS:
+                self.end(f"nothing was heard from the viewer for {PING_SECONDS:.0f} s")
+        self._collector.stop()
+        return self._ended
+
+    def _tick(self, now: float) -> None:
+        self._ticked = now
+        self._requests.expire(now)
+        if self._behind:
+            self._key_frame()
+        before, sample, after = self._assembler.tick(self._collector.picture(), time.monotonic_ns())
+        for frame in before:
+            self._put(frame)
+        if self._outbox.put_sample(_encoded(sample)):
+            if self._dropped:
+                text = f"{self._dropped} samples were dropped: the reader was too slow"
+                self._put(frames.Event(frames.HOST_ID, "dropped", time.monotonic_ns(), text, {"count": self._dropped}))
+                self._dropped = 0
+        else:
+            self._dropped += 1
+            self._assembler.stream.forget_reasons()
+        for frame in after:
+            self._put(frame)
+
+    def _key_frame(self) -> None:
+        self._behind = False
+        key, definitions = self._assembler.stream.key_frame(time.monotonic_ns(), time.time())
+        self._put(key)
+        for definition in definitions:
+            self._put(definition)
+
+    def _put(self, frame: frames.Frame) -> None:
+        if not self._outbox.put(_encoded(frame)):
+            self._behind = True  # nothing may be lost silently: a key frame says all again
+
+    def _write(self) -> None:
+        try:
+            self._outbox.run()
+        except OSError as error:
+            self.end(f"the viewer does not take frames any more ({error.strerror})")
+        else:
+            self.end("the viewer does not take frames any more")
+
+
+def _encoded(frame: frames.Frame) -> bytes:
+    """The frame's line; where it would be too long, a line that says so."""
+    try:
+        return encode(frame)
+    except WireError as error:
+        return encode(frames.Event(frames.HOST_ID, "problem", time.monotonic_ns(), f"not sent: {error}"))
+
+
+def _hello(args: argparse.Namespace) -> frames.Hello:
+    return frames.Hello(
+        role="agent",
+        version=__version__,
+        host=os.uname().nodename,
+        boot=_boot_id(),
+        py=".".join(map(str, sys.version_info[:3])),
+        pid=os.getpid(),
+        uid=os.getuid(),
+        t=time.time(),
+        m=time.monotonic_ns(),
+        hz=args.hz,
+        cols={table: list(columns) for table, columns in frames.COLUMNS.items()},
+        requests=list(OFFERED),
+        nonce=args.nonce,
+    )
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            return stream.read(64).strip()
+    except OSError:
+        return ""
+
+
+def main(argv: Optional[List[str]] = None) -> NoReturn:
+    """Run the agent on the standard streams. Leaves with ``os._exit``: a thread may hang in a driver call for ever."""
+    args = parse(argv)
+    frames_fd = os.dup(1)
+    os.dup2(2, 1)  # a stray print of anybody must not break the stream
+    outbox = Outbox(frames_fd)
+    agent = Agent(args, outbox, Collector(args.hz, redact=not args.no_redact, directories=args.sockets), 0)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda number, _: agent.end(f"signal {number}"))
+    code = 1
+    try:
+        agent.leave(agent.run())
+        code = 0
+    except Exception as error:
+        sys.stderr.write(f"gpuscope agent: {type(error).__name__}: {error}\n")
+        agent.leave(f"the agent failed: {type(error).__name__}")
+    finally:
+        os._exit(code)

@@ -1,0 +1,63 @@
+"""One look at this host for the verbs that print and leave: the agent's own workers, in this process, with a limit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Optional, Sequence
+
+from .picture import Collector, Picture
+
+if TYPE_CHECKING:
+    from ..collect.nvml import Nvml
+
+TRAINERS_SECONDS = 1.2
+"""How long to wait for the first sample of a probe that is connected."""
+_PROBE_HZ = 2.0
+
+
+@dataclass
+class OneShot:
+    """``picture``: what came. ``complete``: everything that was asked answered within the limit; what did not is
+    Unknown ``timeout`` in the picture, with the call that does not return."""
+
+    picture: Picture
+    complete: bool
+
+
+def collect_once(
+    timeout: float = 5.0,
+    want_trainers: bool = True,
+    make_nvml: Optional[Callable[[], Nvml]] = None,
+    directories: Optional[Sequence[str]] = None,
+) -> OneShot:
+    """Ask everybody once and wait until all have answered, or ``timeout`` seconds. Threads that hang are left behind:
+    they are daemons, and the caller is about to end."""
+    began = time.monotonic()
+    # Each is asked once: at this rate nothing that has answered counts as late before we are gone.
+    collector = Collector(1.0 / max(timeout, 1.0), probe_hz=_PROBE_HZ, make_nvml=make_nvml, directories=directories)
+    collector.start()
+    while True:
+        picture = collector.picture()
+        complete = _complete(collector)
+        waited = time.monotonic() - began
+        trainers = want_trainers and waited < TRAINERS_SECONDS and _trainers_pending(collector)
+        if waited >= timeout or (complete and not trainers):
+            picture = collector.picture()  # what came between that one and the check
+            collector.stop()
+            return OneShot(picture, complete)
+        collector.bell.wait(min(timeout - waited, 0.1))
+
+
+def _complete(collector: Collector) -> bool:
+    return (
+        collector.nvml.settled
+        and all(worker.answered or worker.failure is not None for worker in collector.nvml.devices)
+        and (collector.host.latest is not None or collector.host.failure is not None)
+        and (collector.processes.settled or collector.processes.failure is not None)
+    )
+
+
+def _trainers_pending(collector: Collector) -> bool:
+    probes = collector.probes
+    return probes is not None and (probes.scans == 0 or probes.connecting)

@@ -1,0 +1,227 @@
+"""Requests of the viewer, one line of JSON each on standard input: answered here, or passed on to a probe."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Mapping, Optional
+
+from .. import __version__
+from ..collect.probe_link import Answer, ProbeLink
+from ..collect.trainers import Probes
+from ..wire import frames
+from ..wire.blobs import WINDOW_CHUNKS
+from ..wire.codec import WireError, decode, encode
+
+OFFERED = ("rate", "environment", "detach", "cancel")
+"""What a viewer finds in ``hello.requests``."""
+RELAYED = ("snapshot", "history", "profile", "stacks", "detach", "environment")
+"""What a probe may offer; whether this one does, it says itself."""
+MIN_RATE_HZ = 0.1
+MAX_VARIABLES = 64
+MAX_VARIABLE_CHARS = 512
+MAX_DEADLINE_SECONDS = 3600.0
+
+
+@dataclass
+class _Relay:
+    viewer_id: int
+    name: str
+    link: int
+    deadline: float
+    chunks: int = WINDOW_CHUNKS
+    """How many more chunks of a blob the viewer has allowed."""
+
+
+class Requests:
+    """Reads ``fd`` on a thread of its own. ``put`` takes an encoded line; ``on_rate`` and ``on_end`` tell the agent."""
+
+    def __init__(
+        self,
+        fd: int,
+        put: Callable[[bytes], Any],
+        trainers: Mapping[int, int],
+        facts: Callable[[], Dict[str, Any]],
+        on_rate: Callable[[float], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self.heard = time.monotonic()
+        """When the last line came."""
+        self._fd = fd
+        self._put = put
+        self._trainers = trainers
+        self._facts = facts
+        self._on_rate = on_rate
+        self._on_end = on_end
+        self._probes: Optional[Probes] = None
+        self._relays: Dict[int, _Relay] = {}  # by the id the probe knows
+        self._lock = threading.RLock()
+
+    def start(self, probes: Probes) -> None:
+        self._probes = probes
+        threading.Thread(target=self._read, name="requests", daemon=True).start()
+
+    def _read(self) -> None:
+        buffer = bytearray()
+        while True:
+            try:
+                data = os.read(self._fd, 1 << 16)
+            except OSError as error:
+                self._on_end(f"standard input failed: {error.strerror}")
+                return
+            if not data:
+                self._on_end("standard input was closed")
+                return
+            self.heard = time.monotonic()
+            buffer += data
+            *lines, rest = buffer.split(b"\n")
+            buffer = rest
+            if len(buffer) > frames.MAX_LINE_BYTES:
+                self._on_end("a line without end on standard input")
+                return
+            for line in lines:
+                if line.strip():
+                    self._handle(bytes(line))
+
+    def _handle(self, line: bytes) -> None:
+        """Answer one line. A line that is no request gets an error with id 0."""
+        try:
+            frame = decode(line)
+        except WireError as error:
+            self._answer(frames.Error(0, "refused", f"not a request: {error}"))
+            return
+        if isinstance(frame, frames.Ping):
+            self._answer(frames.Pong(frame.t, time.monotonic_ns()))
+        elif isinstance(frame, frames.Credit):
+            self._credit(frame)
+        elif isinstance(frame, frames.Request):
+            self._request(frame)
+
+    def _answer(self, frame: frames.Frame) -> None:
+        self._put(encode(frame))
+
+    def _refuse(self, request: frames.Request, code: str, reason: str) -> None:
+        self._answer(frames.Error(request.id, code, reason))
+
+    def _request(self, request: frames.Request) -> None:
+        if request.r == "cancel":
+            self._cancel(request)
+        elif "trainer" in request.args:
+            self._relay(request)
+        elif request.r == "rate":
+            hz = request.args.get("hz")
+            if isinstance(hz, bool) or not isinstance(hz, (int, float)) or not MIN_RATE_HZ <= hz <= frames.MAX_RATE_HZ:
+                self._refuse(request, "refused", f"hz must be a number from {MIN_RATE_HZ:g} to {frames.MAX_RATE_HZ:g}")
+                return
+            self._on_rate(float(hz))
+            self._answer(frames.Result(request.id, {"hz": float(hz)}))
+        elif request.r == "environment":
+            self._answer(frames.Result(request.id, environment(self._facts())))
+        elif request.r in RELAYED:
+            self._refuse(request, "refused", f"{request.r} needs args.trainer: the id of a trainer")
+        else:
+            self._refuse(request, "unsupported", f"this agent does not offer {request.r}")
+
+    # ── to a probe and back ──
+
+    def _relay(self, request: frames.Request) -> None:
+        trainer = request.args["trainer"]
+        link = self._trainers.get(trainer) if isinstance(trainer, int) else None
+        if request.r not in RELAYED:
+            self._refuse(request, "unsupported", f"a probe does not offer {request.r}")
+        elif link is None or self._probes is None:
+            self._refuse(request, "gone", "no trainer with this id has a probe (any more)")
+        else:
+            with self._lock:
+                running = next(
+                    (one for one in self._relays.values() if one.link == link and _exclusive(one.name)), None
+                )
+                if _exclusive(request.r) and running is not None:
+                    self._refuse(
+                        request, "busy", f"busy with request {running.viewer_id} ({running.name}) of this viewer"
+                    )
+                    return
+                deadline = min(max(request.deadline, 0.0), MAX_DEADLINE_SECONDS)
+                args = {name: value for name, value in request.args.items() if name != "trainer"}
+                number, reason = self._probes.request(link, replace(request, args=args, deadline=deadline))
+                if not number:
+                    self._refuse(request, "unsupported" if "offer" in reason else "gone", reason)
+                    return
+                # A second beyond the deadline: the probe knows better than we why it did not make it.
+                self._relays[number] = _Relay(request.id, request.r, link, time.monotonic() + deadline + 1.0)
+
+    def on_answer(self, link: ProbeLink, answer: Answer) -> None:
+        """An answer of a probe, on the thread that reads it."""
+        with self._lock:
+            relay = self._relays.get(answer.id)
+            if relay is None or relay.link != link.name:
+                return
+            if isinstance(answer, frames.Blob):
+                relay.chunks -= 1
+                if relay.chunks < 0:
+                    self._end(answer.id, "failed", "the probe sent more than it was allowed to")
+                    return
+            if isinstance(answer, (frames.Result, frames.Error)):
+                del self._relays[answer.id]
+        try:
+            self._answer(replace(answer, id=relay.viewer_id))
+        except WireError as error:
+            self._answer(frames.Error(relay.viewer_id, "failed", f"the probe's answer cannot be passed on: {error}"))
+
+    def _credit(self, credit: frames.Credit) -> None:
+        with self._lock:
+            for number, relay in self._relays.items():
+                if relay.viewer_id == credit.id and self._probes is not None:
+                    relay.chunks += min(max(credit.n, 0), 1024)
+                    self._probes.send(relay.link, frames.Credit(number, credit.n))
+
+    def _cancel(self, request: frames.Request) -> None:
+        """``args.id``: the request to give up. Done when this is answered, whatever the probe still does."""
+        wanted = request.args.get("id")
+        with self._lock:
+            numbers = [number for number, relay in self._relays.items() if relay.viewer_id == wanted]
+            for number in numbers:
+                self._end(number, "cancelled", "cancelled by the viewer")
+        if numbers:
+            self._answer(frames.Result(request.id))
+        else:
+            self._refuse(request, "gone", "no such request is running")
+
+    def _end(self, number: int, code: str, reason: str) -> None:
+        relay = self._relays.pop(number)
+        if self._probes is not None:
+            self._probes.cancel(relay.link, number)
+        self._answer(frames.Error(relay.viewer_id, code, reason))
+
+    def expire(self, now: float) -> None:
+        """Answer for probes that did not within the deadline."""
+        with self._lock:
+            for number in [number for number, relay in self._relays.items() if now > relay.deadline]:
+                self._end(
+                    number, "timeout", "the probe did not answer in time: its trainer is stopped or busy in C code"
+                )
+
+
+def _exclusive(name: str) -> bool:
+    return name in frames.EXCLUSIVE
+
+
+def environment(facts: Mapping[str, Any]) -> Dict[str, Any]:
+    """What may be told about the agent's environment: versions and an allow-list of variables, never all of them."""
+    names = sorted(name for name in os.environ if _allowed(name))[:MAX_VARIABLES]
+    return {
+        "gpuscope": __version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable[:MAX_VARIABLE_CHARS],
+        **facts,
+        "environment": {name: os.environ[name][:MAX_VARIABLE_CHARS] for name in names},
+    }
+
+
+def _allowed(name: str) -> bool:
+    if name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
+        return True
+    return name.startswith("NCCL_") or (name.startswith("PYTORCH_") and name.endswith("ALLOC_CONF"))

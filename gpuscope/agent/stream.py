@@ -1,0 +1,127 @@
+"""One stream's memory: which ids and definitions were sent, and which reasons hold, so that only changes travel."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Hashable, List, Mapping, Optional, Tuple
+
+from ..wire.frames import COLUMNS, HOST_ID, TABLES, Def, Event, Key, Reading, Row, Sample, Unknown
+
+MAX_REASONS_PER_SAMPLE = 2000
+"""The rest follows with the next samples: a line must stay below the limit also where nothing can be read."""
+MAX_REASON_CHARS = 300
+
+Reasons = Dict[str, Tuple[str, str]]
+
+
+class _Entity:
+    __slots__ = ("column_reasons", "definition", "field_reasons", "id", "kind", "seen", "sent_reasons")
+
+    def __init__(self, number: int, kind: str) -> None:
+        self.id = number
+        self.kind = kind
+        self.definition: Any = None
+        self.field_reasons: Reasons = {}
+        self.column_reasons: Reasons = {}
+        self.sent_reasons: Reasons = {}
+        self.seen = 0
+
+
+class Stream:
+    """Usage: :meth:`define` and :meth:`row` for everything there is at this tick, then :meth:`tick`.
+
+    Ids are never reused. What was defined before and is not defined at this tick has ended."""
+
+    def __init__(self) -> None:
+        self._entities: Dict[Hashable, _Entity] = {}
+        self._last_id = HOST_ID
+        self._round = 1
+        self._definitions: List[Def] = []
+        self._rows: Dict[str, List[Row]] = {table: [] for table in TABLES}
+        self._sequence = 0
+
+    def define(self, kind: str, key: Hashable, definition: Any, reasons: Mapping[str, Unknown]) -> int:
+        """The id of an entity that exists now. ``kind`` is a field of Def; ``reasons`` say why a field is unknown."""
+        entity = self._entities.get(key)
+        if entity is None:
+            if kind != "host":
+                self._last_id += 1
+            entity = self._entities[key] = _Entity(HOST_ID if kind == "host" else self._last_id, kind)
+        entity.seen = self._round
+        if entity.definition != definition:
+            entity.definition = definition
+            self._definitions.append(Def(entity.id, **{kind: definition}))
+        entity.field_reasons = {name: _words(reason) for name, reason in reasons.items()}
+        return entity.id
+
+    def keep(self, key: Hashable) -> Optional[int]:
+        """An entity that exists still, as it was; None when it never did."""
+        entity = self._entities.get(key)
+        if entity is None:
+            return None
+        entity.seen = self._round
+        return entity.id
+
+    def id_of(self, key: Hashable) -> Optional[int]:
+        entity = self._entities.get(key)
+        return entity.id if entity is not None else None
+
+    def row(self, table: str, key: Hashable, readings: Mapping[str, Reading]) -> None:
+        """New readings of an entity that was defined at this tick."""
+        entity = self._entities[key]
+        row: Row = [entity.id]
+        reasons: Reasons = {}
+        for column in COLUMNS[table]:
+            value: Any = readings.get(column)
+            if isinstance(value, Unknown):
+                reasons[column] = _words(value)
+                value = None
+            row.append(value)
+        entity.column_reasons = reasons
+        self._rows[table].append(row)
+
+    def tick(self, monotonic_ns: int, endings: Mapping[Hashable, str]) -> Tuple[List[Def], Sample, List[Event]]:
+        """The frames of this tick: new definitions, the sample, and a ``gone`` event for whatever has ended;
+        ``endings`` says how."""
+        self._sequence += 1
+        sample = Sample(self._sequence, monotonic_ns)
+        for table, rows in self._rows.items():
+            setattr(sample, table, rows)
+        for entity in self._entities.values():
+            if len(sample.why) < MAX_REASONS_PER_SAMPLE:
+                sample.why.extend(_changes(entity))
+        gone = []
+        for key, entity in list(self._entities.items()):
+            if entity.seen != self._round:
+                del self._entities[key]
+                gone.append(Event(entity.id, "gone", monotonic_ns, endings.get(key, "not there any more")))
+        definitions, self._definitions = self._definitions, []
+        self._rows = {table: [] for table in TABLES}
+        self._round += 1
+        return definitions, sample, gone
+
+    def key_frame(self, monotonic_ns: int, wall: float) -> Tuple[Key, List[Def]]:
+        """A place to join: every live definition; the next sample carries every reason that holds."""
+        definitions = [Def(entity.id, **{entity.kind: entity.definition}) for entity in self._entities.values()]
+        self.forget_reasons()
+        return Key(self._sequence, monotonic_ns, wall, len(definitions)), definitions
+
+    def forget_reasons(self) -> None:
+        """The reader may not have got the last reasons: send all again with the next sample."""
+        for entity in self._entities.values():
+            # What was lifted meanwhile must still be lifted: keep the names, with words that cannot be current.
+            entity.sent_reasons = dict.fromkeys(entity.sent_reasons, ("", ""))
+
+
+def _words(reason: Unknown) -> Tuple[str, str]:
+    return reason.code, reason.text[:MAX_REASON_CHARS]
+
+
+def _changes(entity: _Entity) -> List[List[Any]]:
+    now = {**entity.field_reasons, **entity.column_reasons}
+    sent = entity.sent_reasons
+    if now == sent:
+        return []
+    rows: List[List[Any]] = [[entity.id, name, *reason] for name, reason in now.items() if sent.get(name) != reason]
+    rows.extend([entity.id, name, "", ""] for name in sent if name not in now)
+    entity.sent_reasons = now
+    return rows

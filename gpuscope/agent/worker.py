@@ -1,0 +1,93 @@
+"""What every thread that asks has in common.
+
+Any of them may hang in a system call for ever; then only its own answers stop. Each publishes by replacing whole
+attributes, so that nobody needs a lock to read them, and rings the collector's bell when it has something for the first
+time. All are daemons: a thread that hangs does not hold the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Callable, Optional, Tuple
+
+from ..wire.frames import DRIVER_ERROR, TIMEOUT, Unknown
+from .beat import Bell
+
+SLOW_CALL_SECONDS = 0.5
+
+Doing = Optional[Tuple[str, float]]
+
+
+class Worker:
+    """A daemon thread with a bell. ``doing`` says which call it is in and since when, None between calls."""
+
+    def __init__(self, name: str, news: Callable[[], None]) -> None:
+        self.bell = Bell()
+        self.news = news
+        self.stopping = False
+        self.started = time.monotonic()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    @property
+    def doing(self) -> Doing:
+        return None
+
+    def pending(self, now: float) -> Optional[Unknown]:
+        """Why there is no first answer: the call that takes longer than any should; None when none does."""
+        doing = self.doing
+        return hung(doing, now, now) if doing is not None and now - doing[1] > SLOW_CALL_SECONDS else None
+
+    def start(self) -> None:
+        self.started = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.bell.ring()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _main(self) -> None:
+        try:
+            self.run()
+        except Exception as error:
+            self.failed(Unknown(DRIVER_ERROR, f"gpuscope failed here: {type(error).__name__}: {str(error)[:200]}"))
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def failed(self, reason: Unknown) -> None:
+        """The thread ended by an error of ours: publish it, so that it is seen and not taken for a hang."""
+        raise NotImplementedError
+
+
+def hung(doing: Doing, since: float, now: float) -> Unknown:
+    """Why there is no answer: the call that does not return, or (between calls) how long there was none.
+
+    The age is told in whole seconds, from ten on in tens, so that the words do not change with every sample."""
+    name, began = doing if doing is not None else ("", since)
+    age = max(now - began, 0.0)
+    seconds = f"{age:.1f}" if age < 1 else str(int(age) if age < 10 else int(age) // 10 * 10)
+    if name:
+        return Unknown(TIMEOUT, f"{name} has not returned for {seconds} s")
+    return Unknown(TIMEOUT, f"no answer for {seconds} s")
+
+
+class Backoff:
+    """Deadlines that move apart: after 1, 2, 4 … 60 s."""
+
+    FIRST, LONGEST = 1.0, 60.0
+
+    def __init__(self, now: float) -> None:
+        self._delay = self.FIRST
+        self._next = now + self._delay
+
+    def due(self, now: float) -> bool:
+        if now < self._next:
+            return False
+        self._delay = min(2 * self._delay, self.LONGEST)
+        self._next = now + self._delay
+        return True

@@ -1,0 +1,212 @@
+"""The two zips that travel: the agent (with pynvml) and the probe. Equal sources make equal bytes.
+
+The agent is always run from its zip, here as on a remote host, so that there is one way to run it. The local one also
+holds the byte code of this Python: to compile pynvml alone would take longer than all else the agent does to start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from typing import Dict, List, Optional, Tuple
+
+PROBE_PACKAGE = "_gpuscope_probe"
+"""Under this name the probe's zip holds the package: it must not shadow a gpuscope installed beside the trainer."""
+WIRE = ("wire/__init__.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py")
+STALE_SECONDS = 7 * 86400.0
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_AGENT_MAIN = b"from gpuscope.agent.main import main\n\nmain()\n"
+_ENDING = b"PK\x05\x06"
+
+Contents = Dict[str, bytes]
+
+
+def agent_zip_bytes() -> bytes:
+    """The agent for any Python from 3.8 on: sources only, compressed."""
+    return _zip(_agent_contents(), compress=True)
+
+
+def probe_zip_bytes() -> bytes:
+    """The probe as package ``_gpuscope_probe``, for any Python from 3.8 on."""
+    contents = _sources(("__init__.py", *WIRE), ("probe",))
+    return _zip({f"{PROBE_PACKAGE}/{name}": content for name, content in contents.items()}, compress=True)
+
+
+def local_agent_argv(hz: float) -> List[str]:
+    """The command that starts an agent on this machine. Builds its zip when there is none of these sources yet."""
+    return [sys.executable, "-I", local_agent_zip(), "--hz", f"{hz:g}"]
+
+
+def local_agent_zip() -> str:
+    """The path of the agent's zip for this Python: in the user's cache, else a private temporary file that is removed
+    when this process ends. Raises OSError when neither can be written."""
+    contents = _agent_contents()
+    tag = f"{sys.implementation.cache_tag}-{sys.hexversion:08x}"
+    digest = hashlib.sha256(tag.encode())
+    for name in sorted(contents):
+        digest.update(b"%s\0%d\0" % (name.encode(), len(contents[name])))
+        digest.update(contents[name])
+    name = f"agent-{digest.hexdigest()[:24]}.zip"
+    folder = _cache_folder()
+    if folder is not None:
+        path = os.path.join(folder, name)
+        if _is_whole(path):
+            return path
+        try:
+            _write(folder, name, _local_zip(contents))
+            _remove_stale(folder, name)
+            return path
+        except OSError:
+            pass  # read-only or full: a temporary file does as well
+    return _temporary(_local_zip(contents))
+
+
+# ── what goes in ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _agent_contents() -> Contents:
+    contents = {
+        f"gpuscope/{name}": content for name, content in _sources(("__init__.py", *WIRE), ("collect", "agent")).items()
+    }
+    contents["__main__.py"] = _AGENT_MAIN
+    pynvml = _pynvml()
+    if pynvml is not None:
+        with open(pynvml, "rb") as stream:
+            contents["pynvml.py"] = stream.read()
+    return contents
+
+
+def _sources(files: Tuple[str, ...], folders: Tuple[str, ...]) -> Contents:
+    names = list(files)
+    for folder in folders:
+        found = os.listdir(os.path.join(_ROOT, folder))
+        names.extend(f"{folder}/{name}" for name in found if name.endswith(".py"))
+    contents = {}
+    for name in sorted(names):
+        with open(os.path.join(_ROOT, name), "rb") as stream:
+            contents[name] = stream.read()
+    return contents
+
+
+def _pynvml() -> Optional[str]:
+    """The single file of nvidia-ml-py; an old package of that name, which lacks newer calls, is passed over."""
+    for folder in sys.path:
+        path = os.path.join(folder or ".", "pynvml.py")
+        if os.path.isfile(path):
+            return path
+    return None
+
+
+def _local_zip(contents: Contents) -> bytes:
+    """Sources with byte code beside them, stored: nothing to compile or to inflate at start."""
+    import py_compile
+    import tempfile
+
+    both = dict(contents)
+    with tempfile.TemporaryDirectory(prefix="gpuscope-") as folder:
+        source, compiled = os.path.join(folder, "x.py"), os.path.join(folder, "x.pyc")
+        for name, content in contents.items():
+            with open(source, "wb") as stream:
+                stream.write(content)
+            py_compile.compile(
+                source,
+                compiled,
+                dfile=name,
+                doraise=True,
+                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+            )
+            with open(compiled, "rb") as stream:
+                both[name + "c"] = stream.read()
+    return _zip(both, compress=False)
+
+
+def _zip(contents: Contents, compress: bool) -> bytes:
+    import io
+    import zipfile
+
+    method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name in sorted(contents):
+            info = zipfile.ZipInfo(name)  # dated 1980: equal sources, equal bytes
+            info.compress_type, info.create_system, info.external_attr = method, 3, 0o600 << 16
+            archive.writestr(info, contents[name])
+    return buffer.getvalue()
+
+
+# ── where it is kept ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _cache_folder() -> Optional[str]:
+    """The cache directory, made if needed; None when it cannot be made or others could write there."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.path.join(base, "gpuscope")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return folder if found.st_uid == os.geteuid() and not found.st_mode & 0o022 else None
+
+
+def _is_whole(path: str) -> bool:
+    """An own regular file that nobody else may write, and not cut off."""
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return False
+        with open(path, "rb") as stream:
+            stream.seek(-22, os.SEEK_END)
+            return stream.read(4) == _ENDING
+    except OSError:
+        return False
+
+
+def _write(folder: str, name: str, content: bytes) -> None:
+    """The file appears whole or not at all."""
+    beside = os.path.join(folder, f".{name}.{os.getpid()}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        os.replace(beside, os.path.join(folder, name))
+    except OSError:
+        os.unlink(beside)
+        raise
+
+
+def _remove_stale(folder: str, keep: str) -> None:
+    """Zips of earlier versions that nobody has made for a week."""
+    import time
+
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name != keep and name.startswith(("agent-", ".agent-")):
+            try:
+                if time.time() - os.lstat(path).st_mtime > STALE_SECONDS:
+                    os.unlink(path)
+            except OSError:
+                pass
+
+
+def _temporary(content: bytes) -> str:
+    import atexit
+    import tempfile
+
+    descriptor, path = tempfile.mkstemp(prefix="gpuscope-agent-", suffix=".zip")
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+    atexit.register(_unlink, path)
+    return path
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

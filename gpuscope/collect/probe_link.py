@@ -1,0 +1,292 @@
+"""One connection to a probe: bounded reading, what it told about its trainer, and requests on their way to it.
+
+A probe runs inside somebody's training and is not trusted: lines, entities and columns are bounded, a value that is no
+number is an unknown, and frames are taken at a limited rate. Nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import socket
+import time
+from dataclasses import dataclass, field, fields
+from typing import Deque, Dict, List, Optional, Set, Tuple, Union
+
+from ..wire import frames
+from ..wire.codec import UnknownKind, WireError, decode, encode
+from ..wire.frames import (
+    DRIVER_ERROR,
+    MAX_LINE_BYTES,
+    NOT_INITIALISED,
+    AllocDef,
+    Reading,
+    TrainerDef,
+    Unknown,
+)
+
+FRAMES_PER_SECOND = 20.0
+BYTES_PER_SECOND = 256.0 * 1024
+ANSWER_FACTOR = 50
+"""How much more a probe may send while it answers a request: a blob of 100 MB in some ten seconds."""
+MAX_ALLOCATORS = 64
+MAX_EVENTS = 64
+MAX_BAD_LINES = 3
+MAX_REASON_CHARS = 300
+HELLO_SECONDS = 10.0
+_READ_BYTES = 1 << 16
+_MAX_OUTGOING = 1 << 18
+
+NO_VALUE = Unknown(NOT_INITIALISED, "the probe has no value yet")
+
+Answer = Union[frames.Ack, frames.Progress, frames.Result, frames.Error, frames.Blob]
+_ANSWERS = (frames.Ack, frames.Progress, frames.Result, frames.Error, frames.Blob)
+
+
+@dataclass
+class Entity:
+    """A trainer or an allocator as the probe tells it: definition, readings by column, reasons for unknown fields."""
+
+    definition: Union[TrainerDef, AllocDef]
+    table: str
+    readings: Dict[str, Reading] = field(default_factory=dict)
+    reasons: Dict[str, Unknown] = field(default_factory=dict)
+    rows: int = 0  # how many have come
+
+
+class Budget:
+    """A token bucket: ``rate`` a second, at most ``burst`` saved. It may go into debt, which has to be waited off."""
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self.rate, self.burst, self.left, self.at = rate, burst, burst, now
+
+    def spend(self, amount: float, now: float) -> None:
+        self.left = min(self.burst, self.left + (now - self.at) * self.rate) - amount
+        self.at = now
+
+    def free_at(self) -> float:
+        """The time from which on more may be taken."""
+        return self.at if self.left > 0 else self.at + (1 - self.left) / self.rate
+
+
+class ProbeLink:
+    """A connected probe. Not thread-safe: :class:`~gpuscope.collect.trainers.Probes` calls it under its lock.
+
+    ``name`` is never reused. ``pid`` and ``start`` come from the kernel and the name of the socket, never from what the
+    probe says; ``pid`` is None when the kernel cannot tell it across process namespaces. ``closed`` is "" or why the
+    link ended."""
+
+    def __init__(self, name: int, sock: socket.socket, pid: Optional[int], start: Optional[int], now: float) -> None:
+        self.name = name
+        self.sock = sock
+        self.pid, self.start = pid, start
+        self.opened = self.heard = now
+        self.hello: Optional[frames.Hello] = None
+        self.trainer: Optional[Entity] = None
+        self.trainer_id = -1  # the probe's own id for it
+        self.allocators: Dict[int, Entity] = {}
+        self.events: Deque[frames.Event] = collections.deque(maxlen=MAX_EVENTS)
+        self.pending: Set[int] = set()  # ids of requests without a final answer
+        self.closed = ""
+        self.violated = False
+        self._columns: Dict[str, List[str]] = {}
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._bad_lines = 0
+        self._outgoing: Deque[bytes] = collections.deque()
+        self._outgoing_bytes = 0
+        self._frames = Budget(FRAMES_PER_SECOND, 10 * FRAMES_PER_SECOND, now)
+        self._bytes = Budget(BYTES_PER_SECOND, 4 * BYTES_PER_SECOND, now)
+
+    # ── sending ──
+
+    def send(self, frame: frames.Frame) -> bool:
+        """Queue a frame; False when the probe does not read what it already has."""
+        line = encode(frame)
+        if self.closed or self._outgoing_bytes + len(line) > _MAX_OUTGOING:
+            return False
+        self._outgoing.append(line)
+        self._outgoing_bytes += len(line)
+        return True
+
+    @property
+    def wants_to_write(self) -> bool:
+        return bool(self._outgoing) and not self.closed
+
+    def write(self) -> None:
+        """Send what the socket takes now."""
+        while self._outgoing:
+            line = self._outgoing[0]
+            try:
+                sent = self.sock.send(line)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.close(f"it went away ({error.strerror})")
+                return
+            self._outgoing_bytes -= sent
+            if sent < len(line):
+                self._outgoing[0] = line[sent:]
+                return
+            self._outgoing.popleft()
+
+    # ── reading ──
+
+    def readable_at(self) -> float:
+        """Before this time the probe is over its rate and is left alone; its socket fills and holds it back."""
+        return max(self._frames.free_at(), self._bytes.free_at())
+
+    def read(self, now: float, answers: List[Answer]) -> None:
+        """Take what has arrived, up to the rate; answers to requests go to ``answers``. Ends the link on end of stream
+        and on a broken protocol."""
+        factor = ANSWER_FACTOR if self.pending else 1
+        if not self.has_lines:
+            try:
+                data = self.sock.recv(_READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.close(f"it went away ({error.strerror})")
+                return
+            if not data:
+                self.close("its socket was closed")
+                return
+            self._bytes.spend(len(data) / factor, now)
+            self._buffer += data
+        while not self.closed and now >= self._frames.free_at():
+            end = self._buffer.find(b"\n", self._scanned)
+            if end < 0:
+                self._scanned = len(self._buffer)
+                if self._scanned > MAX_LINE_BYTES:
+                    self._violation("it sent a line without end")
+                return
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            self._scanned = 0
+            self._frames.spend(1.0 / factor, now)
+            self._line(line, now, answers)
+
+    @property
+    def has_lines(self) -> bool:
+        """A whole line waits in the buffer, which no poll of the socket would tell."""
+        return self._buffer.find(b"\n", self._scanned) >= 0
+
+    def check(self, now: float) -> None:
+        """End a link whose probe did not introduce itself in time."""
+        if self.hello is None and now - self.opened > HELLO_SECONDS:
+            self.close(f"no answer within {HELLO_SECONDS:.0f} s: its trainer is stopped or busy in C code")
+
+    def close(self, reason: str) -> None:
+        if not self.closed:
+            self.closed = reason
+            self.sock.close()
+
+    def _violation(self, reason: str) -> None:
+        self.violated = True
+        self.close(reason)
+
+    def _line(self, line: bytes, now: float, answers: List[Answer]) -> None:
+        try:
+            frame = decode(line)
+        except UnknownKind:
+            return
+        except WireError as error:
+            self._bad_lines += 1
+            if self.hello is None or self._bad_lines >= MAX_BAD_LINES:
+                self._violation(f"it does not speak our protocol: {error}")
+            return
+        if self.hello is None:
+            self._meet(frame)
+            return
+        self.heard = now
+        if isinstance(frame, frames.Sample):
+            self._sample(frame)
+        elif isinstance(frame, frames.Def):
+            self._define(frame)
+        elif isinstance(frame, frames.Event):
+            self._event(frame)
+        elif isinstance(frame, frames.Bye):
+            self.close("it said good-bye" + (": " + frame.why[:MAX_REASON_CHARS] if frame.why else ""))
+        elif isinstance(frame, _ANSWERS) and frame.id in self.pending:
+            if isinstance(frame, (frames.Result, frames.Error)):
+                self.pending.discard(frame.id)
+            answers.append(frame)
+
+    def _meet(self, frame: frames.Frame) -> None:
+        if not isinstance(frame, frames.Hello) or frame.role != "probe":
+            self._violation("it did not begin with a probe's hello")
+        elif len(frame.proto) != 2 or not frame.proto[0] <= frames.PROTOCOL <= frame.proto[1]:
+            self._violation(f"it speaks protocol {frame.proto[:2]}, this agent {frames.PROTOCOL}")
+        else:
+            self.hello = frame
+            self._columns = {table: frame.cols.get(table, []) for table in "ta"}
+
+    def _define(self, frame: frames.Def) -> None:
+        if frame.trainer is not None and (self.trainer is None or frame.id == self.trainer_id):
+            definition = frame.trainer
+            definition.proc = None
+            if self.pid is not None:
+                definition.pid, definition.start = self.pid, self.start
+            self.trainer_id = frame.id
+            if self.trainer is None:
+                self.trainer = Entity(definition, "t")
+            self.trainer.definition = definition
+        elif frame.alloc is not None and frame.alloc.trainer == self.trainer_id:
+            known = self.allocators.get(frame.id)
+            if known is not None:
+                known.definition = frame.alloc
+            elif len(self.allocators) < MAX_ALLOCATORS:
+                self.allocators[frame.id] = Entity(frame.alloc, "a")
+
+    def _entity(self, number: object) -> Optional[Entity]:
+        if number == self.trainer_id:
+            return self.trainer
+        return self.allocators.get(number) if isinstance(number, int) else None
+
+    def _sample(self, frame: frames.Sample) -> None:
+        for row in frame.why:
+            if len(row) != 4:
+                continue
+            entity = self._entity(row[0])
+            _, column, code, text = row
+            if entity is None or column not in _known_names(entity) or not isinstance(text, str):
+                continue
+            if code in frames.CODES:
+                entity.reasons[str(column)] = Unknown(str(code), text[:MAX_REASON_CHARS])
+            else:
+                entity.reasons.pop(str(column), None)
+        for table, rows in (("t", frame.t), ("a", frame.a)):
+            for values in rows:
+                entity = self._entity(values[0]) if values else None
+                if entity is not None and entity.table == table:
+                    named = dict(zip(self._columns[table], values[1:]))
+                    entity.readings = {name: _reading(named, name, entity) for name in frames.COLUMNS[table]}
+                    entity.rows += 1
+
+    def _event(self, frame: frames.Event) -> None:
+        if self._entity(frame.id) is None:
+            frame.id = self.trainer_id
+        frame.m = max(0, min(frame.m, time.monotonic_ns()))
+        frame.text = frame.text[: 4 * MAX_REASON_CHARS]
+        self.events.append(frame)
+
+
+_NAMES: Dict[str, Tuple[str, ...]] = {
+    "t": frames.TRAINER_COLUMNS + tuple(f.name for f in fields(TrainerDef)),
+    "a": frames.ALLOCATOR_COLUMNS + tuple(f.name for f in fields(AllocDef)),
+}
+
+
+def _known_names(entity: Entity) -> Tuple[str, ...]:
+    return _NAMES[entity.table]
+
+
+def _reading(named: Dict[str, frames.Scalar], name: str, entity: Entity) -> Reading:
+    value = named.get(name)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    if value is not None:
+        return Unknown(DRIVER_ERROR, "the probe sent something that is not a number")
+    if name not in named:
+        return Unknown(frames.NOT_SUPPORTED, "this version of the probe does not measure it")
+    return entity.reasons.get(name, NO_VALUE)

@@ -1,0 +1,329 @@
+"""Finds the probes of trainers on this host and keeps a link to each.
+
+Nothing here waits for a probe: sockets are non-blocking, and one that is slow, silent or hostile costs only itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+
+from ..wire import frames
+from . import probe_sockets, processes
+from .probe_link import MAX_REASON_CHARS, Answer, Entity, ProbeLink
+from .probe_sockets import Place, Refused
+
+OnAnswer = Callable[[ProbeLink, Answer], None]
+
+SCAN_SECONDS = 1.0
+MAX_LINKS = 512
+SILENT_SECONDS = 5.0
+EXIT_SECONDS = 0.3
+
+
+@dataclass
+class AllocatorNews:
+    key: int  # the probe's id, unique within the link
+    definition: frames.AllocDef
+    reasons: Dict[str, frames.Unknown]
+    readings: Dict[str, frames.Reading]
+    rows: int  # how many have come: more than at the last look means new readings
+
+
+@dataclass
+class TrainerNews:
+    """What one probe has told: its state, and the events since the last look.
+
+    ``link`` names the connection (never reused). ``rows``: how many have come, as for allocators."""
+
+    link: int
+    pid: Optional[int]  # None: a process of another namespace
+    start: Optional[int]
+    definition: frames.TrainerDef
+    reasons: Dict[str, frames.Unknown]
+    readings: Dict[str, frames.Reading]
+    rows: int
+    allocators: List[AllocatorNews] = field(default_factory=list)
+    events: List[Tuple[Optional[int], frames.Event]] = field(default_factory=list)  # allocator key, None the trainer
+
+
+@dataclass
+class _Retry:
+    at: float
+    delay: float
+
+
+class Probes:
+    """All probes of this host. :meth:`run` is the body of one thread; the other methods may be called from any.
+
+    ``directories`` replaces the usual places. ``on_answer`` gets what a probe answers to requests sent with
+    :meth:`request`, on the polling thread, and an error ``gone`` for every request whose probe went away."""
+
+    def __init__(self, directories: Optional[Sequence[str]] = None, on_answer: Optional[OnAnswer] = None) -> None:
+        self._directories = directories
+        self._on_answer: OnAnswer = on_answer or (lambda link, answer: None)
+        self._links: Dict[Place, ProbeLink] = {}
+        self._by_name: Dict[int, ProbeLink] = {}
+        self._retries: Dict[Place, _Retry] = {}
+        self._problems: List[str] = []
+        self._told: Set[str] = set()
+        self._ended: List[Tuple[float, ProbeLink]] = []
+        self._answers: List[Answer] = []  # of the link that is being served
+        self._silent: Set[int] = set()
+        self._lock = threading.RLock()
+        self._last_id = 0
+        self._hz = 0.0
+        self._running = True
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self.scans = 0
+        """How many complete searches have been made."""
+        self.on_news: Callable[[], None] = lambda: None
+        """Called on the polling thread when a probe sends for the first time."""
+
+    # ── the thread ──
+
+    def run(self) -> None:
+        """Search and serve until :meth:`close`."""
+        next_scan = 0.0
+        while self._running:
+            now = time.monotonic()
+            if now >= next_scan:
+                self.scan(now)
+                next_scan = now + SCAN_SECONDS
+            self.poll(next_scan - time.monotonic())
+        with self._lock:
+            for link in self._links.values():
+                link.close("the agent ends")
+
+    def close(self) -> None:
+        self._running = False
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except BlockingIOError:
+            pass
+
+    def poll(self, seconds: float) -> None:
+        """Serve the links for at most ``seconds``, or until something happened."""
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        by_fd: Dict[int, ProbeLink] = {}
+        with self._lock:
+            now = time.monotonic()
+            for link in self._links.values():
+                events = select.POLLOUT if link.wants_to_write else 0
+                if link.readable_at() > now:
+                    seconds = min(seconds, link.readable_at() - now)
+                elif link.has_lines:
+                    seconds = 0.0
+                else:
+                    events |= select.POLLIN
+                by_fd[link.sock.fileno()] = link
+                if events:  # else poll would report its hang-up again and again
+                    poller.register(link.sock.fileno(), events)
+        ready = dict(poller.poll(max(0.0, seconds) * 1000 + 1))
+        if self._wake_read in ready:
+            os.read(self._wake_read, 512)
+        for fd, link in by_fd.items():
+            with self._lock:
+                try:
+                    self._serve(link, ready.get(fd, 0))
+                except Exception as error:  # whatever one probe makes us stumble over, the others go on
+                    link.close(f"gpuscope failed on it: {type(error).__name__}: {error}")
+                    self._drop(link, time.monotonic())
+                answers, self._answers = self._answers, []
+            for answer in answers:  # without the lock: who gets them holds locks of its own
+                self._on_answer(link, answer)
+
+    def _serve(self, link: ProbeLink, ready: int) -> None:
+        now = time.monotonic()
+        met, first = link.hello is not None, link.trainer is None or not link.trainer.readings
+        if link.wants_to_write and ready & select.POLLOUT:
+            link.write()
+        if not link.closed and link.readable_at() <= now and (ready & ~select.POLLOUT or link.has_lines):
+            link.read(now, self._answers)
+        link.check(now)
+        if not link.closed and not met and link.hello is not None:
+            self._ask_rate(link)
+        if first and link.trainer is not None and link.trainer.readings:
+            self.on_news()
+        if link.closed:
+            self._drop(link, now)
+
+    def _drop(self, link: ProbeLink, now: float) -> None:
+        key = next(key for key, known in self._links.items() if known is link)
+        del self._links[key]
+        del self._by_name[link.name]
+        self._silent.discard(link.name)
+        self._ended.append((now, link))
+        if link.violated or link.hello is None:
+            self._problem(f"the probe of pid {link.pid} is left alone: {link.closed}")
+        self._retries[key] = _Retry(now + (60.0 if link.violated else SCAN_SECONDS), SCAN_SECONDS)
+        self._answers.extend(frames.Error(request, "gone", link.closed) for request in link.pending)
+
+    # ── searching ──
+
+    def scan(self, now: float) -> None:
+        """Look for new sockets and connect to them."""
+        seen: Set[Place] = set()
+        for path, owner in probe_sockets.places(self._directories):
+            try:
+                with probe_sockets.Directory(path, owner) as directory:
+                    self._scan_directory(path, directory, now, seen)
+            except FileNotFoundError:
+                continue
+            except Refused as error:
+                self._problem(str(error))
+            except OSError as error:
+                self._problem(f"{path} could not be searched for trainers: {error.strerror}")
+        with self._lock:
+            for place in [place for place in self._retries if place not in seen]:
+                del self._retries[place]
+            self.scans += 1
+
+    def _scan_directory(self, path: str, directory: probe_sockets.Directory, now: float, seen: Set[Place]) -> None:
+        for found in directory.sockets():
+            seen.add(found.place)
+            with self._lock:
+                retry = self._retries.get(found.place)
+                if found.place in self._links or (retry is not None and now < retry.at):
+                    continue
+                if len(self._links) >= MAX_LINKS:
+                    self._problem(f"more than {MAX_LINKS} probes here: the others are not read")
+                    return
+            try:
+                connected = directory.connect(found)
+            except Refused as error:
+                self._problem(f"{path}/{found.name}: {error}")
+                delay = min(60.0, 2 * retry.delay if retry else SCAN_SECONDS)
+                self._retries[found.place] = _Retry(now + delay, delay)
+                continue
+            if connected is not None:
+                sock, pid = connected
+                with self._lock:
+                    self._last_id += 1
+                    link = ProbeLink(self._last_id, sock, pid, found.start if pid else None, now)
+                    self._links[found.place] = self._by_name[link.name] = link
+                    self._retries.pop(found.place, None)
+
+    def _problem(self, text: str) -> None:
+        with self._lock:
+            if text not in self._told and len(self._told) < 1000:
+                self._told.add(text)
+                self._problems.append(text[:MAX_REASON_CHARS])
+
+    # ── for the agent ──
+
+    def take(self) -> Tuple[List[TrainerNews], Dict[int, str], List[str]]:
+        """The trainers now; links that ended since the last call, with the reason; problems since the last call."""
+        with self._lock:
+            now = time.monotonic()
+            news = [self._news(link, link.trainer, now) for link in self._links.values() if link.trainer is not None]
+            # A socket closes a moment before its process is gone: wait that moment before saying what happened.
+            farewells = {link.name: _ending(link) for at, link in self._ended if now - at >= EXIT_SECONDS}
+            self._ended = [(at, link) for at, link in self._ended if link.name not in farewells]
+            problems, self._problems = self._problems, []
+            return news, farewells, problems
+
+    def _news(self, link: ProbeLink, trainer: Entity, now: float) -> TrainerNews:
+        assert isinstance(trainer.definition, frames.TrainerDef)
+        allocators = []
+        for key, entity in link.allocators.items():
+            assert isinstance(entity.definition, frames.AllocDef)
+            reasons = dict(entity.reasons)
+            allocators.append(AllocatorNews(key, entity.definition, reasons, entity.readings, entity.rows))
+        events = [(None if event.id == link.trainer_id else event.id, event) for event in link.events]
+        link.events.clear()
+        silent = now - link.heard > max(SILENT_SECONDS, 3 / self._hz if self._hz else 0.0)
+        if silent != (link.name in self._silent):
+            (self._silent.add if silent else self._silent.discard)(link.name)
+            text = "the probe answers again"
+            if silent:
+                text = (
+                    f"the probe has been silent for {now - link.heard:.0f} s: its trainer is stopped or busy in C code"
+                )
+            event = frames.Event(0, "problem" if silent else "note", time.monotonic_ns(), text)
+            events.append((None, event))
+        definition, reasons = trainer.definition, dict(trainer.reasons)
+        return TrainerNews(
+            link.name, link.pid, link.start, definition, reasons, trainer.readings, trainer.rows, allocators, events
+        )
+
+    @property
+    def connecting(self) -> bool:
+        """A probe is linked whose trainer has not sent a row yet."""
+        with self._lock:
+            return any(link.trainer is None or not link.trainer.readings for link in self._links.values())
+
+    def set_rate(self, hz: float) -> None:
+        """Ask every probe, also those to come, for this many samples a second."""
+        with self._lock:
+            self._hz = hz
+            for link in self._links.values():
+                if link.hello is not None:
+                    self._ask_rate(link)
+        self._wake()
+
+    def _ask_rate(self, link: ProbeLink) -> None:
+        if self._hz:
+            self._last_id += 1
+            link.send(frames.Request("rate", self._last_id, {"hz": self._hz}))
+
+    def request(self, link_name: int, request: frames.Request) -> Tuple[int, str]:
+        """Send a request to a probe under an id of our own: ``(that id, "")``, or ``(0, why not)``."""
+        with self._lock:
+            link = self._by_name.get(link_name)
+            if link is None or link.hello is None:
+                return 0, "its probe is not connected any more"
+            if request.r not in link.hello.requests:
+                return 0, f"the probe of this trainer does not offer {request.r}"
+            self._last_id += 1
+            mine = frames.Request(request.r, self._last_id, request.args, request.deadline)
+            if not link.send(mine):
+                return 0, "the probe does not read its requests: its trainer is stopped or holds the interpreter"
+            link.pending.add(mine.id)
+        self._wake()
+        return mine.id, ""
+
+    def send(self, link_name: int, frame: frames.Frame) -> None:
+        """Send a frame that nobody answers."""
+        with self._lock:
+            link = self._by_name.get(link_name)
+            if link is not None:
+                link.send(frame)
+        self._wake()
+
+    def cancel(self, link_name: int, request: int) -> None:
+        """Ask a probe to give up a request, and wait no longer for its answer."""
+        with self._lock:
+            link = self._by_name.get(link_name)
+            if link is not None:
+                link.pending.discard(request)
+                self._last_id += 1
+                link.send(frames.Request("cancel", self._last_id, {"id": request}))
+        self._wake()
+
+
+def _ending(link: ProbeLink) -> str:
+    """How a trainer ended, as far as can be seen from here."""
+    if link.pid is None:
+        return "its probe is gone: " + link.closed
+    if processes.start_ticks(link.pid) != link.start or _is_zombie(link.pid):
+        return f"exited: {link.closed}, the process is gone"
+    return f"the probe is gone ({link.closed}); the process runs on"
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            return stream.read(4096).rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except (OSError, IndexError):
+        return True

@@ -1,0 +1,189 @@
+"""``gpuscope devices``: the GPUs of this machine, their readings, and what is wrong with them, once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..agent.oneshot import OneShot, collect_once
+from ..agent.picture import DevicePicture, Picture
+from ..collect.clock_events import clock_event_words
+from ..wire.clean import clean
+from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, TIMEOUT, Unknown
+from . import plain
+from .plain import Unknowns, add_arguments, exit_code, gib, number, problem
+
+__all__ = ["add_arguments", "document", "find_problems", "run", "text"]
+
+STILL_WORKS = (
+    "Works without a GPU: gpuscope ps (trainers on the CPU), gpuscope run python train.py, gpuscope replay FILE."
+)
+_STATIC = (
+    "uuid", "index", "name", "pci_bus_id", "compute_capability", "max_sm_clock_mhz", "max_pcie_generation",
+    "max_pcie_width",
+)  # fmt: skip
+_MEMORY = ("used_bytes", "driver_reserved_bytes", "free_bytes")
+_SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+"""Clock-event bits that say something is wrong with cooling or power: slowdown by hardware or heat, power brake."""
+
+
+def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -> int:
+    """Print the document or the text; the exit code says whether all is well (``look`` is for tests)."""
+    shot = look(timeout=args.timeout, want_trainers=False)
+    problems = find_problems(shot.picture)
+    if not shot.complete:
+        problems += plain.unanswered(problems, args.timeout)
+    result = document(shot.picture, problems)
+    print(plain.dump(result) if args.json else text(shot.picture, problems))
+    return int(result["exit_code"])
+
+
+def document(picture: Picture, problems: list[dict[str, Any]]) -> dict[str, Any]:
+    """The JSON document. Numbers are numbers, units are in the names, unknown is null with a row in ``unknown``."""
+    unknowns = Unknowns()
+    if picture.nvml is not None and not picture.devices:
+        unknowns.add("devices", picture.nvml)
+    host = unknowns.fields("", picture.host, ("driver_version", "cuda_driver_version"), picture.host_reasons)
+    for row in unknowns.rows:
+        row["path"] = row["path"].lstrip(".")
+    return {
+        "host": clean(os.uname().nodename),
+        **host,
+        "devices": [_device(unknowns, index, device, picture) for index, device in enumerate(picture.devices)],
+        "problems": problems,
+        "unknown": unknowns.rows,
+        "exit_code": exit_code(problems),
+    }
+
+
+def _device(unknowns: Unknowns, position: int, device: DevicePicture, picture: Picture) -> dict[str, Any]:
+    path = f"devices[{position}]"
+    memory = f"{path}.memory"
+    total = unknowns.value(f"{memory}.total_bytes", device.definition.total_bytes, device.reasons.get("total_bytes"))
+    reasons = device.readings.get("clock_event_reasons")
+    others = {name: name for name in DEVICE_COLUMNS if name not in (*_MEMORY, "clock_event_reasons")}
+    return {
+        **unknowns.fields(path, device.definition, _STATIC, device.reasons),
+        "memory": {"total_bytes": total, **unknowns.columns(memory, device.readings, {name: name for name in _MEMORY})},
+        **unknowns.columns(path, device.readings, others),
+        "clock_event_reasons": list(clock_event_words(reasons, harmless=True))
+        if isinstance(reasons, int)
+        else unknowns.value(f"{path}.clock_event_reasons", reasons),
+        "processes": _processes(unknowns, f"{path}.processes", device, picture),
+    }
+
+
+def _processes(unknowns: Unknowns, path: str, device: DevicePicture, picture: Picture) -> list[dict[str, Any]] | None:
+    if "processes" in device.reasons:
+        unknowns.add(path, device.reasons["processes"])
+    if device.processes is None:
+        return None
+    rows = []
+    for index, (pid, used) in enumerate(device.processes):
+        row, here = {"pid": pid}, f"{path}[{index}]"
+        known = picture.processes.get(pid) if picture.hidden is None else None
+        for name in ("start_time", "user", "command"):
+            if known is not None:
+                row[name] = unknowns.value(f"{here}.{name}", getattr(known.definition, name), known.reasons.get(name))
+            else:
+                row[name] = unknowns.value(f"{here}.{name}", None, picture.hidden)
+        row["used_bytes"] = unknowns.value(f"{here}.used_bytes", used)
+        rows.append(row)
+    return rows
+
+
+def find_problems(picture: Picture) -> list[dict[str, Any]]:
+    """What is wrong, or could not be looked at, by device. Missing readings that a device does not have are neither."""
+    problems = []
+    if picture.nvml is not None:
+        problems.append(problem(None, "unchecked", picture.nvml.text))
+    if picture.note:
+        problems.append(problem(None, "warning", picture.note))
+    for device in picture.devices:
+        index = device.definition.index
+        failed: dict[str, dict[str, list[str]]] = {}  # code → words → what is missing
+        for name, reason in [*device.readings.items(), *device.reasons.items()]:
+            if isinstance(reason, Unknown):
+                failed.setdefault(reason.code, {}).setdefault(reason.text, []).append(name)
+        if LOST in failed:
+            problems.append(problem(index, "problem", next(iter(failed[LOST]))))
+        for words in failed.get(TIMEOUT, {}):
+            problems.append(problem(index, "unchecked", words))
+        for words, names in failed.get(DRIVER_ERROR, {}).items():
+            dead = all(isinstance(device.readings.get(name), Unknown) for name in DEVICE_COLUMNS)
+            problems.append(problem(index, "problem" if dead else "warning", f"{words} ({', '.join(names)})"))
+        problems.extend(_health(index, device.readings))
+    return problems
+
+
+def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    mask = readings.get("clock_event_reasons")
+    if isinstance(mask, int) and mask & _SLOWED:
+        words = ", ".join(clock_event_words(mask & _SLOWED))
+        found.append(problem(index, "warning", f"its clock is held down now: {words}"))
+    errors = readings.get("ecc_uncorrected_count")
+    if isinstance(errors, int) and errors > 0:
+        found.append(problem(index, "warning", f"{errors} uncorrected memory errors (ECC) since the driver was loaded"))
+    return found
+
+
+def text(picture: Picture, problems: list[dict[str, Any]]) -> str:
+    """The same for people: a table, then what is wrong, then why something is missing."""
+    if not picture.devices:
+        reason = picture.nvml.text if picture.nvml is not None else "the driver has no devices"
+        return f"No GPU readings on {clean(os.uname().nodename)}.\nWhy: {clean(reason)}\n{STILL_WORKS}"
+    versions = [f"driver {picture.host.driver_version}"] if picture.host.driver_version else []
+    versions += [f"CUDA {picture.host.cuda_driver_version}"] if picture.host.cuda_driver_version else []
+    rows: list[tuple[str, ...]] = [
+        ("GPU", "NAME", "USED", "FREE", "TOTAL GiB", "UTIL", "SM", "TENSOR", "POWER", "TEMP", "SM CLOCK", "PROCESSES")
+    ]
+    rows += [_row(device) for device in picture.devices]
+    lines = ["  ".join([clean(os.uname().nodename), *versions]), "", *plain.table(rows, right=(0, *range(2, 12)))]
+    if problems:
+        lines.append("")
+    for row in problems:
+        where = "" if row["device"] is None else f"GPU {row['device']}: "
+        lines.append(f"{_MARKS[row['severity']]} {where}{row['reason']}")
+    notes = _missing(picture)
+    return "\n".join([*lines, "", *notes] if notes else lines)
+
+
+_MARKS = {"problem": "PROBLEM ", "unchecked": "UNKNOWN ", "warning": "WARNING "}
+_SHOWN = {
+    "used_bytes": "used", "free_bytes": "free", "utilization_percent": "util", "sm_active_percent": "sm",
+    "tensor_active_percent": "tensor", "power_watts": "power", "temperature_celsius": "temp",
+    "sm_clock_mhz": "sm clock",
+}  # fmt: skip
+
+
+def _row(device: DevicePicture) -> tuple[str, ...]:
+    get = device.readings.get
+    return (
+        str(device.definition.index),
+        plain.cut(clean(device.definition.name or plain.DASH), 40),
+        gib(get("used_bytes")),
+        gib(get("free_bytes")),
+        gib(device.definition.total_bytes),
+        number(get("utilization_percent"), " %"),
+        number(get("sm_active_percent"), " %"),
+        number(get("tensor_active_percent"), " %"),
+        number(get("power_watts"), " W"),
+        number(get("temperature_celsius"), " °C"),
+        number(get("sm_clock_mhz"), " MHz"),
+        str(len(device.processes)) if device.processes is not None else plain.DASH,
+    )
+
+
+def _missing(picture: Picture) -> list[str]:
+    """Why there is a dash in the table, unless a problem above says it; one line per reason."""
+    lines: dict[str, list[str]] = {}
+    for device in picture.devices:
+        shown = [(label, device.readings.get(column)) for column, label in _SHOWN.items()]
+        shown.append(("processes", device.reasons.get("processes")))
+        for label, reason in shown:
+            if isinstance(reason, Unknown) and reason.code not in (LOST, TIMEOUT, DRIVER_ERROR):
+                lines.setdefault(clean(reason.text), []).append(f"GPU {device.definition.index} {label}")
+    return [f"{plain.DASH} {', '.join(who)}: {why}" for why, who in lines.items()]

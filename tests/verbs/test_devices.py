@@ -1,0 +1,223 @@
+"""``gpuscope devices`` on a fake driver under the real pynvml: the document, the exit code, the text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpuscope.verbs import devices
+from tests.fakes.nvml import FakeNvml, FakeProcess
+
+
+@pytest.fixture
+def fake():
+    fake = FakeNvml(gpus=2, processes=[FakeProcess(os.getpid(), used=5 << 30, gpu=1)])
+    with fake.install():
+        yield fake
+
+
+def run(capsys, *words):
+    parser = argparse.ArgumentParser()
+    devices.add_arguments(parser)
+    code = devices.run(parser.parse_args(words))
+    return code, capsys.readouterr().out
+
+
+def run_json(capsys, *words):
+    code, out = run(capsys, "--json", *words)
+    document = json.loads(out)
+    assert document["exit_code"] == code
+    check_schema(document)
+    return code, document
+
+
+NUMBER = (int, float)
+KEYS = {
+    "index": int, "uuid": str, "name": str, "memory": dict, "utilization_percent": NUMBER, "power_watts": NUMBER,
+    "temperature_celsius": NUMBER, "sm_active_percent": NUMBER, "tensor_active_percent": NUMBER,
+    "sm_clock_mhz": NUMBER, "memory_clock_mhz": NUMBER, "power_limit_watts": NUMBER, "clock_event_reasons": list,
+    "processes": list,
+}  # fmt: skip
+MEMORY = ("total_bytes", "used_bytes", "driver_reserved_bytes", "free_bytes")
+
+
+def check_schema(document):
+    """Keys and types; a null has a row in ``unknown`` that says why."""
+    assert {"host", "driver_version", "devices", "problems", "unknown"} <= document.keys()
+    assert isinstance(document["host"], str)
+    why = {row["path"]: row for row in document["unknown"]}
+    assert all(row.keys() == {"path", "code", "reason"} and row["reason"] for row in document["unknown"])
+    for row in document["problems"]:
+        assert row.keys() == {"device", "severity", "reason"}
+        assert row["severity"] in ("warning", "problem", "unchecked")
+    for position, device in enumerate(document["devices"]):
+        for key, kind in KEYS.items():
+            if device[key] is None:
+                assert f"devices[{position}].{key}" in why
+            else:
+                assert isinstance(device[key], kind), key
+        for key in MEMORY:
+            if device["memory"][key] is None:
+                assert f"devices[{position}].memory.{key}" in why
+            else:
+                assert isinstance(device["memory"][key], int)
+
+
+def test_two_devices(fake, capsys):
+    code, document = run_json(capsys)
+    assert code == 0
+    assert document["problems"] == []
+    assert document["driver_version"] == "580.159.03"
+    first, second = document["devices"]
+    assert (first["index"], first["uuid"]) == (0, fake.gpus[0].uuid)
+    assert second["memory"] == {
+        "total_bytes": 150_754_820_096,
+        "used_bytes": 20 << 30,
+        "driver_reserved_bytes": 700_000_000,
+        "free_bytes": 150_754_820_096 - (20 << 30) - 700_000_000,
+    }
+    assert second["power_watts"] == pytest.approx(412.345)
+    assert second["clock_event_reasons"] == ["power cap"]
+    (process,) = second["processes"]
+    assert (process["pid"], process["used_bytes"]) == (os.getpid(), 5 << 30)
+    assert "python" in process["command"]
+    assert first["processes"] == []
+    # not supported here is no problem, but it is no zero either
+    assert first["fan_percent"] is None
+
+
+def test_a_lost_device_is_a_problem_and_the_other_is_still_told(fake, capsys):
+    fake.lose(1)
+    code, document = run_json(capsys)
+    assert code == 2
+    (row,) = document["problems"]
+    assert (row["device"], row["severity"]) == (1, "problem")
+    assert "lost" in row["reason"]
+    assert document["devices"][0]["power_watts"] is not None
+    assert document["devices"][1]["power_watts"] is None
+    assert {r["code"] for r in document["unknown"] if r["path"] == "devices[1].power_watts"} == {"lost"}
+    code, out = run(capsys)
+    assert code == 2
+    assert "PROBLEM  GPU 1: " in out
+    assert "lost" in out
+
+
+def test_without_a_driver(fake, capsys):
+    fake.fail("nvmlInitWithFlags", None, "DriverNotLoaded")
+    code, document = run_json(capsys)
+    assert code == 3
+    assert document["devices"] == []
+    assert document["driver_version"] is None
+    assert "modprobe" in document["problems"][0]["reason"]
+    assert {"devices", "driver_version"} <= {row["path"] for row in document["unknown"]}
+    code, out = run(capsys)
+    assert code == 3
+    assert "modprobe" in out
+    assert "gpuscope ps" in out
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetUUID", "nvmlDeviceGetComputeRunningProcesses_v3"]
+)
+def test_a_hung_call_prints_what_came(fake, capsys, call):
+    with fake.hang(call, 1):
+        began = time.monotonic()
+        code, document = run_json(capsys, "--timeout", "1")
+        assert time.monotonic() - began < 3
+    assert code == 3
+    assert document["devices"][0]["power_watts"] == pytest.approx(412.345)
+    assert any(row["device"] == 1 and call in row["reason"] for row in document["problems"])
+    assert any(row["code"] == "timeout" and call in row["reason"] for row in document["unknown"])
+    if "Processes" in call:
+        assert document["devices"][1]["power_watts"] is not None  # what came before the hang
+        assert document["devices"][1]["processes"] is None
+
+
+def test_counters_that_need_two_samples_get_them(fake, capsys):
+    _, document = run_json(capsys)
+    assert document["devices"][0]["sm_active_percent"] == 88.0
+    assert document["devices"][0]["tensor_active_percent"] == 27.0
+
+
+def test_a_limit_too_short_for_the_driver_is_said(fake, capsys):
+    fake.delay = 0.05
+    code, document = run_json(capsys, "--timeout", "0.2")
+    assert code == 3
+    assert any(row["severity"] == "unchecked" for row in document["problems"])
+
+
+def test_opening_that_hangs(fake, capsys):
+    with fake.hang("nvmlInitWithFlags", None):
+        code, document = run_json(capsys, "--timeout", "1")
+        assert code == 3
+        assert "nvmlInitWithFlags has not returned" in document["problems"][0]["reason"]
+
+
+def test_heat_and_memory_errors_are_warnings(fake, capsys):
+    fake.set(0, event_reasons=0x40)
+    fake.set(1, ecc=3)
+    code, document = run_json(capsys)
+    assert code == 1
+    assert [(row["device"], row["severity"]) for row in document["problems"]] == [(0, "warning"), (1, "warning")]
+    assert "thermal" in document["problems"][0]["reason"]
+    assert "3 uncorrected" in document["problems"][1]["reason"]
+
+
+def test_a_sick_device_is_a_problem_one_sick_reading_a_warning(fake, capsys):
+    fake.fail("*", 0, "Unknown")
+    code, document = run_json(capsys)
+    assert code == 2
+    assert {row["severity"] for row in document["problems"] if row["device"] == 0} == {"problem"}
+    fake.heal()
+    fake.fail("nvmlDeviceGetPowerUsage", 0, "Unknown")
+    code, document = run_json(capsys)
+    assert code == 1
+    assert "power_watts" in document["problems"][0]["reason"]
+
+
+def test_text_is_aligned_whatever_a_driver_calls_its_device(fake, capsys):
+    fake.set(0, name="显卡 H200 ✨".encode())
+    fake.set(1, name=b"evil \x1b]52;c;\x07 name")
+    code, out = run(capsys)
+    assert code == 0
+    assert "\x1b" not in out
+    from gpuscope.verbs.plain import cells
+
+    head, *rows = [line for line in out.splitlines() if line.startswith(("GPU", "  0", "  1"))]
+    column = head.index("USED") + len("USED")
+    for row in rows:
+        used = next(i for i in range(len(row)) if cells(row[:i]) == column)
+        assert row[:used].endswith("20.0")
+
+
+def test_a_process_whose_pid_the_driver_cannot_name_is_no_zero(fake, capsys):
+    fake.processes = [FakeProcess(os.getpid(), used=None, gpu=0)]
+    _, document = run_json(capsys)
+    assert document["devices"][0]["processes"][0]["used_bytes"] is None
+    assert any(row["path"] == "devices[0].processes[0].used_bytes" for row in document["unknown"])
+
+
+def test_as_a_command_it_is_bounded_and_loads_nothing_heavy():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "gpuscope", "devices", "--json"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode in (0, 1, 2, 3)
+    check_schema(json.loads(done.stdout))
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time")}
+    assert not {"textual", "torch", "msgspec", "asyncio", "rich", "plotext", "numpy"} & loaded
+
+
+@pytest.mark.parametrize("words", [["--timeout", "0"], ["--timeout", "soon"]])
+def test_usage(words):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "devices", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 64
+    assert "0.1" in done.stderr

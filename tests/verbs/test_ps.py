@@ -1,0 +1,146 @@
+"""``gpuscope ps`` on a fake driver and real probe sockets: the document, the exit code, the text."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+
+import pytest
+
+from gpuscope.agent import host_workers
+from gpuscope.agent.oneshot import collect_once
+from gpuscope.collect import processes
+from gpuscope.verbs import ps
+from gpuscope.wire.frames import Unknown
+from tests.fakes import probe_process
+from tests.fakes.nvml import FakeNvml, FakeProcess
+
+
+@pytest.fixture
+def sockets(tmp_path):
+    return probe_process.make_directory(tmp_path / "sockets")
+
+
+@pytest.fixture
+def fake():
+    fake = FakeNvml(gpus=2, processes=[FakeProcess(os.getpid(), used=5 << 30, gpu=1)])
+    with fake.install():
+        yield fake
+
+
+def run(capsys, sockets, *words):
+    parser = argparse.ArgumentParser()
+    ps.add_arguments(parser)
+    code = ps.run(parser.parse_args(words), functools.partial(collect_once, directories=[str(sockets)]))
+    return code, capsys.readouterr().out
+
+
+def run_json(capsys, sockets, *words):
+    code, out = run(capsys, sockets, "--json", *words)
+    document = json.loads(out)
+    assert document["exit_code"] == code
+    for process in document["processes"]:
+        assert {"pid", "start_time", "user", "command", "devices", "trainer"} <= process.keys()
+        for device in process["devices"]:
+            assert device.keys() == {"uuid", "index", "used_bytes"}
+        if process["trainer"] is not None:
+            wanted = {"rank", "world_size", "job", "step", "step_seconds", "allocated_bytes", "reserved_bytes"}
+            assert wanted <= process["trainer"].keys()
+    assert all(row.keys() == {"path", "code", "reason"} for row in document["unknown"])
+    return code, document
+
+
+def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys):
+    with probe_process.start(sockets) as one, probe_process.start(sockets) as two:
+        fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0))
+        code, document = run_json(capsys, sockets)
+        assert code == 0
+        assert [p["pid"] for p in document["processes"]] == [*sorted((one.pid, two.pid)), os.getpid()]
+        trained = next(p for p in document["processes"] if p["pid"] == one.pid)
+        assert trained["devices"] == [{"uuid": fake.gpus[0].uuid, "index": 0, "used_bytes": 9 << 30}]
+        trainer = trained["trainer"]
+        assert (trainer["job"], trainer["rank"], trainer["world_size"]) == ("job-1", 0, 2)
+        assert trainer["step"] >= 1
+        assert trainer["step_seconds"] == 0.25
+        assert (trainer["allocated_bytes"], trainer["reserved_bytes"]) == (2020, 3030)  # over both devices
+        assert trainer["allocators"][0]["index"] == 0
+        assert trainer["loss"] is None
+        position = document["processes"].index(trained)
+        why = {row["path"]: row["reason"] for row in document["unknown"]}
+        assert why[f"processes[{position}].trainer.loss"] == "no progress bar"
+        other = document["processes"][-1]
+        assert other["trainer"] is None
+        assert other["devices"] == [{"uuid": fake.gpus[1].uuid, "index": 1, "used_bytes": 5 << 30}]
+        code, out = run(capsys, sockets)
+        assert code == 0
+        lines = out.splitlines()
+        job = lines.index("job job-1")
+        assert all("0/2" in line for line in lines[job + 1 : job + 3])
+        assert lines[job + 3] == "no job"
+
+
+def test_a_trainer_without_any_gpu(fake, sockets, capsys):
+    fake.fail("nvmlInitWithFlags", None, "DriverNotLoaded")
+    with probe_process.start(sockets) as trainer:
+        code, document = run_json(capsys, sockets)
+        assert code == 3
+        (process,) = document["processes"]
+        assert (process["pid"], process["devices"]) == (trainer.pid, [])
+        assert process["trainer"]["step"] >= 1
+        assert "modprobe" in document["problems"][0]["reason"]
+        code, out = run(capsys, sockets)
+        assert code == 3
+        assert str(trainer.pid) in out
+        assert "modprobe" in out
+
+
+def test_a_probe_that_says_nothing_does_not_hold_it(fake, sockets, capsys):
+    with probe_process.start(sockets, "mute"):
+        code, document = run_json(capsys, sockets)
+    assert code == 0
+    assert [p["pid"] for p in document["processes"]] == [os.getpid()]
+
+
+def test_in_a_container_owners_are_hidden_never_absent(fake, sockets, capsys, monkeypatch):
+    hidden = Unknown("hidden_by_container", "start it with --pid=host to see them")
+    monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": hidden)
+    with probe_process.start(sockets) as trainer:
+        code, document = run_json(capsys, sockets)
+        assert code == 0
+        by_pid = {p["pid"]: p for p in document["processes"]}
+        assert by_pid[trainer.pid]["trainer"] is not None
+        # a number of the host, which happens to be ours here too: nothing of ours may be told about it
+        assert by_pid[os.getpid()]["command"] is None
+        assert any(row["path"] == "processes" and "--pid=host" in row["reason"] for row in document["unknown"])
+    fake.processes = []
+    _, out = run(capsys, sockets)
+    assert "--pid=host" in out
+    assert "no process" not in out.lower()
+
+
+def test_a_hung_call_leaves_the_rest(fake, sockets, capsys):
+    with probe_process.start(sockets) as trainer, fake.hang("nvmlDeviceGetComputeRunningProcesses_v3", 1):
+        code, document = run_json(capsys, sockets, "--timeout", "1")
+        assert code == 3
+        assert trainer.pid in [p["pid"] for p in document["processes"]]
+        assert any("has not returned" in row["reason"] for row in document["problems"])
+
+
+def test_nothing_here(fake, sockets, capsys):
+    fake.processes = []
+    code, out = run(capsys, sockets)
+    assert code == 0
+    assert "gpuscope run python train.py" in out
+
+
+def test_commands_are_cut_to_the_terminal_and_cleaned(fake, sockets, capsys, monkeypatch):
+    definition = processes.describe(os.getpid())
+    assert definition is not None
+    definition[0].command = "train \x1b[31m" + "训练" * 300
+    monkeypatch.setattr(processes, "describe", lambda pid, redact=True: definition)
+    monkeypatch.setattr(host_workers, "PROCESSES_SECONDS", 1.0)
+    _, out = run(capsys, sockets)
+    assert "\x1b" not in out
+    assert "…" in out
