@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, Type, Union, get_type_hints
+from dataclasses import MISSING, fields
+from typing import Any, Callable, Dict, List, Tuple, Type, get_type_hints
 
 from .frames import (
     DEFINITIONS,
@@ -17,6 +18,7 @@ from .frames import (
     MAX_STRING_CHARS,
     NAMES,
     REQUESTS,
+    Blob,
     Def,
     Frame,
     Request,
@@ -24,7 +26,11 @@ from .frames import (
 
 MAX_ITEMS = 16384
 """Elements of one list or object on the wire: 4096 processes with their uses, with room."""
-_INT_LIMIT = 1 << 63
+MAX_DEPTH = 8
+"""Nesting of a free value (``Result.value``)."""
+MAX_CHUNK_CHARS = 180_000
+"""``Blob.data``, the one long string: 128 KiB as base64."""
+INT_LIMIT = 1 << 63
 _KIND_OF: Dict[Type[Any], str] = {cls: kind for kind, cls in KINDS.items()}
 
 
@@ -36,44 +42,62 @@ class UnknownKind(WireError):
     """A well-formed frame of a kind this version does not know: a newer sender. Readers count and skip it."""
 
 
-# ── encode ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── encode ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode(frame: Frame) -> bytes:
     """One frame as one line, newline included. NaN and infinities become null, lone surrogates U+FFFD.
 
-    Raises :class:`WireError` when the line would be longer than ``MAX_LINE_BYTES``."""
+    Raises :class:`WireError` when the line would be longer than ``MAX_LINE_BYTES`` or a value is not of JSON."""
     body = _plain(frame)
     if not isinstance(frame, Request):
         body = {"k": _KIND_OF[type(frame)], **body}
     try:
-        text = json.dumps(body, separators=(",", ":"), allow_nan=False)
-        if "\\ud" in text:  # rare: an astral character or a lone surrogate, only the latter is changed
+        try:
+            text = json.dumps(body, separators=(",", ":"), allow_nan=False)
+            if "\\ud" in text:  # rare: an astral character or a lone surrogate, only the latter is changed
+                text = json.dumps(_mend(body), separators=(",", ":"), allow_nan=False)
+        except ValueError:
             text = json.dumps(_mend(body), separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        text = json.dumps(_mend(body), separators=(",", ":"), allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise WireError(f"{type(frame).__name__} cannot be written as JSON: {type(error).__name__}") from None
     line = text.encode("ascii") + b"\n"
     if len(line) > MAX_LINE_BYTES:
-        raise WireError("frame of %d bytes is over the limit of %d" % (len(line), MAX_LINE_BYTES))
+        raise WireError(f"frame of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
     return line
 
 
+def _empty_defaults(cls: Type[Any]) -> Dict[str, Any]:
+    """Fields that need not travel when they are empty, as the reader has the same by default; ``proto`` must."""
+    defaults = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(cls)}
+    return {name: default for name, default in defaults.items() if default is None or default in ("", [], {})}
+
+
+_EMPTY_DEFAULTS: Dict[Type[Any], Dict[str, Any]] = {cls: _empty_defaults(cls) for cls in NAMES}
+
+
 def _plain(frame: Any) -> Dict[str, Any]:
-    """Fields in order; None, "" and empty containers are left out: the reader has them as defaults."""
+    """Fields in order; None, "" and empty containers are left out where the reader has them as defaults."""
     out: Dict[str, Any] = {}
+    defaults = _EMPTY_DEFAULTS[type(frame)]
     for name in NAMES[type(frame)]:
         value = getattr(frame, name)
-        if value is None or value == [] or value == {} or value == "":
+        if name in defaults and value == defaults[name]:
             continue
         out[name] = _plain(value) if type(value) in NAMES else value
     return out
+
+
+def mend_surrogates(text: str) -> str:
+    """``text`` with lone surrogates as U+FFFD (pairs become the character they mean): it can be written as UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _mend(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return mend_surrogates(value)
     if isinstance(value, dict):
         return {_mend(str(k)): _mend(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -81,19 +105,31 @@ def _mend(value: Any) -> Any:
     return value
 
 
-# ── decode ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── decode ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+_ALL_DIGITS_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
+_LONG_NUMBER = b"0" * 19
+
+
+def has_long_number(line: bytes) -> bool:
+    """Whether a run of 19 digits is in ``line``: only then can an integer be wider than 64 bits (a float also may)."""
+    return _LONG_NUMBER in line.translate(_ALL_DIGITS_ZERO)
 
 
 def decode(line: bytes) -> Frame:
-    """The frame in ``line`` (with or without its newline). Raises :class:`WireError` and nothing else."""
+    """The frame in ``line`` (with or without its newline). Raises :class:`WireError` and nothing else.
+
+    Strings are cut at ``MAX_STRING_CHARS`` and lone surrogates become U+FFFD; control characters stay as they are:
+    what shows text to people cleans it (``wire/decode.py``)."""
     if len(line) > MAX_LINE_BYTES:
-        raise WireError("line of %d bytes is over the limit of %d" % (len(line), MAX_LINE_BYTES))
+        raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
     try:
-        body = json.loads(line.decode("utf-8"), parse_int=_parse_int, parse_constant=lambda _: None)
+        parse_int = _parse_int if has_long_number(line) else None
+        body = json.loads(line.decode("utf-8"), parse_int=parse_int, parse_constant=_refuse_constant)
     except WireError:
         raise
     except (ValueError, RecursionError, MemoryError) as error:
-        raise WireError("not JSON: %s" % type(error).__name__) from None
+        raise WireError(f"not JSON: {type(error).__name__}") from None
     if not isinstance(body, dict):
         raise WireError("not an object")
     return from_plain(body)
@@ -113,83 +149,164 @@ def from_plain(body: Dict[str, Any]) -> Frame:
     if cls is None:
         raise UnknownKind("unknown kind of frame")
     frame: Frame = _build(cls, body)
-    if isinstance(frame, Def) and sum(getattr(frame, name) is not None for name in DEFINITIONS) != 1:
-        raise WireError("a definition sets exactly one kind of entity")
+    if isinstance(frame, Def):
+        check_definition(frame)
     return frame
 
 
-def _parse_int(digits: str) -> Union[int, None]:
+def check_definition(frame: Def) -> None:
+    """Raises :class:`WireError` unless exactly one kind of entity is set."""
+    if sum(getattr(frame, name) is not None for name in DEFINITIONS) != 1:
+        raise WireError("a definition sets exactly one kind of entity")
+
+
+def _parse_int(digits: str) -> int:
     if len(digits) > 20:
         raise WireError("an integer wider than 64 bits")
-    value = int(digits)
-    if not -_INT_LIMIT <= value < _INT_LIMIT:
+    return _int(int(digits))
+
+
+def _refuse_constant(_: str) -> None:
+    raise WireError("NaN and infinities are not JSON")
+
+
+# A check takes a parsed value and gives it back, possibly normalised, or raises WireError. One is compiled per field.
+
+_Check = Callable[[Any], Any]
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise WireError("not an integer")
+    if not -INT_LIMIT <= value < INT_LIMIT:
         raise WireError("an integer wider than 64 bits")
     return value
 
 
-_hints: Dict[Type[Any], Dict[str, Any]] = {}
+def _float(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise WireError("not a finite number")
+    return float(value)
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise WireError("not a boolean")
+    return value
+
+
+def _str(value: Any) -> str:
+    if type(value) is not str:
+        raise WireError("not a string")
+    value = value[:MAX_STRING_CHARS]
+    return value if value.isascii() else mend_surrogates(value)
+
+
+def _scalar(value: Any) -> Any:
+    kind = type(value)
+    if kind is int:
+        return _int(value)
+    if kind is float:
+        return _float(value)
+    if kind is str:
+        return _str(value)
+    if kind is bool or value is None:
+        return value
+    raise WireError("not a number, string, boolean or null")
+
+
+def _why_cell(value: Any) -> Any:
+    return _str(value) if type(value) is str else _int(value)
+
+
+def _any(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, (dict, list)):
+        if depth > MAX_DEPTH or len(value) > MAX_ITEMS:
+            raise WireError("nested too deeply or too many elements")
+        if isinstance(value, dict):
+            return {_str(k): _any(v, depth + 1) for k, v in value.items()}
+        return [_any(v, depth + 1) for v in value]
+    return _scalar(value)
+
+
+def _chunk(value: Any) -> str:
+    if type(value) is not str or len(value) > MAX_CHUNK_CHARS or not value.isascii():
+        raise WireError(f"not base64 of at most {MAX_CHUNK_CHARS} characters")
+    return value
+
+
+def _list_of(check: _Check) -> _Check:
+    def checked(value: Any) -> List[Any]:
+        if not isinstance(value, list) or len(value) > MAX_ITEMS:
+            raise WireError("not a list, or too many elements")
+        return [check(item) for item in value]
+
+    return checked
+
+
+def _dict_of(check: _Check) -> _Check:
+    def checked(value: Any) -> Dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > MAX_ITEMS:
+            raise WireError("not an object, or too many elements")
+        return {_str(key): check(item) for key, item in value.items()}
+
+    return checked
+
+
+def _optional(check: _Check) -> _Check:
+    return lambda value: None if value is None else check(value)
+
+
+def _object(cls: Type[Any]) -> _Check:
+    def checked(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise WireError("not an object")
+        return _build(cls, value)
+
+    return checked
+
+
+_PLAIN_CHECKS: Dict[Any, _Check] = {int: _int, float: _float, bool: _bool, str: _str, Any: _any}
+
+
+def _check_for(hint: Any) -> _Check:
+    """The check of an annotation. Covers what ``frames`` uses, and only that: anything else fails at the first use."""
+    if hint in _PLAIN_CHECKS:
+        return _PLAIN_CHECKS[hint]
+    if hint in NAMES:
+        return _object(hint)
+    origin, arguments = hint.__origin__, hint.__args__
+    if origin is list:
+        return _list_of(_check_for(arguments[0]))
+    if origin is dict:
+        return _dict_of(_check_for(arguments[1]))
+    if set(arguments) == {int, str}:
+        return _why_cell
+    if len(arguments) == 2 and arguments[1] is type(None):
+        return _optional(_check_for(arguments[0]))
+    return _scalar
+
+
+_checks: Dict[Type[Any], List[Tuple[str, _Check]]] = {}
+
+
+def _checks_of(cls: Type[Any]) -> List[Tuple[str, _Check]]:
+    hints = get_type_hints(cls)
+    return [(n, _chunk if (cls, n) == (Blob, "data") else _check_for(hints[n])) for n in NAMES[cls]]
 
 
 def _build(cls: Type[Any], body: Dict[str, Any]) -> Any:
-    hints = _hints.get(cls)
-    if hints is None:
-        hints = _hints[cls] = get_type_hints(cls)
-    values = {name: _checked(hints[name], body[name], name) for name in NAMES[cls] if name in body}
+    checks = _checks.get(cls)
+    if checks is None:
+        checks = _checks[cls] = _checks_of(cls)
+    values: Dict[str, Any] = {}
+    for name, check in checks:
+        if name in body:
+            try:
+                values[name] = check(body[name])
+            except WireError as error:
+                raise WireError(f"{cls.__name__}.{name}: {error}") from None
     try:
         return cls(**values)
     except TypeError:
-        raise WireError("%s: a required field is missing" % cls.__name__) from None
-
-
-def _checked(hint: Any, value: Any, where: str) -> Any:
-    """``value`` if it fits the annotation, else WireError. Covers the annotations that frames use, and only those."""
-    origin = getattr(hint, "__origin__", None)
-    if hint is Any:
-        return _bounded(value, where)
-    if origin is Union:
-        for option in hint.__args__:
-            try:
-                return _checked(option, value, where)
-            except WireError:
-                continue
-        raise WireError("field %s has a wrong type" % where)
-    if origin in (list, dict):
-        if not isinstance(value, origin) or len(value) > MAX_ITEMS:
-            raise WireError("field %s has a wrong type or too many elements" % where)
-        if origin is list:
-            return [_checked(hint.__args__[0], item, where) for item in value]
-        return {_text(key, where): _checked(hint.__args__[1], item, where) for key, item in value.items()}
-    if hint in NAMES:
-        if not isinstance(value, dict):
-            raise WireError("field %s has a wrong type" % where)
-        return _build(hint, value)
-    if hint is str:
-        return _text(value, where)
-    if hint is float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    elif isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        return value
-    raise WireError("field %s has a wrong type" % where)
-
-
-def _text(value: Any, where: str) -> str:
-    # A blob chunk is the one long string: 128 KiB as base64.
-    if not isinstance(value, str) or len(value) > (180_000 if where == "data" else MAX_STRING_CHARS):
-        raise WireError("field %s is not a string of at most %d characters" % (where, MAX_STRING_CHARS))
-    return value
-
-
-def _bounded(value: Any, where: str, depth: int = 0) -> Any:
-    if depth > 8:
-        raise WireError("field %s is nested too deeply" % where)
-    if isinstance(value, dict):
-        if len(value) > MAX_ITEMS:
-            raise WireError("field %s has too many elements" % where)
-        return {_text(k, where): _bounded(v, where, depth + 1) for k, v in value.items()}
-    if isinstance(value, list):
-        if len(value) > MAX_ITEMS:
-            raise WireError("field %s has too many elements" % where)
-        return [_bounded(v, where, depth + 1) for v in value]
-    return _text(value, where) if isinstance(value, str) else value
-
+        raise WireError(f"{cls.__name__}: a required field is missing") from None

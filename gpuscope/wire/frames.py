@@ -3,9 +3,9 @@
 One frame is one line of JSON (NDJSON). Field names here are the names on the wire; hot frames have short ones. The same
 dataclasses are the schema of the viewer's typed decoder (``wire/decode.py``), so that a field is defined once.
 
-A stream is: ``hello``, then definitions (static facts, once, with a small integer id), then samples whose rows carry only
-numbers, by column; events when something happens; every ``KEY_SECONDS`` a key frame that repeats all definitions so that a
-reader can join there; ``bye``. Protocol 1 only ever grows: readers ignore unknown fields, kinds and columns.
+A stream is: ``hello``, then definitions (static facts, once, with a small integer id), then samples whose rows carry
+only numbers, by column; events when something happens; every ``KEY_SECONDS`` a key frame that repeats all definitions,
+so that a reader can join there; ``bye``. Protocol 1 only ever grows: readers ignore unknown fields, kinds and columns.
 
 This module runs inside trainers and on bare hosts: stdlib only, Python 3.8 syntax.
 """
@@ -25,12 +25,12 @@ MAX_RATE_HZ = 10.0
 Scalar = Union[int, float, str, bool, None]
 Row = List[Scalar]
 
-# ── columns ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-# A row in a sample is [id, value of column 0, value of column 1, …]. `hello.cols` says which columns a sender has, in its
-# order; a reader looks them up by name. Units are in the names: *_bytes, *_seconds, *_percent (0..100), *_watts, *_mhz.
+# ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────
+# A row in a sample is [id, value of column 0, value of column 1, …]. `hello.cols` says which columns a sender has, in
+# its order; a reader looks them up by name. Units are in the names: *_bytes, *_seconds, *_percent (0..100), *_watts …
 
 TABLES = ("h", "g", "p", "u", "t", "a")
-"""h host, g device, p process (host side), u use of a device by a process, t trainer, a allocator (trainer × device)."""
+"""h host, g device, p process (host side), u use of a device by a process, t trainer, a allocator of a trainer."""
 
 HOST_COLUMNS = (
     "cpu_percent",  # of all cores together, 0..100
@@ -109,7 +109,7 @@ COLUMNS: Dict[str, Tuple[str, ...]] = {
 HOST_ID = 0
 """The host's own id: its row in table h, and host-wide reasons such as ``[0, "nvml", "driver_error", …]``."""
 
-# ── reasons for unknowns ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── reasons for unknowns ────────────────────────────────────────────────────────────────────────────────────
 
 NOT_SUPPORTED = "not_supported"
 LOST = "lost"
@@ -134,7 +134,7 @@ class Unknown:
 
 Reading = Union[int, float, str, Unknown]
 
-# ── definitions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── definitions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -169,7 +169,7 @@ class GpuDef:
 @dataclass
 class ProcDef:
     """A process, keyed by (host, pid, start). ``start`` is its kernel start time in clock ticks since boot: a reused
-    pid has another. ``command`` of other users is redacted by the agent to the program's name unless asked otherwise."""
+    pid has another. ``command`` of other users is cut by the agent to the program's name unless asked otherwise."""
 
     pid: int
     start: Optional[int] = None
@@ -219,7 +219,7 @@ class AllocDef:
     gpu: Optional[int] = None
 
 
-# ── frames ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -277,7 +277,8 @@ class Sample:
 
 @dataclass
 class Event:
-    """Something happened to entity ``id``: ``e`` is gone, oom, retry, attach, detach, gap, dropped, problem, skip, note."""
+    """Something happened to entity ``id``: ``e`` is gone, oom, retry, attach, detach, gap, dropped, problem, skip
+    or note."""
 
     id: int
     e: str
@@ -301,7 +302,7 @@ class Bye:
     why: str = ""
 
 
-# ── requests and their answers ─────────────────────────────────────────────────────────────────────────────────────────
+# ── requests and their answers ──────────────────────────────────────────────────────────────────────────────
 
 REQUESTS = (
     "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment", "cancel",

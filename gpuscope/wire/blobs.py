@@ -1,0 +1,205 @@
+"""Large answers (snapshots, traces) as a stream of small compressed chunks: on credit, cancellable, bounded, checked.
+
+A sender may have ``WINDOW_CHUNKS`` chunks under way before it hears anything; a ``credit`` frame allows more. A chunk
+is one line of about 44 KB, which fits an empty pipe (64 KiB): writing it to a drained pipe never blocks, so samples in
+between stay on time. Stdlib only, Python 3.8 syntax: the sending side also runs inside trainers.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import io
+import os
+import tempfile
+import zlib
+from typing import BinaryIO, Optional, Union
+
+from .codec import encode
+from .frames import Blob
+
+CHUNK_BYTES = 32 * 1024
+"""Compressed bytes per chunk, before base64. Receivers take up to 128 KiB."""
+WINDOW_CHUNKS = 8
+MAX_BLOB_BYTES = 4 << 30
+"""Uncompressed: a snapshot of millions of events. Both ends refuse more unless told otherwise."""
+_READ_BYTES = 128 * 1024
+_READS_PER_TURN = 8
+_WRITE_BYTES = 1 << 20
+
+
+class BlobError(Exception):
+    """A blob that cannot be sent or must not be accepted; the text says why, in words for the user."""
+
+
+class BlobSender:
+    """Cuts ``source`` (bytes, or a binary file, read as it is sent and closed at the end) into frames of a request.
+
+    One writer thread drives it; others may only call :meth:`allow` (one at a time) and :meth:`cancel`. ``size`` is the
+    uncompressed size, where known; more than ``max_bytes`` is a :class:`BlobError`."""
+
+    def __init__(
+        self,
+        request_id: int,
+        source: Union[bytes, BinaryIO],
+        size: Optional[int] = None,
+        max_bytes: int = MAX_BLOB_BYTES,
+        chunk_bytes: int = CHUNK_BYTES,
+        level: int = 1,
+    ) -> None:
+        self.id = request_id
+        self.done = False
+        self._allowed = WINDOW_CHUNKS
+        self._source = io.BytesIO(source) if isinstance(source, bytes) else source
+        self._size = len(source) if isinstance(source, bytes) else size
+        self._max_bytes = max_bytes
+        self._chunk_bytes = chunk_bytes
+        self._compressor = zlib.compressobj(level)
+        self._digest = hashlib.sha256()
+        self._pending = bytearray()
+        self._read = 0
+        self._sent = 0
+        self._source_ended = False
+
+    @property
+    def wants_turn(self) -> bool:
+        """Whether :meth:`next_line` may be called now: there is more, and credit for it."""
+        return not self.done and self._sent < self._allowed
+
+    def allow(self, chunks: int) -> None:
+        """Credit: the receiver takes so many chunks more."""
+        self._allowed += max(chunks, 0)
+
+    def next_line(self) -> Optional[bytes]:
+        """The next encoded frame. None when this turn only compressed: call again, other lines may go first.
+
+        Reads and compresses about 1 MiB at most. Raises :class:`BlobError` when the source fails or is too large."""
+        for _ in range(_READS_PER_TURN):
+            if self._source_ended or len(self._pending) >= self._chunk_bytes:
+                break
+            self._compress_some()
+        if not self._source_ended and len(self._pending) < self._chunk_bytes:
+            return None
+        chunk = bytes(self._pending[: self._chunk_bytes])
+        del self._pending[: self._chunk_bytes]
+        self._digest.update(chunk)
+        last = self._source_ended and not self._pending
+        blob = Blob(self.id, self._sent, binascii.b2a_base64(chunk, newline=False).decode("ascii"), last)
+        if self._sent == 0:
+            blob.size = self._size
+        if last:
+            blob.sha256 = self._digest.hexdigest()
+            self.cancel()
+        self._sent += 1
+        return encode(blob)
+
+    def _compress_some(self) -> None:
+        try:
+            data = self._source.read(_READ_BYTES)
+        except (OSError, ValueError) as error:
+            self.cancel()
+            raise BlobError(f"reading what was to be sent failed: {error}") from None
+        self._read += len(data)
+        if self._read > self._max_bytes:
+            self.cancel()
+            raise BlobError(f"it is larger than the {self._max_bytes} bytes allowed")
+        if data:
+            self._pending += self._compressor.compress(data)
+        else:
+            self._pending += self._compressor.flush()
+            self._source_ended = True
+
+    def cancel(self) -> None:
+        """No more frames; the source is closed."""
+        self.done = True
+        try:
+            self._source.close()
+        except OSError:
+            pass
+
+
+class BlobReceiver:
+    """Puts a blob together in a temporary file, checks it, and moves the uncompressed content to ``path``.
+
+    A hostile sender can neither write elsewhere, nor fill memory, nor more than ``max_bytes`` of disk."""
+
+    def __init__(self, request_id: int, path: str, max_bytes: int = MAX_BLOB_BYTES) -> None:
+        self.id = request_id
+        self.path = path
+        self.size: Optional[int] = None
+        """Uncompressed size as announced, where known."""
+        self.written_bytes = 0
+        self.received_bytes = 0
+        self.complete = False
+        self._max_bytes = max_bytes
+        self._next = 0
+        self._digest = hashlib.sha256()
+        self._decompressor = zlib.decompressobj()
+        try:
+            fd, self._temporary = tempfile.mkstemp(prefix=".gpuscope-", dir=os.path.dirname(os.path.abspath(path)))
+        except OSError as error:
+            raise BlobError(f"cannot write {path}: {error.strerror}") from None
+        self._file = os.fdopen(fd, "wb")
+
+    def feed(self, blob: Blob) -> bool:
+        """Takes the next chunk; True when the blob is complete and lies at ``path``.
+
+        Raises :class:`BlobError` for anything that is not as it should be; nothing is left on disk then."""
+        try:
+            self._take(blob)
+        except (BlobError, OSError, ValueError, zlib.error) as error:
+            self.abort()
+            if isinstance(error, BlobError):
+                raise
+            if isinstance(error, OSError):
+                raise BlobError(f"cannot write {self.path}: {error.strerror}") from None
+            raise BlobError("the data arrived damaged: it cannot be decompressed") from None
+        return self.complete
+
+    def _take(self, blob: Blob) -> None:
+        if self.complete or self._file.closed:
+            raise BlobError("more data came after its end")
+        if blob.n != self._next:
+            raise BlobError(f"chunk {self._next} is missing: chunk {blob.n} came instead")
+        self._next += 1
+        if blob.size is not None and blob.n == 0:
+            self.size = blob.size
+            if blob.size > self._max_bytes:
+                raise BlobError(f"it is {blob.size} bytes large, more than the {self._max_bytes} allowed")
+        data = binascii.a2b_base64(blob.data)
+        self.received_bytes += len(data)
+        if self.received_bytes > self._max_bytes + (self._max_bytes >> 8) + 1024:  # zlib may add a little
+            raise BlobError(f"more than the {self._max_bytes} bytes allowed were sent")
+        self._digest.update(data)
+        self._decompress(data)
+        if blob.last:
+            self._finish(blob.sha256)
+
+    def _decompress(self, data: bytes) -> None:
+        while data:
+            part = self._decompressor.decompress(data, _WRITE_BYTES)
+            self.written_bytes += len(part)
+            if self.written_bytes > self._max_bytes:
+                raise BlobError(f"it unpacks to more than the {self._max_bytes} bytes allowed")
+            self._file.write(part)
+            data = self._decompressor.unconsumed_tail
+        if self._decompressor.unused_data:
+            raise BlobError("more data came after its end")
+
+    def _finish(self, sha256: str) -> None:
+        if not self._decompressor.eof:
+            raise BlobError("it ended early")
+        if self._digest.hexdigest() != sha256:
+            raise BlobError("the data arrived damaged: its sha256 differs")
+        self._file.close()
+        os.replace(self._temporary, self.path)
+        self.complete = True
+
+    def abort(self) -> None:
+        """Gives up and removes the temporary file. Does nothing to a complete blob."""
+        if not self.complete:
+            try:
+                self._file.close()
+                os.unlink(self._temporary)
+            except OSError:
+                pass

@@ -1,0 +1,317 @@
+"""Recordings: wire lines in a gzip file that can be sought, cut and damaged without losing what was whole.
+
+The file is a row of gzip members. The first holds the header line; every hello and every key frame begins another,
+which starts with the hello, so that reading can begin there. A line is ``{"@":source,"rx":seconds,"l":{…wire line…}}``;
+about once a second a check line ``{"crc":…}`` covers the member so far and all is flushed: a cut loses a second, and
+after damage nothing is shown that was not verified. The last line of a recording that was closed says so.
+
+Nothing read here is trusted: sizes are bounded, no exception leaves the reader, its ``problem`` says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Union
+
+from . import codec
+from .clean import clean
+from .frames import Hello, Key
+from .recorded_lines import DAMAGED, MAX_UNCHECKED_BYTES, Line, LineBuffer, Stop, until_damage
+from .redact import Redactor
+
+SUFFIX = ".gsr"
+VERSION = 1
+MAX_TOTAL_BYTES = 8 << 30
+"""Uncompressed: days of a large host. A file that unpacks to more is not read further."""
+FLUSH_SECONDS = 1.0
+_READ_BYTES = 64 << 10
+# As zlib writes it with default settings: no name, no time, from Unix. So members can be found without unpacking all.
+_MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
+_GZIP = 31
+_OUT_BYTES = 256 << 10
+_MAX_MEMBERS = 100_000
+_START = re.compile(rb'\{"@":(\d{1,6}),"rx":(\d{1,12}(?:\.\d{1,9})?),"l":\{')
+
+
+class RecordingError(Exception):
+    """A recording that cannot be written; the text is for the user."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why reading stopped. ``code``: unreadable, not_a_recording, newer, cut, damaged, too_large; ``offset`` in the
+    file, bytes."""
+
+    code: str
+    text: str
+    offset: int = 0
+
+
+class Member(NamedTuple):
+    """A place where reading can begin: its offset in the file, and the first line's time and source."""
+
+    offset: int
+    rx: float
+    source: int
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RecordingWriter:
+    """Writes a recording. Refuses to overwrite an existing file unless ``overwrite``.
+
+    With ``redact`` users, hosts, paths, commands and script names are replaced (see ``wire.redact``). Raises
+    :class:`RecordingError` when the file cannot be written."""
+
+    def __init__(
+        self, path: Union[str, Path], redact: bool = False, label: str = "", version: str = "", overwrite: bool = False
+    ) -> None:
+        self.path = Path(path)
+        self.lines = 0
+        self._redactor = Redactor() if redact else None
+        self._sources: Dict[str, int] = {}
+        self._hellos: Dict[int, Hello] = {}
+        self._flushed = time.monotonic()
+        self._unchecked = self._crc = 0
+        try:
+            self._file: IO[bytes] = open(path, "wb" if overwrite else "xb")  # noqa: SIM115
+        except FileExistsError:
+            raise RecordingError(f"{path} exists already. Choose another name, or remove it first.") from None
+        except OSError as error:
+            raise RecordingError(f"cannot write {path}: {error.strerror}") from None
+        self._begin_member()
+        header = {
+            "k": "recording", "v": VERSION, "version": version, "t": time.time(), "redacted": redact,
+            "label": "" if redact else label,
+        }  # fmt: skip
+        self._write(json.dumps(header).encode("ascii"))
+        self._end_member()
+        self._begin_member()
+
+    def write(self, source: str, rx: float, line: bytes) -> None:
+        """Records one wire line that came from ``source`` (a name of any kind; it is not written), ``rx`` seconds after
+        the start.
+
+        A line that is no frame, or of a kind that a redacted recording does not keep, is left out."""
+        number = self._sources.setdefault(source, len(self._sources))
+        line = line.strip()
+        begins = line.startswith((b'{"k":"hello"', b'{"k":"key"'))
+        if begins or self._redactor is not None:
+            try:
+                frame = codec.decode(line)
+            except codec.WireError:
+                return
+            if self._redactor is not None:
+                kept = self._redactor.frame(frame)
+                if kept is None:
+                    return
+                frame, line = kept, codec.encode(kept).rstrip()
+            if isinstance(frame, Hello):
+                self._hellos[number] = frame
+                self._next_member()
+            elif isinstance(frame, Key) and number in self._hellos:
+                self._next_member()
+                hello = replace(self._hellos[number], t=frame.t, m=frame.m)
+                self._wrap(number, rx, codec.encode(hello).rstrip())
+        elif not (line.startswith(b"{") and line.endswith(b"}")) or b"\n" in line:
+            return
+        self._wrap(number, rx, line)
+        self.lines += 1
+        if self._unchecked > MAX_UNCHECKED_BYTES // 4 or time.monotonic() - self._flushed >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Brings what was written so far to disk, verifiable."""
+        if self._unchecked:
+            self._write(b'{"crc":%d}' % self._crc, count=False)
+            self._unchecked = 0
+            self._put(self._member.flush(zlib.Z_SYNC_FLUSH), flush=True)
+        self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Writes the end and closes the file."""
+        if not self._file.closed:
+            try:
+                self._write(b'{"crc":%d,"end":true}' % self._crc, count=False)
+                self._end_member()
+            finally:
+                self._close_file()
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wrap(self, number: int, rx: float, line: bytes) -> None:
+        self._empty = False
+        self._write(b'{"@":%d,"rx":%.3f,"l":%b}' % (number, max(rx, 0.0), line))
+
+    def _write(self, line: bytes, count: bool = True) -> None:
+        line += b"\n"
+        self._crc = zlib.crc32(line, self._crc)
+        self._unchecked += len(line) if count else 0
+        self._put(self._member.compress(line))
+
+    def _begin_member(self) -> None:
+        self._member = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+        self._crc = 0
+        self._unchecked = 0
+        self._empty = True
+
+    def _end_member(self) -> None:
+        self._put(self._member.flush(), flush=True)
+
+    def _next_member(self) -> None:
+        if not self._empty:
+            self._end_member()
+            self._begin_member()
+
+    def _put(self, data: bytes, flush: bool = False) -> None:
+        try:
+            self._file.write(data)
+            if flush:
+                self._file.flush()
+        except OSError as error:
+            raise RecordingError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def _close_file(self) -> None:
+        try:
+            self._file.close()
+        except OSError:
+            pass  # what could not be written was reported already
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RecordingReader:
+    """Reads a recording. Never raises for what is in the file: iteration ends, and ``problem`` says why, unless that
+    was the regular end. ``header`` is empty when the file is no recording that can be read."""
+
+    def __init__(self, path: Union[str, Path], max_total_bytes: int = MAX_TOTAL_BYTES) -> None:
+        self.path = Path(path)
+        self.problem: Optional[Problem] = None
+        self.header: Dict[str, Any] = {}
+        self._max_total_bytes = max_total_bytes
+        try:
+            with open(self.path, "rb") as file:
+                self._read_header(file)
+        except OSError as error:
+            self.problem = Problem("unreadable", f"cannot read {clean(str(path))}: {error.strerror}")
+
+    @property
+    def redacted(self) -> bool:
+        return self.header.get("redacted") is True
+
+    def _read_header(self, file: IO[bytes]) -> None:
+        try:
+            text = zlib.decompressobj(_GZIP).decompress(file.read(_READ_BYTES), _READ_BYTES)
+            line, newline, _ = text.partition(b"\n")
+            header = json.loads(line) if newline else None
+        except (zlib.error, ValueError, RecursionError):
+            header = None
+        if not isinstance(header, dict) or header.get("k") != "recording" or type(header.get("v")) is not int:
+            self.problem = Problem(
+                "not_a_recording", f"{clean(str(self.path))} is not a gpuscope recording, or cut at once"
+            )
+        elif header["v"] > VERSION:
+            by = clean(str(header.get("version", "")), 40) or "unknown version"
+            self.problem = Problem("newer", f"this recording was made by a newer gpuscope ({by}): update to read it")
+        else:
+            self.header = {key: clean(value) if isinstance(value, str) else value for key, value in header.items()}
+
+    def __iter__(self) -> Iterator[Line]:
+        return self.lines()
+
+    def lines(self, offset: int = 0) -> Iterator[Line]:
+        """The lines from a member on (0: all). Verified ones only, but for the last second of a file that was cut."""
+        if not self.header:
+            return
+        self.problem = None
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(offset)
+                yield from self._lines(file)
+        except OSError as error:
+            self.problem = Problem("unreadable", f"cannot read {clean(str(self.path))}: {error.strerror}")
+
+    def _lines(self, file: IO[bytes]) -> Iterator[Line]:
+        member, buffer = zlib.decompressobj(_GZIP), LineBuffer()
+        data, total = b"", 0
+        try:
+            while True:
+                if not data:
+                    data = file.read(_READ_BYTES)
+                    if not data:
+                        break
+                if member.eof:
+                    member, buffer = zlib.decompressobj(_GZIP), LineBuffer()
+                before = member.copy()
+                try:
+                    out = member.decompress(data, _OUT_BYTES)
+                except zlib.error:
+                    yield from buffer.take(until_damage(before, data))
+                    raise Stop("damaged", DAMAGED) from None
+                total += len(out)
+                if total > self._max_total_bytes:
+                    raise Stop("too_large", f"it unpacks to more than {self._max_total_bytes} bytes")
+                yield from buffer.take(out)
+                data = member.unused_data if member.eof else member.unconsumed_tail
+                if member.eof:
+                    yield from buffer.release()
+        except Stop as stop:
+            if stop.code == "too_large":
+                yield from buffer.release()
+            self.problem = Problem(stop.code, f"{stop}. Everything before is shown.", file.tell() - len(data))
+            return
+        yield from buffer.release()
+        if not (member.eof and buffer.ended):
+            text = "the recording is cut, or was never closed. Everything before the cut is shown."
+            self.problem = Problem("cut", text, file.tell())
+
+    def index(self) -> List[Member]:
+        """Places where reading can begin, in the order of the file, found without unpacking it."""
+        members: List[Member] = []
+        if not self.header:
+            return members
+        try:
+            with open(self.path, "rb") as file:
+                for offset in _find(file, _MEMBER):
+                    member = _member_at(file, offset)
+                    if member is not None and len(members) < _MAX_MEMBERS:
+                        members.append(member)
+        except OSError as error:
+            self.problem = Problem("unreadable", f"cannot read {clean(str(self.path))}: {error.strerror}")
+        return members
+
+
+def _find(file: IO[bytes], needle: bytes) -> Iterator[int]:
+    position, tail = 0, b""
+    while True:
+        file.seek(position)
+        data = file.read(1 << 20)
+        if not data:
+            return
+        text, base = tail + data, position - len(tail)
+        at = text.find(needle)
+        while at >= 0:
+            yield base + at
+            at = text.find(needle, at + 1)
+        position += len(data)
+        tail = text[-(len(needle) - 1) :]
+
+
+def _member_at(file: IO[bytes], offset: int) -> Optional[Member]:
+    file.seek(offset)
+    try:
+        match = _START.match(zlib.decompressobj(_GZIP).decompress(file.read(4096), 256))
+    except zlib.error:
+        return None
+    return Member(offset, float(match[2]), int(match[1])) if match else None

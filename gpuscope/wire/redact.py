@@ -1,0 +1,91 @@
+"""Takes names of people, hosts, paths, commands and scripts out of frames; the same name becomes the same pseudonym.
+
+By allow-list: of kinds and fields that are not named here nothing is kept. Stdlib only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, Dict, List, Optional
+
+from .frames import TABLES, Bye, Def, Event, Frame, Hello, Key, ProcDef, Sample, TrainerDef
+
+_PROGRAM = re.compile(r"(python[0-9.]*|pt_main_thread|torchrun|nvidia-[a-z-]+|Xorg|gnome-shell)$")
+_IN_PATH = r"[^\s'\",;:()\[\]<>]"
+_FILES = r"py|ipynb|sh|pt|pth|ckpt|pkl|bin|safetensors|log|out|txt|csv|json|ya?ml|toml"
+_PATH = re.compile(rf"(?<![\w.<])(?:~\w*|\.{{0,2}})/{_IN_PATH}+|{_IN_PATH}+\.(?:{_FILES})\b")
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|[\w.+-]+@[\w.-]+")
+
+
+class Redactor:
+    """Remembers what it replaced, so that a user is the same ``user-1`` everywhere in one recording."""
+
+    def __init__(self) -> None:
+        self._names: Dict[str, Dict[str, str]] = {}
+        self._known: Optional[re.Pattern[str]] = None
+        self._pseudonyms: Dict[str, str] = {}
+
+    def frame(self, frame: Frame) -> Optional[Frame]:
+        """The frame without names; None for kinds that a recording does not need."""
+        if isinstance(frame, Hello):
+            host, boot = self._name("host", frame.host), self._name("boot", frame.boot)
+            return replace(frame, host=host, boot=boot, uid=-1, nonce="")
+        if isinstance(frame, Def):
+            return self._definition(frame)
+        if isinstance(frame, Event):
+            data = {self._text(key): self._cell(value) for key, value in frame.data.items()}
+            return replace(frame, text=self._text(frame.text), data=data)
+        if isinstance(frame, Sample):
+            sample = replace(frame, why=[[*row[:3], *self._row(row[3:])] for row in frame.why])
+            for table in TABLES:
+                setattr(sample, table, [self._row(row) for row in getattr(frame, table)])
+            return sample
+        if isinstance(frame, Bye):
+            return Bye(self._text(frame.why))
+        return frame if isinstance(frame, Key) else None
+
+    def _definition(self, frame: Def) -> Def:
+        if frame.proc is not None:
+            return replace(frame, proc=self._process(frame.proc))
+        if frame.trainer is not None:
+            return replace(frame, trainer=self._trainer(frame.trainer))
+        return frame
+
+    def _process(self, process: ProcDef) -> ProcDef:
+        name = process.name
+        if name is not None and not _PROGRAM.match(name):
+            name = self._name("program", name)
+        command = None if process.command is None else self._name("command", process.command)
+        user = None if process.user is None else self._name("user", process.user)
+        return replace(process, user=user, command=command, name=name)
+
+    def _trainer(self, trainer: TrainerDef) -> TrainerDef:
+        job = None if trainer.job is None else self._name("job", trainer.job)
+        script = None if trainer.script is None else self._name("script", trainer.script)
+        return replace(trainer, job=job, script=script)
+
+    def _name(self, kind: str, original: str) -> str:
+        if not original:
+            return original
+        names = self._names.setdefault(kind, {})
+        if original not in names:
+            names[original] = f"{kind}-{len(names) + 1}"
+            self._pseudonyms.setdefault(original, names[original])
+            self._known = None
+        return names[original]
+
+    def _row(self, row: List[Any]) -> List[Any]:
+        return [self._text(cell) if isinstance(cell, str) else cell for cell in row]
+
+    def _cell(self, value: Any) -> Any:
+        return self._text(value) if isinstance(value, str) else value
+
+    def _text(self, text: str) -> str:
+        """Free text: names seen so far, paths and addresses are replaced."""
+        if self._known is None and self._pseudonyms:
+            longest_first = sorted(self._pseudonyms, key=len, reverse=True)
+            self._known = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, longest_first)) + r")(?!\w)")
+        if self._known is not None:
+            text = self._known.sub(lambda match: self._pseudonyms[match[0]], text)
+        return _ADDRESS.sub("<address>", _PATH.sub("<path>", text))

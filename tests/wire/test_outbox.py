@@ -1,0 +1,257 @@
+"""The agent's outbox: what goes first, what is dropped, and that a large blob leaves the samples on time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpuscope.agent.outbox import MAX_WAITING_BYTES, Outbox
+from gpuscope.wire.blobs import WINDOW_CHUNKS, BlobReceiver, BlobSender
+from gpuscope.wire.codec import encode
+from gpuscope.wire.decode import decode
+from gpuscope.wire.frames import Ack, Blob, Bye, Credit, Error, Frame, Pong, Result, Sample
+from tests.fakes.waiting import until
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Reader:
+    """The other end of the pipe: reads a line when told to."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.buffer = b""
+
+    def next(self, seconds: float = 10.0) -> Frame:
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self.buffer:
+            ready, _, _ = select.select([self.fd], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, "no line came"
+            data = os.read(self.fd, 1 << 16)
+            assert data, "the pipe was closed"
+            self.buffer += data
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return decode(line)
+
+    def nothing(self, seconds: float = 0.1) -> bool:
+        return not self.buffer and not select.select([self.fd], [], [], seconds)[0]
+
+
+@contextlib.contextmanager
+def box(size: int = 65536) -> Iterator[tuple[Outbox, Reader]]:
+    read_fd, write_fd = os.pipe()
+    fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, size)
+    outbox = Outbox(write_fd)
+    try:
+        yield outbox, Reader(read_fd)
+    finally:
+        outbox.close()
+        os.close(read_fd)
+
+
+def start(outbox: Outbox) -> threading.Thread:
+    def run() -> None:
+        with contextlib.suppress(OSError):
+            outbox.run()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def sample(q: int) -> bytes:
+    return encode(Sample(q, q, g=[[1, 0.5]]))
+
+
+def test_control_lines_then_the_sample_then_a_chunk():
+    with box() as (outbox, reader):
+        outbox.add_blob(BlobSender(9, b"x" * 100), encode(Result(9)))
+        outbox.put_sample(sample(1))
+        outbox.put(encode(Ack(1)))
+        outbox.put(encode(Ack(2)))
+        start(outbox)
+        got = [type(reader.next()) for _ in range(5)]
+        assert got == [Ack, Ack, Sample, Blob, Result]
+
+
+def test_the_newest_sample_is_dropped_while_one_waits():
+    with box() as (outbox, reader):
+        assert outbox.put_sample(sample(1)) is True
+        assert outbox.put_sample(sample(2)) is False
+        assert outbox.dropped_samples == 1
+        start(outbox)
+        assert reader.next().q == 1
+        until(lambda: outbox.put_sample(sample(3)), 5)
+        assert reader.next().q == 3
+
+
+def test_chunks_wait_for_credit_and_for_the_pipe_to_drain():
+    with box() as (outbox, reader):
+        outbox.add_blob(BlobSender(9, random.Random(1).randbytes(2_000_000)))
+        start(outbox)
+        until(lambda: select.select([reader.fd], [], [], 0)[0], 5)
+        time.sleep(0.05)
+        first = os.read(reader.fd, 1 << 20)
+        assert first.count(b"\n") == 1, "a second chunk was written before the first was read"
+        for n in range(1, WINDOW_CHUNKS):
+            assert reader.next().n == n
+        assert reader.nothing()
+        outbox.credit(9, 1)
+        outbox.credit(1234, 5)
+        assert reader.next().n == WINDOW_CHUNKS
+        assert reader.nothing()
+
+
+def test_a_cancelled_blob_sends_nothing_more():
+    with box() as (outbox, reader):
+        outbox.add_blob(BlobSender(9, random.Random(1).randbytes(2_000_000)), encode(Result(9)))
+        start(outbox)
+        assert reader.next().n == 0
+        assert outbox.cancel(9) is True
+        assert outbox.cancel(9) is False
+        outbox.put(encode(Pong()))
+        while isinstance(frame := reader.next(), Blob):
+            pass  # what was on its way already
+        assert isinstance(frame, Pong)
+        outbox.credit(9, 10)
+        assert reader.nothing()
+
+
+def test_two_blobs_take_turns():
+    with box() as (outbox, reader):
+        for number in (1, 2):
+            outbox.add_blob(BlobSender(number, random.Random(number).randbytes(150_000)))
+        start(outbox)
+        got = [reader.next().id for _ in range(6)]
+        assert got == [1, 2, 1, 2, 1, 2]
+
+
+def test_a_source_that_fails_becomes_an_error_and_no_result():
+    with box() as (outbox, reader):
+        outbox.add_blob(BlobSender(9, b"x" * 1000, max_bytes=10), encode(Result(9)))
+        start(outbox)
+        error = reader.next()
+        assert isinstance(error, Error)
+        assert (error.id, error.code) == (9, "failed")
+        assert reader.nothing()
+
+
+def test_a_relayed_result_does_not_overtake_its_chunks():
+    with box() as (outbox, reader):
+        for n in range(3):
+            outbox.put(encode(Blob(7, n, "QUJD", last=n == 2)))
+        outbox.put(encode(Result(7)))
+        outbox.put(encode(Pong()))
+        start(outbox)
+        assert [type(reader.next()) for _ in range(5)] == [Pong, Blob, Blob, Blob, Result]
+
+
+def test_a_reader_that_does_not_read_costs_bounded_memory():
+    with box() as (outbox, _):
+        line = encode(Bye("x" * 1_000_000))[:-1] + b"\n"
+        taken = sum(outbox.put(line) for _ in range(20))
+        assert taken == MAX_WAITING_BYTES // len(line)
+
+
+def test_close_writes_what_waits_and_never_hangs():
+    with box() as (outbox, reader):
+        thread = start(outbox)
+        outbox.put(encode(Bye("done")))
+        outbox.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert reader.next() == Bye("done")
+        assert outbox.put(encode(Pong())) is False
+    with box(4096) as (outbox, reader):
+        thread = start(outbox)
+        outbox.put(encode(Bye("x" * 500_000)))
+        until(lambda: select.select([reader.fd], [], [], 0)[0], 5)
+        outbox.close()  # nobody reads
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_a_reader_that_is_gone_is_an_os_error():
+    read_fd, write_fd = os.pipe()
+    outbox = Outbox(write_fd)
+    os.close(read_fd)
+    outbox.put(encode(Pong()))
+    with pytest.raises(OSError):
+        outbox.run()
+    os.close(write_fd)
+
+
+AGENT = """
+import os, sys, threading, time
+from gpuscope.agent.outbox import Outbox
+from gpuscope.wire.blobs import BlobSender
+from gpuscope.wire.codec import decode, encode
+from gpuscope.wire.frames import Credit, Result, Sample
+
+outbox = Outbox(1)
+threading.Thread(target=outbox.run, daemon=True).start()
+outbox.add_blob(BlobSender(1, os.urandom(20_000_000)), encode(Result(1)))
+
+def listen():
+    for line in sys.stdin.buffer:
+        frame = decode(line)
+        if isinstance(frame, Credit):
+            outbox.credit(frame.id, frame.n)
+    os._exit(0)
+
+threading.Thread(target=listen, daemon=True).start()
+began = time.monotonic()
+for q in range(10_000):
+    time.sleep(max(began + q * 0.5 - time.monotonic(), 0))
+    outbox.put_sample(encode(Sample(q, time.monotonic_ns(), g=[[i] + [0.5] * 20 for i in range(64)])))
+"""
+
+
+@pytest.mark.parametrize("bytes_per_second", [None, 10_000_000], ids=["fast reader", "10 MB/s reader"])
+def test_a_20_mb_blob_leaves_2_hz_samples_on_time(tmp_path, bytes_per_second):
+    child = subprocess.Popen([sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    receiver = BlobReceiver(1, str(tmp_path / "blob"))
+    lateness: list[float] = []
+    arrived: list[float] = []
+    finished = None
+    try:
+        for line in child.stdout:
+            now = time.monotonic()
+            frame = decode(line)
+            if isinstance(frame, Sample):
+                lateness.append(now - frame.m / 1e9)  # the same clock on both sides
+                arrived.append(now)
+                if finished is not None:
+                    break
+            elif isinstance(frame, Blob):
+                if not receiver.feed(frame):
+                    child.stdin.write(encode(Credit(1, 1)))
+                    child.stdin.flush()
+                if bytes_per_second:
+                    time.sleep(len(line) / bytes_per_second)
+            elif isinstance(frame, Result):
+                finished = now
+    finally:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
+    assert receiver.complete
+    assert (tmp_path / "blob").stat().st_size == 20_000_000
+    assert len(lateness) >= 2
+    assert max(lateness) < 0.35, lateness
+    assert max(later - earlier for earlier, later in pairwise(arrived)) < 0.5 + 0.35, arrived
