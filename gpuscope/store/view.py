@@ -104,8 +104,8 @@ class JobView:
     """The ranks of one job, or one trainer by itself, or one process without a probe.
 
     ``trainers`` are sorted by rank and empty when nobody of the job has a probe. ``key`` is the job key, else the
-    process key. ``worst`` is the trainer whose last step is oldest against its usual step time, with ``worst_reason`` in
-    words; None when all are alike."""
+    process key. ``worst`` is the trainer whose last step is oldest against its usual step time, with ``worst_reason``
+    in words; None when all are alike."""
 
     key: str
     title: str  # the script or command, short
@@ -178,5 +178,5 @@ class Capabilities:
     actions: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self, action: str) -> str:
-        """"" when the action is possible, else the reason."""
+        """ "" when the action is possible, else the reason."""
         return self.actions.get(action, "this source does not offer it")

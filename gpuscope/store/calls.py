@@ -1,0 +1,126 @@
+"""Requests under way on one connection: deadlines, cancelling, progress, and the blobs that come as an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..wire.blobs import MAX_BLOB_BYTES, BlobError, BlobReceiver
+from ..wire.frames import Ack, Blob, Credit, Error, Frame, Progress, Request, Result, Scalar
+
+GRACE_SECONDS = 1.5
+"""The other end keeps the deadline and says what happened; so much later we stop waiting for that."""
+MAX_CALLS = 64
+
+
+class SourceError(Exception):
+    """A request that failed. ``code`` as in :class:`~gpuscope.wire.frames.Error`; ``reason`` in words for the user."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass
+class _Call:
+    name: str
+    answer: asyncio.Future[Result]
+    on_progress: OnProgress | None
+    blob_to: Path | None
+    max_bytes: int
+    receiver: BlobReceiver | None = None
+
+
+class Calls:
+    """``send`` takes a frame for the other end. Used on one event loop."""
+
+    def __init__(self, send: Callable[[Frame], None]) -> None:
+        self._send = send
+        self._ids = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+
+    async def call(
+        self,
+        name: str,
+        args: Mapping[str, Scalar],
+        deadline: float,
+        on_progress: OnProgress | None = None,
+        blob_to: Path | None = None,
+        max_bytes: int = MAX_BLOB_BYTES,
+    ) -> Result:
+        """Sends a request and waits ``deadline`` seconds for its result; a blob that belongs to it ends up uncompressed
+        in the file ``blob_to``. Raises :class:`SourceError`; cancelled, it cancels the request at the other end too."""
+        if len(self._calls) >= MAX_CALLS:
+            raise SourceError("busy", f"{MAX_CALLS} requests are under way already")
+        number = next(self._ids)
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._calls[number] = _Call(name, answer, on_progress, blob_to, max_bytes)
+        try:
+            self._send(Request(name, number, dict(args), deadline))
+            return await asyncio.wait_for(answer, deadline + GRACE_SECONDS)
+        except (asyncio.TimeoutError, TimeoutError):
+            self._cancel(number)
+            raise SourceError("timeout", f"{name}: no answer within {deadline:g} s") from None
+        except asyncio.CancelledError:
+            self._cancel(number)
+            raise
+        finally:
+            call = self._calls.pop(number)
+            if call.receiver is not None:
+                call.receiver.abort()
+
+    def take(self, frame: Frame) -> bool:
+        """True when the frame is an answer: it was dealt with here, also when nobody waits for it any more."""
+        if not isinstance(frame, (Ack, Progress, Result, Error, Blob)):
+            return False
+        call = self._calls.get(frame.id)
+        if call is None or call.answer.done():
+            return True
+        if isinstance(frame, Progress):
+            self._progress(call, frame)
+        elif isinstance(frame, Blob):
+            self._chunk(frame, call)
+        elif isinstance(frame, Error):
+            call.answer.set_exception(SourceError(frame.code or "failed", frame.reason or f"{call.name} failed"))
+        elif isinstance(frame, Result):
+            if call.blob_to is not None and not (call.receiver and call.receiver.complete):
+                call.answer.set_exception(SourceError("failed", f"{call.name}: its data ended early"))
+            else:
+                call.answer.set_result(frame)
+        return True
+
+    def fail_all(self, code: str, reason: str) -> None:
+        """The connection ended: nobody will answer."""
+        for call in self._calls.values():
+            if not call.answer.done():
+                call.answer.set_exception(SourceError(code, reason))
+
+    def _chunk(self, blob: Blob, call: _Call) -> None:
+        try:
+            if call.receiver is None:
+                if call.blob_to is None:
+                    raise BlobError("it came with data that nobody asked for")
+                call.receiver = BlobReceiver(blob.id, str(call.blob_to), call.max_bytes)
+            if not call.receiver.feed(blob):
+                self._send(Credit(blob.id, 1))
+        except BlobError as error:
+            self._cancel(blob.id)
+            call.answer.set_exception(SourceError("failed", f"{call.name}: {error}"))
+            return
+        if call.receiver.size:
+            fraction = min(call.receiver.written_bytes / call.receiver.size, 1.0)
+            self._progress(call, Progress(blob.id, fraction, "receiving"))
+
+    def _progress(self, call: _Call, progress: Progress) -> None:
+        if call.on_progress is not None:
+            call.on_progress(progress)
+
+    def _cancel(self, number: int) -> None:
+        self._send(Request("cancel", next(self._ids), {"id": number}))

@@ -1,0 +1,127 @@
+"""Groups trainers and processes into jobs, and names the rank that keeps the others waiting.
+
+A job is what shares a job key; without one each trainer is a job, and so is each process that holds device memory
+without a probe in it. A trainer whose steps stop is not dead: only ages are given here, no verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from statistics import median
+
+from .view import JobView, ProcView, TrainerView
+
+MAX_TITLE_CHARS = 60
+_STEPS_LATE = 3.0
+_SECONDS_BEHIND = 2.0
+_PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
+
+
+def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tuple[JobView, ...]:
+    """Jobs that run, those with a probe first; then those whose trainers have all ended, with their last state."""
+    by_id = {process.id: process for process in processes}
+    by_job: dict[str, list[TrainerView]] = {}
+    inside = set()
+    for trainer in trainers:
+        by_job.setdefault(trainer.definition.job or trainer.key, []).append(trainer)
+        inside.add(trainer.process)
+    running: list[JobView] = []
+    ended: list[JobView] = []
+    for key, members in by_job.items():
+        job = _of_trainers(key, members, by_id)
+        (ended if all(t.gone for t in job.trainers) else running).append(job)
+    outside = [_of_process(p) for p in processes if p.gone is None and p.uses and p.id not in inside]
+    return (*running, *outside, *ended)
+
+
+def _of_trainers(key: str, members: list[TrainerView], by_id: dict[int, ProcView]) -> JobView:
+    ranks = _current(members)
+    processes = tuple(by_id[t.process] for t in ranks if t.process is not None and t.process in by_id)
+    script = ranks[0].definition.script
+    title = (
+        _short(script.rsplit("/", 1)[-1])
+        if script
+        else (_title(processes[0]) if processes else f"pid {ranks[0].definition.pid}")
+    )
+    worst, reason = worst_rank(ranks)
+    user = processes[0].definition.user if processes else None
+    return JobView(key, title, user, any(p.definition.mine for p in processes), ranks, processes, worst, reason)
+
+
+def _of_process(process: ProcView) -> JobView:
+    definition = process.definition
+    return JobView(process.key, _title(process), definition.user, definition.mine, (), (process,))
+
+
+def _current(members: list[TrainerView]) -> tuple[TrainerView, ...]:
+    """One trainer per rank, sorted by rank: after an elastic restart only the newest of a rank counts."""
+    best: dict[object, TrainerView] = {}
+    for trainer in members:
+        rank = trainer.definition.rank
+        slot: object = trainer.key if rank is None else rank
+        other = best.get(slot)
+        if other is None or _standing(trainer) > _standing(other):
+            best[slot] = trainer
+    return tuple(sorted(best.values(), key=_rank_order))
+
+
+def _standing(trainer: TrainerView) -> tuple[bool, float, int]:
+    return trainer.gone is None, trainer.gone.monotonic_seconds if trainer.gone else 0.0, trainer.id
+
+
+def _rank_order(trainer: TrainerView) -> tuple[bool, int, int]:
+    rank = trainer.definition.rank
+    return rank is None, rank or 0, trainer.definition.pid
+
+
+def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
+    """The running rank whose last step is oldest against its usual step time, and why in words.
+
+    None unless that is more than three usual steps and two seconds behind the other ranks."""
+    ages = [
+        (trainer, age)
+        for trainer in ranks
+        if trainer.gone is None and (age := trainer.number("step_age_seconds")) is not None
+    ]
+    steps = [s for trainer, _ in ages if (s := trainer.number("step_seconds")) is not None and s > 0]
+    if len(ages) < 2 or not steps:
+        return None, ""
+    usual = median(steps)
+    worst, age = max(ages, key=lambda pair: pair[1] / (pair[0].number("step_seconds") or usual))
+    others = median(other for trainer, other in ages if trainer is not worst)
+    if age <= _STEPS_LATE * usual or age <= others + _SECONDS_BEHIND:
+        return None, ""
+    rank = worst.definition.rank
+    name = f"rank {rank}" if rank is not None else f"pid {worst.definition.pid}"
+    return worst, f"{name}: last step {age:.1f} s ago, the others {others:.1f} s; a step usually takes {usual:.3g} s"
+
+
+def _title(process: ProcView) -> str:
+    definition = process.definition
+    command = definition.command or definition.name
+    return short_command(command) if command else f"pid {definition.pid}"
+
+
+@lru_cache(maxsize=4096)
+def short_command(command: str) -> str:
+    """What people call it: ``train.py`` of ``/opt/bin/python -u train.py --lr 1``, ``a.b`` of ``python -m a.b``."""
+    words = command.split()
+    if not words:
+        return command
+    program = words[0].rsplit("/", 1)[-1]
+    if _PYTHON.match(program):
+        for before, word in pairwise(words):
+            if before == "-m":
+                return _short(word)
+            if before == "-c" or word == "-":
+                break
+            if word.endswith(".py"):
+                return _short(word.rsplit("/", 1)[-1])
+    return _short(program)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TITLE_CHARS else text[: MAX_TITLE_CHARS - 1] + "…"

@@ -1,0 +1,111 @@
+"""Draws the immutable :class:`~gpuscope.store.view.HostView` of a stream, anew only where entities changed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+from statistics import median
+
+from ..wire.frames import Event, Reading, Unknown
+from .jobs import group
+from .records import Record, Registry
+from .stream import Stream
+from .view import AllocView, DeviceView, Gone, HostView, Link, ProcView, TrainerView, UseView
+
+
+class Picture:
+    """How a stream is shown. Label, badge and link are the viewer's own: the stream knows nothing of them."""
+
+    def __init__(self, label: str, badge: str) -> None:
+        self.label = label
+        self.badge = badge
+        self.link = Link("connecting")
+        self._events: tuple[Event, ...] = ()
+
+    def draw(self, stream: Stream) -> HostView:
+        """The host as it is now."""
+        if stream.events_changed:
+            self._events, stream.events_changed = tuple(stream.events), False
+        registry = stream.registry
+        devices, processes, trainers = _draw_entities(registry)
+        host, hello = registry.host, stream.hello
+        nvml = host.readings.get("nvml")
+        return HostView(
+            *_common(host),
+            name=(hello.host if hello else "") or self.label,
+            definition=host.definition,
+            link=self.link,
+            badge=self.badge,
+            rate_hz=_rate(stream),
+            nvml=nvml if isinstance(nvml, Unknown) else None,
+            wall_seconds=stream.wall(stream.last_m) if stream.last_m is not None else None,
+            devices=tuple(sorted(devices, key=lambda device: device.definition.index)),
+            processes=tuple(processes),
+            trainers=tuple(trainers),
+            jobs=group(processes, trainers),
+            events=self._events,
+        )
+
+
+def _draw_entities(registry: Registry) -> tuple[list[DeviceView], list[ProcView], list[TrainerView]]:
+    """Small parts first, then what holds them. A device shows only parts that live; their owners show the ended too."""
+    uses_of, uses_on = defaultdict[int, list[UseView]](list), defaultdict[int, list[UseView]](list)
+    allocs_of, allocs_on = defaultdict[int, list[AllocView]](list), defaultdict[int, list[AllocView]](list)
+    touched: set[int | None] = set()
+    for record in registry.of("use"):
+        owner, device = record.owner, record.target
+        if owner is None or device is None:
+            continue
+        if record.stale:
+            record.view, record.stale = UseView(*_common(record), owner.id, device.id), False
+            touched.update((owner.id, device.id))
+        uses_of[owner.id].append(record.view)
+        if record.gone is None:
+            uses_on[device.id].append(record.view)
+    for record in registry.of("alloc"):
+        owner, device = record.owner, registry.device_of(record)
+        if owner is None:
+            continue
+        if record.stale:
+            gpu = device.id if device is not None else None
+            record.view, record.stale = AllocView(*_common(record), record.definition, gpu), False
+            touched.update((owner.id, gpu))
+        allocs_of[owner.id].append(record.view)
+        if record.gone is None and device is not None:
+            allocs_on[device.id].append(record.view)
+
+    devices, processes, trainers = [], [], []
+    for record in registry.of("gpu"):
+        if record.stale or record.id in touched:
+            parts = tuple(uses_on[record.id]), tuple(allocs_on[record.id])
+            record.view, record.stale = DeviceView(*_common(record), record.definition, *parts), False
+        devices.append(record.view)
+    for record in registry.of("proc"):
+        trainer = registry.find("trainer", record.key)
+        inside = trainer.id if trainer is not None else None
+        if record.stale or record.id in touched or record.view.trainer != inside:
+            uses = tuple(uses_of[record.id])
+            record.view, record.stale = ProcView(*_common(record), record.definition, uses, inside), False
+        processes.append(record.view)
+    for record in registry.of("trainer"):
+        process = registry.process_of(record)
+        around = process.id if process is not None else None
+        if record.stale or record.id in touched or record.view.process != around:
+            allocs = tuple(allocs_of[record.id])
+            record.view, record.stale = TrainerView(*_common(record), record.definition, around, allocs), False
+        trainers.append(record.view)
+    return devices, processes, trainers
+
+
+def _common(record: Record) -> tuple[int, str, Mapping[str, Reading], float | None, Gone | None]:
+    return record.id, record.key, record.readings, record.seconds, record.gone
+
+
+def _rate(stream: Stream) -> float | None:
+    """Samples per second as they come; before there are some, as announced."""
+    times = list(stream.recent)
+    intervals = [later - earlier for earlier, later in pairwise(times) if later > earlier]
+    if len(intervals) >= 2:
+        return round(1 / median(intervals), 2)
+    return (stream.hello.hz if stream.hello else 0.0) or None

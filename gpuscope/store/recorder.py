@@ -1,0 +1,131 @@
+"""Keeps what sources say in a recording, and records one without a screen."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import __version__
+from ..wire.frames import Bye, Def, Event, Frame, Hello, Key, Sample
+from ..wire.recording import FLUSH_SECONDS, RecordingError, RecordingWriter
+from .source import OnLink, Source, Tap
+
+_RECORDED = (Sample, Def, Event, Key, Hello, Bye)
+"""Answers to requests and blobs are between a viewer and an agent: they are not kept."""
+
+
+class Recorder:
+    """A recording that is being made. Needs a running event loop; :meth:`close` ends it.
+
+    ``error`` says why recording stopped early, for instance a full disk. Raises
+    :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists."""
+
+    def __init__(self, path: str | Path, redact: bool = False, label: str = "", overwrite: bool = False) -> None:
+        self.error = ""
+        self._began = time.monotonic()
+        self._writer = RecordingWriter(path, redact, label, __version__, overwrite)
+        self._taps: list[tuple[Source, Tap]] = []
+        self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
+
+    @property
+    def path(self) -> Path:
+        return self._writer.path
+
+    @property
+    def lines(self) -> int:
+        """Wire lines kept so far."""
+        return self._writer.lines
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def attach(self, source: Source) -> None:
+        """Records ``source`` from now on, beginning with what it has said already that matters."""
+
+        def tap(line: bytes, frame: Frame, received_seconds: float) -> None:
+            if isinstance(frame, _RECORDED):
+                self._keep(source.key, received_seconds - self._began, line)
+
+        for line in source.prelude():
+            self._keep(source.key, self.seconds, line)
+        source.taps.append(tap)
+        self._taps.append((source, tap))
+
+    def close(self) -> None:
+        """Stops recording and writes the end of the file."""
+        self._timer.cancel()
+        for source, tap in self._taps:
+            if tap in source.taps:
+                source.taps.remove(tap)
+        self._taps.clear()
+        try:
+            self._writer.close()
+        except RecordingError as error:
+            self.error = self.error or str(error)
+
+    def _keep(self, source: str, rx: float, line: bytes) -> None:
+        if not self.error:
+            try:
+                self._writer.write(source, rx, line)
+            except RecordingError as error:
+                self.error = str(error)
+
+    def _flush(self) -> None:
+        if not self.error:
+            try:
+                self._writer.flush()
+            except RecordingError as error:
+                self.error = str(error)
+        self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was recorded. ``error`` is "" or why it ended early."""
+
+    path: Path
+    lines: int
+    seconds: float
+    size_bytes: int
+    error: str
+
+
+async def record(
+    source: Source,
+    path: str | Path,
+    seconds: float | None = None,
+    redact: bool = False,
+    overwrite: bool = False,
+    on_link: OnLink | None = None,
+) -> Summary:
+    """Records ``source`` for ``seconds``, or until it ends or SIGINT, SIGTERM or SIGHUP comes; the file is whole then.
+
+    Raises :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists."""
+    recorder = Recorder(path, redact, source.label, overwrite)
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    handled = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        try:
+            loop.add_signal_handler(number, stop.set)
+        except (ValueError, RuntimeError, NotImplementedError):
+            continue  # not in the main thread: whoever runs us there ends us by cancelling
+        handled.append(number)
+    recorder.attach(source)
+    running = asyncio.ensure_future(source.run(lambda frame, received: None, on_link or (lambda link: None)))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({running, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+        stopping.cancel()
+        await source.close()
+        running.cancel()
+        await asyncio.wait({running})
+        lasted = recorder.seconds
+        recorder.close()
+    return Summary(recorder.path, recorder.lines, lasted, recorder.path.stat().st_size, recorder.error)

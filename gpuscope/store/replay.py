@@ -1,0 +1,233 @@
+"""A recording stands in for the agent: the same lines through the same decoder, at the times they once came.
+
+A file may hold several sources: each is a :class:`ReplaySource` of its own, and all share one :class:`ReplayClock`, so
+that pause, speed and seek act on all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..wire.clean import clean
+from ..wire.codec import WireError
+from ..wire.decode import decode
+from ..wire.frames import REQUESTS, Result, Scalar
+from ..wire.recorded_lines import Line
+from ..wire.recording import Member, RecordingReader
+from .calls import SourceError
+from .source import OnLink, Sink, Tap
+from .view import Capabilities, Link
+
+BADGE = "REPLAY"
+NOT_LIVE = "this is a recording: nobody is there to do it"
+MIN_SPEED, MAX_SPEED = 0.1, 100.0
+MAX_SOURCES = 64
+_LINES_PER_TURN = 64
+_DURATION_BYTES = 256 << 20  # what is unpacked to find the last time: one member, unless the file was packed anew
+
+
+class ReplayClock:
+    """Where a replay stands, in seconds since the start of the recording. Changes wake those who wait on it."""
+
+    def __init__(self, duration: float) -> None:
+        self.duration = duration
+        self.speed = 1.0
+        self.paused = False
+        self.generation = 0
+        """Grows with every seek."""
+        self._position = 0.0
+        self._since: float | None = None  # None until it is started
+        self._changed = asyncio.Event()
+
+    @property
+    def position(self) -> float:
+        if self.paused or self._since is None:
+            return self._position
+        return min(self._position + (time.monotonic() - self._since) * self.speed, self.duration)
+
+    def start(self) -> None:
+        """Time runs from here on; a second call changes nothing."""
+        self._since = time.monotonic() if self._since is None else self._since
+
+    def pause(self) -> None:
+        self._set(paused=True)
+
+    def resume(self) -> None:
+        self._set(paused=False)
+
+    def set_speed(self, factor: float) -> None:
+        """From ``MIN_SPEED`` to ``MAX_SPEED`` times as fast as it was recorded."""
+        self._set(speed=min(max(factor, MIN_SPEED), MAX_SPEED))
+
+    def seek(self, seconds: float) -> None:
+        """Goes to a moment, also backwards; beyond the ends, to the ends."""
+        self.generation += 1
+        self._set(position=min(max(seconds, 0.0), self.duration))
+
+    def _set(self, position: float | None = None, speed: float | None = None, paused: bool | None = None) -> None:
+        self._position = self.position if position is None else position
+        self._since = None if self._since is None else time.monotonic()
+        self.speed = self.speed if speed is None else speed
+        self.paused = self.paused if paused is None else paused
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait_until(self, seconds: float, generation: int) -> bool:
+        """Waits until the replay reaches ``seconds``. False when it was sought elsewhere meanwhile."""
+        while self.generation == generation and self.position < min(seconds, self.duration):
+            left = None if self.paused else (seconds - self.position) / self.speed
+            await self.wait_for_change(left)
+        return self.generation == generation
+
+    async def wait_for_change(self, timeout: float | None = None) -> None:
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout)
+        except (asyncio.TimeoutError, TimeoutError):
+            pass
+
+
+class ReplaySource:
+    """One source of a recording, by its number in the file. Nothing can be asked of it but to move in time."""
+
+    badge = BADGE
+
+    def __init__(self, path: str | Path, number: int = 0, clock: ReplayClock | None = None) -> None:
+        self.path = Path(path)
+        self.key = f"replay:{self.path.name}:{number}"
+        self.label = clean(self.path.name, 80)
+        self.taps: list[Tap] = []
+        self.number = number
+        self._reader = RecordingReader(path)
+        self._members = self._reader.index()
+        self.clock = clock or ReplayClock(_duration(path, self._members))
+        self.ended = False
+        """Whether the last line was delivered."""
+        self._closing = asyncio.Event()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(dict.fromkeys(REQUESTS, NOT_LIVE))
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the file, "" when nothing was met so far."""
+        return self._reader.problem.text if self._reader.problem else ""
+
+    @property
+    def position_seconds(self) -> float:
+        """Since the start of the recording."""
+        return self.clock.position
+
+    @property
+    def duration_seconds(self) -> float:
+        return self.clock.duration
+
+    @property
+    def paused(self) -> bool:
+        return self.clock.paused
+
+    @property
+    def speed(self) -> float:
+        return self.clock.speed
+
+    def pause(self) -> None:
+        self.clock.pause()
+
+    def resume(self) -> None:
+        self.clock.resume()
+
+    def toggle_pause(self) -> None:
+        if self.paused:
+            self.resume()
+        else:
+            self.pause()
+
+    def set_speed(self, factor: float) -> None:
+        self.clock.set_speed(factor)
+
+    def seek(self, seconds: float) -> None:
+        """Begins anew at the nearest earlier key frame and runs from there to ``seconds`` at once."""
+        self.clock.seek(seconds)
+
+    async def run(self, sink: Sink, on_link: OnLink) -> None:
+        """Plays until :meth:`close`; at the end of the file it waits for a seek."""
+        if not self._reader.header:
+            on_link(Link("ended", self.problem))
+            return
+        self.clock.start()
+        closing = asyncio.create_task(self._closing.wait())
+        playing = asyncio.create_task(self._play_on(sink, on_link))
+        try:
+            await asyncio.wait({closing, playing}, return_when=asyncio.FIRST_COMPLETED)
+            if playing.done():
+                playing.result()
+        finally:
+            closing.cancel()
+            playing.cancel()
+        on_link(Link("ended", "closed"))
+
+    async def _play_on(self, sink: Sink, on_link: OnLink) -> None:
+        while True:
+            generation = self.clock.generation
+            self.ended = False
+            on_link(Link("replay", ""))
+            await self._play(generation, sink)
+            if self.clock.generation == generation:
+                self.ended = True
+                on_link(Link("replay", self.problem or "end of the recording"))
+                while self.clock.generation == generation:
+                    await self.clock.wait_for_change()
+
+    async def _play(self, generation: int, sink: Sink) -> None:
+        start = self._member_before(self.clock.position)
+        for count, line in enumerate(self._reader.lines(start)):
+            if count % _LINES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if line.source != self.number:
+                continue
+            if not await self.clock.wait_until(line.rx, generation):
+                return
+            self._deliver(line, sink)
+
+    def _deliver(self, line: Line, sink: Sink) -> None:
+        try:
+            frame = decode(line.line)
+        except WireError:
+            return
+        now = time.monotonic()
+        sink(frame, now)
+        for tap in self.taps:
+            tap(line.line, frame, now)
+
+    def _member_before(self, position: float) -> int:
+        """Where to begin reading for ``position``: the last place at which this source says all that is needed."""
+        before = [member.offset for member in self._members if member.source == self.number and member.rx <= position]
+        return before[-1] if before else 0
+
+    async def request(self, name: str, args: Mapping[str, Scalar], deadline: float = 10.0) -> Result:
+        raise SourceError("unsupported", f"{name}: {NOT_LIVE}")
+
+    def prelude(self) -> list[bytes]:
+        return []
+
+    async def close(self) -> None:
+        self._closing.set()
+
+
+def open_replay(path: str | Path) -> list[ReplaySource]:
+    """A source for each one in the file, on one clock; a single one, whose ``problem`` says why, for a bad file."""
+    first = ReplaySource(path)
+    numbers = sorted({member.source for member in first._members})
+    if not numbers:
+        return [first]
+    return [ReplaySource(path, number, first.clock) for number in numbers[:MAX_SOURCES]]
+
+
+def _duration(path: str | Path, members: list[Member]) -> float:
+    last = 0.0
+    for line in RecordingReader(path, _DURATION_BYTES).lines(members[-1].offset if members else 0):
+        last = max(last, line.rx)
+    return max(last, members[-1].rx if members else 0.0)

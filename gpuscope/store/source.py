@@ -1,0 +1,300 @@
+"""Sources of frames: what a viewer can watch. Here the contract and the live one, an agent that runs as a child.
+
+The agent may be on this machine or behind ``ssh``, ``srun`` or ``kubectl exec``: any command whose standard streams
+reach one. It is restarted when it ends; a driver call that hangs or crashes takes an agent with it, never the screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from ..wire.blobs import MAX_BLOB_BYTES
+from ..wire.codec import UnknownKind, WireError, encode
+from ..wire.decode import decode
+from ..wire.frames import PROTOCOL, REQUESTS, Bye, Def, Event, Frame, Hello, Key, Ping, Pong, Result, Sample, Scalar
+from .calls import Calls, OnProgress, SourceError
+from .child import Child
+from .view import Capabilities, Link, LinkState
+
+__all__ = ["AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]
+
+Sink = Callable[[Frame, float], None]
+"""Takes a frame and when it came, in seconds of the viewer's monotonic clock."""
+OnLink = Callable[[Link], None]
+Tap = Callable[[bytes, Frame, float], None]
+"""Like a sink, with the raw line: what a recorder needs."""
+
+PING_SECONDS = 5.0
+HELLO_SECONDS = 10.0
+STALE_SECONDS = 3.0
+BACK_OFF_SECONDS = (1.0, 30.0)
+HEALTHY_SECONDS = 60.0
+"""An agent that lived so long starts the next back-off from its beginning."""
+MAX_NOISE_BYTES = 64 << 10
+"""What a login may print before the agent says hello."""
+MAX_BAD_LINES = 100
+MAX_DEFINITIONS = 16384
+FRAMES_PER_SECOND = 1000.0
+"""Sustained; more than this is held back, so that a sender gone mad slows itself, not the screen."""
+_BURST = 20_000.0
+
+
+class Source(Protocol):
+    """What the viewer needs of a source. ``key`` names it in the store; ``badge`` shows where numbers are not live."""
+
+    key: str
+    label: str
+    badge: str
+    taps: list[Tap]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What can be asked of it now, and why not the rest."""
+        ...
+
+    async def run(self, sink: Sink, on_link: OnLink) -> None:
+        """Delivers frames until :meth:`close`, or until there are none any more. Never raises for what a peer does."""
+        ...
+
+    async def request(self, name: str, args: Mapping[str, Scalar], deadline: float = 10.0) -> Result:
+        """Asks for an action. Raises :class:`SourceError`."""
+        ...
+
+    def prelude(self) -> list[bytes]:
+        """Lines that bring a recorder that starts now up to date."""
+        ...
+
+    async def close(self) -> None:
+        """Ends :meth:`run`, within 0.2 s."""
+        ...
+
+
+class AgentSource:
+    """An agent started as ``argv`` (no shell), its frames on standard output, requests on standard input."""
+
+    badge = ""
+
+    def __init__(self, argv: Sequence[str], key: str, label: str, env: Mapping[str, str] | None = None) -> None:
+        self.key = key
+        self.label = label
+        self.taps: list[Tap] = []
+        self.round_trip_seconds: float | None = None
+        self.unknown_frames = 0
+        """Frames of kinds this version does not know: the agent is newer."""
+        self.bad_lines = 0
+        self._argv = list(argv)
+        self._env = env
+        self._closing = asyncio.Event()
+        self._child: Child | None = None
+        self._hello: Hello | None = None
+        self._hz = 0.0
+        self._last_sample: Sample | None = None
+        self._definitions: dict[int, bytes] = {}
+        self._calls = Calls(self._send)
+        self._last_frame: float | None = None
+        self._link = Link("connecting")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        if self._hello is None:
+            return Capabilities(dict.fromkeys(REQUESTS, "not connected"))
+        offered = set(self._hello.requests)
+        return Capabilities({name: "" if name in offered else "this agent does not offer it" for name in REQUESTS})
+
+    # ── lives of the agent ─────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self, sink: Sink, on_link: OnLink) -> None:
+        pause, longest = BACK_OFF_SECONDS
+        self._say(on_link, Link("connecting", f"starting {self.label}"))
+        while not self._closing.is_set():
+            began = time.monotonic()
+            try:
+                reason = await self._live(sink, on_link)
+            except _Hopeless as error:
+                self._say(on_link, Link("ended", str(error), self._age()))
+                return
+            if self._closing.is_set():
+                break
+            if time.monotonic() - began >= HEALTHY_SECONDS:
+                pause = BACK_OFF_SECONDS[0]
+            state: LinkState = "connecting" if self._last_frame is None else "stale"
+            self._say(on_link, Link(state, f"{reason}; trying again in {pause:.0f} s", self._age()))
+            try:
+                await asyncio.wait_for(self._closing.wait(), pause)
+            except (asyncio.TimeoutError, TimeoutError):
+                pause = min(pause * 2, longest)
+        self._say(on_link, Link("ended", "closed", self._age()))
+
+    async def _live(self, sink: Sink, on_link: OnLink) -> str:
+        """One life of the agent; how it ended, in words."""
+        try:
+            child = self._child = await Child.spawn(self._argv, self._env)
+        except (OSError, ValueError) as error:
+            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise _Hopeless(f"cannot start {self._argv[0]}: {text}") from None
+        self.bad_lines = 0
+        reason = "the connection ended"
+        reading = asyncio.create_task(self._read(child, sink, on_link))
+        watching = asyncio.create_task(self._watch(child, on_link))
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait({reading, watching, closing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (reading, watching):
+                if task.done():
+                    reason = task.result()
+                    break
+        finally:
+            for waiting in (reading, watching, closing):
+                waiting.cancel()
+            self._hello = self._child = None
+            self._definitions.clear()
+            try:
+                await child.stop()
+            finally:
+                child.kill()
+            how = ", ".join(part for part in (child.how_it_ended, child.last_words) if part)
+            reason = f"{reason} ({how})" if how else reason
+            self._calls.fail_all("gone", reason)
+        return reason
+
+    async def _read(self, child: Child, sink: Sink, on_link: OnLink) -> str:
+        budget, at, noise = _BURST, time.monotonic(), 0
+        for count in itertools.count(1):
+            try:
+                line = await child.lines.readuntil(b"\n")
+            except asyncio.LimitOverrunError:
+                return "the agent sent a line without end"
+            except asyncio.IncompleteReadError:
+                return "the agent ended"
+            except OSError as error:
+                return f"reading from the agent failed: {error.strerror}"
+            now = time.monotonic()
+            budget, at = min(_BURST, budget + (now - at) * FRAMES_PER_SECOND) - 1, now
+            if budget < 0:
+                await asyncio.sleep(0.05)
+            elif count % 64 == 0:
+                await asyncio.sleep(0)  # lines that lie ready must not keep the screen from its turn
+            try:
+                frame = decode(line)
+            except WireError as error:
+                if self._hello is None:
+                    noise += len(line)
+                    if noise > MAX_NOISE_BYTES:
+                        return "what answers does not speak as an agent"
+                elif isinstance(error, UnknownKind):
+                    self.unknown_frames += 1
+                else:
+                    self.bad_lines += 1
+                    if self.bad_lines > MAX_BAD_LINES:
+                        return "the agent sends damaged frames"
+                continue
+            if self._hello is None and not isinstance(frame, Hello):
+                continue
+            end = self._take(line, frame, now, sink, on_link)
+            if end:
+                return end
+        raise AssertionError("unreachable")
+
+    def _take(self, line: bytes, frame: Frame, now: float, sink: Sink, on_link: OnLink) -> str:
+        """Passes a frame on; how the connection ends with it, "" when it does not."""
+        self._last_frame = now
+        if self._calls.take(frame):
+            return ""
+        if isinstance(frame, Pong):
+            self.round_trip_seconds = max(now - frame.t, 0.0)
+            return ""
+        if isinstance(frame, Hello):
+            low, high = (*frame.proto, 0, 0)[:2]
+            if not low <= PROTOCOL <= high:
+                newer = "gpuscope here is too old: update it" if low > PROTOCOL else "the agent there is too old"
+                raise _Hopeless(f"the agent speaks protocol {low} to {high}, we speak {PROTOCOL}: {newer}")
+            self._hello, self._hz = frame, frame.hz
+            self._definitions.clear()
+        elif isinstance(frame, Def):
+            if len(self._definitions) < MAX_DEFINITIONS or frame.id in self._definitions:
+                self._definitions[frame.id] = line
+        elif isinstance(frame, Event) and frame.e == "gone":
+            self._definitions.pop(frame.id, None)
+        elif isinstance(frame, Sample):
+            self._last_sample = frame
+        if self._link.state != "live":
+            self._say(on_link, Link("live", "", 0.0))
+        sink(frame, now)
+        for tap in self.taps:
+            tap(line, frame, now)
+        return f"the agent ended: {frame.why or 'no reason given'}" if isinstance(frame, Bye) else ""
+
+    async def _watch(self, child: Child, on_link: OnLink) -> str:
+        """Pings, notices silence, and an agent that is over while something it started still holds its pipe."""
+        began = time.monotonic()
+        pinged = -math.inf
+        while True:
+            now = time.monotonic()
+            if now - pinged >= PING_SECONDS:
+                pinged = now
+                self._send(Ping(now))
+            if self._hello is None:
+                if now - began > HELLO_SECONDS:
+                    return f"the agent did not say hello within {HELLO_SECONDS:.0f} s"
+            elif (age := self._age()) is not None and age > max(STALE_SECONDS, 3 / self._hz if self._hz > 0 else 0.0):
+                self._say(on_link, Link("stale", f"nothing came for {age:.0f} s", age))
+            if child.has_exited and now - max(self._last_frame or began, began) > 1.0:
+                return "the agent ended"
+            await asyncio.sleep(0.5)
+
+    def _age(self) -> float | None:
+        return None if self._last_frame is None else time.monotonic() - self._last_frame
+
+    def _say(self, on_link: OnLink, link: Link) -> None:
+        self._link = link
+        on_link(link)
+
+    def _send(self, frame: Frame) -> None:
+        if self._child is not None:
+            self._child.write(encode(frame))
+
+    # ── what a viewer asks ─────────────────────────────────────────────────────────────────────────────────
+
+    async def request(
+        self,
+        name: str,
+        args: Mapping[str, Scalar],
+        deadline: float = 10.0,
+        on_progress: OnProgress | None = None,
+        blob_to: Path | None = None,
+        max_bytes: int = MAX_BLOB_BYTES,
+    ) -> Result:
+        """Asks the agent, or the probe of the trainer whose wire id is ``args["trainer"]``. A blob that belongs to the
+        answer is written to the file ``blob_to``. Raises :class:`SourceError`."""
+        why_not = self.capabilities.why_not(name)
+        if why_not:
+            raise SourceError("gone" if self._hello is None else "unsupported", f"{name}: {why_not}")
+        result = await self._calls.call(name, args, deadline, on_progress, blob_to, max_bytes)
+        if name == "rate" and isinstance(hz := result.value.get("hz"), (int, float)):
+            self._hz = float(hz)
+        return result
+
+    def prelude(self) -> list[bytes]:
+        """Hello, a key frame and all definitions; empty before the hello."""
+        if self._hello is None:
+            return []
+        m = self._last_sample.m if self._last_sample is not None else self._hello.m
+        t = self._hello.t + (m - self._hello.m) / 1e9
+        key = Key(self._last_sample.q if self._last_sample is not None else 0, m, t, len(self._definitions))
+        return [encode(replace(self._hello, t=t, m=m)), encode(key), *self._definitions.values()]
+
+    async def close(self) -> None:
+        self._closing.set()
+        if self._child is not None:
+            await self._child.stop()
+
+
+class _Hopeless(Exception):
+    """Another try would end the same way."""

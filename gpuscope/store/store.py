@@ -1,0 +1,80 @@
+"""The store: what all sources have said, as one immutable :class:`~gpuscope.store.view.View` and as history.
+
+One thread feeds and reads it (the viewer's event loop); the views it hands out may go anywhere.
+"""
+
+from __future__ import annotations
+
+from ..wire.frames import Frame
+from .history import EMPTY
+from .picture import Picture
+from .stream import Stream
+from .view import History, HostView, Link, View
+
+MAX_HISTORY_CELLS = 6_000_000
+"""Numbers of history over all sources, 8 bytes each: beyond it the oldest make place."""
+
+
+class Store:
+    """Sources by key, in the order they were added."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, Stream] = {}
+        self._pictures: dict[str, Picture] = {}
+        self._hosts: dict[str, HostView] = {}
+        self._version = 0
+        self._view = View(0, ())
+
+    def add_source(self, key: str, label: str, badge: str = "") -> None:
+        """Makes a place for a source: its host is in the view at once, "connecting". A known key stays as it is."""
+        if key in self._streams:
+            return
+        self._streams[key] = Stream(key, 0)
+        self._pictures[key] = Picture(label, badge)
+        for stream in self._streams.values():
+            stream.history_cells = MAX_HISTORY_CELLS // len(self._streams)
+        self._changed(key)
+
+    def set_link(self, key: str, link: Link) -> None:
+        """Notes the state of a source."""
+        picture = self._pictures[key]
+        if picture.link != link:
+            picture.link = link
+            self._changed(key)
+
+    def apply(self, key: str, frame: Frame, received_seconds: float) -> None:
+        """Takes in a decoded frame of a source; ``received_seconds`` on the viewer's monotonic clock.
+
+        Raises ``KeyError`` for a source that was not added; whatever the frame says, nothing else."""
+        stream = self._streams[key]
+        stream.apply(frame, received_seconds)
+        if stream.changed:
+            stream.changed = False
+            self._changed(key)
+
+    def received_seconds(self, key: str) -> float | None:
+        """When the last frame of a source came, on the viewer's monotonic clock; None before the first."""
+        return self._streams[key].last_received
+
+    def view(self) -> View:
+        """Everything as it is now. The same object as long as nothing changed."""
+        if self._view.version != self._version:
+            for key, stream in self._streams.items():
+                if key not in self._hosts:
+                    self._hosts[key] = self._pictures[key].draw(stream)
+            self._view = View(self._version, tuple(self._hosts[key] for key in self._streams))
+        return self._view
+
+    def history(self, key: str, entity_id: int, column: str, window_seconds: float | None = None) -> History:
+        """A column of an entity over time, ``entity_id`` as in the view; empty when there is none."""
+        stream = self._streams.get(key)
+        return EMPTY if stream is None else stream.history(entity_id, column, window_seconds)
+
+    def wire_id(self, key: str, entity_id: int) -> int | None:
+        """The id by which the agent of this source knows an entity of the view, for requests; None when it does not."""
+        stream = self._streams.get(key)
+        return None if stream is None else stream.wire_id(entity_id)
+
+    def _changed(self, key: str) -> None:
+        self._hosts.pop(key, None)
+        self._version += 1

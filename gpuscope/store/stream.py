@@ -1,0 +1,247 @@
+"""What one source has said so far: frames go in, records change. Clock, restarts, joins at key frames, ends: all here.
+
+Times are seconds of the host's monotonic clock (``m``), so a stepped wall clock bends nothing; wall times come from the
+pair (t, m) of the last hello or key frame. After a reboot that clock starts at zero: it is shifted then, by what the
+wall clocks say passed, so that the axis still only grows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from types import MappingProxyType
+
+from ..wire.frames import (
+    COLUMNS,
+    HOST_ID,
+    Def,
+    Event,
+    Frame,
+    Hello,
+    Key,
+    Row,
+    Sample,
+    Unknown,
+)
+from .history import EMPTY, Ring
+from .records import Kind, Record, Registry
+from .view import Gone, History
+
+NO_REASON = Unknown("no_reason", "unknown; the sender gave no reason")
+"""For a null without a why row. Local to the viewer, never on the wire."""
+MAX_EVENTS = 256
+CONFIRM_SECONDS = 10.0
+"""So long an entity may take to be named again after an agent was started again."""
+_KIND_OF_TABLE: dict[str, Kind] = {"h": "host", "g": "gpu", "p": "proc", "u": "use", "t": "trainer", "a": "alloc"}
+REWIND_NS = 1_000_000_000
+"""A hello that lies further back than this on the same boot's clock: only a replay can do that."""
+_RECOUNT_CELLS = 250_000
+_Columns = tuple[tuple[str, ...], list[int] | None]
+"""Names of the columns we know, and their positions in a row; None for the positions when they are 1, 2, 3 …"""
+
+
+class Stream:
+    """The state of one source. ``changed`` is set by :meth:`apply` when there is something new to draw."""
+
+    def __init__(self, key: str, history_cells: int) -> None:
+        self.key = key
+        self.history_cells = history_cells
+        self.hello: Hello | None = None
+        self.last_received: float | None = None
+        self.changed = True
+        self.recent: deque[float] = deque(maxlen=9)
+        """Times of the last samples, for the rate."""
+        self.events_changed = True
+        self._offset = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.registry = Registry(self.key)
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.events_changed = True
+        self.last_m: int | None = None
+        self.recent.clear()
+        self._anchor = (0.0, 0)  # wall seconds, monotonic ns, read together
+        self._columns: dict[str, _Columns] = {}
+        self._join: tuple[int, set[int]] | None = None  # definitions announced by a key frame, records named since
+        self._confirm_by: float | None = None
+        self._refused_said = 0
+        self._appended = 0
+
+    # ── time ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def seconds(self, m: int) -> float:
+        """A monotonic time of the host on the axis of the view."""
+        return m / 1e9 + self._offset
+
+    def wall(self, m: int) -> float | None:
+        """The wall clock at ``m``, None before a hello."""
+        return None if self.hello is None else self._anchor[0] + (m - self._anchor[1]) / 1e9
+
+    # ── frames ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, frame: Frame, received_seconds: float) -> None:
+        """Takes in one frame. Frames that carry no state (pong, answers to requests) only say that the source lives."""
+        self.last_received = received_seconds
+        if not isinstance(frame, Def):
+            self._end_join()
+        if isinstance(frame, Sample):
+            self._sample(frame)
+        elif isinstance(frame, Def):
+            self._define(frame)
+        elif isinstance(frame, Event):
+            self._event(frame)
+        elif isinstance(frame, Key):
+            self._key(frame)
+        elif isinstance(frame, Hello):
+            self._hello(frame)
+        else:
+            return
+        self.changed = True
+
+    def _hello(self, hello: Hello) -> None:
+        before, self.hello = self.hello, hello
+        if before is not None and self.last_m is not None:
+            same_boot = hello.boot == before.boot
+            last_wall = self._anchor[0] + (self.last_m - self._anchor[1]) / 1e9
+            if hello.m < self.last_m - REWIND_NS if same_boot else hello.t < last_wall - REWIND_NS / 1e9:
+                self._clear()  # a replay went back in time
+                self._offset = 0.0
+            elif not same_boot:
+                self._restarted(self.last_m, "the host was started again")
+                self._offset = self.seconds(self.last_m) + max(hello.t - last_wall, 0.0) - hello.m / 1e9
+                self.last_m = hello.m
+            elif (hello.pid, hello.nonce) != (before.pid, before.nonce):
+                self._restarted(hello.m)
+        self._anchor = (hello.t, hello.m)
+        self._columns = {table: _known_columns(hello.cols.get(table, []), COLUMNS[table]) for table in COLUMNS}
+
+    def _restarted(self, m: int, ended: str = "") -> None:
+        self.registry.forget_wire_ids()
+        self._confirm_by = self.seconds(m) + CONFIRM_SECONDS
+        if ended:
+            for kind in ("proc", "trainer"):
+                for record in list(self.registry.of(kind)):
+                    self.registry.mark_gone(record, self._gone(m, ended))
+
+    def _define(self, frame: Def) -> None:
+        before = self.registry.by_wire.get(frame.id)
+        record = self.registry.define(frame)
+        if record is not None and before is not None and before is not record and before is not self.registry.host:
+            self.registry.mark_gone(before, self._gone(self.last_m or 0, "its id was given to another"))
+        if self._join is not None and record is not None:
+            self._join[1].add(record.id)
+        if self.registry.refused > self._refused_said == 0:
+            self._refused_said = self.registry.refused
+            text = "too many entities, or ill-defined ones: not all are shown"
+            self._say(Event(HOST_ID, "problem", self.last_m or 0, text))
+
+    def _key(self, key: Key) -> None:
+        self._anchor = (key.t, key.m)
+        self._join = (key.n, set())
+
+    def _end_join(self) -> None:
+        """The definitions of a key frame end here. If all came, what they did not name is no more."""
+        if self._join is not None:
+            announced, named = self._join
+            self._join = None
+            if 0 < announced <= len(named):
+                self._leave_out(named, "the agent no longer reports it")
+
+    def _leave_out(self, named: set[int], reason: str) -> None:
+        gone = self._gone(self.last_m or 0, reason)
+        for record in list(self.registry.by_id.values()):
+            if record.id not in named:
+                self.registry.mark_gone(record, gone)
+        self._confirm_by = None
+
+    def _event(self, event: Event) -> None:
+        record = self.registry.by_wire.get(event.id)
+        self._say(replace(event, id=record.id if record is not None else event.id))
+        if event.e == "gone" and record is not None:
+            self.registry.mark_gone(record, self._gone(event.m, event.text or "ended"))
+
+    def _say(self, event: Event) -> None:
+        self.events.append(event)
+        self.events_changed = True
+
+    def _gone(self, m: int, reason: str) -> Gone:
+        return Gone(self.seconds(m), self.wall(m) or 0.0, reason)
+
+    # ── samples ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _sample(self, sample: Sample) -> None:
+        if self.last_m is not None and sample.m < self.last_m:
+            return  # late: newer readings are shown already
+        self.last_m = sample.m
+        seconds = self.seconds(sample.m)
+        self.recent.append(seconds)
+        by_wire = self.registry.by_wire
+        for cells in sample.why:
+            self._explain(cells)
+        for table, kind in _KIND_OF_TABLE.items():
+            columns = self._columns.get(table)
+            if columns is not None and columns[0]:
+                for row in getattr(sample, table):
+                    record = by_wire.get(row[0]) if row and type(row[0]) is int else None
+                    if record is not None and record.kind == kind and record.gone is None:
+                        self._read(record, columns, row, seconds)
+        if self._appended > _RECOUNT_CELLS:
+            self._bound_history()
+        if self._confirm_by is not None and seconds > self._confirm_by:
+            confirmed = {record.id for record in by_wire.values()}
+            self._leave_out(confirmed, "not seen again since the agent was started anew")
+
+    def _explain(self, cells: list[int | str]) -> None:
+        match cells:
+            case [int(id), str(column), str(code), str(text), *_]:
+                record = self.registry.by_wire.get(id)
+                if record is not None and record.gone is None:
+                    record.explain(column, Unknown(code, text))
+
+    def _read(self, record: Record, known: _Columns, row: Row, seconds: float) -> None:
+        columns, positions = known
+        values = row[1:] if positions is None else [row[i] for i in positions if i < len(row)]
+        readings: dict[str, object] = dict(zip(columns, values, strict=False))
+        why = record.why
+        if None in values:
+            for column, value in readings.items():
+                if value is None:
+                    readings[column] = why.get(column, NO_REASON)
+        for column, reason in why.items():
+            readings.setdefault(column, reason)
+        record.readings = MappingProxyType(readings)  # type: ignore[arg-type]  # no None is left
+        record.seconds = seconds
+        record.stale = True
+        ring = record.ring
+        if ring is None:
+            ring = record.ring = Ring(columns)
+        elif ring.columns is not columns:
+            ring = record.ring = ring.with_columns(columns)
+        ring.append(seconds, values)
+        self._appended += len(row)
+
+    def _bound_history(self) -> None:
+        self._appended = 0
+        rings = [record.ring for record in self.registry.by_id.values() if record.ring is not None]
+        if sum(ring.cells for ring in rings) > self.history_cells:
+            for ring in rings:
+                ring.stop_growing()
+
+    def wire_id(self, entity_id: int) -> int | None:
+        """The id of an entity of the view in the running stream; None when it has none there."""
+        record = self.registry.by_id.get(entity_id)
+        known = record is not None and record.gone is None and self.registry.by_wire.get(record.wire_id) is record
+        return record.wire_id if record is not None and known else None
+
+    def history(self, entity_id: int, column: str, window_seconds: float | None) -> History:
+        """``column`` of the entity with this id of the view; empty when there is none."""
+        record = self.registry.by_id.get(entity_id)
+        return EMPTY if record is None or record.ring is None else record.ring.history(column, window_seconds)
+
+
+def _known_columns(sent: list[str], known: tuple[str, ...]) -> _Columns:
+    positions = {name: i for i, name in reversed(list(enumerate(sent, 1))) if name in known}
+    names = tuple(sorted(positions, key=positions.__getitem__))
+    in_order = [positions[name] for name in names]
+    return names, None if in_order == list(range(1, len(sent) + 1)) else in_order

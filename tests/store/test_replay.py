@@ -1,0 +1,375 @@
+"""Replay and recording: what was seen live is seen again, forwards and backwards in time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuscope.store.recorder import Recorder, record
+from gpuscope.store.replay import ReplaySource, open_replay
+from gpuscope.store.source import AgentSource, SourceError
+from gpuscope.store.store import Store
+from gpuscope.store.view import HostView, Link
+from gpuscope.wire.codec import encode
+from gpuscope.wire.decode import decode
+from gpuscope.wire.frames import Event, Frame, Hello, Key
+from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
+from tests.fakes.waiting import until
+from tests.fakes.wire import SECOND, definitions, hello, sample
+
+ROOT = Path(__file__).parent.parent.parent
+GOLDEN = Path(__file__).parent.parent / "data" / "golden-v1.gsr"
+PATIENCE = 15.0
+
+
+def session(seconds: int, key_every: int = 10) -> list[tuple[float, Frame]]:
+    """Two samples a second; the second trainer ends at 15.25 s."""
+    said: list[tuple[float, Frame]] = [(0.0, hello()), *((0.0, d) for d in definitions())]
+    ended: set[int] = set()
+    for q in range(1, seconds * 2):
+        if q % (key_every * 2) == 0:
+            alive = [d for d in definitions() if d.id not in ended]
+            said.append((q / 2, Key(q, 100 * SECOND + q * SECOND // 2, 1_000_000.0 + q / 2, len(alive))))
+            said.extend((q / 2, d) for d in alive)
+        said.append((q / 2, sample(q)))
+        if q == 30:
+            said.append((15.25, Event(4, "gone", 115 * SECOND, "ended")))
+            ended = {4, 6, 7, 10}
+    return said
+
+
+def written(path: Path, *sessions: list[tuple[float, Frame]]) -> Path:
+    with RecordingWriter(path) as writer:
+        said = sorted(((rx, n, frame) for n, one in enumerate(sessions) for rx, frame in one), key=lambda s: s[0])
+        for rx, number, frame in said:
+            writer.write(f"source {number}", rx, encode(frame))
+    return path
+
+
+class Playing:
+    def __init__(self, source: ReplaySource) -> None:
+        self.source = source
+        self.store = Store()
+        self.store.add_source(source.key, source.label, source.badge)
+        self.links: list[Link] = []
+        self.count = 0
+
+    def take(self, frame: Frame, received: float) -> None:
+        self.store.apply(self.source.key, frame, received)
+        self.count += 1
+
+    @property
+    def host(self) -> HostView:
+        return self.store.view().host
+
+    @property
+    def step(self) -> object:
+        """The step of the first rank: half seconds since the beginning."""
+        trainers = [t for t in self.host.trainers if t.definition.rank == 0]
+        return trainers[0].number("step") if trainers else None
+
+    async def until(self, ask: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not ask():
+            assert time.monotonic() < deadline, (self.links, self.step, self.source.position_seconds)
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def playing(source: ReplaySource) -> AsyncIterator[Playing]:
+    played = Playing(source)
+    task = asyncio.create_task(source.run(played.take, played.links.append))
+    try:
+        yield played
+    finally:
+        await source.close()
+        await asyncio.wait_for(task, PATIENCE)
+
+
+def test_a_recording_plays_to_its_end_at_its_pace(tmp_path):
+    path = written(tmp_path / "a.gsr", session(20))
+
+    async def check() -> None:
+        source = ReplaySource(path)
+        assert (source.badge, source.duration_seconds, source.problem) == ("REPLAY", 19.5, "")
+        source.set_speed(20)
+        began = time.monotonic()
+        async with playing(source) as played:
+            await played.until(lambda: source.ended)
+            assert time.monotonic() - began > 0.9
+            assert played.host.badge == "REPLAY"
+            assert played.step == 39
+            assert source.position_seconds == 19.5
+            assert len(played.store.history(source.key, 1, "used_bytes")) == 39
+            gone = [t for t in played.host.trainers if t.gone]
+            assert [(t.id, t.gone.reason) for t in gone] == [(7, "ended")]
+            assert played.links[-1] == Link("replay", "end of the recording")
+
+    asyncio.run(check())
+
+
+def test_pause_speed_and_seek(tmp_path):
+    path = written(tmp_path / "a.gsr", session(60))
+
+    async def check() -> None:
+        source = ReplaySource(path)
+        source.pause()
+        async with playing(source) as played:
+            await played.until(lambda: played.count >= 12)
+            assert played.step is None
+            await asyncio.sleep(0.1)
+            assert source.position_seconds == 0.0
+            # Forward: only what lies between the key frame before and the place sought is read.
+            source.seek(45.2)
+            await played.until(lambda: played.step == 90)
+            assert len(played.store.history(source.key, 1, "used_bytes")) == 11
+            assert [t.id for t in played.host.trainers if t.gone is None] == [8]
+            # Backward: the trainer that ended later lives again, and the history is that of before.
+            source.seek(12.2)
+            await played.until(lambda: played.step == 24)
+            assert all(t.gone is None for t in played.host.trainers)
+            assert len(played.host.trainers) == 2
+            history = played.store.history(source.key, 1, "used_bytes")
+            assert (history.seconds[0], history.seconds[-1]) == (110.0, 112.0)
+            assert source.position_seconds == 12.2
+            source.set_speed(50)
+            source.toggle_pause()
+            await played.until(lambda: played.step == 60)
+            source.toggle_pause()
+            assert source.paused
+            stopped = source.position_seconds
+            await asyncio.sleep(0.1)
+            assert source.position_seconds == stopped
+            source.seek(1e9)
+            await played.until(lambda: source.ended)
+            assert played.step == 119
+            source.seek(-5)
+            await played.until(lambda: played.step is None and not source.ended)
+            assert source.position_seconds == 0.0
+
+    asyncio.run(check())
+
+
+def test_speed_is_bounded(tmp_path):
+    source = ReplaySource(written(tmp_path / "a.gsr", session(2)))
+    source.set_speed(1e9)
+    assert source.speed == 100.0
+    source.set_speed(0)
+    assert source.speed == 0.1
+
+
+def test_nothing_can_be_asked_of_a_recording(tmp_path):
+    source = ReplaySource(written(tmp_path / "a.gsr", session(2)))
+    assert "recording" in source.capabilities.why_not("snapshot")
+    with pytest.raises(SourceError, match="recording") as refused:
+        asyncio.run(source.request("snapshot", {}))
+    assert refused.value.code == "unsupported"
+
+
+def test_a_file_with_two_sources_has_one_clock(tmp_path):
+    other = [(rx, frame if not isinstance(frame, Hello) else hello(host="node-2")) for rx, frame in session(30)]
+    sources = open_replay(written(tmp_path / "a.gsr", session(30), other))
+    assert [s.number for s in sources] == [0, 1]
+    assert len({s.key for s in sources}) == 2
+
+    async def check() -> None:
+        async with playing(sources[0]) as one, playing(sources[1]) as two:
+            sources[1].pause()
+            assert sources[0].paused
+            sources[0].seek(25.1)
+            for played, name in ((one, "node-1"), (two, "node-2")):
+                await played.until(lambda played=played: played.step == 50)
+                assert played.host.name == name
+
+    asyncio.run(check())
+
+
+def test_a_damaged_recording_plays_up_to_the_damage_and_says_so(tmp_path):
+    path = written(tmp_path / "a.gsr", session(20))
+    path.write_bytes(path.read_bytes()[:-300])
+
+    async def check() -> None:
+        (source,) = open_replay(path)
+        source.set_speed(100)
+        async with playing(source) as played:
+            await played.until(lambda: source.ended)
+            assert "cut" in source.problem
+            assert played.links[-1] == Link("replay", source.problem)
+            assert played.step > 20
+
+    asyncio.run(check())
+
+
+def test_what_is_no_recording_ends_with_the_reason(tmp_path):
+    path = tmp_path / "a\x1b.gsr"
+    path.write_text("no")
+
+    async def check() -> None:
+        (source,) = open_replay(path)
+        links: list[Link] = []
+        await source.run(lambda *_: None, links.append)
+        assert links[-1].state == "ended"
+        assert "not a gpuscope recording" in links[-1].text
+        assert "\x1b" not in links[-1].text + source.label
+        assert source.duration_seconds == 0.0
+
+    asyncio.run(check())
+
+
+# ── recording ───────────────────────────────────────────────────────────────────────────────────────────────
+
+AGENT = f"""
+import os, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from gpuscope.wire.codec import decode, encode
+from gpuscope.wire.frames import *
+def say(*frames):
+    os.write(1, b"".join(encode(frame) for frame in frames))
+cols = {{"g": ["used_bytes"]}}
+say(Hello(host="h", pid=os.getpid(), boot="b", hz=50.0, t=1.0, m=1, cols=cols, requests=["snapshot"]))
+say(Def(1, gpu=GpuDef("GPU-a", 0)))
+for q in range(1, 100000):
+    say(Sample(q, time.monotonic_ns(), g=[[1, q]]), Pong(1.0), Result(1, {{"private": 1}}))
+    time.sleep(0.02)
+"""
+
+
+def read(path: Path) -> HostView:
+    store = Store()
+    store.add_source("k", "label")
+    reader = RecordingReader(path)
+    for line in reader:
+        store.apply("k", decode(line.line), line.rx)
+    assert reader.problem is None
+    return store.view().host
+
+
+def test_record_without_a_screen(tmp_path):
+    path = tmp_path / "a.gsr"
+    source = AgentSource([sys.executable, "-c", AGENT], "k", "secret-label")
+    summary = asyncio.run(record(source, path, seconds=1.5, redact=True))
+    assert summary.error == ""
+    assert summary.lines > 10
+    assert summary.size_bytes == path.stat().st_size
+    host = read(path)
+    assert (host.name, host.devices[0].key) == ("host-1", "GPU-a")
+    assert host.devices[0].number("used_bytes") > 5
+    assert not any(b"private" in line.line or b"pong" in line.line for line in RecordingReader(path))
+    with pytest.raises(RecordingError, match="exists already"):
+        asyncio.run(record(source, path, seconds=1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_recording_that_is_whole(tmp_path, number):
+    path = tmp_path / "a.gsr"
+    code = (
+        "import asyncio, sys\n"
+        "from gpuscope.store.recorder import record\n"
+        "from gpuscope.store.source import AgentSource\n"
+        f"source = AgentSource([sys.executable, '-c', {AGENT!r}], 'k', 'l')\n"
+        f"print(asyncio.run(record(source, {str(path)!r})).lines)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        until(lambda: path.exists() and len(list(RecordingReader(path))) > 10, PATIENCE)
+        child.send_signal(number)
+        out, _ = child.communicate(timeout=PATIENCE)
+    finally:
+        child.kill()
+        child.communicate()
+    assert child.returncode == 0
+    assert int(out) > 10
+    assert read(path).devices[0].number("used_bytes") > 5
+
+
+def test_a_recorder_that_comes_late_begins_with_all_definitions(tmp_path):
+    async def check() -> None:
+        source = AgentSource([sys.executable, "-c", AGENT], "k", "l")
+        count = 0
+
+        def sink(frame: Frame, received: float) -> None:
+            nonlocal count
+            count += 1
+
+        task = asyncio.create_task(source.run(sink, lambda link: None))
+        deadline = time.monotonic() + PATIENCE
+        while count < 10:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        recorder = Recorder(tmp_path / "a.gsr")
+        recorder.attach(source)
+        while recorder.lines < 20:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        recorder.close()
+        assert source.taps == []
+        await source.close()
+        await task
+
+    asyncio.run(check())
+    host = read(tmp_path / "a.gsr")
+    assert host.devices[0].number("used_bytes") > 5
+    first = next(iter(RecordingReader(tmp_path / "a.gsr")))
+    assert first.line.startswith(b'{"k":"hello"')
+
+
+def test_a_full_disk_ends_the_recording_not_the_session(tmp_path, monkeypatch):
+    async def check() -> None:
+        recorder = Recorder(tmp_path / "a.gsr")
+        source = ReplaySource(written(tmp_path / "b.gsr", session(5)))
+        recorder.attach(source)
+
+        def full(*_: object) -> None:
+            raise RecordingError("cannot write: No space left on device")
+
+        monkeypatch.setattr(recorder._writer, "write", full)
+        source.set_speed(100)
+        async with playing(source) as played:
+            await played.until(lambda: source.ended)
+            assert played.step == 9
+        assert "No space left" in recorder.error
+        recorder.close()
+
+    asyncio.run(check())
+
+
+# ── what earlier versions wrote ─────────────────────────────────────────────────────────────────────────────
+
+
+def make_golden(path: Path) -> None:
+    """How the golden recording was made, by ``python -m tests.store.test_replay``. It stays as it is."""
+    with RecordingWriter(path, label="golden", version="0.1.0", overwrite=True) as writer:
+        for rx, frame in session(30):
+            writer.write("agent", rx, encode(frame))
+
+
+def test_the_golden_recording_of_protocol_1_reads_as_ever():
+    reader = RecordingReader(GOLDEN)
+    assert (reader.header["v"], reader.header["version"], reader.header["label"]) == (1, "0.1.0", "golden")
+    assert len(reader.index()) == 3
+    host = read(GOLDEN)
+    assert (host.name, host.definition.cpu_count, host.rate_hz, host.wall_seconds) == ("node-1", 8, 2.0, 1_000_029.5)
+    assert [(d.key, d.definition.name, d.number("used_bytes")) for d in host.devices] == [
+        ("GPU-a", "H200", 159),
+        ("GPU-b", "H200", 259),
+    ]
+    (job,) = host.jobs
+    assert (job.key, job.title, job.user, job.mine) == ("run-1", "train.py", "ann", True)
+    running, ended = job.trainers
+    assert (running.number("step"), running.number("step_seconds"), running.gone) == (59, 0.25, None)
+    assert running.allocators[0].number("reserved_bytes") == 139
+    assert (ended.number("step"), ended.gone.reason, ended.gone.wall_seconds) == (30, "ended", 1_000_015.0)
+
+
+if __name__ == "__main__":
+    make_golden(GOLDEN)
+    print(GOLDEN, os.path.getsize(GOLDEN), "bytes")
