@@ -1,0 +1,69 @@
+"""What ``gpuscope run`` puts in front of PYTHONPATH: a directory with ``sitecustomize.py`` and ``probe.zip``, no more.
+
+Content-addressed under the user's private directory, so that all trainers of one gpuscope share one, and a training
+that runs for weeks keeps the one it was started with when gpuscope is upgraded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from typing import Dict
+
+from ..probe import on_import, rendezvous
+from .bundle import probe_zip_bytes
+
+
+def contents() -> Dict[str, bytes]:
+    """{file name: bytes}. Raises OSError where gpuscope's own files cannot be read."""
+    with open(os.path.abspath(on_import.__file__), "rb") as file:
+        return {"sitecustomize.py": file.read(), "probe.zip": probe_zip_bytes()}
+
+
+def prepare() -> str:
+    """The path of a directory with exactly these contents, made if needed. Appears whole or not at all.
+
+    Raises :class:`rendezvous.Refused` or OSError where none can be made."""
+    files = contents()
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        digest.update(b"%s %d\n" % (name.encode(), len(content)) + content)
+    base = rendezvous.checked_directory()
+    path = os.path.join(base, "hook-" + digest.hexdigest()[:16])
+    if is_intact(path, files):
+        return path
+    fresh = tempfile.mkdtemp(prefix="hook-new-", dir=base)  # 0700
+    try:
+        for name, content in files.items():
+            descriptor = os.open(os.path.join(fresh, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+        if os.path.lexists(path):  # not what it should be: moved aside, for a running trainer may still look there
+            os.rename(path, tempfile.mkdtemp(prefix="hook-old-", dir=base) + "/aside")
+        os.rename(fresh, path)
+    except OSError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if is_intact(path, files):  # somebody else was faster
+            return path
+        raise
+    return path
+
+
+def is_intact(path: str, files: Dict[str, bytes]) -> bool:
+    """Whether it is our own, private, no symlink, and holds exactly these files (and Python's byte code cache)."""
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
+            return False
+        if set(os.listdir(path)) - {"__pycache__"} != set(files):
+            return False
+        for name, content in files.items():
+            descriptor = os.open(os.path.join(path, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                if os.fstat(file.fileno()).st_uid != os.geteuid() or file.read(len(content) + 1) != content:
+                    return False
+    except OSError:
+        return False
+    return True

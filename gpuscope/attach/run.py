@@ -1,0 +1,125 @@
+"""``gpuscope run``: the same command, in the same process, with the probe's hook in front of PYTHONPATH.
+
+It ends in ``execvpe``: pid, exit code, signals, terminal are the trainer's, and nothing of gpuscope stays beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from ..probe.rendezvous import Refused
+from .hook_directory import prepare
+
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]?")
+_WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
+
+
+class Usage(Exception):
+    """The command cannot be run as given. The text says what and why."""
+
+
+def command(words: List[str], env: Mapping[str, str]) -> List[str]:
+    """The argv to execute, its first word the path of a program. ``words`` is what follows ``gpuscope run``.
+
+    ``-- CMD …`` is taken as it is, from PATH; ``-m MODULE …`` and ``SCRIPT …`` get the Python of the user's
+    environment. A first word that is no file but a program (``gpuscope run python train.py``) is a command too. Raises
+    :class:`Usage`."""
+    if not words:
+        raise Usage("what should run? A script, -m MODULE, or -- COMMAND")
+    if words[0] == "--":
+        if len(words) == 1:
+            raise Usage("no command after --")
+        return [_program(words[1], env), *words[2:]]
+    if words[0] == "-m":
+        if len(words) == 1:
+            raise Usage("no module after -m")
+        return [python(env), *words]
+    if words[0].startswith("-"):
+        raise Usage(f"no such option: {words[0]}. Options for python go after --:  gpuscope run -- python {words[0]}")
+    if os.path.exists(words[0]):
+        return [python(env), *words]
+    try:
+        return [_program(words[0], env), *words[1:]]
+    except Usage:
+        raise Usage(f"no such script, and no such program on PATH: {words[0]}") from None
+
+
+def python(env: Mapping[str, str]) -> str:
+    """The Python of $VIRTUAL_ENV, $CONDA_PREFIX, else of PATH: the trainer's, which gpuscope's own need not be."""
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if env.get(variable):
+            candidate = os.path.join(env[variable], "bin", "python")
+            if os.access(candidate, os.X_OK):
+                return candidate
+    for name in ("python3", "python"):
+        found = shutil.which(name, path=env.get("PATH"))
+        if found:
+            return found
+    raise Usage("no python in $VIRTUAL_ENV, $CONDA_PREFIX or PATH. Name it:  gpuscope run -- /path/to/python SCRIPT")
+
+
+def hiding_option(argv: List[str]) -> Optional[str]:
+    """The option of python in ``argv`` that keeps every sitecustomize out, or None: -I, -E (PYTHONPATH), -S (site)."""
+    if not _PYTHON.fullmatch(os.path.basename(argv[0])):
+        return None
+    words = iter(argv[1:])
+    for word in words:
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif word.startswith("--"):
+            continue
+        elif not word.startswith("-") or word == "-":
+            return None
+        else:
+            for letter in word[1:]:
+                if letter in "IES":
+                    return "-" + letter
+                if letter in "mcXW":  # the rest of the word is its value, and m and c end the options
+                    break
+            if re.fullmatch("-[a-zA-Z]*[mc].*", word) and not word.startswith(("-X", "-W")):
+                return None
+    return None
+
+
+def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
+    """``env`` with the hook's directory in front of PYTHONPATH, once."""
+    out = dict(env)
+    rest = [entry for entry in env["PYTHONPATH"].split(os.pathsep) if entry != hook] if env.get("PYTHONPATH") else []
+    out["PYTHONPATH"] = os.pathsep.join([hook, *rest])
+    return out
+
+
+def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str], str]:
+    """(argv, environment, the line for stderr). Raises :class:`Usage`; where no probe can go in, the line says why."""
+    argv = command(words, env)
+    who = f"gpuscope: pid {os.getpid()} ({argv[0]})"
+    outside = "Only seen from outside:  gpuscope ps"
+    if env.get("GPUSCOPE") == "0":
+        return argv, dict(env), f"{who} runs without the probe: GPUSCOPE=0. {outside}"
+    hidden = hiding_option(argv)
+    if hidden:
+        return argv, dict(env), f"{who} runs without the probe: python {hidden} keeps it out. {outside}"
+    try:
+        hook = prepare()
+    except (Refused, OSError) as error:
+        return argv, dict(env), f"{who} runs without the probe: {error}. {outside}"
+    line = f"gpuscope: watching pid {os.getpid()} ({argv[0]}). See it from another terminal:  gpuscope"
+    return argv, environment(env, hook), line
+
+
+def execute(argv: List[str], env: Mapping[str, str], line: str) -> None:
+    """Become the command. Only returns by raising OSError, when the program cannot be executed."""
+    sys.stdout.flush()
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+    os.execvpe(argv[0], argv, dict(env))
+
+
+def _program(name: str, env: Mapping[str, str]) -> str:
+    found = shutil.which(name, path=env.get("PATH"))
+    if not found:
+        raise Usage(f"no such program{'' if os.sep in name else ' on PATH'}: {name}")
+    return found

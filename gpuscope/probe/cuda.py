@@ -1,0 +1,183 @@
+"""What torch's CUDA allocator says, read without creating a context, without synchronising, without resetting a peak.
+
+``torch._C._cuda_memoryStats(ordinal)`` copies counters under the allocator's mutex (8–14 µs on an H200). Another thread
+inside cudaMalloc holds that mutex while we hold the GIL: hence the back-off after a slow read. Only ordinals that have
+a primary context are asked (``_cuda_hasPrimaryContext`` looks at the driver's state and creates none).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, Unknown
+
+SLOW_SECONDS = 1e-3
+COST_SHARE = 200
+"""After a slow read this many times its duration pass before the next: at most 0.5 % of the time is spent in reads."""
+LONGEST_PAUSE_SECONDS = 30.0
+LOOK_AGAIN_SECONDS = 2.0
+"""How often ordinals without a context are looked at again."""
+MAX_ORDINALS = 64
+FIELDS: Dict[str, Tuple[str, ...]] = {
+    "allocated_bytes": ("allocated_bytes", "all", "current"),
+    "reserved_bytes": ("reserved_bytes", "all", "current"),
+    "active_bytes": ("active_bytes", "all", "current"),
+    "inactive_split_bytes": ("inactive_split_bytes", "all", "current"),
+    "requested_bytes": ("requested_bytes", "all", "current"),
+    "peak_allocated_bytes": ("allocated_bytes", "all", "peak"),
+    "peak_reserved_bytes": ("reserved_bytes", "all", "peak"),
+    "alloc_retries": ("num_alloc_retries",),
+    "ooms": ("num_ooms",),
+    "allocation_count": ("allocation", "all", "current"),
+    "segment_count": ("segment", "all", "current"),
+}
+_POOLS = "reserved_bytes_by_private_pools"
+STATISTICS = (*FIELDS, "private_pool_bytes", "statistics_seconds")
+_ASYNC_HAS = frozenset(
+    ("allocated_bytes", "reserved_bytes", "active_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+Value = Union[int, float, Unknown]
+
+
+def initialised() -> bool:
+    """Whether CUDA is initialised in this process, and usable (not in a forked child of such a process)."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        return bool(cuda.is_initialized())
+    except Exception:
+        return False
+
+
+def why_not() -> Unknown:
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return Unknown(NOT_INITIALISED, "torch is not imported in this process yet")
+    if not hasattr(getattr(torch, "_C", None), "_cuda_memoryStats"):
+        return Unknown(NOT_INITIALISED, f"this torch ({getattr(torch, '__version__', '?')}) is built without CUDA")
+    return Unknown(NOT_INITIALISED, "CUDA is not initialised in this process")
+
+
+def backend() -> Optional[str]:
+    """``native``, ``cudaMallocAsync`` or ``pluggable``; None where torch does not tell or has no CUDA."""
+    get = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getAllocatorBackend", None)
+    try:
+        return None if get is None else str(get())
+    except Exception:
+        return None
+
+
+class Allocators:
+    """The allocators of the ordinals that this process uses. All methods are to be called once CUDA is initialised."""
+
+    def __init__(self) -> None:
+        self._count: Optional[int] = None
+        self._used: List[int] = []
+        self._looked = -LOOK_AGAIN_SECONDS
+        self._not_before: Dict[int, float] = {}
+
+    def ordinals(self) -> List[int]:
+        """Ordinals with a context, once seen for good."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_AGAIN_SECONDS:
+            self._looked = now
+            if self._count is None:
+                self._count = _device_count()
+            for ordinal in range(self._count):
+                if ordinal not in self._used and _in_use(ordinal):
+                    self._used.append(ordinal)
+        return self._used
+
+    def read(self, ordinal: int) -> Optional[Dict[str, Value]]:
+        """A value or a reason for each of :data:`STATISTICS`; None while backing off after a slow read."""
+        begin = time.monotonic()
+        if begin < self._not_before.get(ordinal, 0.0):
+            return None
+        torch: Any = sys.modules.get("torch")
+        try:
+            stats = torch._C._cuda_memoryStats(ordinal)
+        except Exception as error:
+            reason = Unknown(DRIVER_ERROR, f"the allocator does not answer: {_brief(error)}")
+            return dict.fromkeys(STATISTICS, reason)
+        seconds = time.monotonic() - begin
+        if seconds > SLOW_SECONDS:
+            self._not_before[ordinal] = begin + min(seconds * COST_SHARE, LONGEST_PAUSE_SECONDS)
+        return {**extract(stats, backend()), "statistics_seconds": seconds}
+
+
+def extract(stats: Any, allocator: Optional[str]) -> Dict[str, Value]:
+    """The fields we send from the nested dictionary, each optional: torch's versions differ."""
+    out: Dict[str, Value] = {}
+    for column, path in FIELDS.items():
+        value = stats
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if allocator == "cudaMallocAsync" and column not in _ASYNC_HAS:
+            out[column] = Unknown(NOT_SUPPORTED, "the cudaMallocAsync allocator keeps no such figure")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            out[column] = value
+        else:
+            out[column] = Unknown(NOT_SUPPORTED, f"this torch has no allocator statistic {'.'.join(path)}")
+    pools = stats.get(_POOLS) if isinstance(stats, dict) else None
+    if isinstance(pools, dict) and allocator != "cudaMallocAsync":
+        out["private_pool_bytes"] = sum(
+            int(pool["all"]["current"])
+            for pool in list(pools.values())[:4096]
+            if isinstance(pool, dict) and "all" in pool
+        )
+    else:
+        out["private_pool_bytes"] = Unknown(NOT_SUPPORTED, "this torch does not count private pools apart")
+    return out
+
+
+def uuid(ordinal: int) -> Union[str, Unknown]:
+    """The card behind torch's ``cuda:N`` as NVML prints it, ``GPU-…`` or ``MIG-…``; an :class:`Unknown` otherwise.
+
+    cudaGetDeviceProperties needs no context. What it gives for a MIG slice depends on the driver, so a slice is named
+    only where CUDA_VISIBLE_DEVICES does."""
+    torch: Any = sys.modules.get("torch")
+    visible = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
+    try:
+        properties = torch.cuda.get_device_properties(ordinal)
+        name = str(getattr(properties, "name", ""))
+        own = getattr(properties, "uuid", None)
+    except Exception as error:
+        return Unknown(DRIVER_ERROR, f"the device does not answer: {_brief(error)}")
+    if " MIG " in name or any(item.startswith("MIG-") for item in visible):
+        if ordinal < len(visible) and visible[ordinal].startswith("MIG-"):
+            return visible[ordinal]
+        return Unknown(NOT_SUPPORTED, "a MIG slice: CUDA does not tell its UUID")
+    found = _UUID.search(str(own).lower()) if own is not None else None
+    if found:
+        return "GPU-" + found.group()
+    if ordinal < len(visible) and re.fullmatch("GPU-" + _UUID.pattern, visible[ordinal]):
+        return visible[ordinal]
+    return Unknown(NOT_SUPPORTED, f"torch {torch.__version__} does not tell the UUID of cuda:{ordinal}")
+
+
+def _brief(error: BaseException) -> str:
+    """The first line of a CUDA error: the rest is advice and a stack."""
+    return str(error).partition("\n")[0][:200]
+
+
+def _device_count() -> int:
+    torch: Any = sys.modules.get("torch")
+    try:
+        return min(int(torch.cuda.device_count()), MAX_ORDINALS)
+    except Exception:
+        return 0
+
+
+def _in_use(ordinal: int) -> bool:
+    core: Any = getattr(sys.modules.get("torch"), "_C", None)
+    try:
+        has_context = getattr(core, "_cuda_hasPrimaryContext", None)
+        if has_context is not None:
+            return bool(has_context(ordinal))
+        return bool(core._cuda_memoryStats(ordinal)["reserved_bytes"]["all"]["allocated"])
+    except Exception:
+        return False

@@ -1,0 +1,112 @@
+"""Calls back once when a module has been imported. Copied as ``sitecustomize.py``, it is what starts the probe.
+
+``gpuscope run`` puts a directory with this file, named ``sitecustomize.py``, and with ``probe.zip`` in front of
+PYTHONPATH. Python then imports it at every start, also in programs that never touch torch: so it loads nothing but what
+the interpreter has loaded already, prints nothing, and whatever goes wrong stays in here (``GPUSCOPE_DEBUG=1`` shows
+it)."""
+
+import os
+import sys
+
+MARK = "_gpuscope_on_import"
+"""Attribute of ``sys`` while a callback is armed by a sitecustomize: two such directories arm once."""
+
+
+def debug(what, error):  # type: (str, BaseException) -> None
+    """One line on stderr where GPUSCOPE_DEBUG asks for it; silence elsewhere."""
+    if os.environ.get("GPUSCOPE_DEBUG") == "1":
+        try:
+            sys.stderr.write(f"gpuscope: {what}: {type(error).__name__}: {error}\n")
+        except Exception:
+            pass
+
+
+class OnImport:
+    """A finder in ``sys.meta_path`` that finds nothing itself: it lets the real finders find ``name``, and calls back
+    after its loader has executed the module. A mere ``find_spec`` (``importlib.util.find_spec("torch")``, which many
+    libraries do) changes nothing. Removes itself once it has called back; :meth:`remove` does so earlier."""
+
+    def __init__(self, name, callback):  # type: (str, object) -> None
+        self.name = name
+        self.callback = callback
+
+    def install(self):  # type: () -> None
+        sys.meta_path.insert(0, self)
+
+    def remove(self):  # type: () -> None
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:
+            pass
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != self.name:
+            return None
+        for finder in list(sys.meta_path):
+            find = None if isinstance(finder, OnImport) else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find else None
+            if spec is not None:
+                try:
+                    self._wrap(spec.loader)  # type: ignore[no-untyped-call]
+                except Exception as error:
+                    debug("cannot watch the import of " + name, error)
+                return spec
+        return None
+
+    def _wrap(self, loader):  # type: ignore[no-untyped-def]
+        original = loader.exec_module
+
+        def exec_module(module):  # type: ignore[no-untyped-def]
+            try:
+                del loader.exec_module  # the instance's own attribute: the class has the real one
+            except AttributeError:
+                pass
+            original(module)
+            self.remove()
+            try:
+                self.callback()  # type: ignore[operator]
+            except Exception as error:
+                debug("not watching", error)
+
+        loader.exec_module = exec_module
+
+
+def _arm():  # type: () -> None
+    """torch is imported: load the probe from the zip beside this file and let it arm its hooks."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    if os.lstat(here).st_uid != os.geteuid():
+        return  # code of another user: not ours to run
+    archive = os.path.join(here, "probe.zip")
+    sys.path.insert(0, archive)
+    try:
+        from _gpuscope_probe.probe import arm  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(archive)
+    arm("run")
+
+
+def _as_sitecustomize():  # type: () -> None
+    """Arm for torch, then step aside: the user's own sitecustomize, further down ``sys.path``, runs as if alone."""
+    try:
+        here = os.path.dirname(os.path.abspath(__file__))
+        sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+        if os.environ.get("GPUSCOPE") != "0" and not hasattr(sys, MARK):
+            setattr(sys, MARK, True)
+            if "torch" in sys.modules:
+                _arm()
+            else:
+                OnImport("torch", _arm).install()
+    except Exception as error:
+        debug("not watching", error)
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        if ours is not None:
+            sys.modules.setdefault("sitecustomize", ours)
+        if getattr(error, "name", None) != "sitecustomize":
+            raise
+
+
+if __name__ == "sitecustomize":
+    _as_sitecustomize()

@@ -1,0 +1,98 @@
+"""Where probes are found: a private directory of the user and one socket per process, named by pid and start time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from typing import Tuple
+
+BASE = "/tmp"
+"""Not $XDG_RUNTIME_DIR: logind deletes that one at the last logout, just when tmux is left alone; cron has none."""
+SUN_PATH_BYTES = 107
+
+
+class Refused(Exception):
+    """The place is not safe to use. The text says why, in words for the user."""
+
+
+def directory() -> str:
+    return os.path.join(BASE, f"gpuscope-{os.geteuid()}")
+
+
+def checked_directory() -> str:
+    """The private directory, made if needed. Raises :class:`Refused` where it is a symlink, someone else's, or open."""
+    path = directory()
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise Refused(f"cannot make {path}: {error.strerror}") from None
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        raise Refused(f"cannot look at {path}: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise Refused(f"{path} is not a directory (a symlink or a file is in its place)")
+    if found.st_uid != os.geteuid():
+        raise Refused(f"{path} belongs to uid {found.st_uid}, not to you")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        raise Refused(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, it must be 0700 (chmod 700 {path})")
+    return path
+
+
+def start_ticks() -> int:
+    """When this process started, in clock ticks since boot (/proc/self/stat, field 22); 0 where /proc is not there."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def bind() -> Tuple[socket.socket, str, Tuple[int, int]]:
+    """A listening socket at this process's place, the path, and (device, inode) to recognise it by.
+
+    Bound beside and renamed into place: nobody ever sees it not listening. What stood there is replaced: pid and start
+    time are ours, so it is from before an ``exec`` or a detach. Raises :class:`Refused`."""
+    path = os.path.join(checked_directory(), f"{os.getpid()}-{start_ticks()}.sock")
+    beside = path[: -len(".sock")] + ".new"
+    if len(os.fsencode(path)) > SUN_PATH_BYTES:
+        raise Refused(f"{path} is too long for a socket")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            os.unlink(beside)
+        except FileNotFoundError:
+            pass
+        listener.bind(beside)
+        os.chmod(beside, 0o600)
+        listener.listen(16)
+        listener.setblocking(False)
+        found = os.lstat(beside)
+        os.rename(beside, path)
+    except OSError as error:
+        listener.close()
+        raise Refused(f"cannot listen at {path}: {error.strerror or error}") from None
+    return listener, path, (found.st_dev, found.st_ino)
+
+
+def is_ours(path: str, identity: Tuple[int, int]) -> bool:
+    """Whether the socket at ``path`` is still the one that :func:`bind` put there."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == identity
+
+
+def peer_allowed(peer: socket.socket) -> bool:
+    """Own uid or root, as the kernel tells it (SO_PEERCRED)."""
+    try:
+        size = struct.calcsize("3i")
+        _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    except (OSError, struct.error):
+        return False
+    return uid in (0, os.geteuid())

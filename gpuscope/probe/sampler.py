@@ -1,0 +1,215 @@
+"""Turns what the probe knows into frames: definitions, one sample per tick, and the reasons for what is missing."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from .. import __version__
+from ..wire.frames import (
+    ALLOCATOR_COLUMNS,
+    NOT_INITIALISED,
+    NOT_SUPPORTED,
+    TRAINER_COLUMNS,
+    AllocDef,
+    Def,
+    Hello,
+    Row,
+    Sample,
+    Unknown,
+)
+from . import cuda, identity, progress
+from .ledger import CPU, Ledger
+from .rendezvous import start_ticks
+from .steps import Steps
+
+TRAINER_ID = 1
+REQUESTS = ("rate", "environment", "detach", "cancel")
+REDEFINE_SECONDS = 2.0
+CPU_FLOOR_BYTES = 1 << 20
+"""Below this a CUDA trainer's CPU bytes (step counters of optimizers) are not worth a row of their own."""
+Reasons = Dict[Tuple[int, str], Tuple[str, str]]
+_NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet (one inside torch.compile cannot be seen)")
+_NO_CYCLE = Unknown(NOT_INITIALISED, "needs two optimizer steps")
+_NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
+_NO_SCALER = Unknown(NOT_INITIALISED, "no GradScaler of torch has stepped")
+_ON_DEVICE = Unknown(
+    NOT_SUPPORTED, "a fused optimizer decides on the device whether to skip; to read that would synchronise"
+)
+_COUNTING = Unknown(NOT_INITIALISED, "being counted, a slice after each optimizer step")
+_NO_COST = Unknown(NOT_INITIALISED, "not measured yet")
+
+
+class Sampler:
+    """One stream of ids for all clients. :meth:`tick` is to be called from the probe's thread only."""
+
+    def __init__(self, origin: str, steps: Steps, ledger: Ledger) -> None:
+        self.definitions: Dict[int, Def] = {}
+        self.ledger = ledger
+        self._origin = origin
+        self._steps = steps
+        self._start = start_ticks()
+        self._allocators = cuda.Allocators()
+        self._rows_of: Dict[int, int] = {}  # ordinal: id
+        self._reasons: Reasons = {}
+        self._fixed: Reasons = {}  # of definitions: they hold in every sample
+        self._redefined = -REDEFINE_SECONDS
+        self._cpu_mark: Optional[Tuple[float, float]] = None
+        self._cpu_percent: Optional[float] = None
+        self._q = 0
+
+    def hello(self, hz: float) -> Hello:
+        return Hello(
+            role="probe",
+            version=__version__,
+            host=os.uname().nodename,
+            boot=_boot_id(),
+            py=".".join(map(str, sys.version_info[:3])),
+            pid=os.getpid(),
+            uid=os.geteuid(),
+            t=time.time(),
+            m=time.monotonic_ns(),
+            hz=hz,
+            cols={"t": list(TRAINER_COLUMNS), "a": list(ALLOCATOR_COLUMNS)},
+            requests=list(REQUESTS),
+        )
+
+    def tick(self) -> Tuple[Sample, Reasons]:
+        """The sample of now, without ``why``, and all reasons that hold. Definitions are up to date afterwards."""
+        initialised = cuda.initialised()
+        self._define(initialised)
+        self._reasons = dict(self._fixed)
+        self._q += 1
+        sample = Sample(q=self._q, m=time.monotonic_ns())
+        sample.t.append(self._row(TRAINER_ID, TRAINER_COLUMNS, self._trainer()))
+        for ordinal, entity in self._rows_of.items():
+            values = self._allocator(ordinal, initialised)
+            if values is not None:
+                sample.a.append(self._row(entity, ALLOCATOR_COLUMNS, values))
+        return sample, self._reasons
+
+    def _define(self, initialised: bool) -> None:
+        now = time.monotonic()
+        if now - self._redefined >= REDEFINE_SECONDS or TRAINER_ID not in self.definitions:
+            self._redefined = now
+            trainer = identity.describe(self._start, self._origin)
+            trainer.cuda = initialised
+            trainer.backend = cuda.backend() if initialised else None
+            known = self.definitions.get(TRAINER_ID)
+            if known is None or known.trainer != trainer:
+                self.definitions[TRAINER_ID] = Def(TRAINER_ID, trainer=trainer)
+        if initialised:
+            for ordinal in self._allocators.ordinals():
+                self._define_allocator(ordinal)
+        counted = (self.ledger.bytes or {}).get(CPU)
+        if (not initialised and self._steps.last is not None) or (
+            counted is not None
+            and (counted.parameters or counted.gradients or counted.optimizer_state > CPU_FLOOR_BYTES)
+        ):
+            self._define_allocator(CPU)
+
+    def _define_allocator(self, ordinal: int) -> None:
+        if ordinal in self._rows_of:
+            return
+        entity = TRAINER_ID + 1 + len(self._rows_of)
+        card = cuda.uuid(ordinal) if ordinal != CPU else None
+        if isinstance(card, Unknown):
+            self._fixed[entity, "uuid"] = (card.code, card.text)
+        self._rows_of[ordinal] = entity
+        name = card if isinstance(card, str) else None
+        self.definitions[entity] = Def(entity, alloc=AllocDef(TRAINER_ID, ordinal, uuid=name))
+
+    def _trainer(self) -> Dict[str, Any]:
+        steps = self._steps
+        now = time.perf_counter()
+        values: Dict[str, Any] = dict(progress.read())
+        values["step"] = steps.total if steps.last is not None else _NO_STEP
+        values["step_age_seconds"] = max(0.0, now - steps.last) if steps.last is not None else _NO_STEP
+        durations = sorted(steps.durations)
+        missing = _NO_STEP if steps.last is None else _NO_CYCLE
+        values["step_seconds"] = quantile(durations, 0.5) if durations else missing
+        values["step_seconds_p95"] = quantile(durations, 0.95) if durations else missing
+        values["loader_wait_seconds"] = _mean(list(steps.waits)) if steps.loader_seen else _NO_LOADER
+        if steps.scaled_on_device:
+            values["skipped_steps"] = _ON_DEVICE
+        else:
+            values["skipped_steps"] = steps.skipped if steps.scaler_seen else _NO_SCALER
+        values["probe_step_seconds"] = _mean(list(steps.costs))
+        values["probe_cpu_percent"] = self._own_cpu(now)
+        return values
+
+    def _allocator(self, ordinal: int, initialised: bool) -> Optional[Dict[str, Any]]:
+        """None: no new reading this tick."""
+        values: Dict[str, Any]
+        if ordinal == CPU:
+            reason = (
+                cuda.why_not() if not initialised else Unknown(NOT_SUPPORTED, "torch keeps no statistics of CPU memory")
+            )
+            values = dict.fromkeys(cuda.STATISTICS, reason)
+        elif not initialised:
+            values = dict.fromkeys(cuda.STATISTICS, cuda.why_not())
+        else:
+            statistics = self._allocators.read(ordinal)
+            if statistics is None:
+                return None
+            values = dict(statistics)
+        everything = self.ledger.bytes
+        if everything is None:
+            counted: Tuple[Any, ...] = (_COUNTING if self._steps.last is not None else _NO_STEP,) * 3
+        else:
+            counted = everything.get(ordinal, (0, 0, 0))
+        values["parameter_bytes"], values["gradient_bytes"], values["optimizer_state_bytes"] = counted
+        return values
+
+    def _own_cpu(self, now: float) -> Union[float, Unknown]:
+        """Of this thread, in percent of a core, over the last five seconds or more."""
+        used = time.thread_time()
+        if self._cpu_mark is None:
+            self._cpu_mark = (now, used)
+        elif now - self._cpu_mark[0] >= (5.0 if self._cpu_percent is not None else 1.0):
+            self._cpu_percent = 100.0 * (used - self._cpu_mark[1]) / (now - self._cpu_mark[0])
+            self._cpu_mark = (now, used)
+        return _NO_COST if self._cpu_percent is None else self._cpu_percent
+
+    def _row(self, entity: int, columns: Tuple[str, ...], values: Dict[str, Any]) -> Row:
+        row: Row = [entity]
+        for column in columns:
+            value = values[column]
+            if isinstance(value, Unknown):
+                self._reasons[entity, column] = (value.code, value.text)
+                value = None
+            elif isinstance(value, float):
+                value = float(f"{value:.7g}") if math.isfinite(value) else None
+            row.append(value)
+        return row
+
+
+def quantile(ordered: List[float], share: float) -> float:
+    """Nearest rank of a sorted list; of a median with an even count the mean of the two in the middle."""
+    if share == 0.5 and len(ordered) % 2 == 0:
+        return (ordered[len(ordered) // 2 - 1] + ordered[len(ordered) // 2]) / 2
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def changes(sent: Reasons, now: Reasons) -> List[List[Union[int, str]]]:
+    """Why rows that bring a reader from ``sent`` to ``now``; an empty code says that a reason no longer holds."""
+    rows: List[List[Union[int, str]]] = [
+        [entity, column, *reason] for (entity, column), reason in now.items() if sent.get((entity, column)) != reason
+    ]
+    rows.extend([entity, column, "", ""] for entity, column in sent if (entity, column) not in now)
+    return rows
+
+
+def _mean(values: List[float]) -> Union[float, Unknown]:
+    return sum(values) / len(values) if values else _NO_STEP
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()[:64]
+    except OSError:
+        return ""

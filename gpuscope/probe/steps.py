@@ -1,0 +1,100 @@
+"""Counts steps and times them, from what the hooks report. Cheap enough to run whether or not anybody looks."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import Any, Deque, Dict, Optional
+
+WINDOW = 64
+"""Steps that medians and means look back on."""
+TAKEOVER = 16
+"""Steps of another optimizer since the primary's last one, after which that other one counts: a new phase began."""
+MAX_OPTIMIZERS = 4096
+
+
+class _Seen:
+    __slots__ = ("count", "ref", "run", "run_total")
+
+    def __init__(self, ref: weakref.ref[Any]) -> None:
+        self.ref = ref
+        self.count = 0
+        self.run = 0  # its steps while the total stood still at run_total
+        self.run_total = -1
+
+
+class Steps:
+    """``total`` counts the steps of the primary optimizer: the one that steps most, of equals the first seen. So an
+    iteration with several (a GAN, one optimizer per parameter) is one step. An optimizer that is replaced, or falls
+    silent while another goes on, hands the count over. Times are ``time.perf_counter()`` seconds."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.last: Optional[float] = None  # end of the last step of any optimizer
+        self.durations: Deque[float] = deque(maxlen=WINDOW)
+        self.waits: Deque[float] = deque(maxlen=WINDOW)  # for the input pipeline, per step
+        self.costs: Deque[float] = deque(maxlen=WINDOW)  # of the probe, per call of its step hook
+        self.loader_seen = False
+        self.scaler_seen = False
+        self.scaled_on_device = False
+        self.skipped = 0
+        self._seen: Dict[int, _Seen] = {}
+        self._primary: Optional[_Seen] = None
+        self._primary_last: Optional[float] = None
+        self._wait = 0.0
+        self._thread: Optional[int] = None
+
+    def stepped(self, optimizer: Any, now: float) -> None:
+        """``optimizer`` has finished a step at ``now``."""
+        seen = self._seen.get(id(optimizer))
+        if seen is None or seen.ref() is not optimizer:
+            seen = self._add(optimizer)
+            if seen is None:
+                return
+        seen.count += 1
+        self.last = now
+        primary = self._primary
+        if seen is primary:
+            advance = 1
+        else:
+            if seen.run_total != self.total:
+                seen.run_total, seen.run = self.total, 0
+            seen.run += 1
+            if primary is None or seen.count > primary.count:
+                advance = 1
+            elif seen.run >= TAKEOVER or primary.ref() is None:
+                advance = seen.run
+            else:
+                return
+            self._primary = seen
+        self.total += advance
+        if self._primary_last is not None:
+            self.durations.append((now - self._primary_last) / advance)
+        self._primary_last = now
+        self._thread = threading.get_ident()
+        self.waits.append(self._wait)
+        self._wait = 0.0
+
+    def count_of(self, optimizer: Any) -> int:
+        """Steps seen of this optimizer."""
+        seen = self._seen.get(id(optimizer))
+        return seen.count if seen is not None and seen.ref() is optimizer else 0
+
+    def waited(self, seconds: float) -> None:
+        """The calling thread waited for the input pipeline. Counts if it is the thread that trains."""
+        if self._thread is None or self._thread == threading.get_ident():
+            self.loader_seen = True
+            self._wait += seconds
+
+    def _add(self, optimizer: Any) -> Optional[_Seen]:
+        if len(self._seen) >= MAX_OPTIMIZERS:
+            self._seen = {key: seen for key, seen in self._seen.items() if seen.ref() is not None}
+            if len(self._seen) >= MAX_OPTIMIZERS:
+                return None
+        try:
+            seen = _Seen(weakref.ref(optimizer))
+        except TypeError:  # a class without weak references: holding it would keep its tensors alive
+            return None
+        self._seen[id(optimizer)] = seen
+        return seen

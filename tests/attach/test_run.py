@@ -1,0 +1,449 @@
+"""``gpuscope run``: real trainers in other processes, other environments, other Pythons."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuscope.attach import hook_directory, run
+from gpuscope.probe import rendezvous
+from tests.fakes import pythons
+from tests.fakes.probe_client import ROOT, TRAINING, Reader, environment, sockets, wait_for
+
+SCRIPT = TRAINING + "import os\n"
+
+
+def gpuscope_run(*words: str, **more: str | None) -> subprocess.Popen[str]:
+    """`gpuscope run` in a process of its own, as a user starts it; not importable in the trainer unless asked."""
+    starter = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuscope.verbs.run import main; "
+    starter += "sys.exit(main(sys.argv[1:]))"
+    options: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": None}
+    options.update(more)
+    return subprocess.Popen(
+        [sys.executable, "-c", starter, *words], env=environment(**options), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finished(*words: str, **more: str | None) -> tuple[int, str, str]:
+    process = gpuscope_run(*words, **more)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def environ_of(tmp_path: Path, *programs: str) -> dict[str, str]:
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    for name in programs:
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    return {"PATH": str(tmp_path / "bin")}
+
+
+def test_python_is_the_environments_then_paths(tmp_path):
+    env = environ_of(tmp_path, "python3", "python")
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "conda").mkdir()
+    venv, conda = environ_of(tmp_path / "venv", "python"), environ_of(tmp_path / "conda", "python")
+    venv_root, conda_root = str(tmp_path / "venv"), str(tmp_path / "conda")
+    assert run.python(env) == str(tmp_path / "bin/python3")
+    assert run.python({**env, "CONDA_PREFIX": conda_root}) == conda["PATH"] + "/python"
+    assert run.python({**env, "CONDA_PREFIX": conda_root, "VIRTUAL_ENV": venv_root}) == venv["PATH"] + "/python"
+    assert run.python({**env, "VIRTUAL_ENV": "/not/there"}) == str(tmp_path / "bin/python3")
+    with pytest.raises(run.Usage, match="no python"):
+        run.python({"PATH": "/not/there"})
+
+
+def test_words_become_a_command(tmp_path, monkeypatch):
+    env = environ_of(tmp_path, "python3", "torchrun")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    python, torchrun = str(tmp_path / "bin/python3"), str(tmp_path / "bin/torchrun")
+    assert run.command(["train.py", "-m", "--", "--help"], env) == [python, "train.py", "-m", "--", "--help"]
+    assert run.command(["-m", "pkg.train", "--lr", "1"], env) == [python, "-m", "pkg.train", "--lr", "1"]
+    assert run.command(["--", "torchrun", "--nproc-per-node=2", "train.py"], env) == [
+        torchrun,
+        "--nproc-per-node=2",
+        "train.py",
+    ]
+    assert run.command(["python3", "train.py"], env) == [python, "train.py"]
+
+
+@pytest.mark.parametrize("words", [[], ["--"], ["-m"], ["-X", "dev"], ["missing.py"], ["--", "missing-program"]])
+def test_what_cannot_run_is_a_usage_error_in_two_lines(words):
+    code, out, err = finished(*words)
+    assert (code, out) == (64, "")
+    assert err.startswith("gpuscope run: ")
+    assert len(err.splitlines()) == 2
+
+
+def test_help():
+    code, out, _ = finished("--help")
+    assert code == 0
+    assert "gpuscope run -- COMMAND" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "option"),
+    [
+        (["/usr/bin/python3", "-I", "x.py"], "-I"), (["python3.11", "-uE", "x.py"], "-E"),
+        (["python", "-X", "dev", "-S"], "-S"),
+        (["python3", "-W", "ignore", "-um", "E"], None), (["python3", "x.py", "-I"], None),
+        (["python3", "-c", "-I"], None),
+        (["python3", "-WI", "x.py"], None), (["python3", "-Xfrozen_modules=off", "-s", "x.py"], None),
+        (["torchrun", "-I"], None),
+        (["python3", "--check-hash-based-pycs", "always", "-Es"], "-E"), (["python3", "-"], None),
+        (["python3", "-mI"], None),
+    ],
+)  # fmt: skip
+def test_options_that_keep_the_probe_out(argv, option):
+    assert run.hiding_option(argv) == option
+
+
+def test_pythonpath_is_kept_and_gets_no_empty_entry():
+    assert run.environment({"PYTHONPATH": "/a:/b"}, "/hook")["PYTHONPATH"] == "/hook:/a:/b"
+    assert run.environment({"PYTHONPATH": ""}, "/hook")["PYTHONPATH"] == "/hook"
+    assert run.environment({}, "/hook")["PYTHONPATH"] == "/hook"
+    assert run.environment({"PYTHONPATH": "/hook:/a"}, "/hook")["PYTHONPATH"] == "/hook:/a"
+
+
+# ── the hook's directory ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    monkeypatch.setattr(rendezvous, "BASE", str(tmp_path))
+    return tmp_path
+
+
+def test_the_hook_directory_is_private_complete_and_shared(base):
+    path = Path(hook_directory.prepare())
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert {p.name for p in path.iterdir()} == {"sitecustomize.py", "probe.zip"}
+    before = path.stat().st_ino
+    assert hook_directory.prepare() == str(path)
+    assert path.stat().st_ino == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("damage", ["content", "extra", "missing", "mode", "symlink"])
+def test_a_hook_directory_that_is_not_what_it_should_be_is_not_used(base, damage):
+    path = Path(hook_directory.prepare())
+    if damage == "content":
+        (path / "sitecustomize.py").write_text("evil = 1\n")
+    elif damage == "extra":
+        (path / "torch.py").write_text("evil = 1\n")
+    elif damage == "missing":
+        (path / "probe.zip").unlink()
+    elif damage == "mode":
+        path.chmod(0o755)
+    else:
+        shutil.move(path, base / "moved")
+        path.symlink_to(base / "moved")
+    again = Path(hook_directory.prepare())
+    assert again == path
+    assert not again.is_symlink()
+    assert hook_directory.is_intact(str(again), hook_directory.contents())
+
+
+def test_no_safe_place_runs_the_trainer_anyway_and_says_why(base, tmp_path):
+    os.mkdir(rendezvous.directory(), 0o755)
+    script = write(tmp_path / "train.py", "")
+    argv, env, line = run.plan([script], {"PATH": os.environ["PATH"]})
+    assert argv[-1] == script
+    assert "PYTHONPATH" not in env
+    assert "0700" in line
+    assert "without the probe" in line
+
+
+# ── trainers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plain_script_is_seen_from_another_process_within_two_seconds(tmp_path):
+    pytest.importorskip("torch")
+    process = gpuscope_run(write(tmp_path / "train.py", SCRIPT + "print('go', flush=True)\ntrain()"), "--lr", "1")
+    try:
+        assert process.stdout.readline() == "go\n", process.stderr.read()
+        begin = time.monotonic()
+        reader = Reader(wait_for(lambda: sockets(process.pid))[0])
+        reader.until(lambda: (reader.value("step") or 0) >= 2)
+        assert time.monotonic() - begin < 2
+        assert reader.trainer().origin == "run"
+        assert reader.trainer().script == str(tmp_path / "train.py")
+        reader.close()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    lines = [line for line in err.splitlines() if "gpuscope" in line]
+    assert lines == [
+        f"gpuscope: watching pid {process.pid} ({sys.prefix}/bin/python). See it from another terminal:  gpuscope"
+    ]
+    for path in sockets(process.pid):
+        path.unlink()
+
+
+def test_exit_code_arguments_stdin_and_stdout_are_the_trainers(tmp_path):
+    script = write(tmp_path / "train.py", "import sys\nprint(sys.argv[1:], sys.stdin.read())\nsys.exit(3)")
+    process = gpuscope_run(script, "--epochs", "-m", "--", "x y")
+    out, _ = process.communicate("hello", timeout=60)
+    assert (process.returncode, out) == (3, "['--epochs', '-m', '--', 'x y'] hello\n")
+
+
+def test_a_module_runs_as_python_runs_it(tmp_path, monkeypatch):
+    (tmp_path / "pkg").mkdir()
+    write(tmp_path / "pkg/__main__.py", "import sys\nprint(__package__, sys.argv[1:])")
+    monkeypatch.chdir(tmp_path)
+    assert finished("-m", "pkg", "-x")[:2] == (0, "pkg ['-x']\n")
+
+
+def test_a_program_without_torch_sees_nothing_of_us(tmp_path):
+    code = """
+import sys
+print([m for m in sys.modules if "gpuscope" in m], [p for p in sys.path if "gpuscope" in p or "hook" in p])
+import importlib.util
+print(importlib.util.find_spec("torch") is not None, "torch" in sys.modules)
+print("threading" in sys.modules, "dataclasses" in sys.modules, "json" in sys.modules)
+"""
+    alone = [sys.executable, "-c", "import sys, importlib.util\n" + code.splitlines()[-1]]
+    bare = subprocess.run(alone, capture_output=True, text=True, env=environment(PYTHONPATH=None)).stdout
+    _, out, err = finished(write(tmp_path / "x.py", code))
+    first, second, third = out.splitlines(keepends=True)
+    assert first == "[] []\n"
+    assert second.endswith("False\n")
+    assert third == bare
+    assert len(err.splitlines()) == 1
+
+
+def test_a_torch_that_fails_to_import_fails_as_before(tmp_path):
+    (tmp_path / "torch").mkdir()
+    write(tmp_path / "torch/__init__.py", "raise OSError('libcudart missing')")
+    code = "try:\n    import torch\nexcept OSError as e:\n    print(e)\nimport sys\nprint('torch' in sys.modules)"
+    assert finished(write(tmp_path / "x.py", code))[1] == "libcudart missing\nFalse\n"
+
+
+def test_the_users_own_sitecustomize_still_runs(tmp_path):
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine/sitecustomize.py", "import builtins\nbuiltins.mine = __file__\n")
+    code = "import sys\nprint(mine)\nprint(sys.modules['sitecustomize'].__file__)\n"
+    code += "print(any(type(f).__name__ == 'OnImport' for f in sys.meta_path))"
+    _, out, _ = finished(write(tmp_path / "x.py", code), PYTHONPATH=str(tmp_path / "mine"))
+    path = str(tmp_path / "mine/sitecustomize.py")
+    assert out == f"{path}\n{path}\nTrue\n"
+
+
+def test_an_error_in_the_users_own_sitecustomize_is_shown_as_python_shows_it(tmp_path):
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine/sitecustomize.py", "import not_installed_here\n")
+    script = write(tmp_path / "x.py", "print('ran')")
+    code, out, err = finished(script, PYTHONPATH=str(tmp_path / "mine"))
+    assert (code, out) == (0, "ran\n")
+    assert "not_installed_here" in err
+
+
+@pytest.mark.parametrize("minor", pythons.MINORS)
+def test_the_hook_under_every_python(minor, tmp_path):
+    """A torch of our own making, with the one registration that matters: seen and counted under each Python."""
+    python = pythons.find(minor)
+    if python is None:
+        pytest.skip(f"no python3.{minor} on this machine")
+    fake_torch(tmp_path)
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine/sitecustomize.py", "import builtins\nbuiltins.mine = 1\n")
+    code = """
+import torch, time, sys
+from torch.optim.optimizer import Optimizer
+optimizer = Optimizer()
+print(mine, flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    optimizer.step()
+    time.sleep(0.01)
+"""
+    script = write(tmp_path / "train.py", code)
+    process = gpuscope_run(
+        "--", python, script, PYTHONPATH=f"{tmp_path / 'mine'}:{tmp_path / 'lib'}", GPUSCOPE_DEBUG="1"
+    )
+    try:
+        assert process.stdout.readline() == "1\n", process.stderr.read()
+        reader = Reader(wait_for(lambda: sockets(process.pid))[0])
+        reader.until(lambda: (reader.value("step") or 0) > 5)
+        assert reader.trainer().python_version.startswith(f"3.{minor}.")
+        assert reader.answer(frames_request("detach")).value == {}
+        reader.close()
+        wait_for(lambda: not sockets(process.pid))
+    finally:
+        process.kill()
+        _, err = process.communicate()
+    assert len(err.splitlines()) == 1, err
+
+
+def frames_request(name):
+    from gpuscope.wire.frames import Request
+
+    return Request(name, 1)
+
+
+def fake_torch(tmp_path: Path) -> None:
+    files = {
+        "__init__.py": "import torch.compiler, torch.optim.optimizer\n__version__ = '2.1.0'\n",
+        "version.py": "cuda = hip = None",
+        "compiler.py": "def is_compiling(): return False\n",
+        "optim/__init__.py": "",
+        "optim/optimizer.py": """
+from collections import OrderedDict
+_global_optimizer_post_hooks = OrderedDict()
+class Handle:
+    def remove(self): _global_optimizer_post_hooks.pop(1, None)
+def register_optimizer_step_post_hook(hook):
+    _global_optimizer_post_hooks[1] = hook
+    return Handle()
+class Optimizer:
+    def __init__(self): self.param_groups, self.state = [], {}
+    def step(self):
+        for hook in _global_optimizer_post_hooks.values(): hook(self, (), {})
+""",
+    }
+    for name, text in files.items():
+        path = tmp_path / "lib/torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_minus_i_says_that_it_hides_the_probe_and_runs(tmp_path):
+    script = write(tmp_path / "x.py", "print('ran')")
+    code, out, err = finished("--", sys.executable, "-I", script)
+    assert (code, out) == (0, "ran\n")
+    assert "-I keeps it out" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_gpuscope_0_leaves_the_probe_out(tmp_path):
+    script = write(tmp_path / "x.py", "import os; print(os.environ.get('PYTHONPATH'))")
+    code, out, err = finished(script, GPUSCOPE="0")
+    assert (code, out) == (0, "None\n")
+    assert "GPUSCOPE=0" in err
+
+
+def test_a_trainer_in_another_venv_without_gpuscope_is_seen(tmp_path):
+    torch = pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    # torch and what it needs, but not gpuscope: the environment of somebody who has never heard of us
+    theirs = Path(torch.__file__).parent.parent
+    (tmp_path / "packages").mkdir()
+    for entry in theirs.iterdir():
+        if "gpuscope" not in entry.name and entry.suffix != ".pth":
+            (tmp_path / "packages" / entry.name).symlink_to(entry)
+    (site / "theirs.pth").write_text(f"{tmp_path / 'packages'}\n")
+    code = (
+        SCRIPT
+        + "try:\n    import gpuscope\nexcept ImportError:\n    print('no gpuscope', sys.prefix, flush=True)\ntrain()"
+    )
+    process = gpuscope_run(write(tmp_path / "train.py", code), VIRTUAL_ENV=str(tmp_path / "venv"))
+    try:
+        assert process.stdout.readline() == f"no gpuscope {tmp_path / 'venv'}\n", process.stderr.read()
+        reader = Reader(wait_for(lambda: sockets(process.pid))[0])
+        reader.until(lambda: (reader.value("step") or 0) >= 2)
+        reader.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+RANKS = """
+import os, sys, time, torch, torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self): return 100000
+    def __getitem__(self, index): return torch.ones(8)
+def main():
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+    model = torch.compile(model, backend=sys.argv[1])
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(Data(), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        time.sleep(0.02)
+        if os.path.exists(sys.argv[2]): break
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_sockets(tmp_path):
+    pytest.importorskip("torch")
+    torchrun = Path(sys.executable).parent / "torchrun"
+    if not torchrun.exists():
+        pytest.skip("no torchrun beside this Python")
+    backend = "inductor" if shutil.which("g++") else "aot_eager"
+    script = write(tmp_path / "ranks.py", RANKS)
+    process = gpuscope_run(
+        "--", str(torchrun), "--nproc-per-node", "2", "--master-port", "29713", script, backend, str(tmp_path / "stop"),
+        TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
+    )  # fmt: skip
+
+    def made() -> list[Path]:
+        return [path for path in sockets() if process.pid in ancestors(pid_of(path))]
+
+    ranks: list[int] = []
+    try:
+        wait_for(lambda: len(made()) >= 2, 150, "two sockets")
+        ranks = [pid_of(path) for path in made()]
+        readers = [Reader(path) for path in made()]
+        for reader in readers:
+            reader.until(lambda r=reader: (r.value("step") or 0) > 5 and r.value("loader_wait_seconds") is not None, 60)
+        assert len(made()) == len(readers) == 2
+        trainers = [reader.trainer() for reader in readers]
+        assert sorted(t.rank for t in trainers) == [0, 1]
+        assert sorted(t.local_rank for t in trainers) == [0, 1]
+        assert {(t.world_size, t.job) for t in trainers} == {(2, "127.0.0.1:29713")}
+        for reader in readers:
+            reader.close()
+        (tmp_path / "stop").touch()
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    finally:
+        for pid in ranks:  # torchrun gives each a session of its own: they would outlive it
+            if process.poll() is None:
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+        for path in sockets():
+            if pid_of(path) in ranks:
+                path.unlink()  # os._exit leaves it to the agents
+
+
+def pid_of(path: Path) -> int:
+    return int(path.name.split("-")[0])
+
+
+def ancestors(pid: int) -> list[int]:
+    found: list[int] = []
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            break
+        found.append(pid)
+    return found

@@ -1,0 +1,159 @@
+"""What the probe costs a training step: on and off in turn, in one process. Prints one line of JSON.
+
+On: armed, one client in another process reading at ``--hz``. Off: detached, no hook, no thread. The order is off on, on
+off, off on, … so that a drift of the machine's speed cancels. The interval is Student's t over the differences of the
+alternations' medians.
+
+    python tests/bench/probe_overhead.py --alternations 8 --steps 300
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+import gpuscope  # noqa: E402
+from gpuscope import probe  # noqa: E402
+from gpuscope.probe import rendezvous  # noqa: E402
+
+T_95 = {
+    2: 12.706,
+    3: 4.303,
+    4: 3.182,
+    5: 2.776,
+    6: 2.571,
+    7: 2.447,
+    8: 2.365,
+    9: 2.306,
+    10: 2.262,
+    12: 2.201,
+    16: 2.131,
+}
+SETTLE = 20
+"""Steps at the start of each half that are not counted: the thread starts, the client connects."""
+CLIENT = """
+import json, socket, sys, time, glob
+pattern, hz = sys.argv[1], float(sys.argv[2])
+lines = 0
+while True:
+    for path in glob.glob(pattern):
+        with socket.socket(socket.AF_UNIX) as peer:
+            try:
+                peer.connect(path)
+                peer.sendall(json.dumps({"r": "rate", "id": 1, "args": {"hz": hz}}).encode() + b"\\n")
+                while chunk := peer.recv(65536):
+                    lines += chunk.count(b"\\n")
+                    print(lines, flush=True)
+            except OSError:
+                pass
+    time.sleep(0.02)
+"""
+
+
+def make_step(device: str, target_seconds: float) -> Callable[[], float]:
+    """A training step of about ``target_seconds``: a small transformer, its batch fitted to the machine."""
+    width, layers = (512, 6) if device == "cuda" else (64, 2)
+    layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    sync = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def step(batch: torch.Tensor) -> float:
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        sync()
+        return time.perf_counter() - begin
+
+    def batch_of(rows: int) -> torch.Tensor:
+        return torch.randn(rows, 64, width, device=device)
+
+    rows = 1
+    while True:
+        batch = batch_of(rows)
+        seconds = statistics.median([step(batch) for _ in range(12)][4:])
+        if seconds >= 0.9 * target_seconds or rows >= 4096:
+            return lambda: step(batch)
+        rows = min(4096, max(rows + 1, int(rows * min(4.0, target_seconds / seconds))))
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def measure(step: Callable[[], float], alternations: int, steps: int) -> dict[str, object]:
+    """Both halves of every alternation, and what follows from them."""
+    times: dict[str, list[list[float]]] = {"on": [], "off": []}
+    for number in range(alternations):
+        for half in ("off", "on") if number % 2 == 0 else ("on", "off"):
+            if half == "on":
+                gpuscope.watch()
+            times[half].append([step() for _ in range(SETTLE + steps)][SETTLE:])
+            probe.detach()
+    medians = {half: [statistics.median(run) for run in runs] for half, runs in times.items()}
+    every = {half: [value for run in runs for value in run] for half, runs in times.items()}
+    base = statistics.median(every["off"])
+    differences = [on - off for on, off in zip(medians["on"], medians["off"], strict=True)]
+    tails = [percentile(on, 0.99) - percentile(off, 0.99) for on, off in zip(times["on"], times["off"], strict=True)]
+    return {
+        "median_step_seconds": {half: statistics.median(values) for half, values in every.items()},
+        "p99_step_seconds": {half: percentile(values, 0.99) for half, values in every.items()},
+        "difference_share_of_median": interval(differences, base),
+        "p99_difference_share_of_p99": interval(tails, percentile(every["off"], 0.99)),
+    }
+
+
+def interval(differences: list[float], base: float) -> dict[str, float]:
+    """Mean and 95 % interval of the differences, as shares of ``base``."""
+    count = len(differences)
+    mean = statistics.fmean(differences)
+    factor = T_95.get(count, 2.0 if count > 16 else 2.2)
+    half = factor * statistics.stdev(differences) / count**0.5
+    return {"mean": mean / base, "low": (mean - half) / base, "high": (mean + half) / base}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--alternations", type=int, default=8, help="pairs of halves, at least 2")
+    parser.add_argument("--steps", type=int, default=300, help="steps counted in each half")
+    parser.add_argument("--hz", type=float, default=2.0, help="rate the client asks for; 0: no client")
+    parser.add_argument("--step-seconds", type=float, default=0.010)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    args = parser.parse_args()
+    device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    step = make_step(device, args.step_seconds)
+    client = None
+    if args.hz > 0:
+        pattern = os.path.join(rendezvous.directory(), f"{os.getpid()}-*.sock")
+        client = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, pattern, str(args.hz)], stdout=subprocess.PIPE, text=True
+        )
+    try:
+        found = measure(step, max(2, args.alternations), args.steps)
+    finally:
+        read = 0
+        if client is not None:
+            client.kill()
+            read = len(client.communicate()[0].split())
+    what = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    head = {"device": what, "torch": torch.__version__, "alternations": args.alternations, "steps": args.steps}
+    print(json.dumps({**head, "hz": args.hz, "client_reads": read, **found}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

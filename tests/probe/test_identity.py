@@ -1,0 +1,63 @@
+"""Rank, job and environment: from whom, in which order, and what never leaves the process."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuscope.probe import identity
+
+TORCHRUN = {
+    "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node7", "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+}  # fmt: skip
+SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("env", "distributed", "expected"),
+    [
+        ({}, None, (None, None, None)),
+        (TORCHRUN, None, (3, 1, 4)),
+        (TORCHRUN, (2, 4), (2, 1, 4)),
+        (SLURM, None, (5, 1, 8)),
+        ({**SLURM, **TORCHRUN}, None, (3, 1, 4)),
+        ({**SLURM, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, None, (None, None, None)),
+        ({"RANK": "x", "WORLD_SIZE": "-1"}, None, (None, None, None)),
+        ({}, (1, 2), (1, None, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, None, (1, None, 2)),
+    ],
+)
+def test_place(env, distributed, expected):
+    assert identity.place(env, distributed) == expected
+
+
+@pytest.mark.parametrize(
+    ("env", "world", "key"),
+    [
+        ({}, None, None),
+        (TORCHRUN, 4, "node7:29500"),
+        ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "exp1"}, 4, "exp1@node7:29500"),
+        ({**TORCHRUN, **SLURM}, 4, "slurm:77.0"),
+        ({**TORCHRUN}, 1, None),
+        (SLURM, 1, None),
+        ({"MASTER_ADDR": "a"}, 2, None),
+    ],
+)
+def test_job_key(env, world, key):
+    assert identity.job_key(env, world) == key
+
+
+def test_only_the_allow_list_leaves_the_process(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "SECRET")
+    monkeypatch.setenv("HF_TOKEN", "SECRET")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3" * 5000)
+    found = identity.environment()
+    assert "SECRET" not in str(found)
+    assert found["OMP_NUM_THREADS"] == "3" * 1024
+
+
+def test_describe_outside_of_anything():
+    found = identity.describe(123, "watch")
+    assert (found.start, found.origin) == (123, "watch")
+    assert found.pid > 0
+    assert found.python_version

@@ -1,0 +1,101 @@
+"""Loss and time to go from real tqdm bars."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from gpuscope.probe import progress
+from gpuscope.wire.frames import Unknown
+
+tqdm = pytest.importorskip("tqdm")
+
+
+def bar(total=None, **more):
+    return tqdm.tqdm(total=total, file=io.StringIO(), mininterval=0, **more)
+
+
+def test_without_a_bar_everything_is_unknown_with_a_reason():
+    found = progress.read()
+    assert set(found) == set(progress.COLUMNS)
+    assert all(isinstance(value, Unknown) and value.text for value in found.values())
+
+
+def test_the_outermost_bar_tells_progress_and_time_to_go():
+    with bar(100) as outer, bar(7) as inner:
+        for _ in range(25):
+            time.sleep(0.002)
+            outer.update()
+        inner.update()
+        found = progress.read()
+    assert (found["progress_done"], found["progress_total"]) == (25, 100)
+    assert 0.05 < found["eta_seconds"] < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        ("loss=0.125", 0.125), ("lr=1e-4, train_loss=2.5e-3", 2.5e-3), ("train/loss: 3", 3.0), ("Loss 0.5", 0.5),
+        ("step 3, loss=-1.5, acc=0.9", -1.5),
+    ],
+)  # fmt: skip
+def test_loss_in_the_postfix_or_the_description(text, loss):
+    with bar(10) as shown:
+        shown.set_postfix_str(text)
+        assert progress.read()["loss"] == loss
+    with bar(10) as shown:
+        shown.set_description(text)
+        assert progress.read()["loss"] == loss
+
+
+def test_set_postfix_as_trainers_use_it():
+    with bar(10) as shown:
+        shown.set_postfix(acc=0.5, loss=0.1234)
+        assert progress.read()["loss"] == 0.123
+
+
+def test_a_loss_that_is_not_a_number_is_unknown_and_said():
+    with bar(10) as shown:
+        shown.set_postfix_str("loss=nan")
+        found = progress.read()["loss"]
+    assert isinstance(found, Unknown)
+    assert "nan" in found.text
+
+
+def test_words_that_only_contain_loss_are_not_it():
+    with bar(10) as shown:
+        shown.set_postfix_str("glossary=3, lossless=4")
+        assert isinstance(progress.read()["loss"], Unknown)
+
+
+def test_a_bar_without_a_total_or_that_has_not_advanced_has_no_time_to_go():
+    with bar() as endless:
+        endless.update(3)
+        found = progress.read()
+        assert found["progress_done"] == 3
+        assert isinstance(found["progress_total"], Unknown)
+        assert isinstance(found["eta_seconds"], Unknown)
+    with bar(10):
+        assert isinstance(progress.read()["eta_seconds"], Unknown)
+
+
+def test_a_strange_bar_does_not_raise():
+    class Strange(tqdm.tqdm):
+        @property
+        def desc(self):
+            raise RuntimeError("no")
+
+        @desc.setter
+        def desc(self, value):
+            pass
+
+    strange = Strange.__new__(Strange)
+    strange.n, strange.total, strange.pos = 3, float("nan"), 0
+    try:
+        found = progress.read()
+    finally:
+        tqdm.tqdm._instances.discard(strange)
+        strange.disable = True
+    assert isinstance(found["loss"], Unknown)

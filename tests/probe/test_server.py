@@ -1,0 +1,328 @@
+"""The probe's socket as other processes meet it: real trainings, real clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from gpuscope.probe import clients, server
+from gpuscope.wire.frames import PROTOCOL, Bye, Error, Event, Key, Pong, Request, Result
+from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, sockets, trainer, wait_for
+
+pytest.importorskip("torch")
+
+WATCHED = TRAINING + PLACE_APART + "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
+
+
+@pytest.fixture(scope="module")
+def training():
+    """One trainer for all tests that only look."""
+    with trainer(WATCHED + "train(300)") as process:
+        yield process, wait_for(lambda: sockets(process.pid), 60, "a socket")[0]
+
+
+@pytest.fixture
+def reader(training):
+    made = Reader(training[1])
+    yield made
+    made.close()
+
+
+def test_a_training_is_seen_within_two_seconds_of_its_first_step():
+    with trainer(WATCHED + "print('go', flush=True)\ntrain()") as process:
+        assert process.stdout.readline() == "go\n"
+        begin = time.monotonic()
+        reader = Reader(wait_for(lambda: sockets(process.pid))[0])
+        reader.until(lambda: (reader.value("step") or 0) >= 2)
+        assert time.monotonic() - begin < 2
+        reader.close()
+
+
+def test_hello_and_definitions(reader, training):
+    reader.until(lambda: reader.alloc(-1))
+    hello, defined = reader.hello, reader.trainer()
+    assert (hello.role, hello.v, hello.pid, hello.uid) == ("probe", PROTOCOL, training[0].pid, os.getuid())
+    assert set(hello.requests) == {"rate", "environment", "detach", "cancel"}
+    assert (defined.pid, defined.origin, defined.cuda) == (training[0].pid, "watch", False)
+    assert f"{defined.pid}-{defined.start}.sock" == training[1].name
+    assert defined.torch_version
+    assert defined.rank is None
+
+
+def test_values_and_reasons_complete_each_other(reader):
+    entity = reader.until(lambda: reader.alloc(-1))
+    reader.until(lambda: reader.value("parameter_bytes", entity))
+    reader.until(lambda: reader.value("step_seconds") and reader.value("probe_cpu_percent") is not None)
+    for key, value in reader.values.items():
+        assert (value is None) == (key in reader.reasons), key
+    assert reader.value("parameter_bytes", entity) == (16 * 32 + 32 + 32 * 4 + 4) * 4
+    assert reader.value("gradient_bytes", entity) == reader.value("parameter_bytes", entity)
+    # exp_avg, exp_avg_sq, and four step counters of float32
+    assert reader.value("optimizer_state_bytes", entity) == 2 * reader.value("parameter_bytes", entity) + 4 * 4
+    assert reader.reasons[entity, "allocated_bytes"][0] == "not_initialised"
+    assert 0.004 < reader.value("step_seconds") < 1
+    assert 0 <= reader.value("step_age_seconds") < 5
+    assert reader.value("probe_cpu_percent") < 20
+
+
+def rate(reader, hz, identity=1):
+    return reader.answer(Request("rate", identity, {"hz": hz}))
+
+
+def count(reader, seconds):
+    before, end = reader.samples, time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        reader.socket.settimeout(left)
+        try:
+            reader.next()
+        except TimeoutError:
+            break
+    return reader.samples - before
+
+
+def test_rates_are_each_clients_own_and_limited(training):
+    readers = [Reader(training[1]) for _ in range(4)]
+    try:
+        granted = [rate(r, hz).value["hz"] for r, hz in zip(readers, (10, 5, 2, 0.5), strict=True)]
+        assert granted == [10, 5, 2, 0.5]
+        assert rate(readers[0], 1000, 2).value["hz"] == 10
+        end = time.monotonic() + 3
+        starts = [r.samples for r in readers]
+        for r in readers:
+            r.socket.setblocking(False)
+        while time.monotonic() < end:
+            for r in readers:
+                try:
+                    r.next()
+                except BlockingIOError:
+                    pass
+            time.sleep(0.01)
+        got = [r.samples - start for r, start in zip(readers, starts, strict=True)]
+        assert 15 <= got[0] <= 35
+        assert 8 <= got[1] <= 20
+        assert 3 <= got[2] <= 10
+        assert got[3] <= 4
+        assert got == sorted(got, reverse=True)
+    finally:
+        for r in readers:
+            r.close()
+
+
+@pytest.mark.parametrize("hz", [0, -1, "fast", None, True])
+def test_a_senseless_rate_is_refused(reader, hz):
+    answer = reader.answer(Request("rate", 7, {} if hz is None else {"hz": hz}))
+    assert isinstance(answer, Error)
+    assert answer.code == "refused"
+
+
+@pytest.mark.parametrize("name", ["snapshot", "profile", "stacks", "signal", "inject", "history"])
+def test_what_the_probe_does_not_serve_is_unsupported(reader, name):
+    answer = reader.answer(Request(name, 8))
+    assert (answer.code, name in answer.reason) == ("unsupported", True)
+
+
+def test_environment_is_the_allow_list(training):
+    with trainer(WATCHED + "train()", WANDB_API_KEY="SECRET", MASTER_ADDR="here") as process:
+        reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
+        answer = reader.answer(Request("environment", 3))
+        reader.close()
+    assert isinstance(answer, Result)
+    assert answer.value["environment"]["MASTER_ADDR"] == "here"
+    assert "SECRET" not in json.dumps(answer.value)
+
+
+def test_garbage_hurts_only_its_sender(reader, training):
+    bad = Reader(training[1])
+    bad.socket.sendall(b'{"k":"from-the-future","x":1}\n{"k":"ping","t":4.5}\n')
+    assert bad.until(lambda: next((f for f in bad.frames if isinstance(f, Pong)), None)).t == 4.5
+    bad.socket.sendall(b"nonsense\n" * (clients.BAD_LINES + 1))
+    while bad.next() is not None:
+        pass
+    endless = Reader(training[1])
+    with pytest.raises(OSError):  # noqa: PT012
+        while True:
+            endless.socket.sendall(b"x" * 65536)
+    endless.close()
+    samples = reader.samples
+    reader.until(lambda: reader.samples > samples + 1)
+
+
+def test_a_slow_client_does_not_hold_up_the_others_and_learns_what_it_missed(training):
+    slow, quick = Reader(training[1]), Reader(training[1])
+    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    rate(slow, 10)
+    rate(quick, 10, 2)
+    # It asks and asks and never reads: its answers pile up until the kernel takes no more, then samples are dropped.
+    for number in range(400):
+        slow.send(Request("environment", 100 + number))
+    before = quick.samples
+    quick.until(lambda: quick.samples >= before + 20, 15)
+    dropped = slow.until(lambda: next((f for f in slow.frames if isinstance(f, Event)), None))
+    assert (dropped.e, dropped.data["n"] > 3) == ("dropped", True)
+    assert not any(isinstance(f, Event) for f in quick.frames)
+    slow.close()
+    quick.close()
+
+
+def test_sixteen_watch_and_the_next_is_told(training):
+    readers = []
+    try:
+        for _ in range(server.MAX_CLIENTS):
+            readers.append(Reader(training[1]))
+            readers[-1].until(lambda: readers[-1].samples)
+        late = Reader(training[1])
+        assert isinstance(late.next(), Bye)
+        assert late.next() is None
+        late.close()
+    finally:
+        for r in readers:
+            r.close()
+    again = Reader(training[1])
+    wait_for(lambda: again.next() is not None)
+    again.close()
+
+
+def test_a_key_frame_repeats_definitions_and_reasons():
+    speedy = "from gpuscope.probe import clients; clients.KEY_SECONDS = 0.5\n"
+    with trainer(TRAINING + PLACE_APART + speedy + "import gpuscope; gpuscope.watch(); train()") as process:
+        reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
+        key = reader.until(lambda: next((f for f in reader.frames if isinstance(f, Key)), None))
+        reader.reasons.clear()
+        told = [reader.next() for _ in range(key.n)]
+        assert {d.id for d in told} == set(reader.defs)
+        sample = reader.next()
+        assert [1, "loss"] in [row[:2] for row in sample.why]
+        reader.close()
+
+
+def test_a_removed_socket_comes_back():
+    with trainer(WATCHED + "from gpuscope.probe import server; server.CHECK_SECONDS = 0.2; train()") as process:
+        path = wait_for(lambda: sockets(process.pid), 60)[0]
+        old = Reader(path)
+        os.unlink(path)
+        wait_for(path.exists, 15, "the socket's return")
+        new = Reader(path)
+        new.until(lambda: new.samples)
+        samples = old.samples
+        old.until(lambda: old.samples > samples + 1)
+        old.close()
+        new.close()
+
+
+def test_an_idle_notebook_only_grows_older():
+    code = WATCHED + "train(0.3)\nprint('idle', flush=True)\nsys.stdin.readline()"
+    with trainer(code) as process:
+        process.stdout.readline()
+        reader = Reader(sockets(process.pid)[0])
+        reader.until(lambda: reader.value("step_age_seconds"))
+        step, age = reader.value("step"), reader.value("step_age_seconds")
+        reader.until(lambda: reader.value("step_age_seconds") > age + 1)
+        assert reader.value("step") == step
+        reader.close()
+
+
+LEFT = """
+import os, threading
+def fds():
+    paths = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
+    return {os.readlink(path) for path in paths if os.path.exists(path)}
+def patches():
+    import torch.optim.optimizer as o, torch.utils.data.dataloader as d, torch.amp.grad_scaler as g
+    return (list(o._global_optimizer_post_hooks), d._BaseDataLoaderIter.__next__, g.GradScaler._maybe_opt_step,
+            list(torch.cuda._queued_calls), list(sys.meta_path), hasattr(sys, "_gpuscope_probe"))
+"""
+
+
+@pytest.mark.parametrize("how", ["request", "call"])
+def test_detach_leaves_no_thread_descriptor_hook_or_socket(how):
+    code = f"""{TRAINING}{PLACE_APART}{LEFT}
+step()
+before = fds(), patches(), threading.active_count()
+import gpuscope, gpuscope.probe
+gpuscope.watch(model)
+step()
+assert patches() != before[1]
+print("ready", flush=True)
+if {how!r} == "call":
+    sys.stdin.readline()
+    gpuscope.probe.detach()
+end = time.monotonic() + 20
+while threading.active_count() != before[2] and time.monotonic() < end:
+    step(); time.sleep(0.01)
+for _ in range(3): step()
+print((fds(), patches(), threading.active_count()) == before, flush=True)
+gpuscope.watch(model)
+step()
+print(hasattr(sys, "_gpuscope_probe"), flush=True)
+sys.stdin.readline()
+"""
+    with trainer(code) as process:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        path = sockets(process.pid)[0]
+        reader = Reader(path)
+        reader.until(lambda: reader.samples)
+        if how == "request":
+            assert isinstance(reader.answer(Request("detach", 5)), Result)
+        else:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        while reader.next() is not None:
+            pass
+        assert isinstance(reader.frames[-1], Bye)
+        assert process.stdout.readline() == "True\n"
+        assert process.stdout.readline() == "True\n", "watch() after detach starts again"
+        assert sockets(process.pid) == [path]
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "left"),
+    [
+        ("", 0, 0),
+        ("sys.exit(3)", 3, 0),
+        ("1/0", 1, 0),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15, 1),
+    ],
+)
+def test_the_socket_goes_with_the_trainer(ending, code, left):
+    with trainer(WATCHED + f"step(); print('ran', flush=True); sys.stdin.readline()\n{ending}") as process:
+        process.stdout.readline()
+        reader = Reader(sockets(process.pid)[0])
+        reader.until(lambda: reader.samples)
+        process.communicate("\n", timeout=60)
+        while reader.next() is not None:
+            pass
+        assert process.returncode == code
+        assert len(sockets(process.pid)) == left  # nobody can clean up behind a signal: the agent does
+        for path in sockets(process.pid):
+            path.unlink()
+
+
+def test_stopped_and_continued():
+    with trainer(WATCHED + "train()") as process:
+        reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
+        reader.until(lambda: reader.samples)
+        process.send_signal(signal.SIGSTOP)
+        assert count(reader, 1.0) <= 2
+        process.send_signal(signal.SIGCONT)
+        samples = reader.samples
+        reader.until(lambda: reader.samples > samples + 1)
+        reader.close()
+
+
+def test_nothing_is_sampled_while_nobody_looks():
+    code = f"""{WATCHED}
+probe = sys._gpuscope_probe
+calls = []
+sampler = probe.server._sampler
+tick = sampler.tick
+sampler.tick = lambda: calls.append(1) or tick()
+train(1.5)
+print(len(calls), probe.ledger.bytes, probe.steps.total > 10, flush=True)
+"""
+    with trainer(code) as process:
+        assert process.stdout.readline() == "0 None True\n", process.stderr.read()
