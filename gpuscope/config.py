@@ -1,0 +1,99 @@
+"""Settings: one dataclass, read from ``$XDG_CONFIG_HOME/gpuscope/config.toml``. The file is only ever read.
+
+A key that is wrong is named with file, line and key; its default holds, and everything else in the file still counts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+MAX_CONFIG_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user may set. ``None`` means: decided by the situation (a link over ssh is slower than a local one)."""
+
+    rate_hz: float | None = None  # samples a second asked of the agent, 0.1..10
+    charts_seconds: float | None = None  # between two drawings of a chart, 0.5..60
+    theme: str = "dark"  # dark, light or ansi
+    mouse: bool | None = None
+    redact: bool = True  # arguments of other users' processes
+
+
+_RANGES = {"rate_hz": (0.1, 10.0), "charts_seconds": (0.5, 60.0)}
+_CHOICES = {"theme": ("dark", "light", "ansi")}
+_BOOLEANS = ("mouse", "redact")
+
+
+def config_path() -> Path:
+    """Where the file is looked for; it need not exist."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("gpuscope")) / "config.toml"
+
+
+def load(path: Path | None = None) -> tuple[Settings, list[str]]:
+    """The settings, and one line for each thing in the file that is wrong. Never raises for what a file holds."""
+    path = path or config_path()
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            return Settings(), [f"{path}: larger than {MAX_CONFIG_BYTES // 1024} KiB, not read; defaults are used"]
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Settings(), []
+    except (OSError, UnicodeDecodeError) as error:
+        return Settings(), [f"{path}: not readable ({_reason(error)}); defaults are used"]
+    try:
+        import tomllib  # type: ignore[import-not-found, unused-ignore]  # mypy looks at 3.10
+    except ModuleNotFoundError:  # Python 3.10
+        return Settings(), [f"{path}: a config file needs Python 3.11 or newer; defaults are used"]
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return Settings(), [f"{path}: not TOML: {error}; defaults are used"]
+    return _checked(table, text, path)
+
+
+def _checked(table: dict[str, Any], text: str, path: Path) -> tuple[Settings, list[str]]:
+    settings, problems = Settings(), []
+    known = [field.name for field in fields(Settings)]
+    for key, value in table.items():
+        problem = _problem(key, value, known)
+        if problem:
+            problems.append(f"{path}:{_line_of(text, key)}: {key}: {problem}")
+        else:
+            change: dict[str, Any] = {key: float(value) if key in _RANGES else value}
+            settings = replace(settings, **change)
+    return settings, problems
+
+
+def _problem(key: str, value: Any, known: list[str]) -> str:
+    """What is wrong with this value, "" when it is fine."""
+    if key not in known:
+        return f"no such setting (there are: {', '.join(known)}); ignored"
+    if key in _RANGES:
+        low, high = _RANGES[key]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            return f"must be a number from {low:g} to {high:g}; the default is used"
+    elif key in _CHOICES:
+        if value not in _CHOICES[key]:
+            return f"must be one of {', '.join(_CHOICES[key])}; the default is used"
+    elif key in _BOOLEANS and not isinstance(value, bool):
+        return "must be true or false; the default is used"
+    return ""
+
+
+def _line_of(text: str, key: str) -> int:
+    pattern = re.compile(rf"""^\s*\[*["']?{re.escape(key)}["']?\s*(=|\]|\.)""")
+    for number, line in enumerate(text.splitlines(), 1):
+        if pattern.match(line):
+            return number
+    return 1
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or "") if isinstance(error, OSError) else "it is not UTF-8"

@@ -1,0 +1,69 @@
+"""The one registry of what a user can do. Key bindings, footer, help screen and palette are all made from it.
+
+An action ``name`` is carried out by a method ``do_name`` of the visible screen if it has one, else of the app.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GROUPS = ("Screens", "Move", "Look", "Lab", "Replay", "Program")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """``keys`` are Textual key names, the first one is shown. ``where`` lists the tabs it acts on, empty for all.
+    ``needs`` names a capability of the session, "" for none: what is missing is greyed with its reason.
+    ``footer`` is the order in the footer, 0 for not shown there; the lowest stay when there is little room."""
+
+    name: str
+    keys: tuple[str, ...]
+    label: str
+    help: str
+    group: str
+    where: tuple[str, ...] = ()
+    needs: str = ""
+    footer: int = 0
+
+    def applies(self, tab: str) -> bool:
+        """Whether it does anything on this tab."""
+        return not self.where or tab in self.where
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("overview", ("1",), "Overview", "jobs, devices, load and memory at a glance", "Screens"),
+    Action("memory", ("2",), "Memory", "where every byte of one device is", "Screens"),
+    Action("lab", ("3",), "Lab", "a small trainer to try switches on", "Screens"),
+    Action("log", ("5",), "Log", "what happened, newest last", "Screens"),
+    Action("down", ("j", "down"), "Down", "next row", "Move"),
+    Action("up", ("k", "up"), "Up", "previous row", "Move"),
+    Action("next_pane", ("tab",), "Next pane", "move between the lists of a screen", "Move", where=("overview",)),
+    Action(
+        "open", ("enter",), "Details", "every reading of the row, and why the others are unknown", "Move",
+        where=("overview", "memory"), footer=6,
+    ),
+    Action("back", ("escape",), "Back", "close what is open; clear the filter", "Move"),
+    Action("pause", ("space",), "Pause", "freeze the screen; sampling goes on, the age is shown", "Look", footer=3),
+    Action("filter", ("slash",), "Filter", "only rows that contain the text", "Look", footer=4),
+    Action("mine", ("u",), "Mine", "only my jobs", "Look", where=("overview",), footer=8),
+    Action("sort_next", ("greater_than_sign",), "Sort", "devices by another column", "Look", ("overview",), footer=9),
+    Action("sort_previous", ("less_than_sign",), "Sort back", "the column before", "Look", ("overview",)),
+    Action("faster", ("plus", "equals_sign"), "Faster", "more samples a second, 10 at most", "Look", needs="rate"),
+    Action("slower", ("minus",), "Slower", "fewer samples a second", "Look", needs="rate"),
+    Action("counters", ("c",), "Counters", "the allocator's counters and peaks", "Look", ("memory",), footer=5),
+    Action("copy", ("y",), "Copy", "this screen as text: to the clipboard and to a file", "Look", footer=7),
+    Action("theme", ("t",), "Theme", "dark, light, or the terminal's own colours", "Look"),
+    Action("lab_run", ("r",), "Run", "start the trainer, or restart it with these switches", "Lab", ("lab",), "lab", 1),
+    Action("lab_stop", ("x",), "Stop", "stop the trainer", "Lab", ("lab",), "lab", 2),
+    Action("lab_next", ("right", "l"), "Next value", "change the switch", "Lab", ("lab",), "lab"),
+    Action("lab_previous", ("left", "h"), "Previous value", "change the switch back", "Lab", ("lab",), "lab"),
+    Action("replay_slower", ("left_square_bracket",), "Slower", "half the speed", "Replay", needs="replay", footer=10),
+    Action("replay_faster", ("right_square_bracket",), "Faster", "twice as fast", "Replay", needs="replay", footer=9),
+    Action("replay_back", ("comma", "left"), "Back 10 s", "seek back", "Replay", needs="replay", footer=11),
+    Action("replay_forward", ("full_stop", "right"), "On 10 s", "seek forward", "Replay", needs="replay", footer=11),
+    Action("palette", ("colon", "ctrl+p"), "Palette", "find an action by its name", "Program", footer=2),
+    Action("help", ("question_mark",), "Help", "keys, words and glyphs", "Program", footer=2),
+    Action("quit", ("q", "ctrl+c"), "Quit", "leave; inside a dialog q closes the dialog", "Program", footer=1),
+)  # fmt: skip
+
+BY_NAME = {action.name: action for action in ACTIONS}

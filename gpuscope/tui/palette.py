@@ -1,0 +1,38 @@
+"""The palette: every action of the registry by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from .actions import ACTIONS, Action
+from .keymap import shown_keys
+
+if TYPE_CHECKING:
+    from .app import GpuscopeApp
+
+
+class ActionProvider(Provider):
+    """Answers the palette from the registry. What cannot be done here says why in its help line."""
+
+    def _entry(self, action: Action) -> tuple[str, str, Callable[[], object]]:
+        app = cast("GpuscopeApp", self.app)
+        reason = app.session.why_not(action.name)
+        where = f" ({', '.join(action.where)})" if action.where else ""
+        help_text = f"not here: {reason}" if reason else f"{action.help}{where}"
+        return f"{action.label}  {shown_keys(action)}", help_text, lambda: app.carry_out(action.name)
+
+    async def discover(self) -> Hits:
+        for action in ACTIONS:
+            title, help_text, run = self._entry(action)
+            yield DiscoveryHit(title, run, help=help_text)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for action in ACTIONS:
+            title, help_text, run = self._entry(action)
+            score = max(matcher.match(title), matcher.match(f"{action.name} {action.help}") * 0.8)
+            if score > 0:
+                yield Hit(score, matcher.highlight(title), run, text=title, help=help_text)

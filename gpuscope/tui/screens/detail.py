@@ -1,0 +1,156 @@
+"""One Enter deeper: every reading of a device, a job's trainer or a process, with the reason where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+
+from ...collect.clock_events import clock_event_words
+from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
+from ...wire.frames import Reading, Unknown
+from ..cells import bytes_text, fit, percent, seconds_text
+from ..session import Session
+from ..verdict import judge
+from ..widgets.text import Lines
+
+Piece = tuple[str, str]
+NAME_CELLS = 28
+UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
+
+
+class DetailScreen(ModalScreen[None]):
+    """Kept up to date while it is open. Esc, q and Enter close it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "dismiss", "Close", show=False),
+        Binding("j,down", "scroll(1)", show=False),
+        Binding("k,up", "scroll(-1)", show=False),
+    ]
+
+    def __init__(self, session: Session, key: str) -> None:
+        super().__init__()
+        self.session = session
+        self._key = key
+        self._lines = Lines()
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_subtitle = "Esc: close"
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self._show()
+        self.set_interval(1.0, self._show)
+
+    def _show(self) -> None:
+        host = self.session.host
+        entity = find(host, self._key) if host else None
+        if host is None or entity is None:
+            self._lines.show([[("it is not there any more", "muted")]])
+            return
+        body = self.query_one(VerticalScroll)
+        title = title_of(entity)
+        if str(body.border_title) != title:
+            body.border_title = title
+        self._lines.show(list(detail_lines(host, entity)))
+
+    def action_scroll(self, by: int) -> None:
+        """Scroll by lines."""
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+
+
+def find(host: HostView, key: str) -> Entity | None:
+    """The entity with this key."""
+    everything: Iterable[Entity] = (*host.devices, *host.trainers, *host.processes)
+    return next((entity for entity in everything if entity.key == key), None)
+
+
+def title_of(entity: Entity) -> str:
+    """What the dialog is called."""
+    if isinstance(entity, DeviceView):
+        return f"GPU {entity.definition.index}"
+    if isinstance(entity, TrainerView):
+        rank = f", rank {entity.definition.rank}" if entity.definition.rank is not None else ""
+        return f"Trainer {entity.definition.pid}{rank}"
+    return f"Process {entity.definition.pid}" if isinstance(entity, ProcView) else "Readings"
+
+
+def detail_lines(host: HostView, entity: Entity) -> Iterable[list[Piece]]:
+    """Definition, state, readings; a trainer's allocators and a device's users below."""
+    if entity.gone:
+        yield [("ended: ", "warn"), (entity.gone.reason, "text")]
+    if isinstance(entity, DeviceView):
+        verdict = judge(host, entity)
+        yield _fact("state", f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}", verdict.token)
+    definition = getattr(entity, "definition", None)
+    for name in getattr(definition, "__dataclass_fields__", ()):
+        value = getattr(definition, name)
+        if value is None:
+            why = entity.readings.get(name)
+            yield _fact(name, why.text if isinstance(why, Unknown) else "unknown", "faint")
+        else:
+            yield _fact(name, value_text(name, value))
+    yield []
+    yield from _readings(entity.readings)
+    if isinstance(entity, TrainerView):
+        for allocator in entity.allocators:
+            where = "the CPU" if allocator.definition.ordinal < 0 else f"cuda:{allocator.definition.ordinal}"
+            yield []
+            yield [(f"Memory on {where}", "title")]
+            yield from _readings(allocator.readings)
+    if isinstance(entity, DeviceView):
+        yield from _users(host, entity)
+
+
+def _users(host: HostView, device: DeviceView) -> Iterable[list[Piece]]:
+    yield []
+    yield [("Processes", "title")]
+    processes = {p.id: p for p in host.processes}
+    living = [u for u in device.uses if u.gone is None and u.process in processes]
+    for use in living:
+        d = processes[use.process].definition
+        reading = use.reading("used_bytes")
+        size = reading.text if isinstance(reading, Unknown) else bytes_text(float(reading))
+        yield [
+            (f"{d.pid:>8}  {fit(d.user or '?', 12)} {fit(size, 12, 'right')}  ", "text"),
+            (d.command or d.name or "", "muted"),
+        ]
+    if not living:
+        yield [("  none that the driver names", "muted")]
+
+
+def _readings(readings: Mapping[str, Reading]) -> Iterable[list[Piece]]:
+    for name, reading in readings.items():
+        if isinstance(reading, Unknown):
+            yield _fact(name, f"unknown: {reading.text}", "faint")
+        else:
+            yield _fact(name, value_text(name, reading))
+
+
+def _fact(name: str, value: str, token: str = "text") -> list[Piece]:
+    for unit in UNITS:
+        name = name.removesuffix(unit)
+    return [(fit(name.replace("_", " "), NAME_CELLS), "muted"), (value, token)]
+
+
+def value_text(name: str, value: object) -> str:
+    """A value with the unit its name tells."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    if name.endswith("_bytes"):
+        return bytes_text(value)
+    if name == "clock_event_reasons":
+        return ", ".join(clock_event_words(int(value), harmless=True)) or "none"
+    if name.endswith("_percent"):
+        return percent(value, 1)
+    if "_seconds" in name:
+        return seconds_text(value)
+    for unit, text in (("_watts", " W"), ("_celsius", " °C"), ("_mhz", " MHz")):
+        if name.endswith(unit):
+            return f"{value:.0f}{text}"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,254 @@
+"""Tab 1: jobs, devices, load and memory at a glance.
+
+What makes rows of a host is imported with the first host: the first frame does not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+
+from ..session import Session
+from ..state import SORTS
+from ..widgets.jobs import JobList
+from ..widgets.status import short_script
+from ..widgets.table import Column, LiveTable
+from .pane import Pane, set_title
+
+if TYPE_CHECKING:
+    from ...store.view import DeviceView, HostView
+    from ..charts.line import LineChart
+    from ..charts.stacked import StackedChart
+
+WINDOW_SECONDS = 60.0
+CHART_ROWS = 8
+CHARTS_FROM = (100, 32)
+"""Columns and rows of the terminal from which charts have room."""
+TINY_ROWS = 20
+WAITING = "waiting for the first reading"
+NO_COLUMNS = (Column("text", "", 20, flex=1),)
+
+
+class OverviewPane(Pane):
+    """Jobs above, devices below, two charts where there is room."""
+
+    def __init__(self, session: Session, **kwargs: str) -> None:
+        super().__init__(session, **kwargs)
+        self._jobs = JobList(id="jobs", classes="panel")
+        self._devices = LiveTable(NO_COLUMNS, empty=WAITING, gap=1, id="devices", classes="panel")
+        self._charts: Horizontal | None = None
+        self._line: LineChart | None = None
+        self._right: StackedChart | LineChart | None = None
+        self._terminal = (80, 24)
+        self._nothing: list[list[tuple[str, str]]] = []
+        self._heights: tuple[int, int, bool] = (0, 0, False)
+
+    def compose(self) -> ComposeResult:
+        self._jobs.border_title, self._devices.border_title = "Jobs", "Devices"
+        yield self._jobs
+        yield self._devices
+
+    # ── numbers ──
+
+    def show(self, host: HostView | None) -> None:
+        state = self.session.state
+        if host is None:
+            self._jobs.show([], [[(WAITING, "muted")]])
+        else:
+            from ..firstsecond import about_room, no_devices
+            from ..joblines import job_lines
+            from ..widgets.devices import columns, device_row, legend, ordered
+
+            lines = job_lines(host, state.mine, state.filter)
+            self._jobs.show(lines, about_room(host, self.session.history) or self._why_empty(host, bool(lines)))
+            self._devices.show_columns(columns(state.sort) if host.devices else NO_COLUMNS)
+            self._nothing = no_devices(host, self._room()) if not host.devices else []
+            self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
+            rows = [
+                device_row(host, device, self._devices.tokens) for device in ordered(host, state.sort, state.filter)
+            ]
+            self._devices.show(rows)
+            self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
+        self._share_out(host)
+
+    def _why_empty(self, host: HostView, lines: bool) -> list[list[tuple[str, str]]]:
+        text = WAITING if host.sampled_seconds is None else "no trainer runs here"
+        text = "no job matches" if self.session.state.filter or self.session.state.mine else text
+        return [] if lines else [[(text, "muted")]]
+
+    # ── room ──
+
+    def fit_to(self, width: int, height: int) -> None:
+        self._terminal = (width, height)
+        self._share_out(self.session.host)
+
+    def _room(self) -> int:
+        """Cells for a line of text inside a panel."""
+        return max(20, self._terminal[0] - 6)
+
+    def _share_out(self, host: HostView | None) -> None:
+        """Heights: devices get what they need, jobs what is left, charts only where both are satisfied."""
+        width, height = self._terminal
+        frame = 0 if height < TINY_ROWS else 2
+        room = height - 3
+        devices = (len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing)) + 1) + frame
+        jobs = self._jobs.wanted + frame
+        charts = width >= CHARTS_FROM[0] and height >= CHARTS_FROM[1] and host is not None
+        if charts and room - devices - jobs < CHART_ROWS:
+            charts = room - devices - (5 + frame) >= CHART_ROWS
+        jobs = max(min(jobs, room - devices - (CHART_ROWS if charts else 0)), 0 if frame == 0 else min(jobs, 3))
+        devices = min(devices, room - jobs)
+        if (jobs, devices, charts) != self._heights:
+            self._heights = (jobs, devices, charts)
+            self._jobs.display = jobs > 0
+            self._jobs.styles.height = jobs
+            self._devices.styles.height = devices if charts else "1fr"
+            if charts and self._charts is None:
+                self._charts = Horizontal(id="charts")
+                self.mount(self._charts)
+            if self._charts is not None:
+                self._charts.display = charts
+
+    # ── charts ──
+
+    def show_charts(self, host: HostView) -> None:
+        if self._charts is None or not self._charts.display:
+            return
+        self._build_charts(self._charts, host)
+        if host.devices:
+            self._show_device_charts(host)
+        else:
+            self._show_host_charts(host)
+
+    def _build_charts(self, charts: Horizontal, host: HostView) -> None:
+        """On the first use: plotext costs its import only where a chart has room."""
+        from ..charts.line import LineChart
+        from ..charts.stacked import StackedChart
+
+        wanted = StackedChart if host.devices else LineChart
+        if self._line is None:
+            self._line = LineChart(id="load", classes="panel")
+            charts.mount(self._line)
+        if not isinstance(self._right, wanted):
+            if self._right is not None:
+                self._right.remove()
+            self._right = wanted(classes="panel")
+            charts.mount(self._right)
+
+    def highlighted(self, host: HostView) -> DeviceView | None:
+        """The device under the cursor."""
+        key = self._devices.cursor_key
+        return next((d for d in host.devices if d.key == key), host.devices[0] if host.devices else None)
+
+    def _show_device_charts(self, host: HostView) -> None:
+        from ..charts.line import Series
+        from ..charts.stacked import StackedChart
+        from ..histories import average, device_layers, mean_load
+
+        device = self.highlighted(host)
+        if device is None or self._line is None or not isinstance(self._right, StackedChart):
+            return
+        loads = {d.id: self.session.history(d.id, "utilization_percent", WINDOW_SECONDS) for d in host.devices}
+        own = loads[device.id]
+        series = [Series(f"GPU {device.definition.index}", "series1", own.seconds, own.values)]
+        busy = [
+            (a, d) for d in host.devices if d.id != device.id and (a := average(loads[d.id])) is not None and a >= 1
+        ]
+        if busy:
+            _, worst = min(busy, key=lambda pair: pair[0])
+            series.append(
+                Series(
+                    f"lowest busy: {worst.definition.index}", "series2", loads[worst.id].seconds, loads[worst.id].values
+                )
+            )
+        if len(host.devices) > 2:
+            mean = mean_load(self.session, host.devices, WINDOW_SECONDS)
+            series.append(Series("mean", "other", mean.seconds, mean.values))
+        set_title(self._line, "Utilisation %")
+        self._line.show(series, WINDOW_SECONDS, 0.0, 100.0, "%", now=host.sampled_seconds)
+        layers, seconds = device_layers(self.session, host, device, WINDOW_SECONDS)
+        total = device.definition.total_bytes
+        set_title(self._right, f"VRAM of GPU {device.definition.index}, GiB")
+        self._right.show(layers, seconds, WINDOW_SECONDS, float(total) if total else None, now=host.sampled_seconds)
+
+    def _show_host_charts(self, host: HostView) -> None:
+        from ..charts.line import LineChart, Series
+
+        if self._line is None or not isinstance(self._right, LineChart):
+            return
+        load = self.session.history(host.id, "cpu_percent", WINDOW_SECONDS)
+        set_title(self._line, f"CPU %, {host.definition.cpu_count or '?'} cores")
+        self._line.show(
+            [Series("all cores", "series1", load.seconds, load.values)],
+            WINDOW_SECONDS,
+            0.0,
+            100.0,
+            "%",
+            now=host.sampled_seconds,
+        )
+        tokens = ("series2", "series3", "series4", "series5")
+        trainers = [t for t in host.trainers if t.gone is None][: len(tokens)]
+        series = []
+        for token, trainer in zip(tokens, trainers, strict=False):
+            pace = self.session.history(trainer.id, "step_seconds", WINDOW_SECONDS)
+            label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
+            series.append(Series(label, token, pace.seconds, [None if v is None else v * 1000 for v in pace.values]))
+        set_title(self._right, "Step, ms")
+        self._right.show(series, WINDOW_SECONDS, 0.0, None, "ms", now=host.sampled_seconds)
+
+    # ── actions ──
+
+    def take_focus(self) -> None:
+        host = self.session.host
+        (self._devices if host is None or host.devices else self._jobs).focus(scroll_visible=False)
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        self.session.device_key = event.key
+        host = self.session.host
+        if host is not None:
+            self.show_charts(host)
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        self.do_open()
+
+    def do_down(self) -> None:
+        """Only the list of jobs asks for this; the table moves by itself."""
+        self._jobs.move(1)
+
+    def do_up(self) -> None:
+        """See :meth:`do_down`."""
+        self._jobs.move(-1)
+
+    def do_next_pane(self) -> None:
+        """From devices to jobs and back."""
+        (self._devices if self._jobs.has_focus else self._jobs).focus(scroll_visible=False)
+
+    def do_open(self) -> None:
+        """Every reading of the row under the cursor."""
+        from .detail import DetailScreen
+
+        host = self.session.host
+        if host is None:
+            return
+        line = self._jobs.current if self._jobs.has_focus else None
+        entity = line.entity if line else self.highlighted(host)
+        if entity is not None:
+            self.app.push_screen(DetailScreen(self.session, entity.key))
+
+    def _sort(self, by: int) -> None:
+        state = self.session.state
+        state.sort = SORTS[(SORTS.index(state.sort) + by) % len(SORTS)]
+        self.session.notices.say(f"devices sorted by {state.sort}")
+        self.show(self.session.host)
+
+    def do_sort_next(self) -> None:
+        """The next column."""
+        self._sort(1)
+
+    def do_sort_previous(self) -> None:
+        """The previous column."""
+        self._sort(-1)

@@ -1,0 +1,42 @@
+"""What all tabs have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from textual.containers import Vertical
+from textual.widget import Widget
+
+from ..session import Session
+
+if TYPE_CHECKING:
+    from ...store.view import HostView
+
+
+class Pane(Vertical):
+    """One tab. :meth:`show` brings its numbers up to date and :meth:`show_charts`, less often, its charts; neither is
+    called while the tab is hidden. Methods ``do_NAME`` carry out actions of the registry."""
+
+    DEFAULT_CSS = "Pane { height: 1fr; }"
+
+    def __init__(self, session: Session, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.session = session
+
+    def show(self, host: HostView | None) -> None:
+        """Draw the numbers of this moment."""
+
+    def show_charts(self, host: HostView) -> None:
+        """Draw the histories."""
+
+    def fit_to(self, width: int, height: int) -> None:
+        """Choose what has room on a terminal of this size, in cells."""
+
+    def take_focus(self) -> None:
+        """Give the keyboard to the list a user most likely wants."""
+
+
+def set_title(widget: Widget, title: str) -> None:
+    """A border title; the setter repaints the whole widget, so only when it changes."""
+    if str(widget.border_title or "") != title:
+        widget.border_title = title

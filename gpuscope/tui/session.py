@@ -1,0 +1,269 @@
+"""What the panels read: the picture of this moment, its history, what the source can do, and the state of looking.
+
+The session owns the source and the store. It knows no widget: it calls ``changed`` when there is a new picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..config import Settings
+from .actions import BY_NAME
+from .state import ViewState
+from .widgets.notices import Notices
+
+if TYPE_CHECKING:
+    from ..lab.config import LabConfig
+    from ..store.replay import ReplaySource
+    from ..store.source import Source
+    from ..store.store import Store
+    from ..store.view import History, HostView, Link, View
+    from ..wire.frames import Frame
+    from .labruns import LabRuns
+
+log = logging.getLogger("gpuscope.tui")
+
+LOCAL_HZ, REMOTE_HZ = 2.0, 1.0
+LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0
+RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+GATHER_SECONDS = 0.03
+"""Frames that arrive together make one picture."""
+SEEK_SECONDS = 10.0
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+class Session:
+    """One source shown in one terminal. The store is made with the first use, after the first frame; ``make_source``
+    makes the source then, off the event loop, for a rate in Hz.
+    ``over_ssh`` makes the defaults lighter."""
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        source: Source | None = None,
+        *,
+        make_source: Callable[[float], Source] | None = None,
+        replay: ReplaySource | None = None,
+        settings: Settings | None = None,
+        state: ViewState | None = None,
+        over_ssh: bool = False,
+        lab: LabConfig | None = None,
+        lab_autostart: bool = False,
+    ) -> None:
+        self.settings, self.state = settings or Settings(), state or ViewState()
+        self.over_ssh = over_ssh
+        self._lab_config = lab
+        self._labs: LabRuns | None = None  # made with the first use: the first frame needs no lab
+        self.lab_autostart = lab_autostart
+        self.notices = Notices()
+        self.device_key: str | None = None
+        """The highlighted device, by UUID."""
+        self.replay = replay
+        """The source when it is a recording."""
+        self._store, self._source, self._make_source = store, source or replay, make_source
+        self._paused_at: float | None = None
+        self._frozen: View | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._link_state = ""
+        self._changed: Callable[[], None] = lambda: None
+        self._cpu_mark = (time.monotonic(), time.process_time())
+        self._cpu_percent: float | None = None
+
+    # ── reading ──
+
+    @property
+    def host(self) -> HostView | None:
+        """The host looked at, as it is now, or while paused as it was then; None before there is one."""
+        if self._store is None:
+            return None
+        return (self._frozen or self._store.view()).host
+
+    def history(self, entity_id: int, column: str, seconds: float | None = None) -> History:
+        """A column of the host looked at, of the last ``seconds`` up to the moment that is shown."""
+        from ..store.view import History
+
+        host = self.host
+        if host is None or self._store is None:
+            return History()
+        now = host.sampled_seconds
+        since = None if seconds is None or self._frozen is not None else seconds
+        history = self._store.history(host.key, entity_id, column, since)
+        if now is None or not len(history):
+            return history
+        last = bisect_right(history.seconds, now)
+        first = bisect_right(history.seconds, now - seconds) if seconds is not None else 0
+        return History(history.seconds[first:last], history.values[first:last])
+
+    @property
+    def charts_seconds(self) -> float:
+        """The least time between two drawings of a chart."""
+        return self.settings.charts_seconds or (REMOTE_CHARTS_SECONDS if self.over_ssh else LOCAL_CHARTS_SECONDS)
+
+    @property
+    def wanted_hz(self) -> float:
+        """The rate to ask of the source."""
+        return self.state.rate_hz or self.settings.rate_hz or (REMOTE_HZ if self.over_ssh else LOCAL_HZ)
+
+    @property
+    def labs(self) -> LabRuns:
+        """The lab's runs of this session."""
+        if self._labs is None:
+            from .labruns import LabRuns
+
+            self._labs = LabRuns(self._lab_config, lambda: self._changed())
+        return self._labs
+
+    def why_not(self, action: str) -> str:
+        """ "" when the session can carry out an action of the registry, else the reason."""
+        need = BY_NAME[action].needs
+        if need == "replay":
+            return "" if self.replay else "only in a replay"
+        if need == "rate":
+            if self.replay:
+                return "a replay has the rate it was recorded with"
+            return self._source.capabilities.why_not("rate") if self._source else "no source yet"
+        if need == "lab":
+            return "the lab needs a live session" if self.replay else ""
+        return ""
+
+    def cpu_percent(self) -> float | None:
+        """The viewer's own load in percent of one core, over the last seconds."""
+        now, used = time.monotonic(), time.process_time()
+        then, before = self._cpu_mark
+        if now - then >= 4.0:
+            self._cpu_percent = max(0.0, (used - before) / (now - then) * 100)
+            self._cpu_mark = (now, used)
+        return self._cpu_percent
+
+    # ── running ──
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Begin to listen, in the running event loop. ``changed`` is called at most every ``GATHER_SECONDS``."""
+        self._changed = changed
+        self._cpu_mark = (time.monotonic(), time.process_time())
+        if self._task is None and (self._source or self._make_source):
+            self._task = asyncio.get_running_loop().create_task(self._listen())
+        if self.lab_autostart and not self.why_not("lab_run"):
+            self.labs.start()
+
+    async def _listen(self) -> None:
+        try:
+            if self._source is None and self._make_source is not None:
+                self._source = await asyncio.to_thread(self._make_source, self.wanted_hz)
+            source = self._source
+            assert source is not None
+            if self._store is None:
+                from ..store.store import Store
+
+                self._store = Store()
+            self._store.add_source(source.key, source.label, source.badge)
+            await source.run(
+                lambda frame, seconds: self._hear(source.key, frame, seconds),
+                lambda link: self._linked(source.key, link),
+            )
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("the source failed")
+            self.notices.say(f"The source failed: {error!r}. The last picture is kept.", "bad")
+        self._publish()
+
+    def _hear(self, key: str, frame: Frame, received_seconds: float) -> None:
+        assert self._store is not None
+        self._store.apply(key, frame, received_seconds)
+        self._gather()
+
+    def _linked(self, key: str, link: Link) -> None:
+        if link.state != self._link_state and link.state in ("stale", "ended") and link.text:
+            self.notices.say(f"{link.state}: {link.text}", "warn")
+        self._link_state = link.state
+        assert self._store is not None
+        self._store.set_link(key, link)
+        self._gather()
+
+    def _gather(self) -> None:
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._publish)
+
+    def _publish(self) -> None:
+        self._gathering = None
+        self._changed()
+
+    def close(self) -> None:
+        """Stop at once. Cancelled, a live source kills its agent, which may be inside a driver call without end."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+        if self._labs is not None:
+            self._labs.let_go()
+        if self._task is not None:
+            self._task.cancel()
+
+    # ── looking ──
+
+    @property
+    def paused_seconds(self) -> float | None:
+        """For how long the screen has been frozen; None when it is not."""
+        return None if self._paused_at is None else time.monotonic() - self._paused_at
+
+    def toggle_pause(self) -> None:
+        """Freeze the screen or let it go on; a replay stops playing."""
+        if self.replay is not None:
+            self.replay.toggle_pause()
+        elif self._paused_at is None and self._store is not None:
+            self._paused_at, self._frozen = time.monotonic(), self._store.view()
+        else:
+            self._paused_at = self._frozen = None
+        self._changed()
+
+    def change_rate(self, faster: bool) -> None:
+        """The next of ``RATES``; the source is asked for it."""
+        now = self.wanted_hz
+        options = [rate for rate in RATES if (rate > now if faster else rate < now)]
+        if not options:
+            self.notices.say(f"{now:g} Hz is the {'fastest' if faster else 'slowest'} rate")
+            return
+        self.state.rate_hz = options[0] if faster else options[-1]
+        if self._source is not None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask_rate(self._source, self.state.rate_hz))
+
+    async def _ask_rate(self, source: Source, hz: float) -> None:
+        try:
+            await source.request("rate", {"hz": hz})
+            self.notices.say(f"{hz:g} samples a second")
+        except Exception as error:
+            self.notices.say(f"the rate stays as it is: {getattr(error, 'reason', error)}", "warn")
+        self._changed()
+
+    def change_speed(self, faster: bool) -> None:
+        """Replay at the next of ``SPEEDS``."""
+        if (replay := self.replay) is not None:
+            options = [speed for speed in SPEEDS if (speed > replay.speed if faster else speed < replay.speed)]
+            if options:
+                replay.set_speed(options[0] if faster else options[-1])
+                self._changed()
+
+    def seek(self, seconds: float) -> None:
+        """Move a replay by ``seconds``."""
+        if (replay := self.replay) is not None:
+            replay.seek(replay.position_seconds + seconds)
+            self._changed()
+
+    def replay_text(self) -> str:
+        """``▶ 00:12 / 01:30 ×2``, "" when it is no replay."""
+        replay = self.replay
+        if replay is None:
+            return ""
+        mark = "‖" if replay.paused else "▶"
+        return f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} ×{replay.speed:g}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"

@@ -1,0 +1,148 @@
+"""A device's state in a glyph, a word and, where it is not well, the reason; and what stands free or idle on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..collect.clock_events import clock_event_words
+from ..store.view import DeviceView, History, HostView, ProcView
+from ..wire.frames import LOST, TIMEOUT, Unknown
+from .accounting import living, trainer_of
+from .cells import age_text, gib
+
+NEARLY_FULL = 0.97
+STARVED = 0.2
+IDLE_PERCENT = 1.0
+FREE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``kind`` is ok, warn, bad, idle or shared (the name of a glyph); ``reason`` is "" when all is well."""
+
+    kind: str
+    word: str
+    reason: str = ""
+
+    @property
+    def token(self) -> str:
+        """The token of its colour."""
+        return {"shared": "series4"}.get(self.kind, self.kind)
+
+
+def judge(host: HostView, device: DeviceView) -> Verdict:
+    """The first thing that is wrong with a device, else what it is doing."""
+    if device.gone:
+        return Verdict("bad", "gone", device.gone.reason)
+    silent = _silence(device)
+    if silent:
+        return silent
+    ecc = device.number("ecc_uncorrected_count")
+    if ecc:
+        return Verdict("bad", "ECC", f"{ecc:.0f} uncorrected memory errors since the last reset")
+    used, total = device.number("used_bytes"), device.definition.total_bytes
+    if used is not None and total and used > NEARLY_FULL * total:
+        return Verdict("warn", "full", f"{gib(total - used)} GiB left of {gib(total)}")
+    mask = device.number("clock_event_reasons")
+    words = clock_event_words(int(mask)) if mask is not None else ()
+    if words:
+        clock = device.number("sm_clock_mhz")
+        best = device.definition.max_sm_clock_mhz
+        at = f": {clock:.0f} of {best} MHz" if clock is not None and best else ""
+        return Verdict("warn", "slowed", ", ".join(words) + at)
+    starved = _starved(host, device)
+    if starved:
+        return Verdict("warn", "starved", starved)
+    holders = [u for u in device.uses if u.gone is None]
+    names = owners(host, device) if len(holders) > 1 else {}
+    if len(names) > 1:
+        mine = {p.definition.user for p in processes_on(host, device) if p.definition.mine}
+        return Verdict("shared", "shared", ", ".join(text for user, text in names.items() if user not in mine))
+    load = device.number("utilization_percent")
+    if load is not None and load < IDLE_PERCENT:
+        empty = not holders and used is not None and used < FREE_BYTES
+        return Verdict("idle", "free" if empty else "idle")
+    return Verdict("ok", "ok")
+
+
+def _silence(device: DeviceView) -> Verdict | None:
+    for column in ("used_bytes", "utilization_percent"):
+        reading = device.reading(column)
+        if isinstance(reading, Unknown):
+            if reading.code == LOST:
+                return Verdict("bad", "lost", reading.text)
+            if reading.code == TIMEOUT:
+                return Verdict("bad", "hung", reading.text)
+            if reading.code == "not_sent" and device.sampled_seconds is None:
+                return Verdict("idle", "waiting", reading.text)
+    used = device.reading("used_bytes")
+    return Verdict("warn", "unknown", used.text) if isinstance(used, Unknown) else None
+
+
+def _starved(host: HostView, device: DeviceView) -> str:
+    for allocator in living(device):
+        trainer = trainer_of(host, allocator)
+        share = loader_share(trainer.number("loader_wait_seconds"), trainer.number("step_seconds")) if trainer else None
+        if share is not None and share >= STARVED:
+            return f"input {share * 100:.0f}% of the step"
+    return ""
+
+
+def loader_share(wait: float | None, step: float | None) -> float | None:
+    """The share of a step spent waiting for the input pipeline, 0..1."""
+    return min(1.0, wait / step) if wait is not None and step else None
+
+
+def owners(host: HostView, device: DeviceView) -> dict[str, str]:
+    """Who holds memory here: each user with the names of the programs, ``{"lin": "lin (jupyter)"}``."""
+    names: dict[str, list[str]] = {}
+    for process in processes_on(host, device):
+        title = process.definition.name or f"pid {process.definition.pid}"
+        names.setdefault(process.definition.user or "someone", []).append(title)
+    return {user: f"{user} ({', '.join(dict.fromkeys(programs))})" for user, programs in names.items()}
+
+
+def processes_on(host: HostView, device: DeviceView) -> list[ProcView]:
+    """The living processes that use a device."""
+    using = {u.process for u in device.uses if u.gone is None}
+    return [p for p in host.processes if p.id in using and p.gone is None]
+
+
+def ranges(indices: Sequence[int]) -> str:
+    """``[0, 1, 2, 5]`` as ``"0-2, 5"``."""
+    out: list[list[int]] = []
+    for index in sorted(indices):
+        if out and index == out[-1][1] + 1:
+            out[-1][1] = index
+        else:
+            out.append([index, index])
+    return ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in out)
+
+
+def free_devices(host: HostView) -> str:
+    """``"GPU 2, 5, 7: 140 GiB each"``, "" when none is free. Devices with like room are named together."""
+    rooms: dict[int, list[int]] = {}
+    for device in host.devices:
+        verdict = judge(host, device)
+        free = device.number("free_bytes")
+        if verdict.word == "free" and free is not None:
+            rooms.setdefault(round(free / (1 << 30)), []).append(device.definition.index)
+    parts = [
+        f"GPU {ranges(indices)}: {room} GiB{' each' if len(indices) > 1 else ''}"
+        for room, indices in sorted(rooms.items(), reverse=True)
+    ]
+    return " · ".join(parts)
+
+
+def idle_since(history: History) -> str:
+    """How long the load has been zero as far as we saw: ``"idle 2 min 05 s"``, with ≥ if it was so from the start."""
+    last = next((i for i in range(len(history) - 1, -1, -1) if (history.values[i] or 0.0) >= IDLE_PERCENT), -1)
+    if not len(history) or last == len(history) - 1:
+        return ""
+    seconds = history.seconds[-1] - history.seconds[last + 1]
+    return f"idle {'≥ ' if last < 0 else ''}{age_text(max(seconds, 1))}"
+
+
+HistoryOf = Callable[[int, str], History]
+"""(entity id, column) → its history on the host in question."""

@@ -1,0 +1,97 @@
+"""The line of tabs and the footer of keys, both made from the registry of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+
+from ..actions import ACTIONS, BY_NAME, Action
+from ..cells import width
+from ..charts.strips import Painted, Segments, strip_of
+from ..keymap import shown
+from ..theme import Tokens
+from .text import cells_of, cut, spread
+
+LAST_IN_FOOTER = ("palette", "help", "quit")
+
+
+class TabLine(Painted):
+    """The tabs and, at the right end, what a user should know now. A click chooses a tab."""
+
+    DEFAULT_CSS = "TabLine { height: 1; }"
+
+    class Chosen(Message):
+        """A tab was clicked; ``name`` is the action that shows it."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def __init__(self, tabs: Sequence[str], active: str, **kwargs: str) -> None:
+        super().__init__(**kwargs)
+        self._tabs, self._active = tuple(tabs), active
+        self._notice: Segments = ()
+
+    def show(self, active: str, notice: Segments = ()) -> None:
+        """Mark a tab as active and put ``notice`` at the right end."""
+        if (active, tuple(notice)) != (self._active, self._notice):
+            self._active, self._notice = active, tuple(notice)
+            self.repaint()
+
+    def _labels(self) -> list[tuple[str, str]]:
+        out = []
+        for name in self._tabs:
+            action = BY_NAME[name]
+            spec = "bold underline accent" if name == self._active else "muted"
+            out += [(f"{shown(action.keys[0])} {action.label}", spec), ("   ", "text")]
+        return out[:-1]
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        left = [(" ", "text"), *self._labels()]
+        notice = cut(self._notice, max(0, width - cells_of(left) - 3), tokens.glyphs.ellipsis)
+        return [strip_of(spread(left, [*notice, (" ", "text")], width), width, tokens)]
+
+    def on_click(self, event: events.Click) -> None:
+        x = event.x - 1
+        for index, (text, _) in enumerate(self._labels()):
+            x -= width(text)
+            if x < 0:
+                if index % 2 == 0:
+                    self.post_message(self.Chosen(self._tabs[index // 2]))
+                return
+
+
+class FooterLine(Painted):
+    """The keys that do something here and now, the most needed first; those without room are in the help."""
+
+    DEFAULT_CSS = "FooterLine { height: 1; }"
+
+    def __init__(self, **kwargs: str) -> None:
+        super().__init__(**kwargs)
+        self._actions: tuple[Action, ...] = ()
+
+    def show(self, tab: str, possible: Sequence[str]) -> None:
+        """``possible`` are the names of the actions that this session can carry out."""
+        actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in possible)
+        if actions != self._actions:
+            self._actions = actions
+            self.repaint()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        room, kept = width, []
+        for action in sorted(self._actions, key=lambda a: a.footer):
+            need = cells_of(self._entry(action))
+            if need <= room:
+                kept.append(action)
+                room -= need
+        left = [piece for a in kept if a.name not in LAST_IN_FOOTER for piece in self._entry(a)]
+        right = [piece for a in kept if a.name in LAST_IN_FOOTER for piece in self._entry(a)]
+        gap = width - cells_of(left) - cells_of(right)
+        return [strip_of([*left, (" " * gap, "text"), *right], width, tokens)]
+
+    @staticmethod
+    def _entry(action: Action) -> list[tuple[str, str]]:
+        return [(f" {shown(action.keys[0])} ", "bold accent"), (f"{action.label} ", "muted")]

@@ -1,0 +1,156 @@
+"""The list of jobs: one line each with its pace and memory, a second one where there is something to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.geometry import Size
+from textual.strip import Strip
+
+from ..cells import fit, width
+from ..charts.strips import Painted, strip_of
+from ..theme import Tokens
+from .text import cut
+
+if TYPE_CHECKING:
+    from ..joblines import JobLine
+
+Piece = tuple[str, str]
+DASH: Piece = ("–", "faint")
+HEADINGS = {
+    "job": "JOB", "gpu": "GPU", "step": "STEP", "pace": "S/STEP", "age": "LAST", "eta": "ETA", "loss": "LOSS",
+    "input": "INPUT", "memory": "ALLOC/RESERVED", "left": "LEFT",
+}  # fmt: skip
+
+COLUMNS: tuple[tuple[str, int, int], ...] = (
+    ("gpu", 8, 60), ("step", 9, 0), ("pace", 8, 0), ("age", 8, 90), ("eta", 11, 100), ("loss", 7, 70), ("input", 6, 80),
+    ("memory", 18, 0), ("left", 10, 0),
+)  # fmt: skip
+"""Column, cells, and the width of the panel from which it is shown."""
+MIN_TITLE, MOST_TITLE = 14, 44
+SPAN_TITLE = 18
+
+
+class JobList(Painted, can_focus=True):
+    """Lines of jobs with a cursor while it has the focus. Empty, it shows the text given to :meth:`show`."""
+
+    DEFAULT_CSS = "JobList { height: auto; }"
+
+    def __init__(self, **kwargs: str) -> None:
+        super().__init__(**kwargs)
+        self._lines: tuple[JobLine, ...] = ()
+        self._extra: tuple[tuple[Piece, ...], ...] = ()
+        self._cursor = 0
+        self._offset = 0
+
+    def show(self, lines: Sequence[JobLine], extra: Sequence[Sequence[Piece]] = ()) -> None:
+        """Replace the lines; ``extra`` are free lines below them."""
+        if (tuple(lines), tuple(tuple(line) for line in extra)) == (self._lines, self._extra):
+            self._lines = tuple(lines)  # the entities behind them are new
+            return
+        before = self.wanted
+        key = self.current.key if self.current else None
+        self._lines, self._extra = tuple(lines), tuple(tuple(line) for line in extra)
+        keys = [line.key for line in self._lines]
+        self._cursor = keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
+        if self.wanted != before:
+            self.refresh(layout=True)
+        self.repaint()
+
+    @property
+    def current(self) -> JobLine | None:
+        """The line under the cursor."""
+        return self._lines[self._cursor] if self._cursor < len(self._lines) else None
+
+    def move(self, by: int) -> None:
+        """Move the cursor, staying inside."""
+        if self._lines:
+            self._cursor = max(0, min(len(self._lines) - 1, self._cursor + by))
+            self.repaint()
+
+    @property
+    def wanted(self) -> int:
+        """Lines it would like to have."""
+        return bool(self._lines) + sum(1 + len(self._below(line)) for line in self._lines) + len(self._extra)
+
+    def _below(self, line: JobLine) -> list[list[Piece]]:
+        """The lines below a job: what its row has no column for, then its notes."""
+        hidden = [name for name, _, _ in COLUMNS if name not in {shown for shown, _, _ in self._shown()}]
+        facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
+        if not facts or line.span:
+            return line.notes
+        pieces: list[Piece] = []
+        for name, (text, token) in facts:
+            pieces += [("  " if pieces else "", "text"), (f"{HEADINGS[name].lower()} ", "faint"), (text, token)]
+        return [pieces, *line.notes]
+
+    def _shown(self) -> list[tuple[str, int, int]]:
+        """The columns that have room."""
+        width = self.size.width or 76
+        shown = [column for column in COLUMNS if width >= column[2]]
+        while shown and width - sum(cells + 1 for _, cells, _ in shown) < MIN_TITLE:
+            shown.pop(max(range(len(shown)), key=lambda i: shown[i][2]))
+        return shown
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(1, self.wanted)
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        rows: list[tuple[list[Piece], bool]] = []
+        shown = self._shown()
+        title = min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
+        at = 0
+        for index, line in enumerate(self._lines):
+            chosen = self.has_focus and index == self._cursor
+            if index == self._cursor:
+                at = len(rows)
+            rows.append((self._row(line, shown, title, width, chosen, tokens), chosen))
+            rows += [([("    ", "text"), *cut(note, width - 4)], False) for note in self._below(line)]
+        rows += [([("  ", "text"), *cut(line, width - 2)], False) for line in self._extra]
+        head = [strip_of(self._heading(shown, title), width, tokens)] if self._lines and height > 1 else []
+        room = height - len(head)
+        self._offset = max(0, min(self._offset, len(rows) - room))
+        if at < self._offset:
+            self._offset = at
+        elif at >= self._offset + room:
+            self._offset = at - room + 1
+        visible = rows[self._offset : self._offset + room]
+        return head + [strip_of(pieces, width, tokens, "selected" if chosen else "") for pieces, chosen in visible]
+
+    @staticmethod
+    def _heading(shown: Sequence[tuple[str, int, int]], title: int) -> list[Piece]:
+        out = [(fit("  " + HEADINGS["job"], title + 2), "muted")]
+        return out + [(" " + fit(HEADINGS[name], cells, "right"), "muted") for name, cells, _ in shown]
+
+    @staticmethod
+    def _row(
+        line: JobLine, shown: Sequence[tuple[str, int, int]], title: int, room: int, chosen: bool, tokens: Tokens
+    ) -> list[Piece]:
+        text, token = line.cells["job"]
+        cursor = tokens.glyphs.cursor if chosen else " "
+        out = [(f"{cursor} ", "accent"), (fit(text, max(title, SPAN_TITLE) if line.span else title), token)]
+        if line.span:
+            where, where_token = line.cells.get("gpu", ("", "text"))
+            out.append((" " + fit(where, 8, "right") + "  ", where_token))
+            return out + cut(line.span, max(0, room - sum(width(t) for t, _ in out)))
+        for name, cells, _ in shown:
+            text, token = line.cells.get(name, ("", "text"))
+            out.append((" " + fit(text, cells, "right"), token))
+        return out
+
+    def on_focus(self, _: events.Focus) -> None:
+        self.repaint()
+
+    def on_blur(self, _: events.Blur) -> None:
+        self.repaint()
+
+    def on_click(self, event: events.Click) -> None:
+        y = event.y - 1 + self._offset
+        for index, line in enumerate(self._lines):
+            y -= 1 + len(self._below(line))
+            if y < 0:
+                self._cursor = index
+                self.repaint()
+                return

@@ -1,0 +1,46 @@
+"""What the program itself has to say: kept for the log, the newest shown for a while at the end of the line of tabs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+SHOWN_SECONDS = 8.0
+KEPT = 200
+
+Severity = Literal["ok", "warn", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """``wall_seconds`` since the epoch."""
+
+    wall_seconds: float
+    severity: Severity
+    text: str
+
+
+class Notices:
+    """Bounded; a repeated notice counts once."""
+
+    def __init__(self) -> None:
+        self._all: deque[Notice] = deque(maxlen=KEPT)
+        self._said = 0.0
+
+    def say(self, text: str, severity: Severity = "ok") -> None:
+        """Add one."""
+        self._said = time.monotonic()
+        if not self._all or self._all[-1].text != text:
+            self._all.append(Notice(time.time(), severity, text))
+
+    @property
+    def all(self) -> tuple[Notice, ...]:
+        """Oldest first."""
+        return tuple(self._all)
+
+    @property
+    def current(self) -> Notice | None:
+        """The newest one, while it is fresh."""
+        return self._all[-1] if self._all and time.monotonic() - self._said < SHOWN_SECONDS else None

@@ -1,0 +1,128 @@
+"""The status line: where we look, at what, how fresh it is, and what looking costs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.strip import Strip
+
+from ..cells import age_text, percent
+from ..charts.strips import Painted, strip_of
+from ..theme import Tokens
+from .text import cells_of
+
+if TYPE_CHECKING:
+    from ...store.view import HostView
+
+Piece = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the line tells besides the host: pause and position in words, the viewer's own load in percent of a core."""
+
+    paused: str = ""
+    replay: str = ""
+    viewer_percent: float | None = None
+
+
+class StatusLine(Painted):
+    """One line. What has the least meaning goes first where there is little room."""
+
+    DEFAULT_CSS = "StatusLine { height: 1; background: $panel; }"
+
+    def __init__(self, **kwargs: str) -> None:
+        super().__init__(**kwargs)
+        self._host: HostView | None = None
+        self._situation = Situation()
+
+    def show(self, host: HostView | None, situation: Situation) -> None:
+        """Draw what differs."""
+        self._host, self._situation = host, situation
+        self.repaint()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        left: list[tuple[int, Piece]] = [(0, (" gpuscope ", "bold reverse accent"))]
+        right: list[tuple[int, Piece]] = []
+        host, now = self._host, self._situation
+        if host is None:
+            left.append((1, (" starting", "muted")))
+        else:
+            left += self._subject(host)
+            right += self._state(host, tokens)
+        if now.paused:
+            right.insert(0, (1, (f" {now.paused} ", "badge")))
+        if now.replay:
+            right.insert(0, (2, (now.replay, "accent")))
+        pieces_left, pieces_right = self._kept(left, right, width)
+        gap = max(0, width - cells_of(pieces_left) - cells_of(pieces_right))
+        return [strip_of([*pieces_left, (" " * gap, "text"), *pieces_right], width, tokens)]
+
+    @staticmethod
+    def _subject(host: HostView) -> list[tuple[int, Piece]]:
+        out: list[tuple[int, Piece]] = []
+        if host.badge:
+            out.append((0, (f" {host.badge} ", "badge")))
+        out.append((1, (f"  {host.name}", "title")))
+        models = Counter(short_model(d.definition.name) for d in host.devices if d.gone is None)
+        if models:
+            out.append((2, ("  " + " + ".join(f"{count}×{name}" for name, count in models.items()), "text")))
+        if host.definition.driver_version:
+            out.append((7, (f"  driver {host.definition.driver_version}", "muted")))
+        if host.definition.cuda_driver_version:
+            out.append((8, (f"  CUDA {host.definition.cuda_driver_version}", "muted")))
+        seen = sum(t.gone is None for t in host.trainers)
+        if seen:
+            out.append((4, (f"  {seen} trainer{'s' * (seen > 1)} seen", "ok")))
+        return out
+
+    def _state(self, host: HostView, tokens: Tokens) -> list[tuple[int, Piece]]:
+        out: list[tuple[int, Piece]] = []
+        link = host.link
+        if link.state in ("connecting", "stale", "ended"):
+            age = f" {age_text(link.age_seconds)}" if link.age_seconds is not None and link.state == "stale" else ""
+            text = f"{tokens.glyphs.bad} {link.state}{age}" + (f": {link.text}" if link.text else "")
+            out.append((1, (text, "warn" if link.state != "ended" else "bad")))
+        elif link.state == "replay" and link.text:
+            out.append((2, (link.text, "muted")))
+        elif link.state == "live":
+            out.append((6, (f"{tokens.glyphs.ok} live", "ok")))
+        if host.rate_hz and not self._situation.replay:
+            out.append((5, (f"{host.rate_hz:g} Hz", "muted")))
+        viewer, agent = self._situation.viewer_percent, host.number("agent_cpu_percent")
+        if viewer is not None and not host.badge:
+            parts = f"self {percent(viewer, 1)}"
+            out.append((6, (parts + (f" + agent {percent(agent, 1)}" if agent is not None else ""), "muted")))
+        if host.wall_seconds is not None:
+            out.append((3, (time.strftime("%H:%M:%S", time.localtime(host.wall_seconds)), "text")))
+        return out
+
+    @staticmethod
+    def _kept(
+        left: list[tuple[int, Piece]], right: list[tuple[int, Piece]], width: int
+    ) -> tuple[list[Piece], list[Piece]]:
+        """Both ends without what does not fit, the highest numbers gone first."""
+        while True:
+            pieces_left = [piece for _, piece in left]
+            pieces_right: list[Piece] = []
+            for _, piece in right:
+                pieces_right += [(" · ", "faint"), piece] if pieces_right else [piece]
+            pieces_right.append((" ", "text"))
+            if cells_of(pieces_left) + cells_of(pieces_right) + 1 <= width or not (left or right):
+                return pieces_left, pieces_right
+            worst = max([*left, *right], key=lambda entry: entry[0])
+            (left if worst in left else right).remove(worst)
+
+
+def short_model(name: str | None) -> str:
+    """``NVIDIA H200`` → ``H200``; the maker's name says nothing here."""
+    words = (name or "GPU").replace("NVIDIA", "").replace("GeForce", "").split()
+    return " ".join(words) or "GPU"
+
+
+def short_script(script: str | None) -> str:
+    """The file's name without its folders."""
+    return (script or "trainer").rsplit("/", 1)[-1] or "trainer"

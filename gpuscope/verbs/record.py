@@ -1,0 +1,111 @@
+"""``gpuscope record FILE``: keep a session of this machine in a file, without a screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..cli import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED
+
+if TYPE_CHECKING:
+    from ..store.recorder import Summary
+    from ..store.view import Link
+
+PROGRESS_SECONDS = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="where to; by custom NAME.gpuscope.gz")
+    parser.add_argument("--seconds", type=_positive, metavar="N", help="stop by itself (default: at Ctrl-C)")
+    parser.add_argument("--hz", type=_rate, default=2.0, metavar="RATE", help="samples a second, 0.1 to 10 (default 2)")
+    parser.add_argument("--redact", action="store_true", help="leave out users, host, paths and arguments")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+
+
+def _positive(text: str) -> float:
+    return _number(text, 0.1, 30 * 86400.0)
+
+
+def _rate(text: str) -> float:
+    return _number(text, 0.1, 10.0)
+
+
+def _number(text: str, low: float, high: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"must be a number from {low:g} to {high:g}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: recorded as asked; 2: it ended early, what came is kept; 3: nothing was recorded."""
+    from ..wire.recording import RecordingError
+
+    try:
+        summary, said = asyncio.run(_record(args))
+    except RecordingError as error:
+        print(f"gpuscope record: {error}", file=sys.stderr)
+        if args.file.exists() and not args.force:
+            print(f"Next: gpuscope record --force {args.file}    or another name", file=sys.stderr)
+        return EXIT_UNCHECKED
+    size = summary.size_bytes / 1024
+    print(f"{summary.path}: {summary.seconds:.0f} s, {summary.lines:,} lines, {size:,.0f} KiB", file=sys.stderr)
+    if summary.error:
+        print(f"It ended early: {summary.error}", file=sys.stderr)
+        return EXIT_PROBLEMS
+    if not summary.lines:
+        print(f"Nothing came from the agent{': ' + said if said else ''}.", file=sys.stderr)
+        return EXIT_UNCHECKED
+    print(f"Next: gpuscope replay {summary.path}", file=sys.stderr)
+    return EXIT_OK
+
+
+async def _record(args: argparse.Namespace) -> tuple[Summary, str]:
+    from ..config import load
+    from ..store.recorder import record
+    from ..tui.launch import local_source
+
+    settings, problems = load()
+    for problem in problems:
+        print(f"gpuscope record: {problem}", file=sys.stderr)
+    source = await asyncio.to_thread(local_source, args.hz, settings)
+    said = ""
+
+    def on_link(link: Link) -> None:
+        nonlocal said
+        said = link.text if link.state != "live" else said
+
+    progress = asyncio.ensure_future(_progress(args.file, args.seconds))
+    try:
+        return await record(source, args.file, args.seconds, args.redact, args.force, on_link), said
+    finally:
+        progress.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await progress
+
+
+async def _progress(path: Path, seconds: float | None) -> None:
+    """One line on standard error, kept up to date where that is a terminal."""
+    live = sys.stderr.isatty()
+    end = "stops at Ctrl-C" if seconds is None else f"of {seconds:g} s, Ctrl-C stops earlier"
+    if not live:
+        print(f"gpuscope: recording to {path} ({end})", file=sys.stderr, flush=True)
+        return
+    began = time.monotonic()
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                size = path.stat().st_size / 1024
+                line = f"recording {time.monotonic() - began:.0f} s ({end}), {size:,.0f} KiB"
+                print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+            await asyncio.sleep(PROGRESS_SECONDS)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

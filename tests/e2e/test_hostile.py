@@ -1,0 +1,53 @@
+"""What other users call their processes never commands our terminal: every byte the program draws is looked at."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.bench.terminal import Terminal
+
+SCRIPT = r"""
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.session import Session
+from gpuscope.wire import frames as f
+from tests.fakes import views
+
+EVIL = "evil\x1b]52;c;QUJD\x07\x1b]0;title\x1b\\\x1b[2J\x9b31m\x90q\u202e\u2066\x0b\x0c[link=x]name"
+frames = [*views.training(4.0), f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, EVIL, EVIL, EVIL, 1, False))]
+frames.append(f.Event(150, "note", int(views.END * 1e9), EVIL))
+session = Session(views.store_of(frames))
+session.notices.say(EVIL, "warn")
+GpuscopeApp(session).run()
+"""
+FORBIDDEN = (
+    b"\x1b]52",
+    b"\x1b]0;title",
+    b"\x1b[2J\xc2",
+    b"\xc2\x9b",
+    b"\xc2\x90",
+    "\u202e".encode(),
+    "\u2066".encode(),
+    b"\x0b",
+    b"\x0c",
+)
+
+
+def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
+    env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": "."}
+    with Terminal([sys.executable, "-c", SCRIPT], 160, 45, env) as terminal:
+        terminal.wait_for("evil")
+        for key, wanted in (
+            ("5", "(?s)WHAT.*evil"),
+            ("2", "Where the bytes"),
+            ("1", "Devices"),
+            ("j", ""),
+            ("j", ""),
+            ("\r", "51120"),
+        ):
+            terminal.send(key)
+            terminal.wait_for(wanted)
+            terminal.pump(0.3)
+        seen = terminal.tail
+    for sequence in FORBIDDEN:
+        assert sequence not in seen, sequence
+    assert b"[link=x]name" in seen, "markup is shown, not obeyed"

@@ -1,0 +1,194 @@
+"""The whole program in a real terminal: it starts, moves, resizes, leaves; and leaves the terminal as it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.tmux import TMUX, Tmux
+
+pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
+
+PROGRAM = f"{shlex.quote(sys.executable)} -m gpuscope"
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    made = []
+    home = {name: str(tmp_path / name) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
+
+    def start(words: str = "", columns: int = 100, rows: int = 30, environ: str = "", after: str = "") -> Tmux:
+        settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in home.items())
+        command = (
+            f"env -u SSH_CONNECTION -u NO_COLOR -u COLUMNS -u LINES {settings} {environ} {PROGRAM} {words} {after}"
+        )
+        made.append(Tmux(tmp_path, command, columns, rows))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def _pid_of_program(terminal: Tmux) -> int:
+    shell = terminal.flag("pane_pid")
+    children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", shell], capture_output=True, text=True).stdout
+    return next(int(line.split()[0]) for line in children.splitlines() if "gpuscope" in line)
+
+
+def _descendants(pid: int) -> list[int]:
+    out = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+    children = [int(word) for word in out.split()]
+    return children + [grandchild for child in children for grandchild in _descendants(child)]
+
+
+def _ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
+    screen = terminal()
+    screen.wait(r"(?s)● live.*1 Overview.*Jobs.*Devices")
+    program = _pid_of_program(screen)
+    agents = _descendants(program)
+    assert agents, "the agent is a child of its own"
+    for key, wanted in (
+        ("2", "Where the bytes are|no device and no trainer"),
+        ("3", "Demo trainer"),
+        ("5", "WHAT"),
+        ("1", "Devices"),
+    ):
+        screen.keys(key)
+        screen.wait(wanted)
+    screen.keys("?")
+    screen.wait("freeze the screen")
+    screen.keys("q")
+    screen.wait("Devices", absent="freeze the screen")
+    screen.keys("q")
+    screen.wait("EXIT=0")
+    assert screen.flag("alternate_on") == "0"
+    assert screen.flag("mouse_any_flag") == "0"
+    deadline = time.monotonic() + 5
+    while not all(_ended(pid) for pid in agents):
+        assert time.monotonic() < deadline, "an agent was left behind"
+        time.sleep(0.05)
+
+
+def test_remembers_its_tab(terminal, tmp_path):
+    screen = terminal()
+    screen.wait("● live")
+    screen.keys("5")
+    screen.wait("WHAT")
+    screen.keys("q")
+    screen.wait("EXIT=0")
+    assert '"tab": "log"' in (tmp_path / "XDG_STATE_HOME" / "gpuscope" / "state.json").read_text()
+    screen.close()
+    again = terminal()
+    again.wait(r"WHAT +WHO")
+
+
+def test_follows_the_size_of_the_terminal(terminal):
+    screen = terminal(columns=80, rows=24)
+    screen.wait("● live|2 Hz")
+    screen.resize(140, 45)
+    screen.wait("CPU %|Utilisation %")
+    screen.resize(60, 12)
+    found = screen.wait("gpuscope", absent="CPU %|Utilisation %")
+    assert max(len(line) for line in found.splitlines()) <= 60
+    screen.keys("q")
+    screen.wait("EXIT=0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_signals_restore_the_terminal(terminal, number):
+    screen = terminal()
+    screen.wait("● live")
+    assert screen.flag("alternate_on") == "1"
+    assert screen.flag("mouse_any_flag") == "1"
+    os.kill(_pid_of_program(screen), number)
+    screen.wait(f"EXIT={128 + number}")
+    assert screen.flag("alternate_on") == "0"
+    assert screen.flag("mouse_any_flag") == "0"
+    assert screen.flag("cursor_flag") == "1"
+
+
+@pytest.mark.parametrize(
+    ("environ", "after", "why"),
+    [
+        ("TERM=dumb", "", "TERM=dumb cannot move the cursor"),
+        ("", "</dev/null", "standard input is not a terminal"),
+        ("PYTHONIOENCODING=ascii", "", "not UTF-8"),
+    ],
+)
+def test_where_no_screen_can_be_drawn_it_says_why_and_prints_devices(terminal, environ, after, why):
+    screen = terminal(environ=environ, after=after, columns=140)
+    found = screen.wait(r"EXIT=\d+")
+    assert why in found
+    assert "Here is `gpuscope devices`" in found
+    assert screen.flag("alternate_on") == "0"
+    expected = subprocess.run([sys.executable, "-m", "gpuscope", "devices"], capture_output=True).returncode
+    assert re.search(rf"EXIT={expected}$", found, re.MULTILINE)
+
+
+def test_over_ssh_it_is_lighter_and_says_so(terminal):
+    screen = terminal(environ="SSH_CONNECTION='10.0.0.1 22 10.0.0.2 22'", columns=130)
+    screen.wait("over ssh: 1 Hz, charts every 5 s")
+    screen.wait("● live · 1 Hz")
+    assert screen.flag("mouse_any_flag") == "0"
+
+
+def test_a_broken_config_is_named_and_not_overwritten(terminal, tmp_path):
+    path = tmp_path / "XDG_CONFIG_HOME" / "gpuscope" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text("rate_hz = 1000\n")
+    screen = terminal(columns=240)
+    screen.wait("● live")
+    screen.keys("5")
+    if sys.version_info >= (3, 11):
+        screen.wait(r"config.toml:1: rate_hz: must be a number")
+    screen.keys("q")
+    screen.wait("EXIT=0")
+    assert path.read_text() == "rate_hz = 1000\n"
+
+
+def test_a_session_can_be_recorded_and_replayed(terminal, tmp_path):
+    path = tmp_path / "kept.gpuscope.gz"
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "record", str(path), "--seconds", "3", "--redact"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"Next: gpuscope replay {path}" in done.stderr
+    again = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "record", str(path), "--seconds", "1"], capture_output=True, text=True
+    )
+    assert again.returncode == 3
+    assert "--force" in again.stderr
+    screen = terminal(f"replay {path} --speed 2")
+    screen.wait("REPLAY")
+    screen.wait("end of the recording")
+    screen.keys("q")
+    screen.wait("EXIT=0")
+
+
+def test_what_is_no_recording_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "nonsense"
+    path.write_bytes(b"\x00\x1b]0;evil\x07" * 50)
+    for name in (path, tmp_path / "not there"):
+        done = subprocess.run([sys.executable, "-m", "gpuscope", "replay", str(name)], capture_output=True, text=True)
+        assert done.returncode == 3
+        assert len(done.stderr.splitlines()) == 1
+        assert "\x1b" not in done.stderr

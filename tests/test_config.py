@@ -1,0 +1,123 @@
+"""Settings and view state: wrong files are named and survived, never overwritten by accident."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from gpuscope import config
+from gpuscope.tui import state
+
+needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="reading TOML needs Python 3.11")
+
+
+def test_no_file_means_defaults_and_silence(tmp_path):
+    assert config.load(tmp_path / "none.toml") == (config.Settings(), [])
+
+
+@needs_toml
+def test_good_values_are_taken(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text('rate_hz = 5\ntheme = "light"\nmouse = false\ncharts_seconds = 1.5\n')
+    settings, problems = config.load(path)
+    assert problems == []
+    assert (settings.rate_hz, settings.theme, settings.mouse, settings.charts_seconds) == (5.0, "light", False, 1.5)
+
+
+@needs_toml
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("rate_hz = 50", "a number from 0.1 to 10"),
+        ("rate_hz = true", "a number"),
+        ('theme = "mauve"', "one of dark, light, ansi"),
+        ("theme = []", "one of dark"),
+        ('mouse = "yes"', "true or false"),
+        ("colour = 1", "no such setting"),
+        ("[nested]\na = 1", "no such setting"),
+    ],
+)
+def test_a_wrong_value_is_named_with_file_line_and_key_and_the_rest_counts(tmp_path, line, says):
+    path = tmp_path / "config.toml"
+    path.write_text(f"# mine\n\nredact = false\n{line}\n")
+    settings, problems = config.load(path)
+    assert settings == config.Settings(redact=False)
+    key = line.strip("[").split("]")[0].split(" ")[0].split("\n")[0]
+    assert len(problems) == 1
+    assert problems[0].startswith(f"{path}:4: {key}: ")
+    assert says in problems[0]
+
+
+@needs_toml
+def test_broken_toml_names_its_line_and_stays_as_it_is(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("rate_hz = 2\ntheme = = 3\n")
+    settings, problems = config.load(path)
+    assert settings == config.Settings()
+    assert str(path) in problems[0]
+    assert "line 2" in problems[0]
+    assert path.read_text() == "rate_hz = 2\ntheme = = 3\n"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"#" * 70_000], ids=["not utf-8", "too large"])
+def test_unreadable_files_are_named(tmp_path, content):
+    path = tmp_path / "config.toml"
+    path.write_bytes(content)
+    settings, problems = config.load(path)
+    assert settings == config.Settings()
+    assert str(path) in problems[0]
+
+
+def test_where_the_files_are(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "c"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    assert config.config_path() == tmp_path / "c" / "gpuscope" / "config.toml"
+    assert state.state_path() == tmp_path / "s" / "gpuscope" / "state.json"
+
+
+# ── view state ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_state_comes_back(tmp_path):
+    path = tmp_path / "deep" / "state.json"
+    mine = state.ViewState(tab="memory", filter="train", mine=True, sort="used", theme="gpuscope-light", rate_hz=5.0)
+    assert state.save(mine, path) == ""
+    assert state.load(path) == (mine, "")
+    assert os.listdir(path.parent) == ["state.json"]
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "nonsense", "[" * 50_000, '"' + "x" * 20_000 + '"'])
+def test_a_bad_state_is_ignored_with_a_notice_and_left_alone(tmp_path, content):
+    path = tmp_path / "state.json"
+    path.write_text(content)
+    found, notice = state.load(path)
+    assert found == state.ViewState()
+    assert "starting fresh" in notice
+    assert path.read_text() == content
+
+
+def test_values_that_make_no_sense_have_their_defaults(tmp_path):
+    path = tmp_path / "state.json"
+    path.write_text(
+        json.dumps({"tab": "doctor", "sort": 3, "mine": "yes", "rate_hz": 1e9, "filter": "x" * 9999, "more": 1})
+    )
+    found, notice = state.load(path)
+    assert notice == ""
+    assert (found.tab, found.sort, found.mine, found.rate_hz) == ("overview", "index", False, 0.0)
+    assert len(found.filter) == 200
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    state.save(state.ViewState(tab="log"), path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert "No space left" in state.save(state.ViewState(tab="lab"), path)
+    assert state.load(path)[0].tab == "log"
+    assert os.listdir(tmp_path) == ["state.json"]

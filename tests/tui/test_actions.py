@@ -1,0 +1,128 @@
+"""One registry drives keys, footer, help and palette: nothing in it is out of reach, nothing is reachable past it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from gpuscope.tui.actions import ACTIONS, GROUPS
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.keymap import always, bindings, shown, shown_keys
+from gpuscope.tui.palette import ActionProvider
+from gpuscope.tui.screens.main import TABS, MainScreen
+from gpuscope.tui.widgets.help import HelpScreen
+from tests.fakes import views
+from tests.tui.pilot import in_loop, until
+from tests.tui.pilot import make_app as pilot_app
+from tests.tui.snapshots import text
+
+
+def make_app() -> GpuscopeApp:
+    return pilot_app(views.training(4.0))
+
+
+def test_names_and_places_are_in_order():
+    assert len({a.name for a in ACTIONS}) == len(ACTIONS)
+    assert {a.group for a in ACTIONS} == set(GROUPS)
+    assert {tab for a in ACTIONS for tab in a.where} <= set(TABS)
+    assert set(TABS) <= {a.name for a in ACTIONS}
+
+
+def test_a_key_means_one_thing_on_a_tab():
+    for tab in TABS:
+        taken: dict[str, str] = {}
+        for action in ACTIONS:
+            for key in action.keys if action.applies(tab) else ():
+                other = taken.setdefault(key, action.name)
+                # A switch of the lab and the seeking of a replay share the arrows: a replay has no lab.
+                assert other == action.name or {other[:3], action.name[:3]} == {"lab", "rep"}, (tab, key)
+
+
+def test_every_action_has_its_key():
+    bound = {(b.key, b.action) for b in [*bindings(), *always()]}
+    assert bound == {(key, f"do('{a.name}')") for a in ACTIONS for key in a.keys}
+
+
+def test_every_action_has_somebody_who_carries_it_out():
+    panes = {tab: getattr(import_module(f"gpuscope.tui.screens.{tab}"), name) for tab, name in TABS.items()}
+    for action in ACTIONS:
+        for tab in action.where or TABS:
+            if action.name not in TABS:
+                assert hasattr(panes[tab], f"do_{action.name}") or hasattr(MainScreen, f"do_{action.name}"), (
+                    tab,
+                    action.name,
+                )
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("slash", "/"), ("ctrl+p", "^p"), ("j", "j"), ("full_stop", "."), ("escape", "Esc")]
+)
+def test_keys_are_shown_as_people_write_them(key, name):
+    assert shown(key) == name
+
+
+@in_loop
+async def test_every_action_is_in_the_help():
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, HelpScreen)
+        found = app.screen._text().plain
+        for action in ACTIONS:
+            assert action.help in found
+            assert shown_keys(action)[:9] in found
+        await pilot.press("q")
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen), "q inside a dialog closes the dialog"
+
+
+@in_loop
+async def test_every_action_is_in_the_palette():
+    app = make_app()
+    async with app.run_test(size=(120, 40)):
+        provider = ActionProvider(app.screen)
+        everything = {str(hit.display) async for hit in provider.discover()}
+        assert everything == {f"{a.label}  {shown_keys(a)}" for a in ACTIONS}
+        for action in ACTIONS:
+            found = [hit async for hit in provider.search(action.label)]
+            assert any(action.label in str(hit.text) for hit in found), action.name
+        assert {ActionProvider} == app.COMMANDS
+
+
+@in_loop
+async def test_the_footer_shows_what_can_be_done_here_and_now():
+    app = make_app()
+    async with app.run_test(size=(160, 40)) as pilot:
+        await pilot.pause()
+        footer = text(app).splitlines()[-1]
+        shown_here = [a for a in ACTIONS if a.footer and a.applies("overview") and not a.needs]
+        for action in shown_here:
+            assert f"{shown(action.keys[0])} {action.label}" in footer
+        assert "Counters" not in footer
+        await pilot.press("2")
+        await pilot.pause()
+        assert "c Counters" in text(app).splitlines()[-1]
+
+
+@in_loop
+async def test_the_palette_carries_an_action_out():
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("colon")
+        await until(pilot, "Search")
+        await pilot.press(*"memory")
+        await until(pilot, "Memory  2", absent="Down  j")
+        await pilot.press("enter")
+        await until(pilot, "Where the bytes are")
+        assert app.main.tab == "memory"
+
+
+@in_loop
+async def test_what_cannot_be_done_says_why():
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("left_square_bracket")
+        await pilot.pause()
+        assert "only in a replay" in app.session.notices.all[-1].text

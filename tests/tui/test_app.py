@@ -1,0 +1,444 @@
+"""The app's behaviour: keys, filter, pause, tabs, replay, leaving; and what it does where a terminal cannot show it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpuscope.config import Settings
+from gpuscope.store.store import Store
+from gpuscope.store.view import Capabilities, Link
+from gpuscope.tui import launch
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.screens.main import MainScreen, ViewChanged
+from gpuscope.tui.session import Session
+from gpuscope.tui.state import ViewState
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.snapshots import text
+
+
+class Script:
+    """A source that delivers frames and then waits; it remembers what it was asked for."""
+
+    key, label, badge = views.SOURCE, "node-17", ""
+
+    def __init__(self, frames: list[f.Frame], hangs_on_close: bool = False) -> None:
+        self.frames, self.taps, self.asked = frames, [], []  # type: ignore[var-annotated]
+        self.hangs_on_close = hangs_on_close
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities({"rate": ""})
+
+    async def run(self, sink: Any, on_link: Any) -> None:
+        on_link(Link("live"))
+        for frame in self.frames:
+            sink(frame, time.monotonic())
+        await asyncio.Event().wait()
+
+    async def request(self, name: str, args: Mapping[str, f.Scalar], deadline: float = 10.0) -> f.Result:
+        self.asked.append((name, dict(args)))
+        return f.Result(1, dict(args))
+
+    def prelude(self) -> list[bytes]:
+        return []
+
+    async def close(self) -> None:
+        pass
+
+
+def live_app(frames: list[f.Frame], **options: Any) -> tuple[GpuscopeApp, Script]:
+    source = Script(frames)
+    return GpuscopeApp(Session(Store(), source, **options)), source
+
+
+@in_loop
+async def test_the_first_frame_needs_no_source():
+    app = GpuscopeApp(Session())
+    async with app.run_test(size=(120, 40)):
+        screen = text(app)
+        for part in ("1 Overview", "Jobs", "Devices", "waiting for the first reading", "q Quit"):
+            assert part in screen
+
+
+@in_loop
+async def test_a_source_is_made_off_the_loop_after_the_first_frame():
+    seen = []
+
+    def slow(hz: float) -> Script:
+        seen.append(hz)
+        time.sleep(0.3)
+        return Script(views.training(3.0))
+
+    app = GpuscopeApp(Session(make_source=slow))
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert "waiting for the first reading" in text(app)
+        await until(pilot, "train.py ×7", "8×H200")
+        assert seen == [2.0]
+
+
+@in_loop
+async def test_a_source_that_fails_is_told_and_the_screen_stays():
+    def broken(hz: float) -> Script:
+        raise OSError("no such thing")
+
+    app = GpuscopeApp(Session(make_source=broken))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "The source failed", "no such thing")
+        await pilot.press("5")
+        await until(pilot, "no such thing")
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_tabs_change_by_key_and_by_mouse_and_are_remembered():
+    app = make_app(views.training(3.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        for key, wanted in (("2", "Where the bytes are"), ("3", "Demo trainer"), ("5", "WHAT"), ("1", "Devices")):
+            await pilot.press(key)
+            await until(pilot, wanted)
+        await pilot.click("#tabs", offset=(17, 0))
+        await until(pilot, "Where the bytes are")
+        assert app.session.state.tab == "memory"
+
+
+@in_loop
+async def test_moving_highlights_another_device_and_enter_opens_it():
+    app = make_app(views.training(6.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "VRAM of GPU 0")
+        await pilot.press("j", "j", "down")
+        await until(pilot, "VRAM of GPU 3")
+        await pilot.press("k")
+        await until(pilot, "VRAM of GPU 2")
+        await pilot.press("enter")
+        await until(pilot, "GPU-00000002", "jupyter", "sm occupancy")
+        await pilot.press("q")
+        await until(pilot, "VRAM of GPU 2", absent="GPU-00000002")
+        assert app.is_running
+        await pilot.press("2")
+        await until(pilot, "GPU 2 H200 · train.py rank 2")
+
+
+@in_loop
+async def test_enter_on_a_job_opens_its_trainer():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py ×7")
+        await pilot.press("tab", "enter")
+        await until(pilot, "Trainer 48213", "torch version", "2.13.0")
+
+
+@in_loop
+async def test_the_filter_narrows_devices_and_jobs_and_escape_clears_it():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py")
+        await pilot.press("slash", *"jupyter")
+        screen = await until(pilot, "filter: jupyter", absent="train.py ×7")
+        assert "▸   2 H200" in screen
+        assert screen.count("H200 ") <= 3
+        await pilot.press("enter", "j", "escape")
+        await until(pilot, "train.py ×7")
+        assert app.session.state.filter == ""
+
+
+@in_loop
+async def test_keys_typed_into_the_filter_do_nothing_else():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("slash", *"q2 u")
+        await pilot.pause()
+        assert app.session.state.filter == "q2 u"
+        assert app.main.tab == "overview"
+        assert not app.session.state.mine
+        assert app.session.paused_seconds is None
+
+
+@in_loop
+async def test_mine_hides_what_others_do():
+    app = make_app(views.crowd(3.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train0.py", " lin ")
+        await pilot.press("u")
+        await until(pilot, "train0.py", "mine only", absent=" lin ")
+        await pilot.press("u")
+        await until(pilot, " lin ")
+
+
+@in_loop
+async def test_sorting_moves_rows_and_keeps_the_cursor_on_its_device():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "▸   0 H200")
+        await pilot.press("greater_than_sign")
+        screen = await until(pilot, "USED▾")
+        rows = [line for line in screen.splitlines() if " H200 " in line]
+        assert " 3 H200" in rows[0]
+        assert "▸   0 H200" in screen
+        await pilot.press("less_than_sign")
+        screen = await until(pilot, "#", absent="▾")
+        assert " 0 H200" in next(line for line in screen.splitlines() if " H200 " in line)
+
+
+@in_loop
+async def test_pausing_freezes_the_picture_shows_its_age_and_keeps_listening():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "69.7/139.8")
+        await pilot.press("space")
+        await until(pilot, "PAUSED")
+        feed(app, f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(0, 33.3, 12.0)]))
+        await until(pilot, "PAUSED 1 s", "69.7/139.8", absent="33.3/139.8")
+        await pilot.press("2")
+        assert "69.7 GiB" in await until(pilot, "used, as nvidia-smi")
+        await pilot.press("1", "space")
+        await until(pilot, "33.3/139.8", absent="PAUSED")
+
+
+@in_loop
+async def test_the_rate_is_asked_of_the_source():
+    app, source = live_app(views.training(3.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py")
+        await pilot.press("plus")
+        await until(pilot, "5 samples a second")
+        await pilot.press("minus", "minus")
+        await until(pilot, "1 samples a second")
+        assert source.asked == [("rate", {"hz": 5.0}), ("rate", {"hz": 2.0}), ("rate", {"hz": 1.0})]
+        assert app.session.state.rate_hz == 1.0
+
+
+def test_over_ssh_everything_is_slower():
+    over, local = Session(over_ssh=True), Session()
+    assert (over.wanted_hz, over.charts_seconds) == (1.0, 5.0)
+    assert (local.wanted_hz, local.charts_seconds) == (2.0, 2.0)
+    mine = Session(over_ssh=True, settings=Settings(rate_hz=10.0, charts_seconds=0.5))
+    assert (mine.wanted_hz, mine.charts_seconds) == (10.0, 0.5)
+    assert Session(state=ViewState(rate_hz=5.0)).wanted_hz == 5.0
+
+
+@in_loop
+async def test_copy_goes_to_the_clipboard_and_to_a_file_whose_path_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py")
+        await pilot.press("y")
+        await until(pilot, "copied, and written")
+        assert str(tmp_path) in app.session.notices.all[-1].text
+        (path,) = (tmp_path / "gpuscope" / "copies").iterdir()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert "69.7/139.8" in path.read_text()
+        assert app.clipboard == path.read_text()
+
+
+@in_loop
+async def test_the_theme_goes_round():
+    app = make_app(views.training(3.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        names = []
+        for _ in range(3):
+            await pilot.press("t")
+            await pilot.pause()
+            names.append(app.theme)
+            assert "train.py" in text(app)
+        assert len(set(names)) == 3
+        assert app.session.state.theme == names[-1]
+
+
+# ── drawing ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_pictures_that_wait_are_replaced_by_the_next():
+    assert ViewChanged().can_replace(ViewChanged())
+
+
+@in_loop
+async def test_many_frames_at_once_make_one_picture():
+    app = make_app(views.training(3.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py")
+        drawn = 0
+        original = MainScreen._draw
+
+        def count(self: MainScreen) -> None:
+            nonlocal drawn
+            drawn += 1
+            original(self)
+
+        MainScreen._draw = count  # type: ignore[method-assign]
+        try:
+            feed(
+                app,
+                *(
+                    f.Sample(900 + i, int((views.END + i) * 1e9), g=[views.device_row(0, 30.0 + i, 5.0)])
+                    for i in range(50)
+                ),
+            )
+            await until(pilot, "79.0/139.8")
+        finally:
+            MainScreen._draw = original  # type: ignore[method-assign]
+        assert drawn <= 3
+
+
+@in_loop
+async def test_an_unchanged_picture_draws_nothing():
+    app = make_app(views.training(3.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py", "Utilisation")
+        table = app.main.query_one("#devices")
+        drawn: list[object] = []
+        refresh = table.refresh
+        table.refresh = lambda *regions, **options: drawn.append(regions) or refresh(*regions, **options)  # type: ignore[method-assign]
+        app.main.pane.show(app.session.host)
+        assert drawn == []
+
+
+# ── links and replays ───────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_a_link_that_breaks_says_so_and_keeps_the_last_picture():
+    app = make_app(views.training(3.0))
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until(pilot, "● live")
+        app.session._linked(views.SOURCE, Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0))
+        await until(pilot, "stale 7 s: the agent ended (signal SIGSEGV)", "69.7/139.8")
+        await pilot.press("5")
+        await until(pilot, "trying again in 2 s")
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """Ten seconds of made-up training as a recording."""
+    from gpuscope.wire.codec import encode
+    from gpuscope.wire.recording import RecordingWriter
+
+    path = tmp_path / "made-up.gpuscope.gz"
+    with RecordingWriter(path, False, "made up", "0") as writer:
+        for frame in views.training(10.0):
+            writer.write(
+                "0", getattr(frame, "m", 0) / 1e9 - views.END + 10 if hasattr(frame, "q") else 0.0, encode(frame)
+            )
+    return path
+
+
+@in_loop
+async def test_a_replay_wears_its_badge_and_moves_in_time(recording):
+    from gpuscope.store.replay import ReplaySource
+
+    replay = ReplaySource(recording)
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "REPLAY", "train.py", "▶")
+        await pilot.press("space")
+        await until(pilot, "‖")
+        assert replay.paused
+        await pilot.press("right_square_bracket")
+        await until(pilot, "×2")
+        await pilot.press("full_stop", "full_stop")
+        await until(pilot, "00:10/00:10")
+        await pilot.press("left", "left")
+        await until(pilot, "00:00/00:10")
+        await pilot.press("plus")
+        await until(pilot, "a replay has the rate it was recorded with")
+        assert "self" not in text(app), "the cost shown in a recording would be somebody else's"
+
+
+# ── leaving ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+@in_loop
+async def test_leaving_does_not_wait_for_a_source_that_hangs(key):
+    class Hangs(Script):
+        async def run(self, sink: Any, on_link: Any) -> None:
+            try:
+                await super().run(sink, on_link)
+            finally:
+                await asyncio.sleep(30)
+
+    app = GpuscopeApp(Session(Store(), Hangs(views.training(2.0))))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py")
+        began = time.monotonic()
+        await pilot.press(key)
+        await pilot.pause()
+        assert time.monotonic() - began < 2.0
+        assert app.return_code == 0
+        assert not app.is_running or app._exit
+
+
+@in_loop
+async def test_ctrl_c_leaves_from_inside_a_dialog():
+    app = make_app(views.training(2.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("question_mark", "ctrl+c")
+        await pilot.pause()
+        assert app.return_code == 0
+
+
+# ── before there is an app ──────────────────────────────────────────────────────────────────────────────
+
+
+class Tty(io.StringIO):
+    def __init__(self, tty: bool = True, encoding: str = "utf-8") -> None:
+        super().__init__()
+        self._tty, self._encoding = tty, encoding
+
+    def isatty(self) -> bool:
+        return self._tty
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+@pytest.mark.parametrize(
+    ("streams", "environ", "why"),
+    [
+        ((Tty(), Tty(), Tty()), {"TERM": "xterm"}, ""),
+        ((Tty(False), Tty(), Tty()), {"TERM": "xterm"}, "standard input is not a terminal"),
+        ((Tty(), Tty(False), Tty()), {"TERM": "xterm"}, "standard output is not a terminal"),
+        ((Tty(), Tty(), Tty(False)), {"TERM": "xterm"}, "standard error is not a terminal"),
+        ((None, Tty(), Tty()), {"TERM": "xterm"}, "standard input is closed"),
+        ((Tty(), Tty(), Tty()), {"TERM": "dumb"}, "TERM=dumb cannot move the cursor"),
+        ((Tty(), Tty(), Tty()), {}, "TERM=(not set) cannot move the cursor"),
+        ((Tty(), Tty(), Tty(encoding="ascii")), {"TERM": "xterm"}, "not UTF-8"),
+    ],
+)
+def test_why_a_terminal_cannot_be_used(streams, environ, why):
+    found = launch.why_unusable(*streams, environ)
+    assert (found == "") == (why == "")
+    assert why in found
+
+
+def test_the_log_is_rotated_and_takes_exceptions(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(launch, "LOG_BYTES", 2000)
+    path = launch.start_log()
+    logger = logging.getLogger("gpuscope")
+    try:
+        for _ in range(30):
+            try:
+                raise ValueError("something of ours")
+            except ValueError:
+                logger.exception("it broke")
+        assert path.stat().st_size <= 2000
+        assert 1 <= len(list(path.parent.glob("gpuscope.log.*"))) <= launch.LOG_FILES
+        assert "ValueError: something of ours" in path.read_text() + path.with_name("gpuscope.log.1").read_text()
+    finally:
+        for handler in list(logger.handlers):
+            logger.removeHandler(handler)
+            handler.close()

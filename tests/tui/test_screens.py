@@ -1,0 +1,362 @@
+"""What the four tabs say in the situations a user meets, on made-up data; and that they fit every terminal."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from gpuscope.lab.config import LabConfig
+from gpuscope.store.view import Link
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.session import Session
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.snapshots import check, text
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+SCENARIOS = {
+    "training": views.training,
+    "crowd": views.crowd,
+    "vacant": views.vacant,
+    "cpu": views.cpu_only,
+    "hung": views.hung,
+}
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch):
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+async def shown(frames: list[f.Frame], size: tuple[int, int] = (120, 40), keys: str = "", wanted: str = "live") -> str:
+    app = make_app(frames)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, wanted)
+        await pilot.press(*keys)
+        await pilot.pause(0.05)
+        return text(app)
+
+
+# ── the first second ────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_no_gpu_shows_the_real_host_the_reason_and_what_works_here():
+    screen = await shown(views.cpu_only())
+    assert "No NVIDIA driver here: libnvidia-ml.so.1 is not here" in screen
+    assert "8 cores" in screen
+    assert "20.0 of 32.0 GiB memory available" in screen
+    for command in ("gpuscope lab", "gpuscope run python train.py", "gpuscope replay FILE"):
+        assert command in screen
+    assert "H200" not in screen, "no device is made up"
+
+
+@in_loop
+async def test_no_trainer_says_what_is_free_and_who_holds_the_rest():
+    screen = await shown(views.vacant())
+    assert "GPU 2-7: 139 GiB each" in screen
+    assert "GPU 0, 1: lin (jupyter) · idle ≥ 9 s" in screen
+    assert "no trainer with a probe yet:  gpuscope run python train.py" in screen
+
+
+@in_loop
+async def test_a_process_without_a_probe_is_one_line_from_outside():
+    screen = await shown(views.training())
+    line = next(line for line in screen.splitlines() if "jupyter (lin)" in line)
+    assert "21.6 GiB" in line
+    assert "since 1 d 1 h" in line
+    assert "inside: no probe" in line
+
+
+@in_loop
+async def test_eight_trainers_of_three_users_mine_in_full_others_a_line_each():
+    screen = await shown(views.crowd())
+    lines = screen.splitlines()
+    at = {
+        name: next(i for i, line in enumerate(lines) if name in line)
+        for name in ("train0.py", "train1.py", " lin ", " max ")
+    }
+    assert max(at["train0.py"], at["train1.py"]) < min(at[" lin "], at[" max "])
+    assert "3 jobs · 186.0 GiB · 3 with a probe" in lines[at[" lin "]]
+    assert "train3.py" not in screen
+
+
+@in_loop
+async def test_in_a_container_the_reason_is_told_and_no_process_is_denied():
+    screen = await shown(views.vacant(container="docker"))
+    assert "in a container (docker): the driver names no process outside it" in screen
+    assert "no process" not in screen.replace("names no process outside it", "")
+
+
+# ── states ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_a_hung_and_a_lost_device_show_their_reasons_and_no_old_figures():
+    screen = await shown(views.hung(), size=(80, 24), wanted="hung")
+    assert "GPU 3 hung: nvmlDeviceGetUtilizationRates has not returned for 12 s" in screen
+    assert "GPU 5 lost: the device has fallen off the bus" in screen
+    rows = [line for line in screen.splitlines() if "▲" in line]
+    assert len(rows) == 2
+    for row in rows:
+        assert "–/139.8" in row
+        assert "%" not in row
+    assert "69.4/139.8" in screen, "the other devices go on"
+
+
+@in_loop
+async def test_a_trainer_that_ended_keeps_its_last_state_with_reason_and_time():
+    app = make_app(views.ended())
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "killed by signal 9")
+        line = next(line for line in screen.splitlines() if "train0.py" in line)
+        assert "109" in line
+        assert "40.0/55.0 GiB" in line
+        assert "ended 14:14:20: killed by signal 9" in screen
+
+
+@in_loop
+async def test_the_slowest_input_is_named_with_its_rank():
+    screen = await shown(views.training())
+    assert "rank 5 waits for its data 31% of the step" in screen
+    assert "◆ starved" in screen
+    assert "◇ shared lin (jupyter)" in await shown(views.training(), size=(160, 40))
+
+
+@in_loop
+async def test_a_full_a_throttled_and_a_broken_device_say_so():
+    frames = views.training(4.0)
+    sample = f.Sample(999, int((views.END + 1) * 1e9))
+    sample.g = [
+        views.device_row(0, 139.0, 95.0),
+        views.device_row(1, 60.0, 95.0, clock_event_reasons=0x4, sm_clock_mhz=1560),
+        views.device_row(4, 60.0, 95.0, ecc_uncorrected_count=2),
+    ]
+    screen = await shown([*frames, sample], size=(200, 40))
+    assert "◆ full 0.8 GiB left of 139.8" in screen
+    assert "◆ slowed power cap: 1560 of 1980 MHz" in screen
+    assert "▲ ECC 2 uncorrected memory errors" in screen
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_memory_accounts_for_what_nvidia_smi_shows():
+    screen = await shown(views.training(), keys="2jjj")
+    assert "GPU 3 H200 · train.py rank 3 (pid 48216)" in screen
+    for row, amount in (("parameters", "12.0 GiB"), ("gradients", "12.0 GiB"), ("optimizer state", "24.0 GiB")):
+        assert any(row in line and amount in line for line in screen.splitlines()), row
+    total = next(line for line in screen.splitlines() if "used, as nvidia-smi" in line)
+    assert "120.0 GiB" in total
+    assert "largest to free" in screen
+
+
+@in_loop
+async def test_the_rows_of_the_waterfall_add_up():
+    from gpuscope.tui.accounting import device_parts
+
+    host = views.store_of(views.training()).view().host
+    assert host is not None
+    for device in host.devices:
+        parts, total = device_parts(host, device, device.allocators[0] if device.allocators else None)
+        assert sum(part.known for part in parts if not part.inside) == pytest.approx(total, abs=16 << 20)
+        for name in {part.inside for part in parts} - {""}:
+            whole = next(part for part in parts if part.name == name)
+            assert sum(part.known for part in parts if part.inside == name) == pytest.approx(whole.known, rel=1e-6)
+
+
+@in_loop
+async def test_counters_are_behind_a_key_at_every_width():
+    for size in ((80, 24), (120, 40)):
+        screen = await shown(views.training(), size=size, keys="2")
+        assert "cudaMalloc retries" not in screen
+        screen = await shown(views.training(), size=size, keys="2c")
+        assert "cudaMalloc retries" in screen
+        assert "53.2 GiB" in screen
+
+
+@in_loop
+async def test_on_a_cpu_only_what_is_known_is_counted_and_the_rest_has_its_reason():
+    screen = await shown(views.cpu_only(), keys="2")
+    assert "CPU · gpuscope.lab.worker (pid 7021)" in screen
+    assert "24 MiB" in screen
+    assert "torch keeps no allocator statistics" in screen
+    assert "1.4 GiB in all (resident)" in screen
+
+
+# ── lab and log ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_switches_turn_by_key_and_by_mouse_and_start_from_the_given_ones():
+    app = make_app(views.cpu_only(), "lab", lab=LabConfig(amp="bf16", batch=24))
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert "bf16" in await until(pilot, "Demo trainer", "bf16")
+        assert app.session.labs.config.batch == 24
+        await pilot.press("right")
+        assert app.session.labs.config.model == "mlp"
+        await pilot.press("j", "l")
+        assert app.session.labs.config.amp == "fp16"
+        await pilot.press("h", "h")
+        assert app.session.labs.config.amp == "off"
+        await pilot.click("#switches", offset=(34, 4))
+        assert app.session.labs.config.accumulate == 2
+        await pilot.click("#switches", offset=(17, 4))
+        assert app.session.labs.config.accumulate == 1
+
+
+@in_loop
+async def test_runs_stand_side_by_side_with_the_differences():
+    from gpuscope.lab.metrics import Ended, Started, Step
+    from gpuscope.tui.labruns import Run
+
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        labs = app.session.labs
+        for letter, amp, pace in (("A", "off", 120.0), ("B", "bf16", 310.0)):
+            config = LabConfig(amp=amp)
+            labs.runs.append(Run(letter, config))
+            labs._record(Started({}, "gpt-tiny", "cpu", "a CPU", "2.13", 1000, 8))
+            for step in range(1, 40):
+                labs._record(Step(step, 4.0 / step, pace, 0.02))
+            summary = {
+                "samples_per_second": pace,
+                "step_seconds": {"median": 0.02, "p95": 0.03},
+                "peak_allocated_bytes": None,
+            }
+            labs._record(Ended(summary))
+        screen = await until(pilot, "AMP", "310", "run B")
+        assert "120" in screen
+        assert "ACCUMULA" not in screen, "what does not differ needs no column"
+
+
+@in_loop
+async def test_the_log_tells_events_and_notices_and_filters_them():
+    app = make_app(views.ended(), "log")
+    app.session.notices.say("a notice of ours", "warn")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "killed by signal 9", "a notice of ours")
+        assert "train0.py 48220" in screen
+        await pilot.press("slash", *"notice", "enter")
+        await until(pilot, "a notice of ours", absent="killed by signal 9")
+        await pilot.press("escape")
+        await until(pilot, "killed by signal 9")
+
+
+# ── sizes ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 19), (80, 24), (100, 32), (120, 40), (200, 60)], ids=str)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+@in_loop
+async def test_nothing_is_wider_or_higher_than_the_terminal(scenario, size):
+    app = make_app(SCENARIOS[scenario]())
+    async with app.run_test(size=size) as pilot:
+        for tab in "1235":
+            await pilot.press(tab)
+            await pilot.pause(0.02)
+            lines = text(app).splitlines()
+            assert len(lines) == size[1]
+            assert max(cell_len(line) for line in lines) <= size[0]
+            assert app.screen.max_scroll_x == 0
+            assert app.screen.max_scroll_y == 0
+            assert "gpuscope" in lines[0]
+            assert "Quit" in lines[-1]
+
+
+@in_loop
+async def test_sixteen_devices_fit_a_small_terminal():
+    frames: list[f.Frame] = [views.hello(), views.host_def(), *(views.gpu(i) for i in range(16))]
+    for q, at, _ in views.ticks(3.0):
+        frames.append(f.Sample(q, int(at * 1e9), g=[views.device_row(i, 10.0 + i, 50.0) for i in range(16)]))
+    for size in ((80, 24), (80, 19)):
+        screen = await shown(frames, size=size, wanted="16×H200")
+        rows = [line for line in screen.splitlines() if "● ok" in line and "/139.8" in line]
+        assert len(rows) >= 15, screen
+
+
+@in_loop
+async def test_charts_give_way_on_small_terminals():
+    assert "Utilisation %" in await shown(views.training(), size=(120, 40), wanted="Utilisation")
+    assert "Utilisation %" not in await shown(views.training(), size=(120, 31))
+    assert "Utilisation %" not in await shown(views.training(), size=(99, 40))
+
+
+@in_loop
+async def test_a_terminal_that_grows_gets_its_charts():
+    app = make_app(views.training())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "train.py", absent="Utilisation")
+        await pilot.resize_terminal(140, 50)
+        await until(pilot, "Utilisation %", "VRAM of GPU 0")
+        await pilot.resize_terminal(80, 18)
+        await until(pilot, "train.py", absent="Utilisation")
+
+
+@in_loop
+async def test_wide_and_hostile_names_stay_in_their_cells_and_send_nothing():
+    evil = "深層学習\x1b]52;c;QQ==\x07🙂\u202egnp.eliftxt\x9b31m"
+    frames = views.training(3.0)
+    frames.append(f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, evil, evil, evil, 1, False)))
+    app = make_app(frames)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "深層学習")
+        for char in "\x1b\x07\x9b\u202e":
+            assert char not in screen
+        borders = {line.rstrip()[-1] for line in screen.splitlines()[2:-1]}
+        assert borders <= set("╮│╯"), "the right border is straight"
+        assert all(cell_len(line) <= 120 for line in screen.splitlines())
+
+
+# ── looks ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def snapshot_app(frames: list[f.Frame], start: str, badge: str = "") -> GpuscopeApp:
+    store = views.store_of(frames, badge)
+    if badge:
+        store.set_link(views.SOURCE, Link("replay"))
+    session = Session(store)
+    session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
+    return GpuscopeApp(session, start)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("tab", ["overview", "memory", "lab", "log"])
+@in_loop
+async def test_tabs_look_as_they_did(tab, size):
+    app = snapshot_app(views.training(), tab)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "train.py" if tab != "lab" else "the loss appears here")
+        await pilot.pause(0.1)
+        check(app, f"tab-{tab}")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@in_loop
+async def test_a_host_without_gpu_looks_as_it_did(size):
+    app = snapshot_app(views.cpu_only(), "overview")
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "No NVIDIA driver here")
+        await pilot.pause(0.1)
+        check(app, "no-gpu")
+
+
+@in_loop
+async def test_what_arrives_while_a_tab_is_hidden_is_there_when_it_is_shown():
+    app = make_app(views.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        await until(pilot, "Log")
+        overview = app.main._panes["overview"]
+        drawn = [widget.paints for widget in overview.query("JobList, LiveTable")]
+        sample = f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(0, 33.3, 12.0)])
+        feed(app, sample)
+        await pilot.pause(0.1)
+        assert [widget.paints for widget in overview.query("JobList, LiveTable")] == drawn, "a hidden tab draws nothing"
+        await pilot.press("1")
+        await until(pilot, "33.3/139.8")
