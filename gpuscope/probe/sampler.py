@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from .. import __version__
 from ..wire.frames import (
@@ -77,23 +77,29 @@ class Sampler:
             requests=list(REQUESTS),
         )
 
-    def tick(self) -> Tuple[Sample, Reasons]:
-        """The sample of now, without ``why``, and all reasons that hold. Definitions are up to date afterwards."""
+    def tick(self, breathe: Callable[[], None] = lambda: None) -> Tuple[Sample, Reasons]:
+        """The sample of now, without ``why``, and all reasons that hold. Definitions are up to date afterwards.
+        ``breathe`` is called between its parts, for the trainer to have the interpreter to itself in between."""
         initialised = cuda.initialised()
-        self._define(initialised)
+        if self._define(initialised):
+            breathe()
         self._reasons = dict(self._fixed)
         self._q += 1
         sample = Sample(q=self._q, m=time.monotonic_ns())
-        sample.t.append(self._row(TRAINER_ID, TRAINER_COLUMNS, self._trainer()))
         for ordinal, entity in self._rows_of.items():
             values = self._allocator(ordinal, initialised)
             if values is not None:
                 sample.a.append(self._row(entity, ALLOCATOR_COLUMNS, values))
+            breathe()
+        sample.t.append(self._row(TRAINER_ID, TRAINER_COLUMNS, self._trainer()))
+        breathe()
         return sample, self._reasons
 
-    def _define(self, initialised: bool) -> None:
+    def _define(self, initialised: bool) -> bool:
+        """True when the trainer was described anew, which takes a while."""
         now = time.monotonic()
-        if now - self._redefined >= REDEFINE_SECONDS or TRAINER_ID not in self.definitions:
+        due = now - self._redefined >= REDEFINE_SECONDS or TRAINER_ID not in self.definitions
+        if due:
             self._redefined = now
             trainer = identity.describe(self._start, self._origin)
             trainer.cuda = initialised
@@ -110,6 +116,7 @@ class Sampler:
             and (counted.parameters or counted.gradients or counted.optimizer_state > CPU_FLOOR_BYTES)
         ):
             self._define_allocator(CPU)
+        return due
 
     def _define_allocator(self, ordinal: int) -> None:
         if ordinal in self._rows_of:

@@ -23,6 +23,10 @@ CHECK_SECONDS = 3.0
 """How often the socket is checked to be still there: cleaners of /tmp remove what looks old."""
 COST_SHARE = 0.005
 """Of one core, at most: after a sample that took longer to make, the next waits until its share is earned."""
+BREATH_SECONDS = 0.02
+BREATH_SHARE = 0.04
+"""Pause between the parts of a sample, and at most this share of the interval between samples. While a part runs, the
+trainer's threads wait for the interpreter's lock: several short waits in as many steps are not felt, one long one is."""
 
 
 class Server:
@@ -148,7 +152,8 @@ class Server:
         if not any(client.due <= now for client in due):
             return
         begin = time.thread_time()
-        sample, reasons = self._sampler.tick()
+        pause = min(BREATH_SECONDS, BREATH_SHARE / fastest)
+        sample, reasons = self._sampler.tick(lambda: time.sleep(pause))
         shared: Dict[bytes, bytes] = {}
         for client in due:
             client.sample(sample, reasons, self._sampler.definitions, shared)
