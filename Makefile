@@ -61,7 +61,7 @@ gpu: $(DEV)  ## tests that need a real GPU
 	$(BIN)/python -m pytest -q -m gpu
 
 pictures: $(DEV)  ## redraw docs/*.svg from the committed recordings
-	$(BIN)/python tests/tui/readme_picture.py
+	$(BIN)/python -m tests.tui.readme_picture
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,65 @@
+"""The README's pictures: SVGs exported from the committed recordings, through the same app as ``gpuscope replay``.
+
+``python -m tests.tui.readme_picture`` rewrites ``docs/*.svg``. ``--png DIR`` draws them as PNG too, for looking at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from gpuscope.config import Settings
+from gpuscope.store.replay import ReplaySource
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.session import Session
+from gpuscope.tui.state import ViewState
+from tests.tui.picture import png_of
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = ROOT / "demos" / "recordings"
+
+
+async def replayed(recording: Path, seconds: float, tab: str, size: tuple[int, int], theme: str, keys: str = "") -> str:
+    """The screen ``tab`` as SVG, ``seconds`` into the recording and paused there."""
+    source = ReplaySource(recording)
+    source.set_speed(100)
+    session = Session(
+        None, None, make_source=None, replay=source, settings=replace(Settings(), theme=theme), state=ViewState()
+    )
+    app = GpuscopeApp(session, tab)
+    async with app.run_test(size=size) as pilot:
+        while source.position_seconds < seconds:
+            await pilot.pause(0.02)
+        source.set_speed(1)
+        source.pause()
+        await pilot.pause(1.2)
+        for key in keys:
+            await pilot.press(key)
+        await pilot.pause(1.2)
+        return app.export_screenshot(title="gpuscope", simplify=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--png", type=Path, help="also draw PNGs into this folder")
+    parser.add_argument("--theme", default="gpuscope-dark")
+    parser.add_argument("--size", default="120x36")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs")
+    options = parser.parse_args()
+    width, height = map(int, options.size.split("x"))
+    for name, recording, seconds, tab in (
+        ("overview", "h200x2-ddp.gsr", 52.0, "overview"),
+        ("memory", "h200-lab.gsr", 24.0, "memory"),
+    ):
+        svg = asyncio.run(replayed(RECORDINGS / recording, seconds, tab, (width, height), options.theme))
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"{name}.svg").write_text(svg, encoding="utf-8")
+        if options.png:
+            options.png.mkdir(parents=True, exist_ok=True)
+            png_of(svg, options.png / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
