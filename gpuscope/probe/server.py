@@ -26,7 +26,7 @@ COST_SHARE = 0.005
 BREATH_SECONDS = 0.02
 BREATH_SHARE = 0.04
 """Pause between the parts of a sample, and at most this share of the interval between samples. While a part runs, the
-trainer's threads wait for the interpreter's lock: several short waits in as many steps are not felt, one long one is."""
+trainer's threads wait for the interpreter's lock: short waits in several steps are not felt, one long one is."""
 
 
 class Server:
