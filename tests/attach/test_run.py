@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -382,7 +383,9 @@ def main():
         model(batch).sum().backward()
         optimizer.step()
         time.sleep(0.02)
-        if os.path.exists(sys.argv[2]): break
+        stop = torch.tensor(float(os.path.exists(sys.argv[2])))
+        dist.all_reduce(stop)  # both leave in the same step, else one waits for the other for ever
+        if stop: break
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)
@@ -398,8 +401,11 @@ def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_s
         pytest.skip("no torchrun beside this Python")
     backend = "inductor" if shutil.which("g++") else "aot_eager"
     script = write(tmp_path / "ranks.py", RANKS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     process = gpuscope_run(
-        "--", str(torchrun), "--nproc-per-node", "2", "--master-port", "29713", script, backend, str(tmp_path / "stop"),
+        "--", str(torchrun), "--nproc-per-node", "2", "--master-port", port, script, backend, str(tmp_path / "stop"),
         TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
     )  # fmt: skip
 
@@ -417,7 +423,7 @@ def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_s
         trainers = [reader.trainer() for reader in readers]
         assert sorted(t.rank for t in trainers) == [0, 1]
         assert sorted(t.local_rank for t in trainers) == [0, 1]
-        assert {(t.world_size, t.job) for t in trainers} == {(2, "127.0.0.1:29713")}
+        assert {(t.world_size, t.job) for t in trainers} == {(2, f"127.0.0.1:{port}")}
         for reader in readers:
             reader.close()
         (tmp_path / "stop").touch()
