@@ -6,16 +6,17 @@ python=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")/.." && pwd)
 kind=$1 out=$2
 
-"$python" -m gpuscope record "$out" --redact --force --seconds "${SECONDS_TO_RECORD:-75}" & recorder=$!
+"$python" -m gpuscope record "$out" --redact --force --seconds "${SECONDS_TO_RECORD:-100}" & recorder=$!
 sleep 4
 case $kind in
-one)  # the lab's trainer, then a user's own script that knows nothing of gpuscope
-  "$python" -m gpuscope lab --headless --device cuda --model gpt --amp bf16 --steps "${LAB_STEPS:-400}"
-  "$python" -m gpuscope run "$here/plain_train.py" --steps "${PLAIN_STEPS:-1500}"
+one)  # the lab's trainer for half a minute, then a user's own script that knows nothing of gpuscope
+  "$python" -m gpuscope lab --headless --device cuda --model gpt --amp bf16 --steps "${LAB_STEPS:-1800}"
+  "$python" -m gpuscope run "$here/plain_train.py" --amp & trainer=$!
   ;;
 ddp)  # two ranks under torchrun, watched from the outside by `run`
-  "$python" -m gpuscope run -- torchrun --standalone --nproc-per-node 2 "$here/ddp_train.py" --steps "${DDP_STEPS:-1500}"
+  "$python" -m gpuscope run -- torchrun --standalone --nproc-per-node 2 "$here/ddp_train.py" & trainer=$!
   ;;
 *) echo "usage: $0 one|ddp OUT.gsr" >&2; exit 64 ;;
 esac
 wait $recorder
+kill $trainer
