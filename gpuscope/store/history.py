@@ -49,7 +49,7 @@ class Ring:
             return
         self.last_seconds = seconds
         try:
-            tick: array[float] = array("d", values)  # type: ignore[arg-type]  # None and strings raise, and are rare
+            tick: array[float] = array("d", values)  # type: ignore[arg-type]  # None and strings raise
         except TypeError:
             tick = array("d", [v if isinstance(v, (int, float)) else nan for v in values])
         missing = self._width - 1 - len(tick)
@@ -65,10 +65,14 @@ class Ring:
             self._buffer[at : at + self._width] = tick
             self._head = (self._head + 1) % self._points
 
-    def stop_growing(self) -> None:
-        """Keeps to the room taken so far: from here on the oldest tick makes place."""
-        if 0 < len(self) < self._points:
-            self._points = len(self)
+    def shrink(self, share: float) -> None:
+        """Keeps only the newest ``share`` of its ticks, and no more than so many from here on."""
+        points = max(int(len(self) * share), 1)
+        if points < len(self):
+            ordered = self._buffer[self._head * self._width :] + self._buffer[: self._head * self._width]
+            self._buffer = ordered[-points * self._width :]
+            self._head = 0
+        self._points = min(self._points, points)
 
     def history(self, column: str, window_seconds: float | None = None) -> History:
         """``column`` over the last ``window_seconds``, or over everything kept; empty for a column never sent."""
@@ -85,9 +89,12 @@ class Ring:
             self.columns = tuple(columns)
             return self
         ring = Ring(columns, self._points)
-        by_name = [self._ordered(self._index[name]) if name in self._index else None for name in ring.columns]
-        for i, seconds in enumerate(self._ordered(0)):
-            ring.append(seconds, [None if column is None else column[i] for column in by_name])
+        ring.last_seconds = self.last_seconds
+        ring._buffer = array("d", [nan]) * (len(self) * ring._width)
+        ring._buffer[0 :: ring._width] = self._ordered(0)
+        for name, position in ring._index.items():
+            if name in self._index:
+                ring._buffer[position :: ring._width] = self._ordered(self._index[name])
         return ring
 
     def _ordered(self, position: int) -> array[float]:

@@ -33,7 +33,11 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
     for key, members in by_job.items():
         job = _of_trainers(key, members, by_id)
         (ended if all(t.gone for t in job.trainers) else running).append(job)
-    outside = [_of_process(p) for p in processes if p.gone is None and p.uses and p.id not in inside]
+    outside = [
+        _of_process(p, p.key if p.key not in by_job else f"process {p.key}")  # a job may call itself anything
+        for p in processes
+        if p.gone is None and p.uses and p.id not in inside
+    ]
     return (*running, *outside, *ended)
 
 
@@ -51,9 +55,9 @@ def _of_trainers(key: str, members: list[TrainerView], by_id: dict[int, ProcView
     return JobView(key, title, user, any(p.definition.mine for p in processes), ranks, processes, worst, reason)
 
 
-def _of_process(process: ProcView) -> JobView:
+def _of_process(process: ProcView, key: str) -> JobView:
     definition = process.definition
-    return JobView(process.key, _title(process), definition.user, definition.mine, (), (process,))
+    return JobView(key, _title(process), definition.user, definition.mine, (), (process,))
 
 
 def _current(members: list[TrainerView]) -> tuple[TrainerView, ...]:

@@ -67,8 +67,8 @@ def _draw_entities(registry: Registry) -> tuple[list[DeviceView], list[ProcView]
         owner, device = record.owner, registry.device_of(record)
         if owner is None:
             continue
-        if record.stale:
-            gpu = device.id if device is not None else None
+        gpu = device.id if device is not None else None
+        if record.stale or record.view.gpu != gpu:
             record.view, record.stale = AllocView(*_common(record), record.definition, gpu), False
             touched.update((owner.id, gpu))
         allocs_of[owner.id].append(record.view)
@@ -82,7 +82,7 @@ def _draw_entities(registry: Registry) -> tuple[list[DeviceView], list[ProcView]
             record.view, record.stale = DeviceView(*_common(record), record.definition, *parts), False
         devices.append(record.view)
     for record in registry.of("proc"):
-        trainer = registry.find("trainer", record.key)
+        trainer = registry.trainer_in(record)
         inside = trainer.id if trainer is not None else None
         if record.stale or record.id in touched or record.view.trainer != inside:
             uses = tuple(uses_of[record.id])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +22,12 @@ _RECORDED = (Sample, Def, Event, Key, Hello, Bye)
 class Recorder:
     """A recording that is being made. Needs a running event loop; :meth:`close` ends it.
 
-    ``error`` says why recording stopped early, for instance a full disk. Raises
+    ``error`` says why recording stopped early, for instance a full disk; ``failed`` is set then. Raises
     :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists."""
 
     def __init__(self, path: str | Path, redact: bool = False, label: str = "", overwrite: bool = False) -> None:
         self.error = ""
+        self.failed = asyncio.Event()
         self._began = time.monotonic()
         self._writer = RecordingWriter(path, redact, label, __version__, overwrite)
         self._taps: list[tuple[Source, Tap]] = []
@@ -38,6 +41,11 @@ class Recorder:
     def lines(self) -> int:
         """Wire lines kept so far."""
         return self._writer.lines
+
+    @property
+    def size_bytes(self) -> int:
+        """Written so far."""
+        return self._writer.size_bytes
 
     @property
     def seconds(self) -> float:
@@ -62,24 +70,26 @@ class Recorder:
             if tap in source.taps:
                 source.taps.remove(tap)
         self._taps.clear()
-        try:
+        with self._noting():
             self._writer.close()
-        except RecordingError as error:
-            self.error = self.error or str(error)
 
     def _keep(self, source: str, rx: float, line: bytes) -> None:
         if not self.error:
-            try:
+            with self._noting():
                 self._writer.write(source, rx, line)
-            except RecordingError as error:
-                self.error = str(error)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except RecordingError as error:
+            self.error = self.error or str(error)
+            self.failed.set()
 
     def _flush(self) -> None:
         if not self.error:
-            try:
+            with self._noting():
                 self._writer.flush()
-            except RecordingError as error:
-                self.error = str(error)
         self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
 
 
@@ -116,16 +126,16 @@ async def record(
         handled.append(number)
     recorder.attach(source)
     running = asyncio.ensure_future(source.run(lambda frame, received: None, on_link or (lambda link: None)))
-    stopping = asyncio.ensure_future(stop.wait())
+    ends = {running, asyncio.ensure_future(stop.wait()), asyncio.ensure_future(recorder.failed.wait())}
     try:
-        await asyncio.wait({running, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
-        stopping.cancel()
         await source.close()
-        running.cancel()
-        await asyncio.wait({running})
+        for end in ends:
+            end.cancel()
+        await asyncio.wait(ends)
         lasted = recorder.seconds
         recorder.close()
-    return Summary(recorder.path, recorder.lines, lasted, recorder.path.stat().st_size, recorder.error)
+    return Summary(recorder.path, recorder.lines, lasted, recorder.size_bytes, recorder.error)

@@ -7,10 +7,11 @@ Wire ids are those of the running stream and start anew when an agent is started
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from ..wire.frames import HOST_ID, Def, HostDef, ProcDef, Reading, TrainerDef, Unknown
+from ..wire.frames import HOST_ID, AllocDef, Def, GpuDef, HostDef, ProcDef, Reading, TrainerDef, Unknown
 from .history import Ring
 from .view import Gone
 
@@ -19,15 +20,28 @@ LIMITS: dict[Kind, int] = {"host": 1, "gpu": 64, "proc": 4096, "use": 8192, "tra
 KEEP_GONE: dict[Kind, int] = {"gpu": 64, "proc": 64, "trainer": 16}
 """How many that ended stay with their last state. Uses go with their process, allocators with their trainer."""
 MAX_REASONS = 64
+"""Of one entity; of all together :data:`MAX_ALL_REASONS`."""
+MAX_ALL_REASONS = 65536
+MAX_REASON_CHARS = 512
+MAX_TEXT_CHARS = 256
+"""Of a string in a definition, but for commands and scripts: four thousand processes may be defined."""
+_LONG_TEXTS = frozenset(("command", "script"))
 NO_READINGS: Mapping[str, Reading] = MappingProxyType({})
+
+
+Definition = TypeVar("Definition", HostDef, GpuDef, ProcDef, TrainerDef, AllocDef)
+_TEXTS: dict[type[Any], list[str]] = {
+    cls: [f.name for f in fields(cls) if "str" in str(f.type) and f.name not in _LONG_TEXTS]
+    for cls in (HostDef, GpuDef, ProcDef, TrainerDef, AllocDef)
+}
 
 
 class Record:
     """One entity as it is known now. ``stale`` is set by whoever changes it and cleared by whoever draws it."""
 
     __slots__ = (
-        "definition", "gone", "id", "key", "kind", "owner", "readings", "ring", "seconds", "stale", "target", "view",
-        "why", "wire_id",
+        "definition", "gone", "id", "key", "kind", "owner", "parts", "readings", "ring", "seconds", "stale", "target",
+        "view", "why", "wire_id",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, key: str, definition: Any) -> None:
@@ -43,6 +57,7 @@ class Record:
         self.ring: Ring | None = None
         self.owner: Record | None = None  # use → process, allocator → trainer, trainer → process
         self.target: Record | None = None  # use, allocator → device
+        self.parts: dict[int, Record] = {}  # those whose owner it is
         self.view: Any = None
         self.stale = True
 
@@ -50,8 +65,6 @@ class Record:
         """Notes why ``column`` is unknown; a reason without a code lifts the earlier one."""
         readings = dict(self.readings)
         if reason.code:
-            if column not in self.why and len(self.why) >= MAX_REASONS:
-                return
             readings[column] = self.why[column] = reason
         else:
             self.why.pop(column, None)
@@ -72,6 +85,7 @@ class Registry:
         self._by_key["host"][host_key] = self.host
         self._gone: dict[Kind, dict[int, Record]] = {kind: {} for kind in LIMITS}
         self._free_id = HOST_ID + 1
+        self._reasons = 0
         self.refused = 0
         """Definitions that were not taken: over a limit, or of something that refers to nothing known."""
 
@@ -89,7 +103,7 @@ class Registry:
         """The record of a definition, made, matched by key or brought back; None when it is refused."""
         if frame.host is not None:
             record = self.host
-            record.definition, record.stale = frame.host, True
+            record.definition, record.stale = _trimmed(frame.host), True
             return record
         named = self._name(frame)
         if named is None or frame.id == HOST_ID:
@@ -107,28 +121,48 @@ class Registry:
         elif found.gone is not None:
             found.gone = None
             del self._gone[kind][found.id]
-        found.definition, found.owner, found.target, found.stale = definition, owner, target, True
+        self._move(found, owner)
+        found.definition, found.target, found.stale = definition, target, True
         if self.by_wire.get(found.wire_id) is found:
             del self.by_wire[found.wire_id]
         found.wire_id = frame.id
         self.by_wire[frame.id] = found
         return found
 
+    def _move(self, record: Record, owner: Record | None) -> None:
+        if record.owner is not None and record.owner is not owner:
+            record.owner.parts.pop(record.id, None)
+        if owner is not None:
+            owner.parts[record.id] = record
+        record.owner = owner
+
+    def explain(self, wire_id: int, column: str, reason: Unknown) -> None:
+        """Notes why a column or field of an entity is unknown. Of one that is not known, or ended, nothing is kept."""
+        record = self.by_wire.get(wire_id)
+        if record is None or record.gone is not None:
+            return
+        before = len(record.why)
+        if column in record.why or not reason.code or (before < MAX_REASONS and self._reasons < MAX_ALL_REASONS):
+            record.explain(_cut(column), Unknown(_cut(reason.code), reason.text[:MAX_REASON_CHARS]))
+            self._reasons += len(record.why) - before
+
     def _name(self, frame: Def) -> tuple[Kind, str, Any, Record | None, Record | None] | None:
         """Kind, stable key, definition, owner and target; None for what refers to nothing known."""
         if frame.gpu is not None:
-            return "gpu", frame.gpu.uuid, frame.gpu, None, None
+            gpu_def = _trimmed(frame.gpu)
+            return "gpu", gpu_def.uuid, gpu_def, None, None
         if frame.proc is not None:
-            return "proc", process_key(frame.proc), frame.proc, None, None
+            return "proc", process_key(frame.proc), _trimmed(frame.proc), None, None
         if frame.use is not None:
             process, gpu = self._wired(frame.use.proc, "proc"), self._wired(frame.use.gpu, "gpu")
             return ("use", f"{process.key}@{gpu.key}", frame.use, process, gpu) if process and gpu else None
         if frame.trainer is not None:
             key = process_key(frame.trainer)
-            return "trainer", key, frame.trainer, self._wired(frame.trainer.proc, "proc"), None
+            return "trainer", key, _trimmed(frame.trainer), self._wired(frame.trainer.proc, "proc"), None
         if frame.alloc is not None:
             trainer, gpu = self._wired(frame.alloc.trainer, "trainer"), self._wired(frame.alloc.gpu, "gpu")
-            return ("alloc", f"{trainer.key}/{frame.alloc.ordinal}", frame.alloc, trainer, gpu) if trainer else None
+            alloc = _trimmed(frame.alloc)
+            return ("alloc", f"{trainer.key}/{alloc.ordinal}", alloc, trainer, gpu) if trainer else None
         return None
 
     def _wired(self, wire_id: int | None, kind: Kind) -> Record | None:
@@ -139,15 +173,25 @@ class Registry:
         """The process a trainer runs in: as the agent said, else the one with the same pid and start time."""
         return trainer.owner or self.find("proc", trainer.key)
 
+    def trainer_in(self, process: Record) -> Record | None:
+        """The newest trainer said to run in it, else the one with its key that is said to run nowhere."""
+        said = [part for part in process.parts.values() if part.kind == "trainer"]
+        if said:
+            return said[-1]
+        same = self.find("trainer", process.key)
+        return same if same is not None and same.owner is None else None
+
     def device_of(self, alloc: Record) -> Record | None:
         """The device of an allocator: as the agent said, else the one with the same UUID."""
-        return alloc.target or (self.find("gpu", alloc.definition.uuid) if alloc.definition.uuid else None)
+        if alloc.target is not None and self.by_id.get(alloc.target.id) is alloc.target:
+            return alloc.target
+        return self.find("gpu", alloc.definition.uuid) if alloc.definition.uuid else None
 
     # ── the end of things ──────────────────────────────────────────────────────────────────────────────────
 
     def mark_gone(self, record: Record, gone: Gone) -> None:
         """Ends a record and what lives inside it; the last state stays. Old ones of its kind are dropped."""
-        if record.gone is not None or record is self.host:
+        if record.gone is not None or record is self.host or self.by_id.get(record.id) is not record:
             return
         record.gone, record.stale = gone, True
         self._gone[record.kind][record.id] = record
@@ -158,10 +202,11 @@ class Registry:
             self._drop_oldest(record.kind, len(self._gone[record.kind]) - keep)
 
     def _parts(self, record: Record) -> list[Record]:
-        if record.kind == "proc":
-            trainer = self.find("trainer", record.key)
-            return [r for r in self.of("use") if r.owner is record] + ([trainer] if trainer else [])
-        return [r for r in self.of("alloc") if r.owner is record] if record.kind == "trainer" else []
+        """What ends with it: of a process its uses and trainers, of a trainer its allocators."""
+        parts = list(record.parts.values())
+        if record.kind == "proc" and (trainer := self.trainer_in(record)) is not None and trainer.owner is None:
+            parts.append(trainer)
+        return parts
 
     def _make_room(self, kind: Kind) -> bool:
         excess = len(self._by_key[kind]) - LIMITS[kind] + 1
@@ -172,15 +217,24 @@ class Registry:
         for record in list(self._gone[kind].values()):
             if dropped >= count:
                 break
-            if kind == "proc" and self.find("trainer", record.key) is not None:
+            if kind == "proc" and self.trainer_in(record) is not None:
                 continue  # a trainer that is kept keeps its process
             self._drop(record)
             dropped += 1
         return dropped
 
     def _drop(self, record: Record) -> None:
-        for part in self._parts(record):
+        parts = self._parts(record)
+        if record.kind == "gpu":
+            parts = [use for use in self.of("use") if use.target is record]
+        for part in parts:
             self._drop(part)
+        if record.owner is not None:
+            record.owner.parts.pop(record.id, None)
+        for holder in (record.owner, record.target):
+            if holder is not None:
+                holder.stale = True
+        self._reasons -= len(record.why)
         self._gone[record.kind].pop(record.id, None)
         self._by_key[record.kind].pop(record.key, None)
         self.by_id.pop(record.id, None)
@@ -188,6 +242,28 @@ class Registry:
             del self.by_wire[record.wire_id]
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+
+
+def _trimmed(definition: Definition) -> Definition:
+    """The definition with strings of a bounded length, and without a start time that no clock can show."""
+    changed: dict[str, Any] = {}
+    for name in _TEXTS[type(definition)]:
+        text = getattr(definition, name)
+        if text is not None and len(text) > MAX_TEXT_CHARS:
+            changed[name] = _cut(text)
+    start_time = getattr(definition, "start_time", None)
+    if start_time is not None and not is_wall_time(start_time):
+        changed["start_time"] = None
+    return replace(definition, **changed) if changed else definition
+
+
 def process_key(definition: ProcDef | TrainerDef) -> str:
     """``pid:start``: unlike a pid it is never used twice."""
     return f"{definition.pid}:{'' if definition.start is None else definition.start}"
+
+
+def is_wall_time(seconds: float) -> bool:
+    """Whether it can be a time of day: of this century, or the last decades of the one before."""
+    return 0.0 <= seconds < 4_102_444_800.0  # the year 2100

@@ -25,6 +25,8 @@ BADGE = "REPLAY"
 NOT_LIVE = "this is a recording: nobody is there to do it"
 MIN_SPEED, MAX_SPEED = 0.1, 100.0
 MAX_SOURCES = 64
+LEAD_SECONDS = 60.0
+"""So much before a sought moment is read too: what charts show of it."""
 _LINES_PER_TURN = 64
 _DURATION_BYTES = 256 << 20  # what is unpacked to find the last time: one member, unless the file was packed anew
 
@@ -149,7 +151,7 @@ class ReplaySource:
         self.clock.set_speed(factor)
 
     def seek(self, seconds: float) -> None:
-        """Begins anew at the nearest earlier key frame and runs from there to ``seconds`` at once."""
+        """Begins anew at a key frame at least ``LEAD_SECONDS`` earlier and runs from there to ``seconds`` at once."""
         self.clock.seek(seconds)
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:
@@ -182,7 +184,7 @@ class ReplaySource:
                     await self.clock.wait_for_change()
 
     async def _play(self, generation: int, sink: Sink) -> None:
-        start = self._member_before(self.clock.position)
+        start = self._member_before(self.clock.position - LEAD_SECONDS)
         for count, line in enumerate(self._reader.lines(start)):
             if count % _LINES_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -230,4 +232,4 @@ def _duration(path: str | Path, members: list[Member]) -> float:
     last = 0.0
     for line in RecordingReader(path, _DURATION_BYTES).lines(members[-1].offset if members else 0):
         last = max(last, line.rx)
-    return max(last, members[-1].rx if members else 0.0)
+    return max([last, *(member.rx for member in members)])

@@ -41,9 +41,12 @@ MAX_NOISE_BYTES = 64 << 10
 """What a login may print before the agent says hello."""
 MAX_BAD_LINES = 100
 MAX_DEFINITIONS = 16384
+MAX_DEFINITION_BYTES = 16 << 20
+"""Definitions are kept as they came, for a recorder that starts later: so many, and so much of them."""
 FRAMES_PER_SECOND = 1000.0
 """Sustained; more than this is held back, so that a sender gone mad slows itself, not the screen."""
 _BURST = 20_000.0
+END_OF_OUTPUT = "the agent closed its output"
 
 
 class Source(Protocol):
@@ -97,6 +100,7 @@ class AgentSource:
         self._hz = 0.0
         self._last_sample: Sample | None = None
         self._definitions: dict[int, bytes] = {}
+        self._definition_bytes = 0
         self._calls = Calls(self._send)
         self._last_frame: float | None = None
         self._link = Link("connecting")
@@ -155,10 +159,13 @@ class AgentSource:
                 waiting.cancel()
             self._hello = self._child = None
             self._definitions.clear()
+            self._definition_bytes = 0
             try:
                 await child.stop()
             finally:
                 child.kill()
+            if reason == END_OF_OUTPUT and child.how_it_ended:
+                reason = "the agent ended"
             how = ", ".join(part for part in (child.how_it_ended, child.last_words) if part)
             reason = f"{reason} ({how})" if how else reason
             self._calls.fail_all("gone", reason)
@@ -172,7 +179,7 @@ class AgentSource:
             except asyncio.LimitOverrunError:
                 return "the agent sent a line without end"
             except asyncio.IncompleteReadError:
-                return "the agent ended"
+                return END_OF_OUTPUT
             except OSError as error:
                 return f"reading from the agent failed: {error.strerror}"
             now = time.monotonic()
@@ -213,15 +220,20 @@ class AgentSource:
         if isinstance(frame, Hello):
             low, high = (*frame.proto, 0, 0)[:2]
             if not low <= PROTOCOL <= high:
-                newer = "gpuscope here is too old: update it" if low > PROTOCOL else "the agent there is too old"
-                raise _Hopeless(f"the agent speaks protocol {low} to {high}, we speak {PROTOCOL}: {newer}")
+                where = "here" if low > PROTOCOL else "there"
+                text = f"the agent speaks protocol {low} to {high}, we speak {PROTOCOL}"
+                raise _Hopeless(f"{text}: gpuscope {where} is too old, update it {where}")
             self._hello, self._hz = frame, frame.hz
             self._definitions.clear()
+            self._definition_bytes = 0
         elif isinstance(frame, Def):
-            if len(self._definitions) < MAX_DEFINITIONS or frame.id in self._definitions:
-                self._definitions[frame.id] = line
+            more = len(line) - len(self._definitions.get(frame.id, b""))
+            room = len(self._definitions) < MAX_DEFINITIONS or frame.id in self._definitions
+            if room and self._definition_bytes + more <= MAX_DEFINITION_BYTES:
+                self._definitions[frame.id] = line  # one that is defined anew keeps its place: others refer to it
+                self._definition_bytes += more
         elif isinstance(frame, Event) and frame.e == "gone":
-            self._definitions.pop(frame.id, None)
+            self._definition_bytes -= len(self._definitions.pop(frame.id, b""))
         elif isinstance(frame, Sample):
             self._last_sample = frame
         if self._link.state != "live":

@@ -24,7 +24,7 @@ from ..wire.frames import (
     Unknown,
 )
 from .history import EMPTY, Ring
-from .records import Kind, Record, Registry
+from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
 from .view import Gone, History
 
 NO_REASON = Unknown("no_reason", "unknown; the sender gave no reason")
@@ -36,6 +36,13 @@ _KIND_OF_TABLE: dict[str, Kind] = {"h": "host", "g": "gpu", "p": "proc", "u": "u
 REWIND_NS = 1_000_000_000
 """A hello that lies further back than this on the same boot's clock: only a replay can do that."""
 _RECOUNT_CELLS = 250_000
+_SHRINK_TO = 0.8
+_NUMBERS = frozenset((int, float))
+MAX_CELL_CHARS = 64
+"""Of a string in a row: a state's name, not a text."""
+MAX_EVENT_DATA = 16
+MAX_AWAY_SECONDS = 10 * 365.25 * 86400
+"""A host that was down for longer than this has a wall clock that is wrong."""
 _Columns = tuple[tuple[str, ...], list[int] | None]
 """Names of the columns we know, and their positions in a row; None for the positions when they are 1, 2, 3 …"""
 
@@ -75,8 +82,9 @@ class Stream:
         return m / 1e9 + self._offset
 
     def wall(self, m: int) -> float | None:
-        """The wall clock at ``m``, None before a hello."""
-        return None if self.hello is None else self._anchor[0] + (m - self._anchor[1]) / 1e9
+        """The wall clock at ``m``; None before a hello, and when that is no time a clock can show."""
+        seconds = self._anchor[0] + (m - self._anchor[1]) / 1e9
+        return seconds if self.hello is not None and is_wall_time(seconds) else None
 
     # ── frames ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,7 +117,9 @@ class Stream:
                 self._offset = 0.0
             elif not same_boot:
                 self._restarted(self.last_m, "the host was started again")
-                self._offset = self.seconds(self.last_m) + max(hello.t - last_wall, 0.0) - hello.m / 1e9
+                away = hello.t - last_wall
+                away = away if 0 < away < MAX_AWAY_SECONDS else 0.0
+                self._offset = self.seconds(self.last_m) + away - hello.m / 1e9
                 self.last_m = hello.m
             elif (hello.pid, hello.nonce) != (before.pid, before.nonce):
                 self._restarted(hello.m)
@@ -162,6 +172,10 @@ class Stream:
             self.registry.mark_gone(record, self._gone(event.m, event.text or "ended"))
 
     def _say(self, event: Event) -> None:
+        if event.data:
+            some = list(event.data.items())[:MAX_EVENT_DATA]
+            cut = {name[:MAX_CELL_CHARS]: v[:MAX_TEXT_CHARS] if isinstance(v, str) else v for name, v in some}
+            event = replace(event, data=cut)
         self.events.append(event)
         self.events_changed = True
 
@@ -195,19 +209,20 @@ class Stream:
     def _explain(self, cells: list[int | str]) -> None:
         match cells:
             case [int(id), str(column), str(code), str(text), *_]:
-                record = self.registry.by_wire.get(id)
-                if record is not None and record.gone is None:
-                    record.explain(column, Unknown(code, text))
+                self.registry.explain(id, column, Unknown(code, text))
 
     def _read(self, record: Record, known: _Columns, row: Row, seconds: float) -> None:
         columns, positions = known
         values = row[1:] if positions is None else [row[i] for i in positions if i < len(row)]
         readings: dict[str, object] = dict(zip(columns, values, strict=False))
         why = record.why
-        if None in values:
+        if not _NUMBERS.issuperset(map(type, values)):
             for column, value in readings.items():
-                if value is None:
+                if value is None or value is True or value is False:
                     readings[column] = why.get(column, NO_REASON)
+                elif isinstance(value, str):
+                    readings[column] = value[:MAX_CELL_CHARS]
+            values = [None if isinstance(value, (bool, str)) else value for value in values]
         for column, reason in why.items():
             readings.setdefault(column, reason)
         record.readings = MappingProxyType(readings)  # type: ignore[arg-type]  # no None is left
@@ -224,9 +239,10 @@ class Stream:
     def _bound_history(self) -> None:
         self._appended = 0
         rings = [record.ring for record in self.registry.by_id.values() if record.ring is not None]
-        if sum(ring.cells for ring in rings) > self.history_cells:
+        held = sum(ring.cells for ring in rings)
+        if held > self.history_cells:
             for ring in rings:
-                ring.stop_growing()
+                ring.shrink(_SHRINK_TO * self.history_cells / held)
 
     def wire_id(self, entity_id: int) -> int | None:
         """The id of an entity of the view in the running stream; None when it has none there."""

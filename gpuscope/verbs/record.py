@@ -8,6 +8,7 @@ import contextlib
 import sys
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ..cli import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED
@@ -20,7 +21,7 @@ PROGRESS_SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="where to; by custom NAME.gpuscope.gz")
+    parser.add_argument("file", type=Path, metavar="FILE", help="where to; by custom NAME.gsr")
     parser.add_argument("--seconds", type=_positive, metavar="N", help="stop by itself (default: at Ctrl-C)")
     parser.add_argument("--hz", type=_rate, default=2.0, metavar="RATE", help="samples a second, 0.1 to 10 (default 2)")
     parser.add_argument("--redact", action="store_true", help="leave out users, host, paths and arguments")
@@ -53,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
         summary, said = asyncio.run(_record(args))
     except RecordingError as error:
         print(f"gpuscope record: {error}", file=sys.stderr)
-        if args.file.exists() and not args.force:
-            print(f"Next: gpuscope record --force {args.file}    or another name", file=sys.stderr)
+        if args.file.is_file() and not args.force:
+            print(f"Next: gpuscope record --force {quote(str(args.file))}    or another name", file=sys.stderr)
         return EXIT_UNCHECKED
     size = summary.size_bytes / 1024
     print(f"{summary.path}: {summary.seconds:.0f} s, {summary.lines:,} lines, {size:,.0f} KiB", file=sys.stderr)
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if not summary.lines:
         print(f"Nothing came from the agent{': ' + said if said else ''}.", file=sys.stderr)
         return EXIT_UNCHECKED
-    print(f"Next: gpuscope replay {summary.path}", file=sys.stderr)
+    print(f"Next: gpuscope replay {quote(str(summary.path))}", file=sys.stderr)
     return EXIT_OK
 
 

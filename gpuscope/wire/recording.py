@@ -10,11 +10,15 @@ Nothing read here is trusted: sizes are bounded, no exception leaves the reader,
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import stat
 import time
 import zlib
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Union
 
@@ -74,17 +78,22 @@ class RecordingWriter:
     ) -> None:
         self.path = Path(path)
         self.lines = 0
+        self.size_bytes = 0
         self._redactor = Redactor() if redact else None
         self._sources: Dict[str, int] = {}
         self._hellos: Dict[int, Hello] = {}
         self._flushed = time.monotonic()
         self._unchecked = self._crc = 0
+        flags = os.O_TRUNC if overwrite else os.O_EXCL
         try:
-            self._file: IO[bytes] = open(path, "wb" if overwrite else "xb")  # noqa: SIM115
+            # Not blocking: of a FIFO without a reader one would wait for ever.
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | flags, 0o666)
+            self._file: IO[bytes] = open(fd, "wb")  # noqa: SIM115
         except FileExistsError:
-            raise RecordingError(f"{path} exists already. Choose another name, or remove it first.") from None
+            name = clean(str(path))
+            raise RecordingError(f"{name} exists already. Choose another name, or remove it first.") from None
         except OSError as error:
-            raise RecordingError(f"cannot write {path}: {error.strerror}") from None
+            raise self._failed(error) from None
         self._begin_member()
         header = {
             "k": "recording", "v": VERSION, "version": version, "t": time.time(), "redacted": redact,
@@ -175,11 +184,14 @@ class RecordingWriter:
 
     def _put(self, data: bytes, flush: bool = False) -> None:
         try:
-            self._file.write(data)
+            self.size_bytes += self._file.write(data)
             if flush:
                 self._file.flush()
         except OSError as error:
-            raise RecordingError(f"cannot write {self.path}: {error.strerror}") from None
+            raise self._failed(error) from None
+
+    def _failed(self, error: OSError) -> RecordingError:
+        return RecordingError(f"cannot write {clean(str(self.path))}: {error.strerror}")
 
     def _close_file(self) -> None:
         try:
@@ -201,14 +213,24 @@ class RecordingReader:
         self.header: Dict[str, Any] = {}
         self._max_total_bytes = max_total_bytes
         try:
-            with open(self.path, "rb") as file:
+            with self._open() as file:
                 self._read_header(file)
         except OSError as error:
-            self.problem = Problem("unreadable", f"cannot read {clean(str(path))}: {error.strerror}")
+            self.problem = self._unreadable(error)
 
     @property
     def redacted(self) -> bool:
         return self.header.get("redacted") is True
+
+    def _open(self) -> IO[bytes]:
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a FIFO one would wait for a writer
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "it is not a file")
+        return open(fd, "rb")
+
+    def _unreadable(self, error: OSError) -> Problem:
+        return Problem("unreadable", f"cannot read {clean(str(self.path))}: {error.strerror}")
 
     def _read_header(self, file: IO[bytes]) -> None:
         try:
@@ -218,12 +240,11 @@ class RecordingReader:
         except (zlib.error, ValueError, RecursionError):
             header = None
         if not isinstance(header, dict) or header.get("k") != "recording" or type(header.get("v")) is not int:
-            self.problem = Problem(
-                "not_a_recording", f"{clean(str(self.path))} is not a gpuscope recording, or cut at once"
-            )
+            what = "is not a gpuscope recording, or was cut at its beginning. `gpuscope record FILE` makes one."
+            self.problem = Problem("not_a_recording", f"{clean(str(self.path))} {what}")
         elif header["v"] > VERSION:
             by = clean(str(header.get("version", "")), 40) or "unknown version"
-            self.problem = Problem("newer", f"this recording was made by a newer gpuscope ({by}): update to read it")
+            self.problem = Problem("newer", f"this recording was made by a newer gpuscope ({by}): update gpuscope here")
         else:
             self.header = {key: clean(value) if isinstance(value, str) else value for key, value in header.items()}
 
@@ -236,11 +257,11 @@ class RecordingReader:
             return
         self.problem = None
         try:
-            with open(self.path, "rb") as file:
+            with self._open() as file:
                 file.seek(offset)
                 yield from self._lines(file)
         except OSError as error:
-            self.problem = Problem("unreadable", f"cannot read {clean(str(self.path))}: {error.strerror}")
+            self.problem = self._unreadable(error)
 
     def _lines(self, file: IO[bytes]) -> Iterator[Line]:
         member, buffer = zlib.decompressobj(_GZIP), LineBuffer()
@@ -282,13 +303,13 @@ class RecordingReader:
         if not self.header:
             return members
         try:
-            with open(self.path, "rb") as file:
-                for offset in _find(file, _MEMBER):
+            with self._open() as file:
+                for offset in islice(_find(file, _MEMBER), _MAX_MEMBERS):
                     member = _member_at(file, offset)
-                    if member is not None and len(members) < _MAX_MEMBERS:
+                    if member is not None:
                         members.append(member)
         except OSError as error:
-            self.problem = Problem("unreadable", f"cannot read {clean(str(self.path))}: {error.strerror}")
+            self.problem = self._unreadable(error)
         return members
 
 

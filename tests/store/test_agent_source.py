@@ -4,81 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from gpuscope.store import source as source_module
 from gpuscope.store.source import AgentSource, SourceError
 from gpuscope.store.store import Store
-from gpuscope.store.view import Link, View
+from gpuscope.store.view import View
 from gpuscope.wire.codec import encode
-from gpuscope.wire.frames import Frame, Progress, Sample
+from gpuscope.wire.frames import Progress, Sample
+from tests.fakes.child_agent import PATIENCE, watching
 from tests.fakes.waiting import alive
 from tests.fakes.wire import definitions, hello, sample
-
-ROOT = Path(__file__).parent.parent.parent
-PATIENCE = 15.0
-
-START = f"""
-import os, signal, subprocess, sys, threading, time
-sys.path.insert(0, {str(ROOT)!r})
-from gpuscope.wire.codec import decode, encode
-from gpuscope.wire.frames import *
-
-def say(*frames):
-    for frame in frames:
-        os.write(1, encode(frame))
-
-def asked():
-    for line in sys.stdin.buffer:
-        yield decode(line)
-
-def hello(**more):
-    offered = ["rate", "snapshot", "cancel"]
-    say(Hello(pid=os.getpid(), boot="b", hz=2.0, t=1.0, m=1, cols={{"g": ["used_bytes"]}}, requests=offered, **more))
-
-def scene():
-    hello()
-    say(Def(1, gpu=GpuDef("GPU-a", 0)), Sample(1, 2, g=[[1, 5]]))
-"""
-
-
-@dataclass
-class Watching:
-    source: AgentSource
-    task: asyncio.Task[None]
-    frames: list[Frame] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
-
-    async def until(self, ask: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not ask():
-            assert time.monotonic() < deadline, (self.links, self.frames)
-            await asyncio.sleep(0.01)
-
-    async def link(self, state: str, text: str = "") -> Link:
-        await self.until(lambda: any(link.state == state and text in link.text for link in self.links))
-        return next(link for link in self.links if link.state == state and text in link.text)
-
-
-@asynccontextmanager
-async def watching(script: str, argv: list[str] | None = None) -> AsyncIterator[Watching]:
-    source = AgentSource(argv or [sys.executable, "-c", START + script], "k", "here")
-    watched = Watching(source, None)  # type: ignore[arg-type]
-    watched.task = asyncio.create_task(
-        source.run(lambda frame, received: watched.frames.append(frame), watched.links.append)
-    )
-    try:
-        yield watched
-    finally:
-        await source.close()
-        await asyncio.wait_for(watched.task, PATIENCE)
 
 
 def test_frames_arrive_and_the_link_lives():
@@ -175,7 +113,10 @@ def test_another_protocol_is_said_once():
     async def check() -> None:
         async with watching("hello(proto=[2, 3])\nfor _ in asked(): pass") as watched:
             link = await watched.link("ended", "protocol 2 to 3")
-            assert "update it" in link.text
+            assert "gpuscope here is too old, update it here" in link.text
+        async with watching("hello(proto=[0, 0])\nfor _ in asked(): pass") as watched:
+            link = await watched.link("ended", "protocol 0 to 0")
+            assert "gpuscope there is too old, update it there" in link.text
 
     asyncio.run(check())
 

@@ -190,6 +190,14 @@ def test_a_trainer_that_died_keeps_its_last_state_with_reason_and_time():
     assert len(host.jobs) == 1
 
 
+def test_a_trainer_that_has_another_pid_inside_its_container_ends_with_its_process():
+    watched = Watched(hello(), *definitions()[:7], Def(8, trainer=frames.TrainerDef(1, 17, proc=3)), sample(1))
+    process, trainer = watched.host.processes[0], watched.host.trainers[0]
+    assert (process.trainer, trainer.process, trainer.key) == (8, 3, "1:17")
+    host = watched.say(Event(3, "gone", 101 * SECOND, "killed by SIGKILL"))
+    assert host.trainers[0].gone == host.processes[0].gone is not None
+
+
 def test_a_definition_brings_an_ended_entity_back():
     watched = scene(Event(8, "gone", 101 * SECOND, "probe removed"))
     assert next(t for t in watched.host.trainers if t.id == 8).gone

@@ -1,0 +1,361 @@
+"""Files that are no recordings or damaged ones, and places that cannot be recorded into: the real command."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpuscope.store.recorder import record
+from gpuscope.store.replay import ReplaySource
+from gpuscope.store.source import AgentSource
+from gpuscope.store.store import Store
+from gpuscope.wire.codec import encode
+from gpuscope.wire.decode import decode
+from gpuscope.wire.frames import COLUMNS, AllocDef, Def, GpuDef, Key, ProcDef, Sample, TrainerDef, UseDef
+from gpuscope.wire.recording import RecordingReader, RecordingWriter
+from tests.fakes.waiting import until
+from tests.fakes.wire import SECOND, definitions, hello, sample
+
+ROOT = Path(__file__).parent.parent.parent
+REAL = sorted((ROOT / "demos" / "recordings").glob("*.gsr"))
+PATIENCE = 20.0
+
+
+def gpuscope(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        [sys.executable, "-m", "gpuscope", *map(str, words)],
+        capture_output=True, text=True, timeout=60, cwd=ROOT, stdin=subprocess.DEVNULL, **options,
+    )  # fmt: skip
+
+
+def header(**more: object) -> bytes:
+    values = {"k": "recording", "v": 1, "version": "1.0", "t": 1.0, **more}
+    return str(values).replace("'", '"').encode() + b"\n"
+
+
+def as_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def as_content(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+NO_RECORDINGS = {
+    "empty": (as_content(b""), "is not a gpuscope recording"),
+    "text": (as_content(b"step 1 loss 2.0\n"), "`gpuscope record FILE` makes one"),
+    "a gzip of something else": (as_content(gzip.compress(b"hello\n")), "is not a gpuscope recording"),
+    "a bomb": (as_content(gzip.compress(b"\0" * 30_000_000)), "is not a gpuscope recording"),
+    "a bomb behind the header": (as_content(gzip.compress(header() + b"\n" * 30_000_000)), "empty"),
+    "of the future": (as_content(gzip.compress(header(v=9, version="7.0"))), "newer gpuscope (7.0): update gpuscope"),
+    "only a header": (as_content(gzip.compress(header())), "empty"),
+    "cut in the header": (as_content(gzip.compress(header())[:30]), "was cut at its beginning"),
+    "a directory": (Path.mkdir, "it is not a file"),
+    "a FIFO": (as_fifo, "it is not a file"),
+    "missing": (lambda path: None, "No such file"),
+}
+
+
+@pytest.mark.parametrize("name", NO_RECORDINGS)
+def test_replay_says_what_is_wrong_with_a_file(tmp_path, name):
+    make, words = NO_RECORDINGS[name]
+    path = tmp_path / "a\nb.gsr"
+    make(path)
+    done = gpuscope("replay", path)
+    assert done.returncode == 3
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1  # the newline in the name is visible, not one of ours
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_replay_of_a_file_that_may_not_be_read(tmp_path):
+    path = tmp_path / "a.gsr"
+    path.write_bytes(b"x")
+    path.chmod(0)
+    done = gpuscope("replay", path)
+    assert (done.returncode, "Permission denied" in done.stderr) == (3, True)
+
+
+def test_replay_without_a_file_or_of_an_option_is_a_usage_error():
+    assert gpuscope("replay").returncode == 64
+    assert gpuscope("replay", "--speed", "0", "x.gsr").returncode == 64
+    assert gpuscope("record", "--hz", "1000", "x.gsr").returncode == 64
+
+
+# ── damage ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shown(path: Path) -> tuple[Store, int, RecordingReader]:
+    """What the viewer makes of a file: the store, the number of lines, and the reader with its problem."""
+    store, count = Store(), 0
+    reader = RecordingReader(path)
+    sources = {member.source for member in reader.index()} or {0}
+    for number in sources:
+        store.add_source(str(number), "label")
+    for line in reader:
+        count += 1
+        if line.source in sources:
+            store.apply(str(line.source), decode(line.line), line.rx)
+    store.view()
+    return store, count, reader
+
+
+@pytest.mark.parametrize("real", REAL, ids=lambda path: path.stem)
+def test_a_real_recording_cut_anywhere_plays_up_to_the_cut(tmp_path, real):
+    content, path = real.read_bytes(), tmp_path / "a.gsr"
+    everything = list(RecordingReader(real))
+    before = 0
+    for length in range(0, len(content), 197):
+        path.write_bytes(content[:length])
+        reader = RecordingReader(path)
+        got = list(reader)
+        assert got == everything[: len(got)], length
+        assert len(got) >= before
+        assert reader.problem is not None
+        assert reader.problem.code in ("cut", "not_a_recording")
+        before = len(got)
+        ReplaySource(path)
+    assert before > len(everything) * 0.9
+
+
+@pytest.mark.parametrize("real", REAL, ids=lambda path: path.stem)
+def test_a_real_recording_with_flipped_bits_shows_nothing_false(tmp_path, real):
+    content, path, dice = real.read_bytes(), tmp_path / "a.gsr", random.Random(7)
+    everything = list(RecordingReader(real))
+    for _ in range(80):
+        damaged = bytearray(content)
+        for _ in range(dice.choice([1, 1, 3, 50])):
+            damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        path.write_bytes(damaged)
+        reader = RecordingReader(path)
+        got = list(reader)
+        assert got == everything[: len(got)]
+        assert reader.problem is not None or got == everything
+        ReplaySource(path)
+
+
+def members_of(path: Path) -> list[bytes]:
+    content = path.read_bytes()
+    starts = [0, *(member.offset for member in RecordingReader(path).index()), len(content)]
+    return [content[start:end] for start, end in pairwise(starts)]
+
+
+def session(path: Path, seconds: int) -> Path:
+    """Half a second a sample, a key frame every ten seconds, one second of the host's clock a second."""
+    with RecordingWriter(path) as writer:
+        for frame in (hello(), *definitions()):
+            writer.write("a", 0.0, encode(frame))
+        for q in range(1, seconds * 2):
+            if q % 20 == 0:
+                writer.write(
+                    "a", q / 2, encode(Key(q, 100 * SECOND + q * SECOND // 2, 1e6 + q / 2, len(definitions())))
+                )
+                for definition in definitions():
+                    writer.write("a", q / 2, encode(definition))
+            writer.write("a", q / 2, encode(sample(q)))
+    return path
+
+
+def test_members_in_another_order_are_read_and_the_axis_still_grows(tmp_path):
+    path = session(tmp_path / "a.gsr", 40)
+    head, *parts, last = members_of(path)
+    assert len(parts) == 3
+    path.write_bytes(b"".join([head, parts[1], parts[0], parts[2], last]))
+    store, count, _ = shown(path)
+    assert count > 100
+    for device in store.view().host.devices:
+        seconds = store.history("0", device.id, "used_bytes").seconds
+        assert all(earlier < later for earlier, later in pairwise(seconds))
+    source = ReplaySource(path)
+    assert source.duration_seconds == 39.5
+    for wanted in (5.0, 15.0, 25.0, 35.0):
+        offset = source._member_before(wanted)
+        assert next(iter(RecordingReader(path).lines(offset))).rx <= wanted
+    # The end came before the last member: it is not taken for a recording that was closed.
+    path.write_bytes(b"".join([head, *parts[:2], last, parts[2]]))
+    assert shown(path)[2].problem.code == "cut"
+
+
+def test_a_recording_may_be_full_of_members(tmp_path):
+    """Each of them wants to be looked at before the first frame is drawn."""
+    path = tmp_path / "a.gsr"
+    path.write_bytes(
+        session(tmp_path / "b.gsr", 5).read_bytes() + b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" * 300_000
+    )
+    assert len(RecordingReader(path).index()) == 1
+
+
+# ── recording ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_record_refuses_what_it_would_destroy_and_says_how_to_go_on(tmp_path):
+    path = tmp_path / "my run.gsr"
+    path.write_text("precious")
+    done = gpuscope("record", path)
+    assert done.returncode == 3
+    assert "exists already" in done.stderr
+    assert f"gpuscope record --force '{path}'" in done.stderr
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("folder", "Is a directory"),
+        ("fifo", "cannot write"),
+        ("folder/none/x.gsr", "No such file"),
+        ("/proc/x.gsr", "cannot write"),
+    ],
+)
+def test_record_says_why_a_place_will_not_do(tmp_path, where, words):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    done = gpuscope("record", "--force", "--seconds", "1", tmp_path / where)
+    assert done.returncode == 3
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "--force" not in done.stderr
+
+
+def limited() -> None:
+    """A disk that is full after 1800 bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1800, 1800))
+
+
+def test_a_disk_that_fills_up_ends_the_recording_and_keeps_what_was_written(tmp_path):
+    path = tmp_path / "a.gsr"
+    done = gpuscope("record", "--hz", "10", "--seconds", "45", path, preexec_fn=limited)
+    assert done.returncode == 2, done.stderr
+    assert "It ended early: cannot write" in done.stderr
+    assert "File too large" in done.stderr
+    store, count, reader = shown(path)
+    assert reader.problem.code == "cut"
+    assert count > 5
+    assert store.view().host.number("cpu_percent") is not None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda n: n.name)
+def test_what_was_recorded_outlives_a_signal(tmp_path, number):
+    path = tmp_path / "a.gsr"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "gpuscope", "record", "--hz", "10", path], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        until(lambda: path.exists() and len(list(RecordingReader(path))) > 15, PATIENCE)
+        written = list(RecordingReader(path))
+        child.send_signal(number)
+        _, said = child.communicate(timeout=PATIENCE)
+    finally:
+        child.kill()
+        child.communicate()
+    got = list(reader := RecordingReader(path))
+    assert got[: len(written)] == written
+    if number == signal.SIGKILL:
+        assert reader.problem.code == "cut"
+    else:
+        assert reader.problem is None
+        assert child.returncode == 0, said
+        assert f"gpuscope replay {path}" in said
+
+
+def test_a_file_that_is_removed_while_it_is_written_is_no_crash(tmp_path):
+    path = tmp_path / "a.gsr"
+    script = "import sys; sys.stdin.read()"
+
+    async def check() -> int:
+        task = asyncio.create_task(record(AgentSource([sys.executable, "-c", script], "k", "l"), path, seconds=0.3))
+        while not path.exists():
+            await asyncio.sleep(0.01)
+        path.unlink()
+        return (await task).size_bytes
+
+    assert asyncio.run(check()) > 0
+
+
+def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
+    """Eight devices, ranks and allocators whose every reading moves, 32 processes, 2 Hz: two minutes are measured.
+
+    Real ones move less: the committed recordings hold 75 s of one and two H200."""
+    dice, path = random.Random(1), tmp_path / "a.gsr"
+    gpus, procs, uses, trainers, allocs = (
+        range(100 * kind, 100 * kind + n) for kind, n in enumerate((8, 32, 32, 8, 8), 1)
+    )
+    defined = [
+        *(
+            Def(i, gpu=GpuDef(f"GPU-{i:032x}", n, name="NVIDIA H200", total_bytes=150 << 30))
+            for n, i in enumerate(gpus)
+        ),
+        *(Def(i, proc=ProcDef(40_000 + i, i, user="ann", command="python -u train.py --lr 1e-3")) for i in procs),
+        *(Def(i, use=UseDef(p, gpus[n % 8])) for n, (i, p) in enumerate(zip(uses, procs, strict=True))),
+        *(Def(i, trainer=TrainerDef(40_000 + i, i, proc=procs[n], rank=n, job="j")) for n, i in enumerate(trainers)),
+        *(Def(i, alloc=AllocDef(trainers[n], n, gpu=gpus[n])) for n, i in enumerate(allocs)),
+    ]
+
+    def rows(table: str, ids: range) -> list[list[float]]:
+        width = len(COLUMNS[table])
+        some = [dice.randrange(1 << 30, 1 << 37) if n % 2 else round(dice.uniform(0, 100), 1) for n in range(width)]
+        return [[i, *(value + dice.randrange(1 << 12) for value in some)] for i in ids]
+
+    with RecordingWriter(path) as writer:
+        writer.write("a", 0, encode(hello()))
+        for frame in defined:
+            writer.write("a", 0, encode(frame))
+        for q in range(240):
+            if q % 120 == 0:
+                for frame in (Key(q, 100 * SECOND + q, 1e9, len(defined)), *defined):
+                    writer.write("a", q / 2, encode(frame))
+            tables = {"g": rows("g", gpus), "p": rows("p", procs), "u": rows("u", uses), "t": rows("t", trainers)}
+            writer.write("a", q / 2, encode(Sample(q, 100 * SECOND + q * SECOND // 2, a=rows("a", allocs), **tables)))
+    per_minute = path.stat().st_size / 2
+    print(f"{per_minute / 1024:.0f} KiB a minute, {per_minute * 120 / 2**20:.0f} MiB in two hours")
+    assert per_minute * 120 < 80 << 20
+
+
+# ── what is committed ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("real", REAL, ids=lambda path: path.stem)
+def test_a_committed_recording_is_small_redacted_and_whole(real):
+    assert real.stat().st_size <= 1 << 20
+    store, _, reader = shown(real)
+    assert reader.problem is None
+    assert reader.redacted
+    assert reader.header["label"] == ""
+    for line in RecordingReader(real):
+        frame = decode(line.line)
+        if hasattr(frame, "host") and isinstance(frame.host, str):
+            assert frame.host.startswith("host-")
+        process = getattr(frame, "proc", None)
+        if isinstance(process, ProcDef):
+            assert process.user is None or process.user.startswith("user-")
+            assert process.command is None or "/" not in process.command
+            assert process.name is None or "/" not in process.name
+        trainer = getattr(frame, "trainer", None)
+        if isinstance(trainer, TrainerDef):
+            assert trainer.script is None or "/" not in trainer.script
+    (host,) = store.view().hosts
+    assert host.devices
+    for device in host.devices:
+        for column in ("used_bytes", "utilization_percent", "power_watts"):
+            values = store.history("0", device.id, column).values
+            assert sum(value is not None for value in values) > 20, column
+    assert any((trainer.number("step") or 0) > 20 for trainer in host.trainers)
+
+
+def test_recordings_of_one_and_of_two_devices_are_committed():
+    assert sorted(len(shown(real)[0].view().host.devices) for real in REAL) == [1, 2]
+    named = (ROOT / "demos" / "recordings" / "README.md").read_text()
+    assert all(f"`{real.name}`" in named for real in REAL)

@@ -1,0 +1,105 @@
+"""What the pages say of the repository is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from gpuscope import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "demos").rglob("*.md")])
+README = (ROOT / "README.md").read_text()
+DECISIONS = (ROOT / "docs" / "decisions.md").read_text()
+
+
+def section(page: str, title: str) -> str:
+    """The text under a heading, up to the next of its kind."""
+    return re.split(r"^## ", page.split(f"## {title}\n", 1)[1], maxsplit=1, flags=re.M)[0]
+
+
+def anchors(page: Path) -> set[str]:
+    """The links GitHub makes of headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:", link):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def test_the_readmes_map_names_every_room():
+    rooms = {p.parent.name for p in (ROOT / "gpuscope").glob("*/__init__.py")}
+    named = set(re.findall(r"^\| \[`gpuscope/(\w+)`\]\(gpuscope/\w+\)", section(README, "Where things are"), re.M))
+    assert named == rooms
+    for shown, path in re.findall(r"\[`([\w/]+)`\]\(([\w/]+)\)", README):
+        assert shown == path
+        assert (ROOT / path).is_dir()
+
+
+def test_the_readmes_table_of_commands_is_that_of_the_program():
+    rows = re.findall(r"^\| (`gpuscope[^|]*) \|", section(README, "Use it"), re.M)
+    words = {shlex.split(command)[1] for row in rows for command in re.findall(r"`(gpuscope \w[^`]*)`", row)}
+    assert words == set(cli.VERBS)
+
+
+def test_the_readmes_options_exist():
+    """Of each command in the README, by its own parser."""
+    for command in re.findall(r"`gpuscope (\w+) ([^`]*)`", README):
+        verb, rest = command
+        options = re.findall(r"--[a-z][a-z-]*", rest)
+        if verb in cli.VERBS and verb != "run" and options:
+            parser = cli.Parser(prog="x")
+            import_module(f"gpuscope.verbs.{verb}").add_arguments(parser)
+            known = {option for action in parser._actions for option in action.option_strings}
+            assert set(options) <= known, verb
+
+
+def test_the_readmes_exit_codes_are_those_of_the_program():
+    codes = (cli.EXIT_OK, cli.EXIT_WARNINGS, cli.EXIT_PROBLEMS, cli.EXIT_UNCHECKED, cli.EXIT_USAGE)
+    said = re.search(r"Exit codes: (.+?)\.", README)
+    assert said is not None
+    assert tuple(map(int, re.findall(r"\b\d+\b", said[1]))) == codes
+
+
+def requirements() -> dict[str, str]:
+    """Name to version bounds, of every dependency and extra in pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text()
+    lists = re.findall(r"^(?:dependencies|torch|dev) = \[([^\]]*)\]", text, re.M)
+    lines = [line for one in lists for line in re.findall(r'"([^"]+)"', one)]
+    return {m[1]: m[2] for line in lines if (m := re.match(r"([\w.-]+)([^;]*)", line))}
+
+
+def test_every_dependency_has_its_reason():
+    table = section(DECISIONS, "Dependencies")
+    found = requirements()
+    assert {"textual", "msgspec", "torch", "pytest"} <= set(found)
+    for name, bounds in found.items():
+        row = next(
+            (line for line in table.splitlines() if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", line)), ""
+        )
+        assert row, f"docs/decisions.md does not say why {name}"
+        assert f"`{bounds.strip()}`" in row or "see `pyproject.toml`" in row, (name, bounds)
+
+
+def test_every_file_that_the_decisions_name_exists():
+    named = set(re.findall(r"`((?:[\w-]+/)+[\w.-]+\.(?:py|md|toml|sh))`", DECISIONS))
+    assert named
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "gpuscope" / name).exists(), name
+
+
+def test_the_changelog_has_an_entry_for_this_version_or_the_next():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(r"^## \[(Unreleased|\d+\.\d+\.\d+)\]", text, re.M)

@@ -1,0 +1,303 @@
+"""What users install: the wheel as pip builds it, the source archive, and the set-up of the Makefile. No network."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import probe_client
+
+ROOT = Path(__file__).parent.parent
+SOURCES = (
+    "gpuscope", "tests", "demos", "docs", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt",
+    "pyproject.toml",
+)  # fmt: skip
+
+
+def run(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def done(*words: str | Path, **options: object) -> str:
+    """The standard output of a command that has to succeed."""
+    result = run(*words, **options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources as in a clean clone."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling", reason="building needs hatchling: pip install hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    offline = ("--no-deps", "--no-index", "--no-build-isolation")
+    done(sys.executable, "-m", "pip", "wheel", "-q", *offline, "-w", folder, ".", cwd=checkout)
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="session")
+def about(wheel: Path) -> Message:
+    """The metadata of the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def test_the_wheel_holds_every_module_and_style_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        infos = [name for name in archive.namelist() if ".dist-info/" in name]
+        entry_points = archive.read(next(n for n in infos if n.endswith("entry_points.txt"))).decode()
+    ours = {p for p in (ROOT / "gpuscope").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    assert names == {str(path.relative_to(ROOT)) for path in ours}
+    assert any(name.endswith(".tcss") for name in names)
+    assert any(name.endswith("/LICENSE") for name in infos)
+    assert "gpuscope = gpuscope.cli:entry" in entry_points
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*)(?:;\s*(.*))?$")
+
+
+def test_the_requirements_are_bounded_and_pull_no_torch(about):
+    assert about["Requires-Python"] == ">=3.8"
+    assert set(about.get_all("Provides-Extra")) == {"torch", "dev"}
+    required: dict[str, str] = {}
+    by_extra: dict[str, set[str]] = {"torch": set(), "dev": set()}
+    for line in about.get_all("Requires-Dist"):
+        match = REQUIREMENT.match(line)
+        assert match is not None, line
+        name, versions, marker = match[1], match[2], match[3] or ""
+        assert "<" in versions, f"{name} has no upper bound"
+        extra = re.search(r"extra == '(\w+)'", marker)
+        if extra:
+            by_extra[extra[1]].add(name)
+        else:
+            required[name] = marker
+    assert set(required) == {"textual", "nvidia-ml-py", "plotext", "msgspec", "platformdirs"}
+    assert required.pop("nvidia-ml-py") == ""  # the agent's, and that runs on 3.8
+    assert all(re.fullmatch(r"python_version >= '3\.10'", marker) for marker in required.values())
+    assert by_extra["torch"] == {"torch"}
+    assert {"pytest", "hypothesis", "ruff", "mypy", "import-linter"} <= by_extra["dev"]
+
+
+def test_every_requirement_is_pinned_for_the_tests(about):
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    names = {REQUIREMENT.match(line)[1] for line in about.get_all("Requires-Dist")}  # type: ignore[index]
+    assert names <= pinned
+
+
+def test_the_source_archive_can_be_tested(checkout, tmp_path):
+    pytest.importorskip("hatchling", reason="building needs hatchling: pip install hatchling")
+    done(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=checkout)
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = [
+        p
+        for name in SOURCES
+        for p in ((checkout / name).rglob("*") if (checkout / name).is_dir() else [checkout / name])
+    ]
+    missing = {str(p.relative_to(checkout)) for p in wanted if p.is_file()} - held
+    assert missing == set()
+
+
+# ── installed alone in a training environment ───────────────────────────────────────────────────────────────
+
+
+@cache
+def distributions_of_torch() -> tuple[metadata.Distribution, ...]:
+    """torch here and all that it requires here."""
+    found: dict[str, metadata.Distribution] = {}
+    wanted = ["torch"]
+    while wanted:
+        name = wanted.pop()
+        try:
+            one = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another platform or Python
+        if one.metadata["Name"] not in found:
+            found[one.metadata["Name"]] = one
+            wanted += [re.split(r"[^\w.-]", line)[0] for line in one.requires or () if "extra ==" not in line]
+    return tuple(found.values())
+
+
+def make_venv(path: Path) -> Path:
+    """A new environment without pip; its Python."""
+    done(sys.executable, "-m", "venv", "--without-pip", path)
+    return path / "bin" / "python"
+
+
+def site_packages(python: Path) -> Path:
+    return Path(done(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+
+
+@pytest.fixture
+def training_environment(tmp_path: Path) -> Path:
+    """The Python of a new environment that sees this one's torch and what that needs, and nothing else of it."""
+    pytest.importorskip("torch", reason="needs torch to train with")
+    only_torch = tmp_path / "only-torch"
+    only_torch.mkdir()
+    for one in distributions_of_torch():
+        for name in {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}:
+            if not (only_torch / name).exists():
+                (only_torch / name).symlink_to(Path(str(one.locate_file(name))))
+    python = make_venv(tmp_path / "venv")
+    (site_packages(python) / "only-torch.pth").write_text(f"{only_torch}\n")
+    return python
+
+
+SCRIPT = f"""
+import sys
+before = {{*sys.modules}}
+import gpuscope
+print("NEW", *sorted({{*sys.modules}} - before), flush=True)
+from importlib.util import find_spec
+print("SEEN", *[name for name in ("textual", "msgspec", "pynvml", "plotext", "rich") if find_spec(name)], flush=True)
+{probe_client.PLACE_APART}
+gpuscope.watch()
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(20):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("TRAINED", gpuscope.__file__, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_installed_without_dependencies_a_script_is_watched(wheel, training_environment, tmp_path):
+    python, script = training_environment, tmp_path / "train.py"
+    done(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel)
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [python, script], env=probe_client.environment(PYTHONPATH=None), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        said = [process.stdout.readline().split() for _ in range(3)]
+        assert said[0] == ["NEW", "gpuscope"], (said, process.poll())
+        assert said[1] == ["SEEN"]
+        assert said[2][0] == "TRAINED"
+        assert Path(said[2][1]).is_relative_to(python.parent.parent)
+        (path,) = probe_client.wait_for(lambda: probe_client.sockets(process.pid), what="a socket")
+        reader = probe_client.Reader(path)
+        try:
+            reader.until(lambda: reader.value("step") == 20)
+            assert reader.trainer().origin == "watch"
+        finally:
+            reader.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# ── the Makefile's set-up ───────────────────────────────────────────────────────────────────────────────────
+
+SHARE = ROOT / "demos" / "share-torch.sh"
+
+
+def share(machine: Path, venv: Path) -> subprocess.CompletedProcess[str]:
+    return run("sh", SHARE, venv, env={**os.environ, "PYTHON": str(machine)})
+
+
+def give_torch(python: Path, content: str) -> None:
+    package = site_packages(python) / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(content)
+
+
+def test_the_machines_own_torch_is_shared(tmp_path):
+    machine, venv = make_venv(tmp_path / "machine"), make_venv(tmp_path / "new one")
+    give_torch(machine, "__version__ = 'the machine’s'\n")
+    assert run(venv, "-c", "import torch").returncode == 1
+    shared = share(machine, venv)
+    assert shared.returncode == 0, shared.stderr
+    assert str(tmp_path / "machine") in shared.stdout
+    assert done(venv, "-c", "import torch; print(torch.__file__)").strip().startswith(str(tmp_path / "machine"))
+    # What the environment has itself comes first, and a second call changes nothing.
+    assert share(machine, venv).returncode == 0
+    give_torch(venv, "mine = True\n")
+    assert done(venv, "-c", "import torch; print(torch.mine)") == "True\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(
+            "import sys\nif 'new' in sys.prefix: raise ImportError('built for another Python')\n", id="other minor"
+        ),
+        pytest.param("raise ImportError('libcudart.so.13: cannot open shared object file')\n", id="broken everywhere"),
+        pytest.param(None, id="none"),
+    ],
+)
+def test_a_torch_that_cannot_be_imported_is_not_shared(tmp_path, content):
+    machine, venv = make_venv(tmp_path / "machine"), make_venv(tmp_path / "new")
+    if content is not None:
+        give_torch(machine, content)
+    shared = share(machine, venv)
+    assert (shared.returncode, shared.stdout) == (1, "")
+    assert not list(site_packages(venv).glob("*.pth"))
+
+
+def make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    if shutil.which("make") is None:
+        pytest.skip("no make on this machine")
+    return run("make", *words, cwd=cwd)
+
+
+def test_make_demo_and_make_test_would_set_up_and_then_run(checkout):
+    demo = make("-n", "demo", cwd=checkout)
+    assert demo.returncode == 0, demo.stderr
+    order = [demo.stdout.index(word) for word in ("-m venv", "install -q -e .", "share-torch.sh", "gpuscope --lab")]
+    assert order == sorted(order)
+    assert demo.stdout.count("constraints.txt") >= 2
+    assert "[dev]" not in demo.stdout
+    test = make("-n", "test", cwd=checkout)
+    assert test.returncode == 0, test.stderr
+    assert "[dev]" in test.stdout
+    assert test.stdout.strip().splitlines()[-1].endswith("-m pytest -q")
+
+
+def test_make_says_which_python_it_needs(checkout, tmp_path):
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")  # what an older one answers to the question for its version
+    old.chmod(0o755)
+    made = make("demo", f"PYTHON={old}", cwd=checkout)
+    assert made.returncode != 0
+    assert "needs Python 3.10 or newer. Try: make PYTHON=python3.12 demo" in made.stdout + made.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_make_help_lists_what_the_readme_names(checkout):
+    known = {line.split()[0] for line in make("help", cwd=checkout).stdout.splitlines() if line.strip()}
+    named = set(re.findall(r"^make ([a-z]+)", (ROOT / "README.md").read_text(), re.M))
+    assert named
+    assert named <= known
