@@ -7,9 +7,10 @@ resident, tensor pipe busy. One sample costs 95–241 µs on an H200, three metr
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, Reading, Unknown
+from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, TIMEOUT, Reading, Unknown
 from .nvml_calls import Calls
 from .nvml_errors import from_return
 from .nvml_readings import GPM_COLUMNS
@@ -19,6 +20,13 @@ METRIC_IDS = (2, 3, 5)
 SHORTEST_SECONDS = 0.09
 """The driver's counters want about 0.1 s between two samples; asked sooner, the last answer still holds."""
 FIRST = Unknown(NOT_INITIALISED, "nvmlGpmSampleGet: needs two samples, the next tick has them")
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Two threads in ``nvmlGpmMetricsGet`` at once crash the process, each with samples of its own: seen with driver
+580.159 on two H200s, in one of three starts. It only computes, in microseconds; should it hang all the same, the other
+devices do not wait for it but lack these readings."""
+TURN_SECONDS = 0.05
+NO_TURN = Unknown(TIMEOUT, "nvmlGpmMetricsGet has not returned for another GPU, and only one at a time may call it")
 
 _QUERY, _ALLOC, _GET, _METRICS = (
     "nvmlGpmQueryDeviceSupport",
@@ -74,7 +82,7 @@ class GpmSampler:
             return True
         return Unknown(NOT_SUPPORTED, f"{_QUERY}: this GPU has no such counters (Hopper and newer have)")
 
-    def _metrics(self, previous: Any, fresh: Any) -> Tuple[Reading, ...]:
+    def _metrics(self, previous: Any, fresh: Any) -> Union[Tuple[Reading, ...], Unknown]:
         if self._request is None:  # 20 kB: made once
             self._request = self._n.c_nvmlGpmMetricsGet_t()
             self._request.version = self._n.NVML_GPM_METRICS_GET_VERSION
@@ -84,7 +92,12 @@ class GpmSampler:
         for slot, metric in enumerate(METRIC_IDS):
             request.metrics[slot].metricId = metric
             request.metrics[slot].value = math.nan
-        self._n.nvmlGpmMetricsGet(request)
+        if not _ONE_AT_A_TIME.acquire(timeout=TURN_SECONDS):
+            return NO_TURN
+        try:
+            self._n.nvmlGpmMetricsGet(request)
+        finally:
+            _ONE_AT_A_TIME.release()
         return tuple(_reading(request.metrics[slot]) for slot in range(len(METRIC_IDS)))
 
     def close(self) -> None:

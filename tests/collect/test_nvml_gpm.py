@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 
 import pytest
 
@@ -132,3 +134,58 @@ def test_no_room_for_samples() -> None:
         readings = Nvml.open().device(0).fast()
     assert all(isinstance(reading, Unknown) and "nvmlGpmSampleAlloc" in reading.text for reading in gpm(readings))
     assert readings["utilization_percent"] == 55
+
+
+def test_metrics_of_two_devices_are_never_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real drivers crash the process then."""
+    inside, most = 0, 0
+    compute = FakeNvml._nvmlGpmMetricsGet
+    counting = threading.Lock()
+
+    def slow(self: FakeNvml, request: object) -> int:
+        nonlocal inside, most
+        with counting:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.005)
+        with counting:
+            inside -= 1
+        return compute(self, request)
+
+    monkeypatch.setattr(FakeNvml, "_nvmlGpmMetricsGet", slow)
+    fake = FakeNvml(gpus=4)
+    with fake.install():
+        nvml = Nvml.open()
+
+        def read(index: int) -> None:
+            for _ in range(4):
+                nvml.device(index).fast()
+                time.sleep(0.1)
+
+        threads = [threading.Thread(target=read, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert fake.count("nvmlGpmMetricsGet") >= 8
+    assert most == 1
+
+
+def test_a_device_whose_metrics_hang_costs_the_others_these_readings_alone() -> None:
+    fake, clock = FakeNvml(gpus=2), Clock()
+    with fake.install():
+        nvml = started(clock)
+        for index in (0, 1):
+            nvml.device(index).fast()
+        clock.now += 0.5
+        hang = fake.hang("nvmlGpmMetricsGet", 0)
+        stuck = threading.Thread(target=nvml.device(0).fast, daemon=True)
+        stuck.start()
+        assert hang.entered.wait(10)
+        readings = nvml.device(1).fast()
+        assert {reading.code for reading in gpm(readings) if isinstance(reading, Unknown)} == {"timeout"}
+        assert readings["utilization_percent"] == fake.gpus[1].utilisation
+        hang.release()
+        stuck.join(10)
+        clock.now += 0.5
+        assert gpm(nvml.device(1).fast()) == [88.0, 42.0, 27.0]
