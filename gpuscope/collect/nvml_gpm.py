@@ -22,11 +22,10 @@ SHORTEST_SECONDS = 0.09
 FIRST = Unknown(NOT_INITIALISED, "nvmlGpmSampleGet: needs two samples, the next tick has them")
 
 _ONE_AT_A_TIME = threading.Lock()
-"""Two threads in ``nvmlGpmMetricsGet`` at once crash the process, each with samples of its own: seen with driver
-580.159 on two H200s, in one of three starts. It only computes, in microseconds; should it hang all the same, the other
-devices do not wait for it but lack these readings."""
+"""GPM is not safe for threads, each with a device and samples of its own: with driver 580.159 and two H200s the first
+``nvmlGpmMetricsGet`` crashed in 5 of 18 starts, in 10 of 60 when only that call was kept apart, in 0 of 180 with all of GPM in turn."""
 TURN_SECONDS = 0.05
-NO_TURN = Unknown(TIMEOUT, "nvmlGpmMetricsGet has not returned for another GPU, and only one at a time may call it")
+NO_TURN = Unknown(TIMEOUT, "a GPM call has not returned for another GPU, and they are made for one at a time")
 
 _QUERY, _ALLOC, _GET, _METRICS = (
     "nvmlGpmQueryDeviceSupport",
@@ -52,7 +51,12 @@ class GpmSampler:
     def read(self, handle: Any, now: float) -> Dict[str, Reading]:
         """The readings since the previous call. ``now`` is monotonic seconds."""
         if now - self._sampled >= SHORTEST_SECONDS:
-            self._last = self._read(handle, now)
+            if not _ONE_AT_A_TIME.acquire(timeout=TURN_SECONDS):
+                return _all(NO_TURN)
+            try:
+                self._last = self._read(handle, now)
+            finally:
+                _ONE_AT_A_TIME.release()
         return self._last
 
     def _read(self, handle: Any, now: float) -> Dict[str, Reading]:
@@ -82,7 +86,7 @@ class GpmSampler:
             return True
         return Unknown(NOT_SUPPORTED, f"{_QUERY}: this GPU has no such counters (Hopper and newer have)")
 
-    def _metrics(self, previous: Any, fresh: Any) -> Union[Tuple[Reading, ...], Unknown]:
+    def _metrics(self, previous: Any, fresh: Any) -> Tuple[Reading, ...]:
         if self._request is None:  # 20 kB: made once
             self._request = self._n.c_nvmlGpmMetricsGet_t()
             self._request.version = self._n.NVML_GPM_METRICS_GET_VERSION
@@ -92,12 +96,7 @@ class GpmSampler:
         for slot, metric in enumerate(METRIC_IDS):
             request.metrics[slot].metricId = metric
             request.metrics[slot].value = math.nan
-        if not _ONE_AT_A_TIME.acquire(timeout=TURN_SECONDS):
-            return NO_TURN
-        try:
-            self._n.nvmlGpmMetricsGet(request)
-        finally:
-            _ONE_AT_A_TIME.release()
+        self._n.nvmlGpmMetricsGet(request)
         return tuple(_reading(request.metrics[slot]) for slot in range(len(METRIC_IDS)))
 
     def close(self) -> None:
