@@ -22,8 +22,9 @@ SHORTEST_SECONDS = 0.09
 FIRST = Unknown(NOT_INITIALISED, "nvmlGpmSampleGet: needs two samples, the next tick has them")
 
 _ONE_AT_A_TIME = threading.Lock()
-"""GPM is not safe for threads, each with a device and samples of its own: with driver 580.159 and two H200s the first
-``nvmlGpmMetricsGet`` crashed in 5 of 18 starts, in 10 of 60 when only that call was kept apart, in 0 of 180 with all of GPM in turn."""
+"""GPM is not safe for threads, each with a device and samples of its own. On two H200s, driver 580.159, the first
+``nvmlGpmMetricsGet`` crashed in 5 of 18 starts, in 10 of 60 when only that call was kept apart, and in none of 180 with
+all GPM calls in turn."""
 TURN_SECONDS = 0.05
 NO_TURN = Unknown(TIMEOUT, "a GPM call has not returned for another GPU, and they are made for one at a time")
 
