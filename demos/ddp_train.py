@@ -18,6 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+try:
+    from tqdm import tqdm
+except ImportError:
+    tqdm = None
+
 
 class Sorter(nn.Module):
     """(samples, length) numbers → logits of the same numbers in order."""
@@ -36,8 +41,8 @@ class Sorter(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, help="optimizer steps (default: until Ctrl-C)")
-    parser.add_argument("--batch", type=int, help="samples in a batch of one rank (default: 16, on a GPU 256)")
+    parser.add_argument("--steps", type=int, default=20000, help="optimizer steps (default: 20000)")
+    parser.add_argument("--batch", type=int, help="samples in a batch of one rank (default: 16, on a GPU 64)")
     args = parser.parse_args()
 
     on_gpu = torch.cuda.is_available()
@@ -49,27 +54,33 @@ def main() -> None:
     rank = dist.get_rank()
 
     torch.manual_seed(0)
-    length = 128 if on_gpu else 16
-    tokens = torch.randint(64, (16384 if on_gpu else 2048, length))
+    length, numbers = (128, 256) if on_gpu else (16, 64)
+    tokens = torch.randint(numbers, (16384 if on_gpu else 2048, length))
     data = TensorDataset(tokens, tokens.sort(dim=1).values)
     sampler: DistributedSampler[TensorDataset] = DistributedSampler(data, drop_last=True)
-    loader = DataLoader(data, batch_size=args.batch or (256 if on_gpu else 16), sampler=sampler, drop_last=True)
-    model = Sorter(64, length, width=1024 if on_gpu else 64, depth=8 if on_gpu else 2).to(device)
+    loader = DataLoader(data, batch_size=args.batch or (64 if on_gpu else 16), sampler=sampler, drop_last=True)
+    model = Sorter(numbers, length, width=768 if on_gpu else 64, depth=8 if on_gpu else 2).to(device)
     model = DistributedDataParallel(model, device_ids=[local_rank] if on_gpu else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4 if on_gpu else 1e-3)
 
     step = 0
+    bar = tqdm(total=args.steps) if tqdm and rank == 0 else None
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
-        for numbers, ordered in loader:
-            numbers, ordered = numbers.to(device, non_blocking=True), ordered.to(device, non_blocking=True)
+        for inputs, targets in loader:
+            inputs, targets = inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(numbers).flatten(0, 1), ordered.flatten())
+            loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), label_smoothing=0.1)
             loss.backward()
             optimizer.step()
             step += 1
-            if rank == 0 and (step % 20 == 0 or step == args.steps):
-                print(f"epoch {epoch}  step {step}  loss {loss.item():.4f}", flush=True)
+            shown = step % 20 == 0 or step == args.steps
+            if bar:
+                bar.update()
+                if shown:
+                    bar.set_postfix(epoch=epoch, loss=f"{loss.item():.4f}")
+            elif rank == 0 and shown:
+                print(f"epoch {epoch}  step {step}/{args.steps}  loss {loss.item():.4f}", flush=True)
             if step == args.steps:
                 return
 

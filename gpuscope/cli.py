@@ -7,6 +7,7 @@ is the exception: what follows belongs to the trainer, so it gets the raw words.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from importlib import import_module
@@ -77,13 +78,57 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def entry() -> NoReturn:
-    """Console script. A reader that went away (``| head``) and Ctrl-C end without a traceback."""
+    """Console script. A reader that went away (``| head``), a full disk and Ctrl-C end without a traceback."""
+    _usable_streams()
     try:
         code = main()
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         code = 141
-    sys.exit(code)
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _silence()
+        sys.stderr.write(f"gpuscope: cannot write the output: {error.strerror}\n")
+        code = EXIT_UNCHECKED
+    _leave(code)
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+
+
+def _usable_streams() -> None:
+    """Streams that were closed (``>&-``) become the null device, not inherited, so that ``gpuscope run`` leaves them
+    closed; a character that the encoding lacks becomes "?"."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif mode == "w" and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
+def _silence() -> None:
+    """What is still in the buffer goes nowhere: the flush at exit must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once where a thread may still be in a driver's call: it must not come back into an interpreter that is
+    being taken apart, nor hold the process."""
+    threading = sys.modules.get("threading")
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()] if threading else []
+    if not others or not all(thread.daemon for thread in others):
+        sys.exit(code)
+    import atexit
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            pass
+    os._exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -11,8 +12,12 @@ import gpuscope
 from gpuscope import cli
 
 
-def gpuscope_cli(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gpuscope", *words], capture_output=True, text=True, timeout=60)
+def gpuscope_cli(*words: str, **more: str | None) -> subprocess.CompletedProcess[str]:
+    """``more`` are variables of its environment; None removes one."""
+    env = {name: value for name, value in {**os.environ, **more}.items() if value is not None}
+    return subprocess.run(
+        [sys.executable, "-m", "gpuscope", *words], capture_output=True, text=True, timeout=60, env=env
+    )
 
 
 def test_version():
@@ -40,3 +45,50 @@ def test_unknown_verb_is_a_usage_error_that_lists_the_verbs():
 
 def test_unknown_option_is_a_usage_error():
     assert gpuscope_cli("devices", "--jsn").returncode == 64
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("verb", ["devices", "ps"])
+def test_an_encoding_without_our_characters_shows_question_marks(verb, encoding):
+    done = gpuscope_cli(verb, PYTHONIOENCODING=encoding)
+    assert done.returncode in (0, 3)
+    assert done.stderr == ""
+    assert done.stdout
+
+
+@pytest.mark.parametrize("words", ["devices", "ps --json", "--help", "run --help", "run", "nonsense"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_no_accident(words, closed):
+    whole = gpuscope_cli(*words.split()).returncode
+    line = f"{sys.executable} -m gpuscope {words} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (whole, False)
+
+
+def test_run_leaves_closed_streams_closed():
+    code = "import os; os.fstat(1)"
+    line = f"{sys.executable} -m gpuscope run -- {sys.executable} -c '{code}' >&-"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert "Bad file descriptor" in done.stderr
+
+
+def test_a_full_disk_is_said_and_a_reader_that_left_is_not():
+    line = f"{sys.executable} -m gpuscope devices --json"
+    full = subprocess.run(["sh", "-c", line + " > /dev/full"], capture_output=True, text=True, timeout=60)
+    assert (full.returncode, full.stderr) == (3, "gpuscope: cannot write the output: No space left on device\n")
+    left = subprocess.run(
+        ["sh", "-c", f"{line} | true; {line} | head -c 1"], capture_output=True, text=True, timeout=60
+    )
+    assert (left.stdout, left.stderr) == ("{", "")
+
+
+def test_no_home_and_nowhere_to_write(tmp_path):
+    for more in ({"HOME": None}, {"HOME": "/proc"}, {"XDG_CACHE_HOME": "/proc", "XDG_STATE_HOME": "/proc"}):
+        done = gpuscope_cli("ps", **more)
+        assert (done.returncode in (0, 3), done.stderr) == (True, "")
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "0", "x", "1e9"])
+def test_a_timeout_that_makes_no_sense_is_a_usage_error(seconds):
+    done = gpuscope_cli("ps", "--timeout", seconds)
+    assert (done.returncode, "from 0.1 to 600" in done.stderr) == (64, True)

@@ -89,12 +89,17 @@ class ProcessWorker(Worker):
         self.known: Dict[int, Described] = {}
         self.departed: Dict[Tuple[int, Optional[int]], str] = {}
         """How processes ended that are known no more, by pid and start; the newest 256."""
-        self.hidden: Optional[Unknown] = None
-        """Why the driver's pids mean nothing here, None where they are this namespace's."""
+        self.named = False
+        """In a pid namespace of our own: a pid that the driver lists is a process here that uses a GPU, so that the
+        driver translates them."""
         self.failure: Optional[Unknown] = None
         self._redact = redact
-        self._ready = False
+        self.ready = False
+        """Whether :meth:`hidden` can tell."""
         self._wanted: FrozenSet[int] = frozenset()
+        self._note: Optional[Unknown] = None
+        self._listed: FrozenSet[int] = frozenset()
+        self._judged: FrozenSet[int] = frozenset()
         self._doing: Doing = None
 
     @property
@@ -107,21 +112,34 @@ class ProcessWorker(Worker):
             self._wanted = pids
             self.bell.ring()
 
+    def hidden(self, listed: FrozenSet[int], used: bool) -> Optional[Unknown]:
+        """Why the driver's pids mean nothing here, None where they are this namespace's, or where nothing is hidden.
+        ``listed``: all that the driver names; ``used``: a device's memory is in use, and no list says by whom."""
+        if listed != self._listed:
+            self._listed = listed
+            self.bell.ring()
+        if self.named:
+            return None
+        return self._note if listed or used else None
+
     @property
     def settled(self) -> bool:
         """Every wanted process has been looked at."""
-        return self._ready and self._wanted <= self.known.keys()
+        return self.ready and self._wanted <= self.known.keys() and self._judged == self._listed
 
     def run(self) -> None:
-        from ..collect.processes import ProcessSampler, pid_namespace_note
+        from ..collect import processes
 
-        self.hidden = pid_namespace_note()
-        self._ready = True
-        sampler = ProcessSampler()
+        self._note = processes.pid_namespace_note()
+        self.ready = True
+        sampler = processes.ProcessSampler()
         beat = Beat(PROCESSES_SECONDS, time.monotonic())
         while not self.stopping:
             sample = beat.due(time.monotonic())
-            wanted = self._wanted
+            wanted, listed, named = self._wanted, self._listed, self.named
+            if self._note is not None and not named:
+                self._doing = ("reading /proc/*/fd", time.monotonic())
+                self.named = any(processes.holds_gpu(pid) for pid in listed)
             known = {}
             for pid in wanted:
                 self._doing = (f"reading /proc/{pid}", time.monotonic())
@@ -134,8 +152,8 @@ class ProcessWorker(Worker):
             self._doing = None
             if ended:
                 self.departed = dict(list({**self.departed, **ended}.items())[-256:])
-            changed = ended or known.keys() != self.known.keys()
-            self.known = known
+            changed = ended or known.keys() != self.known.keys() or listed != self._judged or named != self.named
+            self.known, self._judged = known, listed
             if changed:
                 self.news()
             self.bell.wait(beat.next - time.monotonic())
@@ -148,7 +166,7 @@ class ProcessWorker(Worker):
         if old is None or old.definition.start != start:
             found = processes.describe(pid, redact=self._redact)
             if found is None:
-                reason = processes.invisible(pid)
+                reason = processes.invisible(pid, foreign=not self.named)
                 unknown = dict.fromkeys(("start", "user", "command"), reason)
                 return Described(ProcDef(pid), unknown, {"cpu_percent": reason, "rss_bytes": reason}, time.monotonic())
             old = Described(found[0], found[1], {}, 0.0)

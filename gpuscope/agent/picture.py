@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..collect.nvml import Nvml
     from ..collect.trainers import Probes, TrainerNews
 
+UNOWNED_BYTES = 256 << 20
+"""Of a device, in use without any process: what a driver needs for itself is less."""
 NOT_ASKED_YET = Unknown(NOT_INITIALISED, "not asked yet")
 
 ProcessKey = Tuple[int, Optional[int]]
@@ -79,6 +81,11 @@ class Picture:
 def _bare(uuid: str) -> str:
     uuid = uuid.lower()
     return uuid[4:] if uuid.startswith("gpu-") else uuid
+
+
+def _unowned(device: DevicePicture) -> bool:
+    used = device.readings.get("used_bytes")
+    return device.processes == [] and isinstance(used, int) and used > UNOWNED_BYTES
 
 
 class Collector:
@@ -146,10 +153,11 @@ class Collector:
         picture.devices = [self._device(worker, now) for worker in self.nvml.devices]
         if self.probes is not None:
             picture.trainers, picture.farewells, picture.problems = self.probes.take()
-        picture.hidden = self.processes.hidden
         wanted = {news.pid for news in picture.trainers if news.pid is not None}
-        if picture.hidden is None:
-            wanted.update(pid for device in picture.devices for pid, _ in device.processes or ())
+        listed = frozenset(pid for device in picture.devices for pid, _ in device.processes or ())
+        picture.hidden = self.processes.hidden(listed, any(_unowned(device) for device in picture.devices))
+        if picture.hidden is None and self.processes.ready:
+            wanted.update(listed)
         self.processes.want(frozenset(wanted))
         picture.departed = self.processes.departed
         picture.processes = self._processes(frozenset(wanted), now)

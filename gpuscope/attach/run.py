@@ -10,6 +10,7 @@ import shutil
 import sys
 from typing import Dict, List, Mapping, Optional, Tuple
 
+from ..probe import rendezvous
 from ..probe.rendezvous import Refused
 from .hook_directory import prepare
 
@@ -40,6 +41,7 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     if words[0].startswith("-"):
         raise Usage(f"no such option: {words[0]}. Options for python go after --:  gpuscope run -- python {words[0]}")
     if os.path.exists(words[0]):
+        _check_script(words[0])
         return [python(env), *words]
     try:
         return [_program(words[0], env), *words[1:]]
@@ -105,7 +107,8 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
     try:
         hook = prepare()
     except (Refused, OSError) as error:
-        return argv, dict(env), f"{who} runs without the probe: {error}. {outside}"
+        why = error if isinstance(error, Refused) else f"no room for it in {rendezvous.directory()}: {error.strerror}"
+        return argv, dict(env), f"{who} runs without the probe: {why}. {outside}"
     line = f"gpuscope: watching pid {os.getpid()} ({argv[0]}). See it from another terminal:  gpuscope"
     return argv, environment(env, hook), line
 
@@ -118,8 +121,32 @@ def execute(argv: List[str], env: Mapping[str, str], line: str) -> None:
     os.execvpe(argv[0], argv, dict(env))
 
 
+def _check_script(path: str) -> None:
+    """Raises :class:`Usage` for what Python would fail on in words that mislead."""
+    if os.path.isdir(path):
+        if not os.path.exists(os.path.join(path, "__main__.py")):
+            raise Usage(f"{path} is a directory without a __main__.py. Name the script in it")
+        return
+    if not os.path.isfile(path):
+        return  # a pipe can be read once, and that is for Python
+    try:
+        with open(path, "rb") as file:
+            start = file.read(256)
+    except OSError as error:
+        raise Usage(f"{path} cannot be read: {error.strerror}") from None
+    line = start.partition(b"\n")[0].decode("utf-8", "replace").strip()
+    if start.startswith(b"\x7fELF"):
+        raise Usage(f"{path} is a program, not a Python script. Run it as a command:  gpuscope run -- {path}")
+    if line.startswith("#!") and not re.search("py|conda|uv", line):
+        raise Usage(f"{path} is not for Python ({line[:80]}). Run it as a command:  gpuscope run -- {path}")
+
+
 def _program(name: str, env: Mapping[str, str]) -> str:
     found = shutil.which(name, path=env.get("PATH"))
-    if not found:
-        raise Usage(f"no such program{'' if os.sep in name else ' on PATH'}: {name}")
-    return found
+    if found:
+        return found
+    if os.path.isdir(name):
+        raise Usage(f"{name} is a directory")
+    if os.path.isfile(name):
+        raise Usage(f"{name} is not an executable file. A Python script needs no --:  gpuscope run {name}")
+    raise Usage(f"no such program{'' if os.sep in name else ' on PATH'}: {name}")

@@ -26,6 +26,8 @@ _ONE_AT_A_TIME = threading.Lock()
 ``nvmlGpmMetricsGet`` crashed in 5 of 18 starts, in 10 of 60 when only that call was kept apart, and in none of 180 with
 all GPM calls in turn."""
 TURN_SECONDS = 0.05
+HELD_SECONDS = 5.0
+"""So long the last answer holds while the turn does not come: with a slow driver many devices take turns slowly."""
 NO_TURN = Unknown(TIMEOUT, "a GPM call has not returned for another GPU, and they are made for one at a time")
 
 _QUERY, _ALLOC, _GET, _METRICS = (
@@ -46,6 +48,7 @@ class GpmSampler:
         self._buffers: List[Any] = []
         self._previous: Optional[Any] = None
         self._sampled = -math.inf
+        self._turnless = math.inf  # since when it waits for its turn
         self._request: Any = None
         self._last: Dict[str, Reading] = _all(FIRST)
 
@@ -53,7 +56,9 @@ class GpmSampler:
         """The readings since the previous call. ``now`` is monotonic seconds."""
         if now - self._sampled >= SHORTEST_SECONDS:
             if not _ONE_AT_A_TIME.acquire(timeout=TURN_SECONDS):
-                return _all(NO_TURN)
+                self._turnless = min(self._turnless, now)
+                return self._last if now - self._turnless < HELD_SECONDS else _all(NO_TURN)
+            self._turnless = math.inf
             try:
                 self._last = self._read(handle, now)
             finally:

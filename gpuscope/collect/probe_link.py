@@ -88,6 +88,7 @@ class ProbeLink:
         self.events: Deque[frames.Event] = collections.deque(maxlen=MAX_EVENTS)
         self.pending: Set[int] = set()  # ids of requests without a final answer
         self.closed = ""
+        self.said_bye = False
         self.violated = False
         self._columns: Dict[str, List[str]] = {}
         self._buffer = bytearray()
@@ -206,7 +207,8 @@ class ProbeLink:
         elif isinstance(frame, frames.Event):
             self._event(frame)
         elif isinstance(frame, frames.Bye):
-            self.close("it said good-bye" + (": " + frame.why[:MAX_REASON_CHARS] if frame.why else ""))
+            self.said_bye = True
+            self.close(frame.why[:MAX_REASON_CHARS] or "it said good-bye")
         elif isinstance(frame, _ANSWERS) and frame.id in self.pending:
             if isinstance(frame, (frames.Result, frames.Error)):
                 self.pending.discard(frame.id)

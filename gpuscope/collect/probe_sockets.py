@@ -119,8 +119,9 @@ class Directory:
         return found
 
     def connect(self, found: Found) -> Optional[Tuple[socket.socket, Optional[int]]]:
-        """A non-blocking connection and the peer's pid (None: of another pid namespace); None when nobody is there (a
-        socket whose process is gone is removed) or for now too many wait. Raises :class:`Refused`."""
+        """A non-blocking connection and the peer's pid (None: of another pid namespace); None when nobody is there (our
+        own dead socket is removed: a probe gives its name only to one that listens) or for now too many wait. Raises
+        :class:`Refused`."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             # Through the open directory: no path is too long for sun_path either.
@@ -129,7 +130,7 @@ class Directory:
             self._check(found, peer_pid, peer_uid)
         except OSError as error:
             sock.close()
-            if error.errno == errno.ECONNREFUSED and processes.start_ticks(found.pid) != found.start:
+            if error.errno == errno.ECONNREFUSED:  # killed, or became another program: nobody will listen here again
                 self._remove(found.name)
             elif error.errno not in (errno.ENOENT, errno.EAGAIN):
                 raise Refused(f"no answer ({error.strerror})") from None
@@ -149,6 +150,8 @@ class Directory:
             raise Refused("named for an earlier process with this pid: left alone")
 
     def _remove(self, name: str) -> None:
+        if self._owner != os.geteuid():
+            return
         try:
             os.unlink(name, dir_fd=self._fd)
         except OSError:

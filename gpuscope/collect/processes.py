@@ -16,7 +16,7 @@ from .container import container, own_pid_namespace, pid_namespace_note
 from .procfs import read, why_process
 
 __all__ = [
-    "ProcessSampler", "container", "describe", "invisible", "namespace_pids", "own_pid_namespace",
+    "ProcessSampler", "container", "describe", "holds_gpu", "invisible", "namespace_pids", "own_pid_namespace",
     "pid_namespace_note", "start_ticks", "visible",
 ]  # fmt: skip
 
@@ -135,9 +135,19 @@ def visible(pid: int, root: str = "/") -> bool:
     return os.path.exists(_path(root, pid, "stat"))
 
 
-def invisible(pid: int, root: str = "/") -> Unknown:
-    """Why a pid that the driver names cannot be seen here."""
-    hidden = pid_namespace_note(root)
+def holds_gpu(pid: int, root: str = "/") -> bool:
+    """Whether a process of ours is seen to have a file of the NVIDIA driver open. False also where that is not told."""
+    folder = _path(root, pid, "fd")
+    try:
+        return any(os.readlink(os.path.join(folder, number)).startswith("/dev/nvidia") for number in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def invisible(pid: int, root: str = "/", foreign: bool = True) -> Unknown:
+    """Why a pid that the driver names cannot be seen here. ``foreign``: in a pid namespace of our own, where the
+    driver's pids are not known to be those of this namespace."""
+    hidden = pid_namespace_note(root) if foreign else None
     if hidden is not None:
         return Unknown(hidden.code, f"pid {pid} is the host's number: {hidden.text}")
     try:

@@ -22,7 +22,9 @@ OnAnswer = Callable[[ProbeLink, Answer], None]
 SCAN_SECONDS = 1.0
 MAX_LINKS = 512
 SILENT_SECONDS = 5.0
-EXIT_SECONDS = 0.3
+EXIT_SECONDS = 5.0
+"""A socket closes before its process is gone (a process with much GPU memory takes seconds to end): so long to wait
+before saying that it runs on."""
 
 
 @dataclass
@@ -227,8 +229,9 @@ class Probes:
         with self._lock:
             now = time.monotonic()
             news = [self._news(link, link.trainer, now) for link in self._links.values() if link.trainer is not None]
-            # A socket closes a moment before its process is gone: wait that moment before saying what happened.
-            farewells = {link.name: _ending(link) for at, link in self._ended if now - at >= EXIT_SECONDS}
+            farewells = {
+                link.name: _ending(link) for at, link in self._ended if now - at >= EXIT_SECONDS or _is_gone(link)
+            }
             self._ended = [(at, link) for at, link in self._ended if link.name not in farewells]
             problems, self._problems = self._problems, []
             return news, farewells, problems
@@ -313,12 +316,18 @@ class Probes:
 
 
 def _ending(link: ProbeLink) -> str:
-    """How a trainer ended, as far as can be seen from here."""
+    """How a trainer ended, as far as can be seen from here: its exit code is its parent's to know."""
     if link.pid is None:
         return "its probe is gone: " + link.closed
-    if processes.start_ticks(link.pid) != link.start or _is_zombie(link.pid):
-        return f"exited: {link.closed}, the process is gone"
-    return f"the probe is gone ({link.closed}); the process runs on"
+    if not _is_gone(link):
+        return f"the probe is gone ({link.closed}); the process runs on"
+    if link.said_bye:
+        return f"exited: {link.closed}"
+    return "exited without a good-bye: killed, crashed, or ended by os._exit"
+
+
+def _is_gone(link: ProbeLink) -> bool:
+    return link.pid is not None and (processes.start_ticks(link.pid) != link.start or _is_zombie(link.pid))
 
 
 def _is_zombie(pid: int) -> bool:

@@ -10,11 +10,12 @@ import functools
 import sys
 from threading import get_ident
 from time import monotonic, perf_counter, sleep
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional
 
 from .steps import Steps
 
 Undo = Callable[[], None]
+_NEVER = object()
 QUIET_SECONDS = 10.0
 """How long to look for a moment in which no optimizer iterates over its hooks; ours stays in, empty, without one."""
 
@@ -29,7 +30,6 @@ class Hooks:
         self._on_step = on_step
         self._on_cuda = on_cuda
         self._undo: Dict[str, Undo] = {}
-        self._waiting: Set[int] = set()  # threads in a loader; of a loader inside a loader only the outer one waits
 
     def install(self) -> bool:
         """Hang in what is not in yet; True when there is nothing left to do. A part whose module is not loaded, or
@@ -62,9 +62,8 @@ class Hooks:
         return list(self._undo)
 
     def after_fork(self, steps: Steps) -> None:
-        """In a forked child: count into ``steps``; what the parent's threads were waiting for does not concern us."""
+        """In a forked child: count into ``steps``."""
         self.steps = steps
-        self._waiting.clear()
 
     def remove(self) -> None:
         """Take everything out. A function that somebody else has wrapped since stays in that wrapping, and only passes
@@ -95,44 +94,47 @@ class Hooks:
         cls = getattr(_loaded("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
         if cls is None:
             return None
-        original = cls.__next__
 
-        @functools.wraps(original)
-        def __next__(self_: Any) -> Any:
+        def bound(original: Any, iterator: Any) -> Any:
             if compiling() or not self.active:
-                return original(self_)
-            thread = get_ident()
-            if thread in self._waiting:
-                return original(self_)
-            self._waiting.add(thread)
-            begin = perf_counter()
-            try:
-                return original(self_)
-            finally:
-                self._waiting.discard(thread)
-                self.steps.waited(perf_counter() - begin)
+                return original.__get__(iterator)
+            begin, waits = perf_counter(), self.steps.loads
 
-        return _replace(cls, "__next__", __next__, original)
+            def done(batch: Any) -> Any:
+                waits.append((get_ident(), begin, perf_counter()))
+                return batch
+
+            done.__code__ = done_code
+            # map() calls the original and then done, from C.
+            return map(done, iter(original.__get__(iterator), _NEVER)).__next__
+
+        # Where a compiled function iterates a loader, torch.compile goes for whatever gets a tensor, but not for torch.
+        (done_code,) = [code for code in bound.__code__.co_consts if getattr(code, "co_name", "") == "done"]
+        done_code = done_code.replace(co_filename=cls.__next__.__code__.co_filename)
+        return _replace(cls, "__next__", _Unseen(cls.__next__, bound))
 
     def _scaler(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
         module = _loaded("torch.amp.grad_scaler") or _loaded("torch.cuda.amp.grad_scaler")
         cls = getattr(module, "GradScaler", None)
-        original = getattr(cls, "_maybe_opt_step", None)
-        if original is None:
+        if cls is None or not hasattr(cls, "_maybe_opt_step"):
             return None
 
-        @functools.wraps(original)
-        def _maybe_opt_step(self_: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            before = self.steps.count_of(optimizer)
-            result = original(self_, optimizer, *args, **kwargs)
-            # Only torch's own wrapping of step() calls the hook: for any other optimizer "no hook" proves nothing.
-            if self.active and getattr(type(optimizer).step, "hooked", False):
-                self.steps.scaler_seen = True
-                if self.steps.count_of(optimizer) == before:
-                    self.steps.skipped += 1
-            return result
+        def stepping(original: Any, scaler: Any) -> Any:
+            if self.active:
+                optimizer = sys._getframe(2).f_locals.get("optimizer")  # of GradScaler.step, which is about to call it
+                # Only torch's own wrapping of step() calls the hook: for any other optimizer "no hook" proves nothing.
+                if getattr(getattr(type(optimizer), "step", None), "hooked", False):
+                    self.steps.scaled(optimizer)
+            return original.__get__(scaler)
 
-        return _replace(cls, "_maybe_opt_step", _maybe_opt_step, original)
+        def updating(original: Any, scaler: Any) -> Any:
+            if self.active:
+                self.steps.scaled()
+            return original.__get__(scaler)
+
+        undo_step = _replace(cls, "_maybe_opt_step", _Unseen(cls._maybe_opt_step, stepping))
+        undo_update = _replace(cls, "update", _Unseen(cls.update, updating))
+        return lambda: (undo_step(), undo_update())[0]
 
     def _cuda(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
         """torch calls what is queued here from inside its lazy initialisation: we learn of it and touch nothing."""
@@ -181,12 +183,36 @@ def _in_step(frame: Any) -> bool:
     return False
 
 
-def _replace(cls: Any, name: str, ours: Any, original: Any) -> Undo:
+class _Unseen:
+    """Stands for a method in its class, and is in no traceback of what the method raises: ``bound(original, instance)``
+    is over when the call begins, and returns what is called. A wrapper's own frame would stand between the user's line
+    and the error in the user's dataset."""
+
+    def __init__(self, original: Any, bound: Callable[[Any, Any], Any]) -> None:
+        self.original = original
+        self._bound = bound
+
+        @functools.wraps(original)
+        def unbound(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            return bound(original, instance)(*args, **kwargs)
+
+        self._unbound = unbound  # for whoever takes the method from the class, to wrap it once more
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self._unbound
+        try:
+            return self._bound(self.original, instance)
+        except Exception:
+            return self.original.__get__(instance)
+
+
+def _replace(cls: Any, name: str, ours: _Unseen) -> Undo:
     setattr(cls, name, ours)
 
     def undo() -> None:
-        if getattr(cls, name, None) is ours:
-            setattr(cls, name, original)
+        if cls.__dict__.get(name) is ours:
+            setattr(cls, name, ours.original)
 
     return undo
 

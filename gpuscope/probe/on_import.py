@@ -68,6 +68,10 @@ class OnImport:
             except Exception as error:
                 debug("not watching", error)
 
+        # Python leaves out of tracebacks, and of the lines that warnings name, what comes from its import machinery.
+        # This is such a part: a torch that fails to import shall look as it does without us.
+        code = exec_module.__code__
+        exec_module.__code__ = code.replace(co_filename="<frozen importlib._bootstrap>")
         loader.exec_module = exec_module
 
 

@@ -42,37 +42,49 @@ class Server:
         self._pid = os.getpid()
         self._listener: Optional[socket.socket] = None
         self._path = ""
-        self._why = "the trainer ends, or took its probe out"
+        self._why = ""
         self._identity = (0, 0)
         self._wake: Tuple[int, int] = (-1, -1)
         self._wake_lock = threading.Lock()  # nobody may write to a descriptor that was closed and given to another
+        self._marks: Dict[int, Tuple[int, int]] = {}  # of our descriptors: what the kernel says they are
         self._finalizer: Any = None
         self._thread = threading.Thread(target=self._run, name="gpuscope-probe", daemon=True)
 
     def start(self) -> None:
         """Raises :class:`rendezvous.Refused` where the place is not safe; nothing is left open then."""
-        self._listener, self._path, self._identity = rendezvous.bind()
+        self._open()
         try:
-            self._wake = os.pipe()
-            os.set_blocking(self._wake[1], False)
             self._thread.start()
         except (OSError, RuntimeError):
             self._close()
             raise
-        atexit.register(self.stop)
+        atexit.register(self.stop, "the program has come to its end")
         # A process of multiprocessing ends without atexit, but with its own finalizers.
         util: Any = sys.modules.get("multiprocessing.util")
         process: Any = sys.modules.get("multiprocessing.process")
         try:
             if util is not None and process.parent_process() is not None:
-                self._finalizer = util.Finalize(None, self.stop, exitpriority=0)
+                self._finalizer = util.Finalize(None, self.stop, ("the program has come to its end",), exitpriority=0)
         except Exception:
             pass
 
-    def stop(self) -> None:
+    def _open(self) -> None:
+        self._listener, self._path, self._identity = rendezvous.bind()
+        self._mark(self._listener.fileno())
+        try:
+            self._wake = os.pipe()
+            os.set_blocking(self._wake[1], False)
+        except OSError as error:
+            self._close()
+            raise rendezvous.Refused(f"no descriptor is free: {error.strerror}") from None
+        for number in self._wake:
+            self._mark(number)
+
+    def stop(self, why: str = "it was taken out") -> None:
         """End the thread and remove the socket. From any thread, the probe's own included; idempotent."""
         if os.getpid() != self._pid:
             return
+        self._why = self._why or why
         self._running = False
         atexit.unregister(self.stop)
         if self._finalizer is not None:
@@ -81,7 +93,8 @@ class Server:
             return  # its loop ends, and closes behind itself
         with self._wake_lock:
             try:
-                os.write(self._wake[1], b".")
+                if self._is_ours(self._wake[1]):
+                    os.write(self._wake[1], b".")
             except OSError:
                 pass
         self._thread.join(1.0)
@@ -107,12 +120,16 @@ class Server:
                     self._housekeeping()
         except Exception as error:
             debug("the probe ends", error)
+            self._why = f"it failed: {type(error).__name__}"
             self._detach()
-        finally:
-            self._sampler.ledger.wanted = False
-            for client in list(self._clients.values()):
-                client.send(Bye(self._why))
+        self._sampler.ledger.wanted = False
+        try:
+            for number, client in list(self._clients.items()):
+                if self._is_ours(number):
+                    client.send(Bye(self._why))
             self._close()
+        except OSError as error:
+            debug("while closing", error)
 
     def _turn(self, check: float) -> None:
         """Wait for whatever comes first, serve it, and send the samples that are due."""
@@ -125,6 +142,8 @@ class Server:
         due = [max(client.due, self._rest_until) for client in self._clients.values()]
         until = min([check, *due])
         events = poll.poll(max(0.0, until - time.monotonic()) * 1000 + 0.5)
+        if self._robbed():
+            return
         for number, event in events:
             found = self._clients.get(number)
             if found is not None:
@@ -168,6 +187,7 @@ class Server:
             peer.close()
             return
         client = Client(peer)
+        self._mark(peer.fileno())
         if len(self._clients) >= MAX_CLIENTS:
             client.send(Bye(f"busy: {MAX_CLIENTS} others are watching already"))
             client.close()
@@ -221,21 +241,62 @@ class Server:
         self._listener, self._path, self._identity = fresh
         if old is not None:
             old.close()
+        self._mark(self._listener.fileno())
 
-    def _close(self) -> None:
+    # ── descriptors ────────────────────────────────────────────────────────────────────────────────────────────────
+    # A trainer may close all descriptors, ours too (os.closerange), and the numbers then belong to files of its own: to
+    # use or to close them would be to damage the trainer's. So each is looked at (1 µs) before it is used.
+
+    def _mark(self, number: int) -> None:
+        found = os.fstat(number)
+        self._marks[number] = found.st_dev, found.st_ino
+
+    def _is_ours(self, number: int) -> bool:
+        try:
+            found = os.fstat(number)
+        except OSError:
+            return False
+        return self._marks.get(number) == (found.st_dev, found.st_ino)
+
+    def _robbed(self) -> bool:
+        """Whether a descriptor of ours was closed by somebody else: then all are let go, and opened anew."""
+        numbers = [*self._wake, *self._clients]
+        if self._listener is not None:
+            numbers.append(self._listener.fileno())
+        if all(self._is_ours(number) for number in numbers):
+            return False
+        with self._wake_lock:
+            self._close_descriptors()
+            if self._running:
+                self._open()
+        return True
+
+    def _close_descriptors(self) -> None:
+        """Those that are still ours; the others are forgotten, so that no destructor closes them either."""
         for client in list(self._clients.values()):
-            client.close()
+            client.alive = False
+            self._let_go(client.socket)
         self._clients.clear()
         if self._listener is not None:
-            self._listener.close()
+            self._let_go(self._listener)
             self._listener = None
+        wake, self._wake = self._wake, (-1, -1)
+        for number in wake:
+            if self._is_ours(number):
+                os.close(number)
+        self._marks.clear()
+
+    def _let_go(self, held: socket.socket) -> None:
+        if held.fileno() < 0 or self._is_ours(held.fileno()):
+            held.close()
+        else:
+            held.detach()
+
+    def _close(self) -> None:
         if self._path and rendezvous.is_ours(self._path, self._identity):
             try:
                 os.unlink(self._path)
             except OSError:
                 pass
         with self._wake_lock:
-            wake, self._wake = self._wake, (-1, -1)
-            for number in wake:
-                if number >= 0:
-                    os.close(number)
+            self._close_descriptors()

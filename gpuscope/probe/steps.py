@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import Any, Deque, Dict, Optional
+from typing import Any, Deque, Dict, Optional, Tuple
 
 WINDOW = 64
 """Steps that medians and means look back on."""
 TAKEOVER = 16
 """Steps of another optimizer since the primary's last one, after which that other one counts: a new phase began."""
+MAX_LOADS = 1024
+"""Batches of one step whose loading is remembered."""
 MAX_OPTIMIZERS = 4096
 
 
@@ -35,6 +37,7 @@ class Steps:
         self.durations: Deque[float] = deque(maxlen=WINDOW)
         self.waits: Deque[float] = deque(maxlen=WINDOW)  # for the input pipeline, per step
         self.costs: Deque[float] = deque(maxlen=WINDOW)  # of the probe, per call of its step hook
+        self.loads: Deque[Tuple[int, float, float]] = deque(maxlen=MAX_LOADS)  # (thread, begin, end) of each batch
         self.loader_seen = False
         self.scaler_seen = False
         self.scaled_on_device = False
@@ -42,8 +45,7 @@ class Steps:
         self._seen: Dict[int, _Seen] = {}
         self._primary: Optional[_Seen] = None
         self._primary_last: Optional[float] = None
-        self._wait = 0.0
-        self._thread: Optional[int] = None
+        self._trial: Optional[Tuple[weakref.ref[Any], int]] = None  # what a scaler tries to step, its steps before
 
     def stepped(self, optimizer: Any, now: float) -> None:
         """``optimizer`` has finished a step at ``now``."""
@@ -72,20 +74,37 @@ class Steps:
         if self._primary_last is not None:
             self.durations.append((now - self._primary_last) / advance)
         self._primary_last = now
-        self._thread = threading.get_ident()
-        self.waits.append(self._wait)
-        self._wait = 0.0
+        self.waits.append(self._waited())
 
     def count_of(self, optimizer: Any) -> int:
         """Steps seen of this optimizer."""
         seen = self._seen.get(id(optimizer))
         return seen.count if seen is not None and seen.ref() is optimizer else 0
 
-    def waited(self, seconds: float) -> None:
-        """The calling thread waited for the input pipeline. Counts if it is the thread that trains."""
-        if self._thread is None or self._thread == threading.get_ident():
-            self.loader_seen = True
-            self._wait += seconds
+    def _waited(self) -> float:
+        """For how long this thread was in loaders since the last step, one inside another counted once."""
+        thread, total, until = threading.get_ident(), 0.0, 0.0
+        spans = []
+        while self.loads:
+            loader, begin, end = self.loads.popleft()
+            if loader == thread:
+                spans.append((begin, end))
+        for begin, end in sorted(spans):
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        self.loader_seen = self.loader_seen or bool(spans)
+        return total
+
+    def scaled(self, optimizer: Any = None) -> None:
+        """A grad scaler is about to step ``optimizer``, or to skip its step; None: it is done with the last one."""
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            last = trial[0]()
+            if last is not None and self.count_of(last) == trial[1]:
+                self.skipped += 1
+        if optimizer is not None:
+            self.scaler_seen = True
+            self._trial = weakref.ref(optimizer), self.count_of(optimizer)
 
     def _add(self, optimizer: Any) -> Optional[_Seen]:
         if len(self._seen) >= MAX_OPTIMIZERS:

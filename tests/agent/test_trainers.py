@@ -9,8 +9,10 @@ import socket
 import pytest
 
 from gpuscope.collect import probe_sockets, trainers
+from gpuscope.probe import rendezvous
 from gpuscope.wire import frames
 from tests.fakes import agents, probe_process
+from tests.fakes.probe_client import APART, PLACE_APART, trainer
 
 
 @pytest.fixture
@@ -53,8 +55,7 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
             assert viewer.wait_for(frames.Event, lambda e: e.e == "oom").id == alloc
             viewer.wait(lambda: [r for r in viewer.rows("p", viewer.definition("proc")[0]) if r["rss_bytes"]], "rss")
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
-        assert "exited" in gone.text
-        assert "socket was closed" in gone.text
+        assert gone.text == "exited without a good-bye: killed, crashed, or ended by os._exit"
         ended = {e.id for e in viewer.all(frames.Event, e="gone")}
         viewer.wait(lambda: {e.id for e in viewer.all(frames.Event, e="gone")} >= {number, alloc}, "gone allocators")
         assert number in ended
@@ -168,15 +169,40 @@ def test_a_socket_that_somebody_else_serves_is_left_alone(sockets):
                 directory.connect(found)
 
 
-def test_a_stale_socket_is_removed_and_a_living_one_of_another_is_not(sockets):
-    stale = sockets / "999999-12345.sock"
-    own = probe_process.socket_path(sockets, os.getpid())  # refused too, but its process lives
-    for path in (stale, own):
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.bind(str(path))
+def test_a_trainer_that_takes_its_time_to_end_is_reported_as_ended():
+    """The probe says good-bye first, the process is gone later: a CUDA context takes seconds to go."""
+    code = PLACE_APART + "import atexit, time; atexit.register(time.sleep, 1.5)\n"
+    code += "import gpuscope, sys; gpuscope.watch(); print('on', flush=True); input()"
+    place = os.path.join(APART, os.path.basename(rendezvous.directory()))
+    with trainer(code) as process, agents.process("--sockets", place) as (viewer, _):
+        assert process.stdout.readline() == "on\n"
+        number, _ = viewer.definition("trainer", lambda t: t.pid == process.pid)
+        viewer.wait(lambda: viewer.rows("t", number), "row")
+        process.stdin.write("end\n")
+        process.stdin.flush()
+        gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
+        assert gone.text == "exited: the program has come to its end"
+        assert process.wait(10) == 0
+
+
+def test_a_probe_that_was_taken_out_leaves_a_process_that_runs_on(sockets, monkeypatch):
+    monkeypatch.setattr(trainers, "EXIT_SECONDS", 0.3)
+    with probe_process.start(sockets, "leaves") as process, agents.inside(directories=[str(sockets)]) as viewer:
+        number, _ = viewer.definition("trainer")
+        gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
+        assert gone.text == "the probe is gone (it was taken out); the process runs on"
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("whose", ["999999-12345.sock", "alive"])
+def test_a_socket_where_nobody_listens_is_removed(sockets, whose):
+    """Its process was killed, or has become another program (exec keeps pid and start time)."""
+    dead = probe_process.socket_path(sockets, os.getpid()) if whose == "alive" else sockets / whose
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(dead))
     with agents.process("--sockets", str(sockets)) as (viewer, _):
-        viewer.wait(lambda: not stale.exists(), "removal")
-        assert own.exists()
+        viewer.wait(lambda: not dead.exists(), "removal")
+        assert not viewer.all(frames.Event, e="problem")
 
 
 def test_a_trainer_that_comes_later_and_comes_back_is_found(sockets):

@@ -92,6 +92,27 @@ def test_what_cannot_run_is_a_usage_error_in_two_lines(words):
     assert len(err.splitlines()) == 2
 
 
+def test_what_is_no_python_script_names_the_command_that_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = environ_of(tmp_path, "python3")
+    files = {"train.sh": "#!/bin/bash\n", "train.py": "pass\n", "prog": "\x7fELF", "x.py": "#!/usr/bin/env pypy3\n"}
+    for name, text in files.items():
+        Path(name).write_text(text)
+    os.makedirs("app/inner")
+    Path("app/__main__.py").write_text("")
+    for words, message in {
+        ("train.sh",): r"not for Python \(#!/bin/bash\).* gpuscope run -- train.sh",
+        ("prog",): "gpuscope run -- prog",
+        ("app/inner",): "directory without a __main__.py",
+        ("--", "./train.py"): "not an executable file.* gpuscope run ./train.py",
+        ("--", "app"): "is a directory",
+    }.items():
+        with pytest.raises(run.Usage, match=message):
+            run.command(list(words), env)
+    for name in ("x.py", "train.py", "app"):
+        assert run.command([name], env)[1] == name
+
+
 def test_help():
     code, out, _ = finished("--help")
     assert code == 0
@@ -230,11 +251,105 @@ print("threading" in sys.modules, "dataclasses" in sys.modules, "json" in sys.mo
     assert len(err.splitlines()) == 1
 
 
-def test_a_torch_that_fails_to_import_fails_as_before(tmp_path):
+def both(tmp_path: Path, code: str, *options: str, **more: str | None) -> tuple[int, str, str]:
+    """Runs a script bare and under `gpuscope run`: (code, stdout, stderr) are the same, but for the one line."""
+    script = write(tmp_path / "train.py", code)
+    bare = subprocess.run(
+        [sys.executable, *options, script], capture_output=True, text=True, timeout=120,
+        env=environment(**{"PYTHONPATH": None, **more}),
+    )  # fmt: skip
+    status, out, err = finished("--", sys.executable, *options, script, **more)
+    line, _, rest = err.partition("\n")
+    assert line.startswith("gpuscope: watching pid ")
+    assert (status, out, rest) == (bare.returncode, bare.stdout, bare.stderr)
+    return status, out, rest
+
+
+@pytest.mark.parametrize("error", ["OSError('libcudart missing')", "ImportError('half way')", "KeyboardInterrupt"])
+def test_a_torch_that_fails_to_import_fails_as_before(tmp_path, error):
     (tmp_path / "torch").mkdir()
-    write(tmp_path / "torch/__init__.py", "raise OSError('libcudart missing')")
-    code = "try:\n    import torch\nexcept OSError as e:\n    print(e)\nimport sys\nprint('torch' in sys.modules)"
-    assert finished(write(tmp_path / "x.py", code))[1] == "libcudart missing\nFalse\n"
+    write(tmp_path / "torch/__init__.py", f"import warnings\nwarnings.warn('old', stacklevel=2)\nraise {error}")
+    both(tmp_path, "import torch")
+    caught = "import sys\ntry:\n    import torch\nexcept BaseException as e:\n    print(repr(e))\n"
+    _, out, _ = both(tmp_path, caught + "print('torch' in sys.modules)")
+    assert out.endswith("False\n")
+
+
+LEARN = """
+import os, signal, sys, threading, warnings
+warnings.simplefilter("ignore")
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+for _ in range(5): step()
+"""
+TRACEBACKS = """
+import traceback
+class Data(torch.utils.data.Dataset):
+    def __init__(self, get): self.get = get
+    def __len__(self): return 8
+    def __getitem__(self, index): return self.get(index)
+def broken(index): raise KeyError("no sample")
+def interrupted(index): os.kill(os.getpid(), signal.SIGINT)
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+def scaled():
+    scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+    optimizer.param_groups[0]["lr"] = None
+    scaler.step(optimizer)
+def load(get, **options):
+    for _ in torch.utils.data.DataLoader(Data(get), batch_size=2, **options): pass
+for fail in (lambda: load(broken), lambda: load(broken, num_workers=1), scaled, lambda: load(interrupted)):
+    try:
+        fail()
+    except BaseException:
+        traceback.print_exc()
+load(interrupted)
+"""
+ENDINGS = {
+    "tracebacks": TRACEBACKS,
+    "os._exit": "os._exit(7)",
+    "threads and atexit": """
+import atexit
+atexit.register(step)
+atexit.register(print, "late")
+for target, args in ((step, ()), (sys.exit, (4,))):
+    thread = threading.Thread(target=target, args=args)
+    thread.start()
+    thread.join()
+sys.exit(6)
+""",
+    "fork and exec": """
+if len(sys.argv) == 1:
+    if os.fork() == 0:
+        step()
+        sys.exit(3)
+    print(os.wait()[1], flush=True)
+    os.execv(sys.executable, [sys.executable, *sys.argv, "again"])
+print(sys.argv)
+""",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_trainer_ends_as_it_does_without_us(tmp_path, ending):
+    pytest.importorskip("torch")
+    both(tmp_path, LEARN + ENDINGS[ending])
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        (("-W", "error::ResourceWarning"), {"PYTHONDEVMODE": "1"}), (("-s",), {"PYTHONPATH": "/not there::/nor there"}),
+        ((), {"TMPDIR": "/not/there", "HOME": None, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}),
+    ],
+)  # fmt: skip
+def test_settings_of_python_are_as_without_us(tmp_path, options, more):
+    pytest.importorskip("torch")
+    both(tmp_path, LEARN + "print(sys.path, sys.flags, sys.argv)", *options, **more)
 
 
 def test_the_users_own_sitecustomize_still_runs(tmp_path):

@@ -184,6 +184,9 @@ def test_a_device_whose_metrics_hang_costs_the_others_these_readings_alone() -> 
         stuck = threading.Thread(target=nvml.device(0).fast, daemon=True)
         stuck.start()
         assert hang.entered.wait(10)
+        first = nvml.device(1).fast()
+        assert {reading.code for reading in gpm(first) if isinstance(reading, Unknown)} == {"not_initialised"}
+        clock.now += 6
         readings = nvml.device(1).fast()
         assert {reading.code for reading in gpm(readings) if isinstance(reading, Unknown)} == {"timeout"}
         assert readings["utilization_percent"] == fake.gpus[1].utilisation

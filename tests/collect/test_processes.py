@@ -319,6 +319,13 @@ def test_only_a_pid_namespace_hides_owners(tmp_path: Path) -> None:
     assert processes.invisible(48216, str(tmp_path)).code == "hidden_by_container"
 
 
+def test_who_holds_a_gpu(tmp_path: Path) -> None:
+    for pid, target in ((7, "/dev/nvidia0"), (8, "/dev/null")):
+        (tmp_path / f"proc/{pid}/fd").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/fd/3").symlink_to(target)
+    assert [processes.holds_gpu(pid, str(tmp_path)) for pid in (7, 8, 9)] == [True, False, False]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root for a new pid namespace")
 def test_a_real_pid_namespace() -> None:
     script = f"""

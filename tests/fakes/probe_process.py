@@ -2,7 +2,8 @@
 
 ``start(directory, mode)`` runs one and waits until it listens. Modes: good, endless (a line without end), garbage
 (random bytes), mute (accepts, says nothing), flood (samples as fast as the socket takes them), freeze (stops itself
-after some samples), misnamed (under another pid's name), huge (definitions without number), lies (claims to be pid 1).
+after some samples), misnamed (under another pid's name), huge (definitions without number), lies (claims to be pid 1),
+leaves (says good-bye after some samples).
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class _Server:
         if self.step == 1:
             sample.why = [[TRAINER, "loss", "not_supported", "no progress bar"]]
         self.send(sample)
+        if self.mode == "leaves" and self.step == 3:
+            self.send(frames.Bye("it was taken out"))
         if self.mode == "freeze" and self.step == 3:
             os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -115,12 +115,12 @@ def host_row(**more: f.Scalar) -> f.Row:
 
 
 LOADS = (95, 92, 86, 92, 96, 49, 96, 0)
-USED = (69.7, 68.2, 88.6, 120.0, 69.4, 71.5, 74.2, 0.6)
+USED = (69.7, 68.2, 88.6, 120.0, 69.4, 71.5, 74.2, 0.01)
 
 
-def training(seconds: float = 60.0) -> list[f.Frame]:
+def training(seconds: float = 60.0, container: str | None = None) -> list[f.Frame]:
     """Eight H200, a job of seven ranks of ours, one foreign process on GPU 2, GPU 7 free, GPU 5 starved."""
-    out: list[f.Frame] = [hello(), host_def(), *(gpu(i) for i in range(8))]
+    out: list[f.Frame] = [hello(), host_def(container=container), *(gpu(i) for i in range(8))]
     for rank in range(7):
         out += trainer(48213 + rank, rank, 7, "ada", True, "job-a")
     out.append(f.Def(150, proc=f.ProcDef(51120, 9, WALL - 90000, "lin", "jupyter", "jupyter", 1, False)))
@@ -137,7 +137,7 @@ def training(seconds: float = 60.0) -> list[f.Frame]:
             wait = 0.28 if rank == 5 else 0.036
             breath = 3 * math.sin(s / 2)
             sample.p.append(row("p", 100 + n, cpu_percent=104.0, rss_bytes=9 * GIB))
-            sample.u.append(row("u", 200 + n, used_bytes=int((used - 0.4) * GIB)))
+            sample.u.append(row("u", 200 + n, used_bytes=int((used - 0.02) * GIB)))
             sample.t.append(trainer_row(n, 4000 + int(s), 0.901, loader_wait_seconds=wait))
             sample.a.append(allocator_row(n, used * 0.72 + breath, used - 2.0, used * 0.1))
         sample.p.append(row("p", 150, cpu_percent=1.0, rss_bytes=2 * GIB))
@@ -166,18 +166,19 @@ def crowd(seconds: float = 10.0) -> list[f.Frame]:
     return out
 
 
-def vacant(seconds: float = 10.0, container: str | None = None) -> list[f.Frame]:
-    """Eight devices, no trainer of ours; somebody without a probe holds GPU 0 and 1 and is idle."""
+def vacant(seconds: float = 10.0, container: str | None = None, named: bool = True) -> list[f.Frame]:
+    """Eight devices, no trainer of ours; somebody without a probe holds GPU 0 and 1 and is idle. Not ``named``: the
+    driver does not say who."""
     out: list[f.Frame] = [hello(), host_def(container=container), *(gpu(i) for i in range(8))]
-    if not container:
+    if named:
         out.append(f.Def(150, proc=f.ProcDef(51120, 9, WALL - 90000, "lin", "jupyter", "jupyter", 1, False)))
         out += [f.Def(250, use=f.UseDef(150, 10)), f.Def(251, use=f.UseDef(150, 11))]
     for q, at, _ in ticks(seconds):
         sample = f.Sample(q, int(at * 1e9), h=[host_row()])
         sample.g = [device_row(i, 40.0 if i < 2 else 0.0, 0.0) for i in range(8)]
-        if not container:
+        if named:
             sample.p.append(row("p", 150, cpu_percent=0.0, rss_bytes=2 * GIB))
-            sample.u += [row("u", 250, used_bytes=39 * GIB), row("u", 251, used_bytes=39 * GIB)]
+            sample.u += [row("u", 250, used_bytes=int(39.98 * GIB)), row("u", 251, used_bytes=int(39.98 * GIB))]
         out.append(sample)
     return out
 

@@ -57,7 +57,7 @@ def first_step(process: subprocess.Popen[bytes]) -> metrics.Step:
 
 
 def test_a_run_tells_how_it_started_went_and_ended() -> None:
-    with worker(LabConfig("mlp", "bf16", batch=16, accumulate=2, steps=20).to_json()) as process:
+    with worker(LabConfig("mlp", batch=16, accumulate=2, steps=20).to_json()) as process:
         started, *steps, ended = records(process)
     assert process.returncode == 0
     assert isinstance(started, metrics.Started)

@@ -7,6 +7,7 @@ import io
 import sys
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -120,14 +121,36 @@ def test_a_loader_in_another_thread_is_not_the_trainers_wait(hooked):
     assert sum(steps.waits) == 0
 
 
+def files_of(error):
+    """The files of the lines in its traceback, but for this one."""
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+
+
 def test_an_error_in_the_dataset_is_the_users_own(hooked):
     class Broken(Slow):
         def __getitem__(self, index):
             raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="mine"):
+    with pytest.raises(KeyError, match="mine") as info:
         list(torch.utils.data.DataLoader(Broken()))
+    assert all("torch/utils/data" in name for name in files_of(info.value)), "no line of ours between his and torch's"
     assert len(list(torch.utils.data.DataLoader(Slow(), batch_size=4))) == 2
+
+
+def test_of_a_loader_inside_a_loader_the_wait_is_counted_once(hooked):
+    steps, _ = hooked
+
+    class Outer(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.utils.data.DataLoader(Slow(), batch_size=2))
+
+    model, optimizer = make()
+    begin = time.perf_counter()
+    for _ in torch.utils.data.DataLoader(Outer(), batch_size=4):
+        pass
+    elapsed = time.perf_counter() - begin
+    step(model, optimizer)
+    assert 0.08 <= steps.waits[-1] <= elapsed
 
 
 def scaled(optimizer, model, scaler, bad):
@@ -144,6 +167,33 @@ def test_skipped_steps_of_the_grad_scaler(hooked):
     for bad in (True, False, True, True, False):
         scaled(optimizer, model, scaler, bad)
     assert (steps.total, steps.skipped, steps.scaler_seen) == (2, 3, True)
+
+
+def test_two_scaled_optimizers_and_one_that_is_not(hooked):
+    steps, _ = hooked
+    (model, one), (_, plain) = make(), make()
+    two = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for bad in (True, False):
+        one.zero_grad()
+        scaler.scale(model(torch.ones(2, 4)).sum() * (float("inf") if bad else 1.0)).backward()
+        two.param_groups[0]["params"][0].grad = torch.ones(1)
+        for optimizer in (one, two):
+            scaler.step(optimizer)
+        plain.step()
+        scaler.update()
+    assert steps.skipped == 1
+    assert (steps.count_of(one), steps.count_of(two), steps.count_of(plain)) == (1, 2, 2)
+
+
+def test_an_error_in_a_scaled_step_is_the_users_own(hooked):
+    model, optimizer = make()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+    optimizer.param_groups[0]["lr"] = None
+    with pytest.raises(TypeError) as info:
+        scaler.step(optimizer)
+    assert all("/torch/" in name for name in files_of(info.value))
 
 
 def test_without_a_scaler_nothing_is_claimed(hooked):
@@ -214,7 +264,21 @@ def compiled_all(backend):
         train()
 
 
-@pytest.mark.parametrize("body", [compiled_model, compiled_step, compiled_all])
+def compiled_loop(backend):
+    model = torch.nn.Linear(4, 4)
+    loader = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
+    iterator = iter(loader)
+
+    @torch.compile(backend=backend)
+    def epoch():
+        model(next(iterator)).sum().backward()
+        for batch in loader:
+            model(batch).sum().backward()
+
+    epoch()
+
+
+@pytest.mark.parametrize("body", [compiled_model, compiled_step, compiled_all, compiled_loop])
 def test_compilation_is_the_same_with_and_without(body):
     without = compiled_graphs(body)
     steps = Steps()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.fakes.probe_client import TRAINING, Reader, environment, sockets, trainer, wait_for
+from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, environment, sockets, trainer, wait_for
 
 pytest.importorskip("torch")
 
@@ -21,7 +21,7 @@ def state():
     rows = [line.split() for line in open("/proc/net/unix") if "gpuscope-" in line]
     return threading.active_count(), sum(row[6] in ours and row[3] == "00010000" for row in rows)
 """
-"""state() is (threads, listening sockets of a probe). Whoever watches this machine may be connected: that is not ours to count."""
+"""state() is (threads, listening sockets of a probe). Whoever watches may be connected: that is not ours to count."""
 
 
 def output(code: str, **more: str | None) -> str:
@@ -153,6 +153,7 @@ class Data(torch.utils.data.Dataset):
         return torch.tensor([probes, state()[1], os.getpid()])
 for _ in range(3): step()
 rows = torch.cat(list(torch.utils.data.DataLoader(Data(), num_workers=2, batch_size=2))).tolist()
+step()
 from gpuscope.probe.rendezvous import directory
 pids = {{row[2] for row in rows}}
 print(len(pids), {{tuple(row[:2]) for row in rows}}, sys._gpuscope_probe.steps.loader_seen)
@@ -213,3 +214,43 @@ def test_watch_with_things_that_are_no_models_does_not_raise():
 def test_the_exit_is_not_held_up():
     code = TRAINING + "import atexit; atexit.register(lambda: print(time.monotonic() - begin < 0.9))\n"
     assert output(code + "import gpuscope; gpuscope.watch(); step(); begin = time.monotonic()") == "True\n"
+
+
+def test_a_trainer_that_closes_all_descriptors_keeps_its_own_and_is_seen_again():
+    """The numbers of ours then belong to files of the trainer: none of them may be read, accepted from, or closed."""
+    code = f"""{PLACE_APART}{TRAINING}
+import gpuscope, socket
+gpuscope.watch()
+train(0.1)
+sys.stdin.readline()
+os.closerange(3, 4096)
+own = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+for number, listener in enumerate(own):
+    listener.bind(f"\\0gpuscope-test-{{os.getpid()}}-{{number}}")
+    listener.listen()
+friends = [socket.socket(socket.AF_UNIX) for _ in own]
+for friend, listener in zip(friends, own):
+    friend.connect(listener.getsockname())
+print("closed", flush=True)
+used = time.process_time()
+sys.stdin.readline()
+print(time.process_time() - used < 0.5)
+for listener in own:
+    listener.settimeout(5)
+    listener.accept()[0].send(b"x")
+print([friend.recv(1) for friend in friends] == [b"x"] * 8)
+""".replace("import sys", "import os, sys", 1)
+    with trainer(code) as process:
+        reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
+        inode = sockets(process.pid)[0].stat().st_ino
+        process.stdin.write("close\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "closed\n", process.stderr.read()
+        wait_for(lambda: (found := sockets(process.pid)) and found[0].stat().st_ino != inode)
+        again = Reader(sockets(process.pid)[0])
+        again.until(lambda: again.samples)
+        out, err = process.communicate("go\n", timeout=30)
+        assert (out, process.returncode) == ("True\nTrue\n", 0), err
+        assert "gpuscope" not in err
+        reader.close()
+        again.close()

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from gpuscope.agent import host_workers
+from gpuscope.agent import host_workers, picture
 from gpuscope.agent.oneshot import collect_once
 from gpuscope.collect import processes
 from gpuscope.verbs import ps
@@ -118,6 +118,26 @@ def test_in_a_container_owners_are_hidden_never_absent(fake, sockets, capsys, mo
     _, out = run(capsys, sockets)
     assert "--pid=host" in out
     assert "no process" not in out.lower()
+
+
+def test_in_a_container_whose_driver_names_our_processes_nothing_is_called_hidden(fake, sockets, capsys, monkeypatch):
+    hidden = Unknown("hidden_by_container", "start it with --pid=host to see them")
+    monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": hidden)
+    monkeypatch.setattr(processes, "holds_gpu", lambda pid, root="/": pid == os.getpid())
+    code, document = run_json(capsys, sockets)
+    assert code == 0
+    (process,) = document["processes"]
+    assert process["pid"] == os.getpid()
+    assert "python" in process["command"]
+    assert process["devices"]
+    assert "--pid=host" not in run(capsys, sockets)[1]
+
+
+def test_in_a_container_with_idle_gpus_nothing_is_called_hidden(fake, sockets, capsys, monkeypatch):
+    monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": Unknown("hidden_by_container", "--pid=host"))
+    monkeypatch.setattr(picture, "UNOWNED_BYTES", 1 << 60)
+    fake.processes = []
+    assert "--pid=host" not in run(capsys, sockets)[1]
 
 
 def test_a_hung_call_leaves_the_rest(fake, sockets, capsys):
