@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..store.view import NOT_SENT, AllocView, DeviceView, HostView, TrainerView
-from ..wire.frames import Unknown
+from ..store.view import NOT_SENT, AllocView, DeviceView, HostView, TrainerView, UseView
+from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,29 @@ def layers(host: HostView, device: DeviceView) -> dict[str, float]:
     if total:
         out["free"] = max(0.0, total - sum(out.values()))
     return out
+
+
+UNEXPLAINED_SHARE, UNEXPLAINED_BYTES, WITH_RESERVE_BYTES = 0.01, 300 << 20, 1 << 30
+"""Less than the first two is rounding, or readings that were not taken at one moment; a CUDA context takes more. A
+driver that does not tell its own reserve counts it as used."""
+
+
+def unexplained(device: DeviceView, used: float | None = None) -> float | None:
+    """Bytes on a device that no process named here holds, 0 while that is too little to say so.
+
+    ``used`` stands for the device's own reading. None when it cannot be told: the driver names processes and not how
+    much they hold, or does not answer."""
+    used = device.number("used_bytes") if used is None else used
+    sizes = [u.number("used_bytes") for u in device.uses if u.gone is None]
+    known = [size for size in sizes if size is not None]
+    if used is None or len(known) < len(sizes):
+        return None
+    rest = used - sum(known)
+    total = device.definition.total_bytes
+    least = min(UNEXPLAINED_BYTES, total * UNEXPLAINED_SHARE) if total else UNEXPLAINED_BYTES
+    if device.number("driver_reserved_bytes") is None:
+        least = WITH_RESERVE_BYTES
+    return rest if rest >= least else 0.0
 
 
 def headroom(host: HostView, allocator: AllocView) -> float | None:
@@ -132,37 +155,51 @@ def torch_parts(allocator: AllocView) -> list[Part]:
 
 
 def device_parts(host: HostView, device: DeviceView, allocator: AllocView | None) -> tuple[list[Part], float | Unknown]:
-    """The rows of the waterfall, and its total, what nvidia-smi shows. ``allocator`` is the trainer looked at."""
+    """The rows of the waterfall, and its total, what nvidia-smi shows. ``allocator`` is the trainer looked at.
+
+    A process's bytes are read after the card's: while they grow, the rows end at the total all the same."""
     used = _size(device, "used_bytes")
     parts = torch_parts(allocator) if allocator else []
-    reserved = allocator.number("reserved_bytes") if allocator else 0.0
+    room = used - sum(p.known for p in parts if not p.inside) if isinstance(used, (int, float)) else float("inf")
     trainer = trainer_of(host, allocator) if allocator else None
     own = next((u for u in device.uses if trainer and u.process == trainer.process and u.gone is None), None)
-    outside: float | Unknown
     if allocator:
-        reading = (
-            own.reading("used_bytes") if own else Unknown("hidden_by_container", "the driver names no process here")
-        )
-        if isinstance(reading, (int, float)) and reserved is not None:
-            outside = max(0.0, reading - reserved)
-        else:
-            outside = reading if isinstance(reading, Unknown) else NOT_SENT
+        outside = _outside_torch(host, own, allocator)
+        if not isinstance(outside, Unknown):
+            outside = max(0.0, min(outside, room))
+            room -= outside
         parts.append(Part("outside torch", "outside", outside))
     others = [u for u in device.uses if u.gone is None and u is not own]
     sizes = [u.number("used_bytes") for u in others]
-    other = sum(size for size in sizes if size is not None)
-    if all(size is not None for size in sizes):
-        parts.append(Part("other processes", "other", other, "", "their owners" if other else ""))
+    if None in sizes:
+        why = Unknown("no_permission", "the driver does not say how much each holds")
+        parts.append(Part("other processes", "other", why))
     else:
-        parts.append(
-            Part("other processes", "other", Unknown("no_permission", "the driver does not say how much each holds"))
-        )
-    if isinstance(used, (int, float)):
-        rest = used - sum(part.known for part in parts if not part.inside)
-        if rest > (8 << 20):
-            unknown = any(isinstance(part.size, Unknown) for part in parts if not part.inside)
-            parts.append(Part("not told apart" if unknown else "not of any process", "driver", rest))
+        other = max(0.0, min(sum(size for size in sizes if size is not None), room))
+        room -= other
+        parts.append(Part("other processes", "other", other, "", "their owners" if other else ""))
+    if isinstance(used, (int, float)) and room > min(8 << 20, used * 0.005):
+        if any(isinstance(part.size, Unknown) for part in parts if not part.inside):
+            name, token = "not told apart", "other"
+        elif host.definition.container and unexplained(device):
+            name, token = "owners hidden by the container", "other"
+        else:
+            name, token = "not of any process", "driver"
+        parts.append(Part(name, token, room))
     return parts, used
+
+
+def _outside_torch(host: HostView, own: UseView | None, allocator: AllocView) -> float | Unknown:
+    """What the trainer's process holds on the device beyond torch's segments."""
+    if own is None:
+        inside = host.definition.container
+        if inside:
+            return Unknown(HIDDEN_BY_CONTAINER, f"in this container ({inside}) the driver does not name the process")
+        return Unknown("not_sent", "the driver has not named the process yet")
+    held, reserved = own.reading("used_bytes"), allocator.number("reserved_bytes")
+    if isinstance(held, (int, float)) and reserved is not None:
+        return held - reserved
+    return held if isinstance(held, Unknown) else NOT_SENT
 
 
 def by_size(parts: list[Part]) -> list[Part]:

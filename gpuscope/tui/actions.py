@@ -5,13 +5,12 @@ An action ``name`` is carried out by a method ``do_name`` of the visible screen 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 GROUPS = ("Screens", "Move", "Look", "Lab", "Replay", "Program")
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """``keys`` are Textual key names, the first one is shown. ``where`` lists the tabs it acts on, empty for all.
     ``needs`` names a capability of the session, "" for none: what is missing is greyed with its reason.
     ``footer`` is the order in the footer, 0 for not shown there; the lowest stay when there is little room."""

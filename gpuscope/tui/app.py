@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual.binding import BindingType
 from textual.command import Provider
-from textual.filter import LineFilter
+from textual.driver import Driver
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import Screen
 
 from .filters import Guard
@@ -45,13 +47,22 @@ class GpuscopeApp(LeanApp[int]):
     def get_default_screen(self) -> Screen[Any]:
         return MainScreen(self.session, self._start)
 
+    def get_driver_class(self) -> type[Driver]:
+        driver = super().get_driver_class()
+        if sys.platform == "win32":
+            return driver
+        from .driver import promptly
+
+        return promptly(driver)
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return css_variables(self.current_theme)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         # The last guard: whatever reaches a line, no control character leaves it. Always the same object: Textual
-        # keeps what a filter made of a line, and finds it again by the filter.
-        return [*super().get_line_filters(), GUARD]
+        # keeps what a filter made of a line, and finds it again by the filter. Our themes name no ANSI colours.
+        filters = super().get_line_filters()
+        return [*(f for f in filters if not isinstance(f, ANSIToTruecolor)), GUARD]
 
     def on_mount(self) -> None:
         # Textual leaves the alternate screen on SIGTERM only when it is asked to end.

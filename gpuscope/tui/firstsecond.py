@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ..store.view import HostView
+from ..store.view import DeviceView, HostView
+from .accounting import unexplained
 from .cells import gib, percent
 from .verdict import HistoryOf, free_devices, idle_since, judge, owners, ranges
 from .widgets.text import wrap
 
 HEAD = "No NVIDIA driver here: "
+RECENT_SECONDS = 3.0
 Piece = tuple[str, str]
 Line = list[Piece]
 
@@ -54,8 +56,8 @@ def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
     if reason.casefold().startswith(HEAD.casefold()):  # the agent says it in the same words
         reason = reason[len(HEAD) :]
     lines: list[Line] = [
-        *wrap([(HEAD, "text"), (reason, "warn")], width - 1),
-        *wrap([(facts(host), "muted")], width - 1),
+        *wrap([(HEAD, "text"), (reason, "warn")], width),
+        *wrap([(facts(host), "muted")], width),
     ]
     if host.link.state == "replay":
         return lines
@@ -65,23 +67,13 @@ def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
 
 def about_room(host: HostView, history: HistoryOf) -> list[Line]:
     """Below the jobs: what is free, who holds the rest and since when it is idle, and why owners may be hidden."""
-    lines = problems(host)
+    lines: list[Line] = []
     if not host.devices:
         return lines
     free = free_devices(host)
     if free:
         lines.append([("free   ", "ok"), (free, "text")])
-    if host.definition.container:
-        lines.append(
-            [
-                ("hidden ", "warn"),
-                (
-                    f"in a container ({host.definition.container}): the driver names no process outside it;"
-                    " totals are the whole card's",
-                    "muted",
-                ),
-            ]
-        )
+    lines += _hidden(host, history)
     if not any(t.gone is None for t in host.trainers):
         lines += _holders(host, history)
         if host.link.state != "replay":
@@ -105,6 +97,24 @@ def problems(host: HostView) -> list[Line]:
     return [[(f"GPU {ranges(indices)} {word}: ", "bad"), (reason, "text")] for (word, reason), indices in found.items()]
 
 
+def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
+    """In a container, where memory is used that no process named here holds: how much, and why nobody is named."""
+    hidden = {d.definition.index: rest for d in host.devices if (rest := _hidden_bytes(d, history))}
+    if not host.definition.container or not hidden:
+        return []
+    size = gib(sum(hidden.values()))
+    why = f"in a container ({host.definition.container}): the driver names no process outside it"
+    return [[("hidden ", "warn"), (f"GPU {ranges(list(hidden))}: {size} GiB", "text"), (f" · {why}", "muted")]]
+
+
+def _hidden_bytes(device: DeviceView, history: HistoryOf) -> float:
+    """Processes are read once a second: only what has been unexplained for longer than that is nobody's growth."""
+    if not unexplained(device):
+        return 0.0
+    recent = [value for value in history(device.id, "used_bytes", RECENT_SECONDS).values if value is not None]
+    return unexplained(device, min(recent, default=None)) or 0.0
+
+
 def _holders(host: HostView, history: HistoryOf) -> list[Line]:
     held: dict[str, list[int]] = {}
     idle: dict[str, str] = {}
@@ -113,7 +123,7 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
         if names:
             who = " and ".join(names.values())
             held.setdefault(who, []).append(device.definition.index)
-            since = idle_since(history(device.id, "utilization_percent"))
+            since = idle_since(history(device.id, "utilization_percent", None))
             idle[who] = since if since and idle.get(who, since) else ""
     return [
         [

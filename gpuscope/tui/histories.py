@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from math import inf
 
-from ..store.view import AllocView, DeviceView, History, HostView
-from .accounting import living, trainer_of
-from .cells import GIB, KIB, MIB
+from ..store.view import AllocView, DeviceView, Entity, Gone, History, HostView
 from .charts.stacked import Layer
 from .session import Session
 
@@ -18,12 +16,13 @@ HOLD_SECONDS = 6.0
 LABELS = {"allocated": "allocated", "cached": "cached", "outside": "outside torch", "other": "other"}
 
 
-def at_moments(history: History, moments: Sequence[float]) -> list[float | None]:
-    """The value that held at each moment, None before the first, after a gap, and where it was unknown."""
+def at_moments(history: History, moments: Sequence[float], gone: Gone | None = None) -> list[float | None]:
+    """The value that held at each moment, None before the first, after a gap or the end, and where it was unknown."""
     out: list[float | None] = []
+    end = inf if gone is None else gone.monotonic_seconds
     for moment in moments:
         index = bisect_right(history.seconds, moment + 0.05) - 1
-        fresh = index >= 0 and moment - history.seconds[index] <= HOLD_SECONDS
+        fresh = index >= 0 and moment - history.seconds[index] <= HOLD_SECONDS and moment <= end
         out.append(history.values[index] if fresh else None)
     return out
 
@@ -39,14 +38,16 @@ def device_layers(
     """Layers of a device's memory over the last ``seconds``, bottom first, adding up to what nvidia-smi showed."""
     used = session.history(device.id, "used_bytes", seconds)
     moments, count = used.seconds, len(used)
-    allocators = living(device)
-    allocated = _sum(
-        [at_moments(session.history(a.id, "allocated_bytes", seconds), moments) for a in allocators], count
-    )
-    reserved = _sum([at_moments(session.history(a.id, "reserved_bytes", seconds), moments) for a in allocators], count)
-    inside = {t.process for a in allocators if (t := trainer_of(host, a)) is not None}
-    uses = [u for u in device.uses if u.process in inside]
-    own = _sum([at_moments(session.history(u.id, "used_bytes", seconds), moments) for u in uses], count)
+    trainers = [t for t in host.trainers if any(a.gpu == device.id for a in t.allocators)]  # those that ended, too
+    allocators = [a for t in trainers for a in t.allocators if a.gpu == device.id]
+
+    def held_by(entities: Sequence[Entity], column: str) -> list[float | None]:
+        return _sum([at_moments(session.history(e.id, column, seconds), moments, e.gone) for e in entities], count)
+
+    allocated, reserved = held_by(allocators, "allocated_bytes"), held_by(allocators, "reserved_bytes")
+    inside = {t.process for t in trainers}
+    uses = [u for p in host.processes if p.id in inside for u in p.uses if u.gpu == device.id]
+    own = held_by(uses, "used_bytes")
     parts: dict[str, list[float | None]] = {name: [] for name in LABELS}
     for i, total in enumerate(used.values):
         if total is None:
@@ -58,7 +59,8 @@ def device_layers(
         outside = min(max(0.0, (own[i] or 0.0) - held), total - held)
         for name, value in zip(LABELS, (live, held - live, outside, total - held - outside), strict=True):
             parts[name].append(value)
-    return [Layer(name, LABELS[name], values) for name, values in parts.items() if any(values)], moments
+    kept = {name: values for name, values in parts.items() if name == "other" or any(values)}
+    return [Layer(name, LABELS[name], values) for name, values in kept.items()], moments
 
 
 def allocator_layers(session: Session, allocator: AllocView, seconds: float) -> tuple[list[Layer], Sequence[float]]:
@@ -88,13 +90,3 @@ def average(history: History) -> float | None:
     """The mean of what was known."""
     known = [v for v in history.values if v is not None]
     return sum(known) / len(known) if known else None
-
-
-def scaled(layers: list[Layer]) -> tuple[list[Layer], str]:
-    """Layers in a unit that suits them, for a chart whose axis counts GiB, and that unit."""
-    top = max(
-        (sum(v or 0.0 for v in column) for column in zip(*(layer.values for layer in layers), strict=True)), default=0.0
-    )
-    unit, factor = next(((u, f) for u, f in (("GiB", 1), ("MiB", KIB)) if top * f >= GIB / 2), ("KiB", MIB))
-    values = [[None if v is None else v * factor for v in layer.values] for layer in layers]
-    return [replace(layer, values=v) for layer, v in zip(layers, values, strict=True)], unit

@@ -14,6 +14,8 @@ from .verdict import STARVED, loader_share, ranges
 from .widgets.jobs import DASH
 
 Piece = tuple[str, str]
+ENDED_SHOWN = 3
+"""The log has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class JobLine:
     entity: Entity | None = field(default=None, compare=False)
     span: list[Piece] = field(default_factory=list)
     """Drawn instead of the cells after "job" where a line has no inside to tell of."""
+    over: bool = False
+    """It has ended: what has no column is left out."""
 
 
 def job_lines(host: HostView, mine_only: bool = False, text: str = "") -> list[JobLine]:
@@ -36,10 +40,22 @@ def job_lines(host: HostView, mine_only: bool = False, text: str = "") -> list[J
     lines = [_line(host, job) for job in mine]
     if not mine_only:
         lines += [_line(host, job) for job in others] if len(others) <= 1 else list(_by_user(host, others))
+    lines = _with_few_ended(lines)
     if text:
         needle = text.casefold()
         lines = [line for line in lines if needle in _text(line).casefold()]
     return lines
+
+
+def _with_few_ended(lines: list[JobLine]) -> list[JobLine]:
+    """What ended comes last, the newest first and in full, a few more in a line each."""
+    running, ended = [line for line in lines if not line.over], [line for line in lines if line.over]
+    ended = ended[::-1]
+    short = [
+        JobLine(line.key, {"job": line.cells["job"], "gpu": line.cells["gpu"]}, [], line.entity, line.notes[0], True)
+        for line in ended[1:ENDED_SHOWN]
+    ]
+    return [*running, *ended[:1], *short]
 
 
 def _text(line: JobLine) -> str:
@@ -54,11 +70,12 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
             users.setdefault(job.user or "someone", []).append(job)
     for user, own in users.items():
         indices = sorted({index for job in own for index in devices_of(host, job)})
-        used = sum(held(job) or 0 for job in own)
+        sizes = [size for job in own if (size := held(job)) is not None]
+        used = f"{'≥ ' if len(sizes) < len(own) else ''}{gib(sum(sizes))} GiB" if sizes else "memory not told"
         trained = sum(bool(job.trainers) for job in own)
         count = f"{len(own)} job{'s' * (len(own) > 1)}"
         span = [
-            (f"{count} · {gib(used)} GiB", "text"),
+            (f"{count} · {used}", "text"),
             (f" · {trained} with a probe" if trained else " · no probe", "muted"),
         ]
         yield JobLine(f"user:{user}", {"job": (user, "muted"), "gpu": (ranges(indices), "muted")}, span=span)
@@ -76,14 +93,13 @@ def _line(host: HostView, job: JobView) -> JobLine:
         "gpu": (where, "text"),
     }
     if not trainers:
-        return JobLine(
-            job.key, cells, _end_notes(gone), job.processes[0] if job.processes else None, _outside(host, job)
-        )
+        process = job.processes[0] if job.processes else None
+        return JobLine(job.key, cells, _end_notes(gone), process, _outside(host, job), gone is not None)
     cells |= _training(trainers) | _memory(host, trainers)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = _end_notes(gone) or _notes(job, trainers)
-    return JobLine(job.key, cells, notes, job.worst or trainers[0])
+    return JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None)
 
 
 def ended(job: JobView) -> Gone | None:

@@ -108,13 +108,18 @@ class LabRuns:
         """Start, or restart with the switches as they are."""
         from ..lab.launch import LabRun
 
-        if self.state in ("starting", "stopping"):
+        if self.state in ("starting", "stopping") or self._tasks:
             return
         if self._worker is None:
-            self._worker = LabRun(self.config, self._record, lambda _: self._changed())
-        self.runs.append(Run(_letter(self._count), self.config))
-        self._count += 1
+            self._worker = LabRun(self.config, self._record, self._became)
         self._later(self._worker.restart(self.config))
+
+    def _became(self, worker: LabRun) -> None:
+        """A run begins when its worker does: until then what comes is of the one before, its summary above all."""
+        if worker.state == "starting":
+            self.runs.append(Run(_letter(self._count), worker.config))
+            self._count += 1
+        self._changed()
 
     def stop(self) -> None:
         """Ask the trainer to end."""

@@ -52,6 +52,7 @@ def run_app(
     replay: ReplaySource | None = None,
     lab_autostart: bool = False,
     debug: bool = False,
+    without_screen: str = "",
 ) -> int:
     """Run the TUI until the user leaves and return its exit code.
 
@@ -59,7 +60,7 @@ def run_app(
     terminal cannot show it, prints why and what ``gpuscope devices`` prints, and returns its exit code."""
     reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
     if reason:
-        return plainly(reason, replay is not None)
+        return plainly(reason, replay is not None, without_screen)
     gc.disable()  # until the first frame is drawn: nothing that is loaded before it is garbage
     over_ssh = bool(os.environ.get("SSH_CONNECTION"))
     prepare_environment(over_ssh)
@@ -103,10 +104,8 @@ def local_source(hz: float, settings: Settings) -> Source:
 
 def _run(session: Session, start: str, mouse: bool) -> int:
     from .app import GpuscopeApp
-    from .driver import leave_promptly
     from .state import save
 
-    leave_promptly()
     app = GpuscopeApp(session, start)
     try:
         app.run(mouse=mouse)
@@ -121,8 +120,8 @@ def _run(session: Session, start: str, mouse: bool) -> int:
     return EXIT_CRASHED if code == 1 and app.return_value is None else code
 
 
-def plainly(reason: str, replaying: bool = False) -> int:
-    """One line why there is no screen, and the inventory instead."""
+def plainly(reason: str, replaying: bool = False, instead: str = "") -> int:
+    """One line why there is no screen, one that says what needs none, and the inventory."""
     import argparse
 
     for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 gets "?" for what it cannot show
@@ -131,7 +130,8 @@ def plainly(reason: str, replaying: bool = False) -> int:
     if replaying:
         print(f"gpuscope: a replay needs a terminal: {reason}.", file=sys.stderr)
         return 3
-    print(f"gpuscope: no screen, because {reason}. Here is `gpuscope devices`:", file=sys.stderr)
+    between = f"\n{instead}\n" if instead else " "
+    print(f"gpuscope: no screen, because {reason}.{between}Here is `gpuscope devices`:", file=sys.stderr)
     from ..verbs import devices
 
     parser = argparse.ArgumentParser()

@@ -25,7 +25,7 @@ class ActionProvider(Provider):
         return f"{action.label}  {shown_keys(action)}", help_text, lambda: app.carry_out(action.name)
 
     async def discover(self) -> Hits:
-        for action in ACTIONS:
+        for action in sorted(ACTIONS, key=lambda action: action.group == "Move"):  # those keys are known best
             title, help_text, run = self._entry(action)
             yield DiscoveryHit(title, run, help=help_text)
 

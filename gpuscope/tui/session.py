@@ -34,6 +34,8 @@ RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 GATHER_SECONDS = 0.03
 """Frames that arrive together make one picture."""
 SEEK_SECONDS = 10.0
+SETTLED_SECONDS, MEASURED_SECONDS = 3.0, 5.0
+"""The viewer's own load is measured once the start is over, and over so long."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
@@ -103,7 +105,9 @@ class Session:
 
     @property
     def charts_seconds(self) -> float:
-        """The least time between two drawings of a chart."""
+        """The least time between two drawings of a chart; 0 in a replay that stands still."""
+        if self.replay is not None and (self.replay.paused or self.replay.ended):
+            return 0.0
         return self.settings.charts_seconds or (REMOTE_CHARTS_SECONDS if self.over_ssh else LOCAL_CHARTS_SECONDS)
 
     @property
@@ -134,11 +138,13 @@ class Session:
         return ""
 
     def cpu_percent(self) -> float | None:
-        """The viewer's own load in percent of one core, over the last seconds."""
+        """The viewer's own load in percent of one core, over the last seconds; None before it was measured."""
         now, used = time.monotonic(), time.process_time()
-        then, before = self._cpu_mark
-        if now - then >= 4.0:
-            self._cpu_percent = max(0.0, (used - before) / (now - then) * 100)
+        since, before = self._cpu_mark
+        if now < since:  # still starting
+            self._cpu_mark = (since, used)
+        elif now - since >= MEASURED_SECONDS:
+            self._cpu_percent = max(0.0, (used - before) / (now - since) * 100)
             self._cpu_mark = (now, used)
         return self._cpu_percent
 
@@ -147,7 +153,7 @@ class Session:
     def start(self, changed: Callable[[], None]) -> None:
         """Begin to listen, in the running event loop. ``changed`` is called at most every ``GATHER_SECONDS``."""
         self._changed = changed
-        self._cpu_mark = (time.monotonic(), time.process_time())
+        self._cpu_mark = (time.monotonic() + SETTLED_SECONDS, time.process_time())
         if self._task is None and (self._source or self._make_source):
             self._task = asyncio.get_running_loop().create_task(self._listen())
         if self.lab_autostart and not self.why_not("lab_run"):

@@ -10,9 +10,9 @@ without colour each layer of VRAM has its own glyph.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.color import Color as RichColor
 from rich.style import Style
@@ -21,6 +21,7 @@ from textual.theme import Theme
 if TYPE_CHECKING:
     from textual.app import App
 
+_ATTRIBUTES: Final = frozenset(("bold", "dim", "italic", "underline", "reverse", "strike", "not"))
 LAYERS: Final = ("allocated", "cached", "outside", "other", "driver", "free")
 """The layers of a card's memory, bottom to top: torch's live tensors, torch's cache (reserved - allocated), what the
 process holds outside torch, other processes, the driver's reserve, free."""
@@ -130,20 +131,20 @@ def css_variables(theme: Theme) -> dict[str, str]:
     """Each token's colour as a CSS variable ``$gs-TOKEN`` (``selected`` and ``badge``: their background).
 
     An app returns these from ``get_theme_variable_defaults`` so that its stylesheets work under every theme."""
-    variables = {}
-    for token, spec in palette(theme).items():
-        style = Style.parse(spec)
-        colour = style.bgcolor or style.color
-        if colour is None or colour.is_default:
-            name = "ansi_default"
-        else:
-            name = f"ansi_{colour.name}" if theme.ansi else colour.name
-        variables[f"gs-{token}"] = name
-    return variables
+    return {
+        f"gs-{token}": f"ansi_{colour}" if theme.ansi else colour
+        for token, colour in ((token, _colour(spec)) for token, spec in palette(theme).items())
+    }
+
+
+def _colour(spec: str) -> str:
+    """The colour of a style in rich's language: the one after ``on``, else the last word that is no attribute."""
+    last = spec.rsplit(" ", 1)[-1]
+    return "default" if last in _ATTRIBUTES else last
 
 
 def _theme(name: str, dark: bool, colours: dict[str, str], surfaces: dict[str, str]) -> Theme:
-    plain = {token: str((style.bgcolor or style.color).name) for token, style in _parsed(colours).items()}  # type: ignore[union-attr]
+    plain = {token: _colour(spec) for token, spec in colours.items()}
     text = plain["text"]
     return Theme(
         name=name,
@@ -185,8 +186,7 @@ THEMES: Final = (
 # ── glyphs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(NamedTuple):
     """What bars, lines and states are drawn with. ``across`` and ``up`` go from empty to full in eighths."""
 
     across: str = " ▏▎▍▌▋▊▉█"
@@ -203,7 +203,7 @@ class Glyphs:
     shared: str = "◇"
     eighths: bool = True
     """Parts of a cell can be drawn."""
-    patterns: Mapping[str, str] = field(default_factory=dict)
+    patterns: Mapping[str, str] = MappingProxyType({})
     """Where layers are not told apart by colour: the glyph of each. A cell then belongs to one layer as a whole."""
     lines: tuple[tuple[str, str], ...] = (("braille", "━"),)
     """How line 1, 2 … of a chart is drawn (plotext's marker) and shown in the legend, repeated from the start."""
@@ -281,9 +281,6 @@ class Tokens:
     def colour(self, token: str) -> RichColor | None:
         """The colour of a token; None where a look has none."""
         return self._styles[token].color
-
-
-_ATTRIBUTES: Final = frozenset(("bold", "dim", "italic", "underline", "reverse", "strike", "not"))
 
 
 @lru_cache(maxsize=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,18 @@ def judge(host: HostView, device: DeviceView) -> Verdict:
         empty = not holders and used is not None and used < FREE_BYTES
         return Verdict("idle", "free" if empty else "idle")
     return Verdict("ok", "ok")
+
+
+_CALL_FAILED = re.compile(r"nvml\w+: (.+)")
+_CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
+
+
+def in_short(reason: str) -> str:
+    """A driver's reason with what matters first, for a narrow column: the name of the call says least."""
+    if hangs := _CALL_HANGS.fullmatch(reason):
+        return f"for {hangs[2]} in {hangs[1]}"
+    failed = _CALL_FAILED.fullmatch(reason)
+    return failed[1] if failed else reason
 
 
 def _silence(device: DeviceView) -> Verdict | None:
@@ -136,13 +149,17 @@ def free_devices(host: HostView) -> str:
 
 
 def idle_since(history: History) -> str:
-    """How long the load has been zero as far as we saw: ``"idle 2 min 05 s"``, with ≥ if it was so from the start."""
-    last = next((i for i in range(len(history) - 1, -1, -1) if (history.values[i] or 0.0) >= IDLE_PERCENT), -1)
-    if not len(history) or last == len(history) - 1:
+    """How long the load has been zero as far as we saw: ``"idle 2 min 05 s"``, with ≥ if it was so from the start.
+
+    Moments at which it was unknown end what we saw."""
+    first = len(history)
+    while first and (load := history.values[first - 1]) is not None and load < IDLE_PERCENT:
+        first -= 1
+    if first == len(history):
         return ""
-    seconds = history.seconds[-1] - history.seconds[last + 1]
-    return f"idle {'≥ ' if last < 0 else ''}{age_text(max(seconds, 1))}"
+    seconds = history.seconds[-1] - history.seconds[first]
+    return f"idle {'≥ ' if first == 0 or history.values[first - 1] is None else ''}{age_text(max(seconds, 1))}"
 
 
-HistoryOf = Callable[[int, str], History]
-"""(entity id, column) → its history on the host in question."""
+HistoryOf = Callable[[int, str, float | None], History]
+"""(entity id, column, of the last how many seconds or None for all) → its history on the host in question."""

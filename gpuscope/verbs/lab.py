@@ -14,6 +14,7 @@ from ..lab.config import ConfigError, LabConfig, add_toggles
 from ..lab.launch import LabRun, run_blocking
 
 PROGRESS_SECONDS = 1.0
+HINT_STEPS = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,9 @@ def run(args: argparse.Namespace) -> int:
     if not (args.headless or args.json):
         from ..tui.launch import run_app
 
-        return int(run_app(start_screen="lab", lab_config=config))
+        headless = config.command(steps=config.steps or HINT_STEPS) + " --headless"
+        hint = f"Without a screen: {headless}"
+        return int(run_app(start_screen="lab", lab_config=config, lab_autostart=True, without_screen=hint))
     if config.steps is None:
         print("Training until Ctrl-C (--steps N ends it by itself).", file=sys.stderr, flush=True)
     lab = run_blocking(config, Progress().show)

@@ -174,8 +174,10 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import LabRun
 
 async def main():
-    run = LabRun(LabConfig("mlp"), lambda record: print(record.kind, run.pid, flush=True))
+    heard = asyncio.Event()
+    run = LabRun(LabConfig("mlp"), lambda record: (print(record.kind, run.pid, flush=True), heard.set()))
     await run.start()
+    await heard.wait()
     LEAVE
 
 asyncio.run(main())
@@ -185,7 +187,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("way", ["killed", "let go"])
 def test_a_worker_does_not_outlive_its_parent(way: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    leave = "await asyncio.sleep(60)" if way == "killed" else "await asyncio.sleep(4); run.let_go()"
+    leave = "await asyncio.sleep(60)" if way == "killed" else "run.let_go()"
     parent = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", ORPHAN.replace("LEAVE", leave)],
         stdout=subprocess.PIPE,

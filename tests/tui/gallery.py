@@ -117,21 +117,23 @@ def layers() -> tuple[list[Layer], list[float]]:
     ], seconds
 
 
-def parts() -> tuple[list[Part], Part]:
-    return [
-        Part("optimizer state", 34.0 * GIB, "allocated", "Adam: 2 × fp32"),
-        Part("cached, not in use", 38.1 * GIB, "cached", "37.7 GiB in split blocks"),
-        Part("parameters", 17.0 * GIB, "allocated"),
-        Part("activations", 19.5 * GIB, "allocated"),
-        Part("attention.py:88", 11.0 * GIB, "allocated", indent=1),
-        Part("mlp.py:41", 7.9 * GIB, "allocated", indent=1),
-        Part("gradients", 8.5 * GIB, "allocated"),
-        Part("outside torch", 2.4 * GIB, "outside", "CUDA context, NCCL"),
-        Part("driver", 0.6 * GIB, "driver"),
-        Part(
-            "other processes", Unknown("hidden_by_container", "made up"), "other", "owners are hidden in this container"
-        ),
-    ], Part("in use", 120.1 * GIB, "text", "what nvidia-smi says, 19.9 GiB free")
+def parts() -> tuple[list[Part], Part, str]:
+    return (
+        [
+            Part("optimizer state", 34.0 * GIB, "allocated"),
+            Part("cached, not in use", 38.1 * GIB, "cached"),
+            Part("parameters", 17.0 * GIB, "allocated"),
+            Part("activations", 19.5 * GIB, "allocated"),
+            Part("attention.py:88", 11.0 * GIB, "allocated", indent=1),
+            Part("mlp.py:41", 7.9 * GIB, "allocated", indent=1),
+            Part("gradients", 8.5 * GIB, "allocated"),
+            Part("outside torch", 2.4 * GIB, "outside"),
+            Part("driver", 0.6 * GIB, "driver"),
+            Part("other processes", Unknown("hidden_by_container", "made up"), "other"),
+        ],
+        Part("in use", 120.1 * GIB, "text"),
+        "86% of the card's 140.0 GiB · free 19.9 GiB",
+    )
 
 
 class Gallery(LeanApp[None]):
@@ -199,7 +201,7 @@ class Gallery(LeanApp[None]):
         self.query_one("#line", LineChart).show(utilisation(), 60, 0, 100)
         stacked, seconds = layers()
         self.query_one("#stacked", StackedChart).show(stacked, seconds, 60, CAPACITY)
-        self.query_one("#waterfall", Waterfall).show(*parts(), CAPACITY)
+        self.query_one("#waterfall", Waterfall).show(*parts())
         self.query_one("#notes", Lines).show(
             [
                 [("▲ ", "bad"), ("Rank 3 runs out of memory in about 19 steps", "text"), (" (14–26)", "muted")],

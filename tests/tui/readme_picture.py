@@ -24,20 +24,16 @@ RECORDINGS = ROOT / "demos" / "recordings"
 async def replayed(recording: Path, seconds: float, tab: str, size: tuple[int, int], theme: str, keys: str = "") -> str:
     """The screen ``tab`` as SVG, ``seconds`` into the recording and paused there."""
     source = ReplaySource(recording)
-    source.set_speed(100)
+    source.pause()
+    source.seek(seconds)
     session = Session(
         None, None, make_source=None, replay=source, settings=replace(Settings(), theme=theme), state=ViewState()
     )
     app = GpuscopeApp(session, tab)
     async with app.run_test(size=size) as pilot:
-        while source.position_seconds < seconds:
-            await pilot.pause(0.02)
-        source.set_speed(1)
-        source.pause()
-        await pilot.pause(1.2)
-        for key in keys:
-            await pilot.press(key)
-        await pilot.pause(1.2)
+        await pilot.pause(1.0)
+        await pilot.press(*keys)
+        await pilot.pause(0.5)
         return app.export_screenshot(title="gpuscope", simplify=True)
 
 
@@ -50,8 +46,8 @@ def main() -> None:
     options = parser.parse_args()
     width, height = map(int, options.size.split("x"))
     for name, recording, seconds, tab in (
-        ("overview", "h200x2-ddp.gsr", 52.0, "overview"),
-        ("memory", "h200-lab.gsr", 24.0, "memory"),
+        ("overview", "h200x2-ddp.gsr", 92.0, "overview"),
+        ("memory", "h200-lab.gsr", 92.0, "memory"),
     ):
         svg = asyncio.run(replayed(RECORDINGS / recording, seconds, tab, (width, height), options.theme))
         options.out.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import math
+import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,9 @@ from gpuscope.store.store import Store
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.tui import launch
 from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.charts.line import LineChart
+from gpuscope.tui.charts.stacked import StackedChart
+from gpuscope.tui.pace import ChartPace
 from gpuscope.tui.screens.main import MainScreen, ViewChanged
 from gpuscope.tui.session import Session
 from gpuscope.tui.state import ViewState
@@ -257,6 +263,32 @@ async def test_the_theme_goes_round():
         assert app.session.state.theme == names[-1]
 
 
+@in_loop
+async def test_a_notice_too_long_for_the_line_of_tabs_takes_the_place_of_the_keys():
+    app = make_app(views.training(3.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "train.py", "q Quit")
+        app.session.notices.say("copied, and written to ~/.local/state/gpuscope/copies/gpuscope-1.txt")
+        app.main._top()
+        screen = await until(pilot, "copies/gpuscope-1.txt", "1 Overview", absent="q Quit")
+        assert screen.splitlines()[-1].strip().startswith("copied")
+        app.session.notices._said -= 60
+        app.main._top()
+        await until(pilot, "q Quit", absent="copies/")
+
+
+def test_the_own_load_is_not_told_before_it_was_measured(monkeypatch):
+    now, used = 100.0, 5.0
+    monkeypatch.setattr("gpuscope.tui.session.time.monotonic", lambda: now)
+    monkeypatch.setattr("gpuscope.tui.session.time.process_time", lambda: used)
+    session = Session()
+    session.start(lambda: None)
+    for now, used in ((100.5, 6.0), (102.9, 6.5), (103.1, 6.5), (107.0, 6.55)):  # noqa: B007
+        assert session.cpu_percent() is None
+    now, used = 108.4, 6.6
+    assert session.cpu_percent() == pytest.approx(2.0, abs=0.3)
+
+
 # ── drawing ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -354,6 +386,79 @@ async def test_a_replay_wears_its_badge_and_moves_in_time(recording):
         await pilot.press("plus")
         await until(pilot, "a replay has the rate it was recorded with")
         assert "self" not in text(app), "the cost shown in a recording would be somebody else's"
+
+
+RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
+
+
+@in_loop
+async def test_a_fast_replay_that_is_paused_shows_the_charts_of_that_moment():
+    from gpuscope.store.replay import ReplaySource
+
+    replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    replay.set_speed(100)
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "2×H200")
+        while replay.position_seconds < 50:
+            await pilot.pause(0.01)
+        replay.pause()
+        await until(pilot, "‖")
+        await charts_stand(pilot)
+        screen = await until(pilot, "Utilisation %", "GPU 0", "allocated", absent="no readings yet")
+        chart = app.main.query_one("#load").region
+        rows = [line[chart.x : chart.right] for line in screen.splitlines()[chart.y : chart.bottom]]
+        assert sum(len(re.findall("[\u2801-\u28ff]", row)) for row in rows) > 40, "a line over most of the minute"
+        assert any("█" in line[chart.right :] for line in screen.splitlines()[chart.y : chart.bottom]), "the stack too"
+
+
+async def charts_stand(pilot: Any, seconds: float = 3.0) -> None:
+    """Wait until all charts end at the moment the numbers are of."""
+    deadline = time.monotonic() + seconds
+    while True:
+        await pilot.pause(0.02)
+        host = pilot.app.session.host
+        charts = [*pilot.app.main.pane.query(LineChart), *pilot.app.main.pane.query(StackedChart)]
+        if charts and host and all(chart._now == host.sampled_seconds for chart in charts):
+            return
+        assert time.monotonic() < deadline, [chart._now for chart in charts]
+
+
+@in_loop
+async def test_seeking_moves_the_charts_at_once_and_keeps_the_cursor():
+    from gpuscope.store.replay import ReplaySource
+
+    replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "2×H200", "Utilisation %")
+        await pilot.press("j", "space")
+        for keys, position in ((("full_stop",) * 5, "00:50"), (("comma",) * 2, "00:30")):
+            await pilot.press(*keys)
+            await until(pilot, f"‖ {position}", "VRAM of GPU 1", "allocated", absent="no readings yet")
+            await charts_stand(pilot, 1.0)
+            host = app.session.host
+            assert host is not None
+            history = app.session.history(host.devices[0].id, "used_bytes", 60.0)
+            assert history.seconds[-1] - history.seconds[0] > int(position[-2:]) - 3
+        await pilot.press("2")
+        await until(pilot, "Timeline, GiB", "allocated")
+        await charts_stand(pilot, 1.0)
+
+
+def test_charts_are_paced_by_our_clock_and_by_the_one_of_the_host():
+    pace = ChartPace()
+    assert pace.wait(0.0, None, 2.0) == 0, "the first picture has its charts"
+    pace.drawn(0.0, 100.0)
+    assert pace.wait(0.5, 100.5, 2.0) == math.inf
+    assert pace.wait(2.0, 102.0, 2.0) == 0
+    assert pace.wait(2.0, 100.0, 2.0) == 0, "what has another source, as a loss, goes on"
+    assert pace.wait(0.05, 150.0, 2.0) == pytest.approx(0.15), "a fast replay: not more often than the eye can follow"
+    assert pace.wait(0.3, 90.0, 2.0) == 0, "and backwards"
+    assert pace.wait(9.0, 100.0, 0.0) == math.inf, "time stands still"
+    assert pace.wait(9.0, 100.5, 0.0) == 0
+    pace.now()
+    assert pace.wait(0.01, 100.0, 0.0) == 0
 
 
 # ── leaving ─────────────────────────────────────────────────────────────────────────────────────────────

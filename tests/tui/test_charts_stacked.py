@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
 from gpuscope.tui.cells import GIB
-from gpuscope.tui.charts.stacked import Layer, StackedChart, _draw, _edges, stack_columns
+from gpuscope.tui.charts.stacked import Layer, StackedChart, _draw, _edges, axis_top, stack_columns, unit_of
 from gpuscope.tui.theme import MONOCHROME, UNICODE
 from tests.tui.snapshots import run, text
 
@@ -100,5 +100,39 @@ def test_the_widget_draws_axis_capacity_and_time() -> None:
         assert lines[-1].endswith("now")
         filled = sum("█" in line for line in lines)
         assert abs(filled - (len(lines) - 2) / 2) <= 1
+        chart.show([Layer("allocated", "", [600.0] * 121)], [n / 2 for n in range(121)], 60, None, title="Timeline")
+        await pilot.pause()  # type: ignore[attr-defined]
+        assert str(chart.border_title) == "Timeline, B"
+        assert "600┤" in text(pilot.app) or "800┤" in text(pilot.app)  # type: ignore[attr-defined]
 
     run(One, body, 60, 20)
+
+
+def test_the_axis_ends_near_the_data_while_the_card_is_nearly_empty() -> None:
+    card = 140 * GIB
+    assert axis_top(100 * GIB, card) == card
+    assert axis_top(18.2 * GIB, card) == 20 * GIB
+    assert axis_top(3 << 20, card) >= card / 32, "the driver's own megabytes are no mountain"
+    assert axis_top(0, card) > 0
+    assert axis_top(0, None) == 0
+
+
+def test_the_axis_does_not_flicker_between_two_scales() -> None:
+    card = 140 * GIB
+    top = axis_top(18.2 * GIB, card)
+    assert axis_top(8 * GIB, card, top) == top
+    assert axis_top(3 * GIB, card, top) < top
+    assert axis_top(21 * GIB, card, top) > top
+    assert axis_top(100 * GIB, card, top) == card
+
+
+@given(st.floats(0, 1e15), st.one_of(st.none(), st.floats(1, 1e13)), st.floats(0, 1e15))
+def test_the_axis_holds_its_data_and_never_ends_above_the_card(peak: float, card: float | None, before: float) -> None:
+    before = min(before, card) if card else before
+    top = axis_top(peak, card, before)
+    assert top >= min(peak, card or peak) * 0.999
+    assert top <= (card or top)
+
+
+def test_the_unit_fits_the_size() -> None:
+    assert [unit_of(size)[0] for size in (0, 600, 5 << 10, 5 << 20, 5 << 30)] == ["B", "B", "KiB", "MiB", "GiB"]

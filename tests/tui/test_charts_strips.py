@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.widgets import TabbedContent, TabPane
 
 from gpuscope.tui import theme
-from gpuscope.tui.cells import GIB, fit, width
+from gpuscope.tui.cells import GIB, fit
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.stacked import Layer, StackedChart
 from gpuscope.tui.charts.strips import Painted, _cells, changed_spans, legend_of, strip_of
@@ -23,7 +23,7 @@ from gpuscope.tui.lean import LeanApp
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.widgets.bars import Bar
 from gpuscope.tui.widgets.table import Column, LiveTable, TableRow
-from gpuscope.tui.widgets.text import Lines, cells_of, cut, spread, wrap
+from gpuscope.tui.widgets.text import Lines, cells_of, cut, hang, spread, wrap
 from gpuscope.tui.widgets.waterfall import Part, Waterfall
 from tests.tui.snapshots import run, text
 from tests.tui.terminal import Mirrored, Terminal
@@ -57,6 +57,11 @@ def test_spans_are_small_and_far_ones_apart() -> None:
     assert changed_spans(old, old) == []
 
 
+def test_a_mark_in_a_piece_of_its_own_belongs_to_the_letter_before() -> None:
+    old, new = (strip([("ae", STYLES[0]), (f"{mark}b", STYLES[1])], 3) for mark in ("\u0301", "\u0300"))
+    assert changed_spans(old, new) == [(1, 1)]
+
+
 specs = st.sampled_from(["text", "muted", "bold ok", "allocated on cached"])
 
 
@@ -71,7 +76,19 @@ def test_cut_and_wrap_keep_to_the_width(pieces, cells) -> None:  # type: ignore[
     assert cells_of(cut(pieces, cells)) <= cells
     if cells >= 2:
         for line in wrap(pieces, cells):
-            assert width("".join(text for text, _ in line).rstrip()) <= cells
+            assert cells_of(line) <= cells
+            assert cut(line, cells) == line, "a full line needs no ellipsis"
+        for line in hang(pieces, cells + 12):
+            assert cells_of(line) <= max(cells + 12, cells_of(pieces[:1]) + 10)
+
+
+def test_lines_after_the_first_hang_below_the_text() -> None:
+    lines = hang([("GPU 5 lost: ", "bad"), ("the GPU is lost; a reboot may bring it back", "text")], 32)
+    assert ["".join(text for text, _ in line) for line in lines] == [
+        "GPU 5 lost: the GPU is lost; a",
+        "            reboot may bring it",
+        "            back",
+    ]
 
 
 def test_spread_puts_one_left_and_one_right() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ PARTS = [
     Part("parameters", 20 * GIB, "allocated"),
     Part("activations", 10 * GIB, "allocated"),
     Part("mlp.py:41", 8 * GIB, "allocated", indent=1),
-    Part("outside torch", 5 * GIB, "outside", "CUDA context"),
+    Part("outside torch", 5 * GIB, "outside"),
     Part("other processes", Unknown("hidden_by_container", "…"), "other"),
 ]
-TOTAL = Part("in use", 75 * GIB, "text", "what nvidia-smi says")
+TOTAL = Part("in use", 100 * GIB, "text")
+FOOT = "71% of the card's 140.0 GiB · free 40.0 GiB"
 
 
 class One(App[None]):
@@ -34,11 +36,11 @@ class One(App[None]):
         yield Waterfall()
 
 
-def lines_at(width: int, height: int, parts: list[Part] = PARTS, scale: float | None = 140 * GIB) -> list[str]:
+def lines_at(width: int, height: int, parts: list[Part] = PARTS, total: Part = TOTAL) -> list[str]:
     found: list[str] = []
 
     async def body(pilot: Any) -> None:
-        pilot.app.query_one(Waterfall).show(parts, TOTAL, scale)
+        pilot.app.query_one(Waterfall).show(parts, total, FOOT)
         await pilot.pause()
         found.extend(text(pilot.app).splitlines())
 
@@ -48,21 +50,41 @@ def lines_at(width: int, height: int, parts: list[Part] = PARTS, scale: float | 
 
 def test_every_row_has_its_value_with_a_unit_and_bars_from_one_zero() -> None:
     lines = lines_at(90, 14)
-    assert len(lines) == 8
+    assert len(lines) == 9
     assert all(" GiB" in line or "–" in line for line in lines if "─" not in line)
     zeros = {line.index("▆") for line in lines if "▆" in line}
     assert len(zeros) == 1
     counts = {line.split()[0]: line.count("▆") for line in lines}
     assert abs(counts["cached"] - 2 * counts["parameters"]) <= 1
-    assert "29%" in lines[0]
+    assert "40%" in lines[0]
+
+
+def test_the_largest_bar_can_be_read_on_a_card_that_is_nearly_empty() -> None:
+    small = [Part("cached", 700 << 20, "cached"), Part("allocated", 250 << 20, "allocated"), Part("rest", 0, "other")]
+    lines = lines_at(90, 14, small, Part("used", 950 << 20, "text"))
+    total = next(line for line in lines if line.startswith("used"))
+    room = total.count("▆")
+    assert "100%" in total
+    assert "█" not in total
+    for line, share in zip(lines, (700 / 950, 250 / 950, 0), strict=False):
+        assert abs(line.count("▆") - share * room) <= 1
+    shares = [int(re.search(r"(\d+)%", line)[1]) for line in lines[:3]]  # type: ignore[index]
+    assert sum(shares) == 100
+
+
+def test_where_the_total_is_unknown_no_share_is_named() -> None:
+    lines = lines_at(90, 14, PARTS, Part("used", Unknown("lost", "…"), "text"))
+    assert not any("%" in line for line in lines[:-1])
+    assert "┄┄┄" in lines[-2]
 
 
 def test_the_total_is_the_last_line_and_its_bar_is_made_of_the_parts() -> None:
     lines = lines_at(90, 14)
-    assert lines[-1].startswith("in use")
-    assert "75.0 GiB" in lines[-1]
-    assert set(lines[-2]) == {"─"}
-    assert "┄" in lines[-1], "a part of the total is unknown"
+    assert lines[-1] == FOOT
+    assert lines[-2].startswith("in use")
+    assert "100.0 GiB" in lines[-2]
+    assert set(lines[-3]) == {"─"}
+    assert "┄" in lines[-2], "a part of the total is unknown"
 
 
 def test_unknown_is_neither_zero_nor_empty() -> None:
@@ -76,8 +98,9 @@ def test_unknown_is_neither_zero_nor_empty() -> None:
 def test_in_a_low_pane_small_parts_are_folded_and_their_sum_stays(height: int) -> None:
     lines = lines_at(70, height)
     assert len(lines) <= height
-    assert lines[-1].startswith("in use")
-    folded = _folded(PARTS, height - 1)
+    foot = height >= 4
+    assert lines[-1 - foot].startswith("in use")
+    folded = _folded(PARTS, height - 1 - foot)
     known = sum(part.amount for part in folded if not part.indent and not isinstance(part.amount, Unknown))
     assert known == 75 * GIB
 
@@ -85,6 +108,7 @@ def test_in_a_low_pane_small_parts_are_folded_and_their_sum_stays(height: int) -
 def test_details_are_folded_before_parts_and_unknown_last() -> None:
     assert "mlp.py:41" not in [part.label for part in _folded(PARTS, 5)]
     assert [part.label for part in _folded(PARTS, 3)] == ["cached", "other processes", "3 smaller"]
+    assert _folded(PARTS, 1)[0].label == "5 smaller, 1 unknown"
 
 
 @pytest.mark.parametrize("width", [20, 30, 44, 60, 120, 200])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
+
 import pytest
 from rich.cells import cell_len
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.store.view import Link
 from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.labruns import LabRuns
 from gpuscope.tui.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -86,10 +90,59 @@ async def test_eight_trainers_of_three_users_mine_in_full_others_a_line_each():
 
 
 @in_loop
-async def test_in_a_container_the_reason_is_told_and_no_process_is_denied():
-    screen = await shown(views.vacant(container="docker"))
-    assert "in a container (docker): the driver names no process outside it" in screen
+async def test_in_a_container_memory_of_nobody_is_told_with_its_reason():
+    screen = await shown(views.vacant(container="docker", named=False), wanted="hidden")
+    assert "hidden GPU 0, 1: 80.0 GiB · in a container (docker): the driver names no process outside it" in screen
     assert "no process" not in screen.replace("names no process outside it", "")
+
+
+@in_loop
+async def test_in_a_container_whose_processes_account_for_the_memory_nothing_is_hidden():
+    for frames in (views.vacant(container="docker"), views.training(container="docker")):
+        assert "hidden" not in await shown(frames)
+
+
+@in_loop
+async def test_memory_that_grows_between_two_lists_of_processes_is_not_hidden():
+    frames = views.training(container="docker")
+    frames.append(f.Sample(900, int((views.END + 0.5) * 1e9), g=[views.device_row(0, 90.0, 80.0)]))
+    assert "hidden" not in await shown(frames, wanted="90.0/139.8")
+
+
+def test_hidden_is_what_no_process_accounts_for():
+    from gpuscope.tui.accounting import unexplained
+
+    host = views.store_of(views.training()).view().host
+    assert host is not None
+    for device in host.devices:
+        assert unexplained(device) == 0
+        used = device.number("used_bytes")
+        assert used is not None
+        assert unexplained(device, used + (200 << 20)) == 0, "a reading taken a moment later"
+        assert unexplained(device, used + (400 << 20)) == pytest.approx(400 << 20, abs=32 << 20)
+    untold = f.Sample(999, int((views.END + 1) * 1e9), u=[views.row("u", 213)])
+    untold.why.append([213, "used_bytes", f.NO_PERMISSION, "the driver does not say"])
+    host = views.store_of([*views.training(), untold]).view().host
+    assert host is not None
+    assert None in [unexplained(device) for device in host.devices], "who holds an untold amount may hold it all"
+
+
+@in_loop
+async def test_a_recording_from_a_virtual_machine_with_docker_hides_nothing():
+    from pathlib import Path
+
+    from gpuscope.store.replay import ReplaySource
+
+    replay = ReplaySource(Path(__file__).parents[2] / "demos" / "recordings" / "h200x2-ddp.gsr")
+    replay.pause()
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=(120, 40)) as pilot:
+        for seconds in (8, 20, 40, 55):
+            replay.seek(seconds)
+            screen = await until(pilot, f"00:{seconds:02d}/", "2×H200")
+            await pilot.pause(0.1)
+            assert "hidden" not in screen + text(app)
+        assert "×2" in screen
 
 
 # ── states ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,6 +288,40 @@ async def test_runs_stand_side_by_side_with_the_differences():
         assert "ACCUMULA" not in screen, "what does not differ needs no column"
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch to train")
+@in_loop
+async def test_what_a_worker_says_last_belongs_to_its_own_run():
+    labs = LabRuns(LabConfig(model="mlp", batch=2, device="cpu"), lambda: None)
+
+    async def until_step(run: int, step: int) -> None:
+        async with asyncio.timeout(60):
+            while len(labs.runs) <= run or labs.runs[run].step < step:
+                assert not labs.failure, labs.failure
+                await asyncio.sleep(0.02)
+
+    labs.start()
+    labs.start()
+    await until_step(0, 3)
+    labs.config = labs.config.changed("batch", 4)
+    assert labs.dirty
+    labs.start()
+    labs.start()
+    assert len(labs.runs) == 1, "a run begins when its worker does"
+    await until_step(1, 3)
+    first, second = labs.runs
+    assert (first.letter, first.config.batch, second.letter, second.config.batch) == ("A", 2, "B", 4)
+    assert first.summary is not None
+    assert first.summary["config"]["batch"] == 2
+    assert first.summary["steps"] == first.step
+    assert second.summary is None
+    labs.stop()
+    async with asyncio.timeout(30):
+        while second.summary is None:
+            await asyncio.sleep(0.02)
+    assert second.summary["config"]["batch"] == 4
+    assert len(labs.runs) == 2
+
+
 @in_loop
 async def test_the_log_tells_events_and_notices_and_filters_them():
     app = make_app(views.ended(), "log")
@@ -281,10 +368,54 @@ async def test_sixteen_devices_fit_a_small_terminal():
 
 
 @in_loop
-async def test_charts_give_way_on_small_terminals():
+async def test_charts_give_way_to_lists_and_take_what_they_leave():
     assert "Utilisation %" in await shown(views.training(), size=(120, 40), wanted="Utilisation")
-    assert "Utilisation %" not in await shown(views.training(), size=(120, 31))
-    assert "Utilisation %" not in await shown(views.training(), size=(99, 40))
+    assert "Utilisation %" in await shown(views.training(), size=(80, 40), wanted="Utilisation")
+    assert "Utilisation %" not in await shown(views.training(), size=(120, 24))
+    assert "Utilisation %" not in await shown(views.training(), size=(70, 40))
+    assert "CPU %" in await shown(views.cpu_only(), size=(80, 24), wanted="CPU %")
+
+
+@in_loop
+async def test_on_a_narrow_terminal_the_timeline_stands_below_where_there_is_room():
+    assert "Timeline, MiB" in await shown(views.cpu_only(), size=(80, 24), keys="2", wanted="No NVIDIA")
+    screen = await shown(views.training(), size=(80, 24), keys="2")
+    assert "Timeline" not in screen
+    assert "optimizer state" in screen
+    assert "Timeline" in await shown(views.training(), size=(80, 40), keys="2")
+
+
+@in_loop
+async def test_a_lost_device_is_named_above_any_number_of_jobs():
+    frames = views.hung()
+    for i in range(12):
+        frames += views.trainer(48213 + 20 + i, i % 3, 1, "ada", True, f"job-{i}", f"other{i}.py")
+    screen = await shown(frames, size=(80, 24), wanted="hung")
+    assert "GPU 5 lost: the device has fallen off the bus" in screen
+
+
+@in_loop
+async def test_of_many_jobs_that_ended_only_the_last_are_shown():
+    frames = views.crowd()
+    for i in (120, 121):
+        frames += [f.Event(i + n, "gone", int((views.END + i) * 1e9), "killed by signal 9") for n in (0, 100, 200, 300)]
+    screen = await shown(frames, wanted="killed by signal 9")
+    full = next(line for line in screen.splitlines() if "train1.py" in line)
+    short = next(line for line in screen.splitlines() if "train0.py" in line)
+    assert "GiB" in full
+    assert "GiB" not in short
+    assert "killed by signal 9" in short
+    assert screen.index("train1.py") < screen.index("train0.py")
+
+
+@in_loop
+async def test_a_reason_in_a_narrow_column_begins_with_what_matters():
+    from gpuscope.tui.verdict import in_short
+
+    assert in_short("nvmlDeviceGetMemoryInfo_v2: the GPU is lost") == "the GPU is lost"
+    assert in_short("nvmlDeviceGetPowerUsage has not returned for 12 s") == "for 12 s in nvmlDeviceGetPowerUsage"
+    assert in_short("input 31% of the step") == "input 31% of the step"
+    assert "▲ hung for 12 s in" in await shown(views.hung(), size=(120, 40), wanted="hung")
 
 
 @in_loop
@@ -350,8 +481,9 @@ async def test_a_host_without_gpu_looks_as_it_did(size):
 async def test_what_arrives_while_a_tab_is_hidden_is_there_when_it_is_shown():
     app = make_app(views.training())
     async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py")
         await pilot.press("5")
-        await until(pilot, "Log")
+        await until(pilot, "WHAT")
         overview = app.main._panes["overview"]
         drawn = [widget.paints for widget in overview.query("JobList, LiveTable")]
         sample = f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(0, 33.3, 12.0)])

@@ -50,15 +50,19 @@ def nice_step(span: float, ticks: int) -> float:
     return 10 * power
 
 
+SMALLEST = 1e-290
+"""A shorter axis has no labels: its steps cannot be counted in floating point."""
+
+
 def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]:
     """``[(value, label)]`` from bottom to top for an axis of ``height`` rows: the ends of the axis and round values
     between them, at least two rows apart."""
     span = high - low
-    if not span > 0 or not math.isfinite(span):
+    if not span > SMALLEST or not math.isfinite(span):
         return []
     step = nice_step(span, max(min((height - 1) // 2, 4), 1))
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    if digits and round(step * 10**digits) != step * 10**digits and abs(step * 10**digits % 1) > 1e-6:
+    if abs(step * 10**digits - round(step * 10**digits)) > 1e-6:  # 2.5 and its like
         digits += 1
     ticks = []
     value = math.ceil(low / step - 1e-9) * step

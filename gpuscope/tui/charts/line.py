@@ -42,6 +42,7 @@ class LineChart(Painted):
         self._start = self._now = 0.0
         self._low, self._high = 0.0, 1.0
         self._scrolls = True
+        self._known = False
         self._unit = ""
         self._x: Literal["time", "steps"] = "time"
         self._empty = empty
@@ -67,6 +68,7 @@ class LineChart(Painted):
         span = window_seconds if window_seconds and window_seconds > 0 else self._now - oldest
         self._start = self._now - (span if span > 0 else 1.0)
         seen = values_between(self._series, self._start, self._now)
+        self._known = bool(seen)
         self._low, self._high, beyond = limits(seen, y_min, y_max)
         glyphs = self.tokens.glyphs
         entries = [(glyphs.line(i)[1], one.token, one.label) for i, one in enumerate(series)]
@@ -77,7 +79,7 @@ class LineChart(Painted):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
-        if not self._series or width < 12 or height < 2:
+        if not self._known or width < 12 or height < 2:
             line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
             return [Strip.blank(width)] * (max(height - 1, 0) // 2) + [line]
         frame = self._frame(width, height - axis)
@@ -127,7 +129,7 @@ def limits(seen: list[float], y_min: float | None, y_max: float | None) -> tuple
         usual = ranked[int(len(ranked) * 0.95) - 1]
         if ranked[-1] - low > 20 * (usual - low) > 0:
             high, beyond = low + 1.5 * (usual - low), ranked[-1]
-    least = max(abs(low), abs(high)) * 1e-6
+    least = max(abs(low), abs(high), 1 / LARGEST) * 1e-6
     if not high - low > least:
         high = low + max(abs(low) * 0.1, least, 1e-9 if seen and low else 1.0)
     step = nice_step(high - low, 4)

@@ -9,9 +9,9 @@ from typing import Any
 
 from textual.strip import Strip
 
-from ..cells import GIB
+from ..cells import GIB, KIB, MIB, bytes_text
 from ..theme import Glyphs, Tokens
-from .axes import share_ticks, time_axis
+from .axes import nice_step, share_ticks, time_axis, value_ticks
 from .bins import Bins, first_at, hold_seconds
 from .strips import Painted, strip_of
 
@@ -30,8 +30,17 @@ Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
 
 
+ZOOM_SHARE = 0.45
+"""Below this share of the capacity the axis ends nearer to the data: a flat strip at the bottom tells nothing."""
+LEAST_SHARE = 1 / 32
+"""Of the capacity: the driver's own megabytes are no mountain."""
+SHRINK_SHARE = 0.3
+"""An axis stays as it is until the data fall below this share of it."""
+
+
 class StackedChart(Painted):
-    """Stacked areas from 0 to the card's capacity, with the axis in GiB and the time before now."""
+    """Stacked areas from 0, with the time before now; the border's title names the unit of the axis. The axis ends at
+    the card's capacity, or, while little of it is used, at a round value above the highest sum shown."""
 
     def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -41,6 +50,7 @@ class StackedChart(Painted):
         self._capacity: float | None = None
         self._now: float | None = None
         self._empty = empty
+        self._top = 0.0
 
     def show(
         self,
@@ -49,11 +59,20 @@ class StackedChart(Painted):
         window_seconds: float,
         capacity: float | None,
         now: float | None = None,
+        title: str = "",
     ) -> None:
         """Draw the last ``window_seconds`` before ``now`` (default: the newest moment). ``seconds`` ascend, on one
-        clock with ``now``. ``capacity`` in bytes is the top of the axis; None: the largest sum shown."""
+        clock with ``now``. ``capacity`` in bytes, None where there is none."""
         self._layers = tuple(layer for layer in layers if layer.token != "free")
-        self._seconds, self._window, self._capacity, self._now = seconds, window_seconds, capacity, now
+        self._seconds, self._window, self._now = seconds, window_seconds, now
+        if capacity != self._capacity:
+            self._capacity, self._top = capacity, 0.0
+        self._top = axis_top(highest(self._layers, seconds, window_seconds, now), capacity, self._top)
+        if title:
+            whole = f" (card: {bytes_text(capacity)})" if capacity and self._top < capacity else ""
+            title = f"{title}, {unit_of(self._top)[0]}{whole}"
+            if str(self.border_title or "") != title:  # the setter repaints the whole widget
+                self.border_title = title
         glyphs = self.tokens.glyphs
         self.legend(
             [(glyphs.fill(layer.token), layer.token, layer.label) for layer in self._layers if any(layer.values)]
@@ -62,19 +81,18 @@ class StackedChart(Painted):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
-        rows = height - axis
-        top = self._capacity or 0.0
+        rows, top = height - axis, self._top
         stacks = stack_columns(self._layers, self._seconds, self._window, self._now, max(width - 5, 1))
-        top = top if top >= 1 else max((sum(a for a, _ in stack) for stack in stacks if stack), default=0.0)
-        if not top >= 1 or not math.isfinite(top) or not any(stacks) or width < 10:
+        if not top >= 1 or not any(stacks) or width < 10:
             line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
             return [Strip.blank(width)] * (max(height - 1, 0) // 2) + [line]
-        ticks = share_ticks(top / GIB, rows)
+        _, unit = unit_of(top)
+        ticks = share_ticks(top / unit, rows) if top == self._capacity else value_ticks(0.0, top / unit, rows)
         margin = max((len(label) for _, label in ticks), default=0)
         inner = width - margin - 1
         if inner != len(stacks):
             stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
-        marks = {round(value * GIB / top * (rows - 1)): label for value, label in ticks}
+        marks = {round(value * unit / top * (rows - 1)): label for value, label in ticks}
         columns = _draw(stacks, rows, top, tokens.glyphs)
         lines = []
         for row in range(rows - 1, -1, -1):
@@ -92,6 +110,36 @@ class StackedChart(Painted):
             pieces.append((text, spec))
             lines.append(strip_of([piece for piece in pieces if piece[0]], width, tokens))
         return lines + [strip_of(line, width, tokens) for line in time_axis(self._window, margin, inner)[2 - axis :]]
+
+
+def unit_of(size: float) -> tuple[str, int]:
+    """The unit an axis up to ``size`` bytes is counted in, and its bytes."""
+    units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
+    return next((unit for unit in units if size >= unit[1]), ("B", 1))
+
+
+def axis_top(peak: float, capacity: float | None, before: float = 0.0) -> float:
+    """Where an axis ends that shows ``peak`` bytes at most: at ``capacity``, at a round value in its unit, or as
+    ``before`` while that still fits."""
+    if capacity and peak > capacity * ZOOM_SHARE:
+        return capacity
+    if before > 0 and before >= peak >= before * SHRINK_SHARE:
+        return before
+    wanted = max(peak, (capacity or 0.0) * LEAST_SHARE)
+    _, unit = unit_of(wanted)
+    step = nice_step(wanted / unit, 4) if wanted else 0.0
+    top = math.ceil(wanted / unit / step * 1.02) * step * unit if step else 0.0
+    return min(top, capacity) if capacity else top
+
+
+def highest(layers: Sequence[Layer], seconds: Sequence[float], window_seconds: float, now: float | None) -> float:
+    """The largest sum of the window, 0 where nothing is known."""
+    if not seconds:
+        return 0.0
+    known = [layer for layer in layers if any(value is not None for value in layer.values)]
+    start = first_at(seconds, (seconds[-1] if now is None else now) - window_seconds)
+    sums = (sum(amount for amount, _ in stack) for i in range(start, len(seconds)) if (stack := _stack_at(known, i)))
+    return max((one for one in sums if math.isfinite(one)), default=0.0)
 
 
 def stack_columns(

@@ -6,7 +6,7 @@ only for the spans that differ: at 2 Hz that is what keeps a slow link usable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -53,29 +53,75 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
     characters never cut in half."""
     if old is new:
         return []
-    before, after = _cells(old), _cells(new)
-    if len(before) != len(after):
-        return [(0, max(len(before), len(after)))]
+    if old.cell_length != new.cell_length:
+        return [(0, max(old.cell_length, new.cell_length))]
     spans: list[tuple[int, int]] = []
-    for index in (i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b):
+    for start, before, after in _unlike(old, new):
+        for first, last in _differing(_cells(before), _cells(after)):
+            if spans and start + first - sum(spans[-1]) <= MERGE_CELLS:
+                spans[-1] = (spans[-1][0], start + last - spans[-1][0])
+            else:
+                spans.append((start + first, last - first))
+    return spans
+
+
+def _unlike(old: Strip, new: Strip) -> Iterator[tuple[int, list[Segment], list[Segment]]]:
+    """The stretches between cells where both lines begin a piece: (first cell, pieces before, pieces after), without
+    those that are the same."""
+    if any(_begins_with_a_mark(piece) for piece in (*old, *new)):
+        yield 0, list(old), list(new)
+        return
+    before, after = iter(old), iter(new)
+    start = here = there = 0
+    olds: list[Segment] = []
+    news: list[Segment] = []
+    while True:
+        if here <= there:
+            piece = next(before, None)
+            if piece is None:
+                return
+            olds.append(piece)
+            here += piece.cell_length
+        else:
+            piece = next(after, None)
+            if piece is None:
+                return
+            news.append(piece)
+            there += piece.cell_length
+        if here == there and news:
+            if olds != news:
+                yield start, olds, news
+            start, olds, news = here, [], []
+
+
+def _begins_with_a_mark(piece: Segment) -> bool:
+    """Whether its first character belongs to the last one of the piece before."""
+    first = piece.text[:1]
+    return first > "\u02ff" and cell_len(first) == 0
+
+
+def _differing(before: list[_Cell], after: list[_Cell]) -> Iterator[tuple[int, int]]:
+    """Cells of two stretches of equal width that differ, as (first, one beyond the last) of whole characters."""
+    end = 0
+    for index, (a, b) in enumerate(zip(before, after, strict=True)):
+        if a == b or index < end:
+            continue
         start, end = index, index + 1
         for line in (before, after):
             while start and not line[start][0]:
                 start -= 1
             while end < len(line) and not line[end][0]:
                 end += 1
-        if spans and start - sum(spans[-1]) <= MERGE_CELLS:
-            first, _ = spans[-1]
-            spans[-1] = (first, max(end, sum(spans[-1])) - first)
-        else:
-            spans.append((start, end - start))
-    return spans
+        yield start, end
 
 
-def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
+_Cell = tuple[str, Style | None]
+
+
+def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
     """One entry per cell; the second half of a wide character is ``""``, a combining mark belongs to its base."""
-    cells: list[tuple[str, Style | None]] = []
-    for text, style, _ in strip:
+    cells: list[_Cell] = []
+    for text, style, _ in pieces:
         if text.isascii() or cell_len(text) == len(text):
             cells.extend((char, style) for char in text)
             continue

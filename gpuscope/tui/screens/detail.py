@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 
 from ...collect.clock_events import clock_event_words
 from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
@@ -16,21 +15,22 @@ from ...wire.frames import Reading, Unknown
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..session import Session
 from ..verdict import judge
-from ..widgets.text import Lines
+from ..widgets.dialog import Dialog
+from ..widgets.text import Lines, hang
+from .pane import set_title
 
 Piece = tuple[str, str]
 NAME_CELLS = 28
+OURS = ("start", "proc", "gpu", "trainer")
+"""Of a definition: numbers that mean something to the wire only."""
+NAMES = {"step_seconds": "seconds per step", "step_seconds_p95": "seconds per step, p95"}
 UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 
 
-class DetailScreen(ModalScreen[None]):
-    """Kept up to date while it is open. Esc, q and Enter close it."""
+class DetailScreen(Dialog):
+    """Kept up to date while it is open. Enter closes it, too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "dismiss", "Close", show=False),
-        Binding("j,down", "scroll(1)", show=False),
-        Binding("k,up", "scroll(-1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "dismiss", "Close", show=False)]
 
     def __init__(self, session: Session, key: str) -> None:
         super().__init__()
@@ -53,15 +53,9 @@ class DetailScreen(ModalScreen[None]):
         if host is None or entity is None:
             self._lines.show([[("it is not there any more", "muted")]])
             return
-        body = self.query_one(VerticalScroll)
-        title = title_of(entity)
-        if str(body.border_title) != title:
-            body.border_title = title
-        self._lines.show(list(detail_lines(host, entity)))
-
-    def action_scroll(self, by: int) -> None:
-        """Scroll by lines."""
-        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+        set_title(self.body, title_of(entity))
+        width = max(30, self._lines.size.width or 70)
+        self._lines.show([piece for line in detail_lines(host, entity) for piece in hang(line, width)])
 
 
 def find(host: HostView, key: str) -> Entity | None:
@@ -88,7 +82,7 @@ def detail_lines(host: HostView, entity: Entity) -> Iterable[list[Piece]]:
         verdict = judge(host, entity)
         yield _fact("state", f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}", verdict.token)
     definition = getattr(entity, "definition", None)
-    for name in getattr(definition, "__dataclass_fields__", ()):
+    for name in (n for n in getattr(definition, "__dataclass_fields__", ()) if n not in OURS):
         value = getattr(definition, name)
         if value is None:
             why = entity.readings.get(name)
@@ -133,9 +127,10 @@ def _readings(readings: Mapping[str, Reading]) -> Iterable[list[Piece]]:
 
 
 def _fact(name: str, value: str, token: str = "text") -> list[Piece]:
+    title = NAMES.get(name, name)
     for unit in UNITS:
-        name = name.removesuffix(unit)
-    return [(fit(name.replace("_", " "), NAME_CELLS), "muted"), (value, token)]
+        title = title.removesuffix(unit)
+    return [(fit(title.replace("_", " "), NAME_CELLS), "muted"), (value, token)]
 
 
 def value_text(name: str, value: object) -> str:
@@ -146,6 +141,8 @@ def value_text(name: str, value: object) -> str:
         return bytes_text(value)
     if name == "clock_event_reasons":
         return ", ".join(clock_event_words(int(value), harmless=True)) or "none"
+    if name == "performance_state":
+        return f"P{value:.0f}"
     if name.endswith("_percent"):
         return percent(value, 1)
     if "_seconds" in name:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..labruns import LabRuns
 
 Piece = tuple[str, str]
-WIDE = 100
+WIDE, TWO_COLUMNS = 100, 64
 SERIES = ("series1", "series2", "series3", "series4")
 
 
@@ -41,6 +41,18 @@ class Button(Static):
 
 class LabPane(Pane):
     """Switches at the left, loss and runs at the right; one below the other where the terminal is narrow."""
+
+    DEFAULT_CSS = """
+    LabPane #lab-body { height: 1fr; }
+    LabPane #lab-left { width: 40; }
+    LabPane.narrow #lab-left { width: 36; }
+    LabPane #lab-right { width: 1fr; }
+    LabPane #lab-state { padding: 0 2; }
+    LabPane #buttons { height: 1; padding: 0 1; margin: 0 0 1 0; }
+    LabPane .button { width: auto; height: 1; margin: 0 1; background: $gs-selected; color: $gs-title; }
+    LabPane #loss { height: 3fr; }
+    LabPane #runs { height: 2fr; }
+    """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
@@ -74,7 +86,7 @@ class LabPane(Pane):
         runs = self.runs
         running = runs.current.config if runs.current and runs.state in ("starting", "running") else None
         self._switches.show(runs.config, running)
-        self._state.show(self._words(max(20, (self._state.size.width or 33) - 1), host))
+        self._state.show(self._words(max(20, self._state.size.width or 33), host))
         everything = list(runs.runs)
         self._table.show_columns(run_columns(everything))
         self._table.show([run_row(run, everything, run is runs.current) for run in everything])
@@ -146,6 +158,7 @@ class LabPane(Pane):
 
     def fit_to(self, width: int, height: int) -> None:
         self.set_class(width < WIDE, "narrow")
+        self._right.display = width >= TWO_COLUMNS
 
     def take_focus(self) -> None:
         self._switches.focus(scroll_visible=False)

@@ -5,22 +5,28 @@ from __future__ import annotations
 from textual.app import ComposeResult
 
 from ...store.view import HostView
+from ..cells import width
 from ..session import Session
 from ..widgets.log import COLUMNS, entries, row
 from ..widgets.table import LiveTable
+from ..widgets.text import Lines, wrap
 from .pane import Pane
 
 
 class LogPane(Pane):
-    """Follows the end until the cursor leaves it."""
+    """Follows the end until the cursor leaves it. Below, the text under the cursor in full where it was cut."""
+
+    DEFAULT_CSS = "LogPane #full { padding: 0 2; }"
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
+        self._full = Lines(id="full")
         self._table = LiveTable(COLUMNS, empty="nothing has happened yet", id="events", classes="panel")
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Log"
         yield self._table
+        yield self._full
 
     def show(self, host: HostView | None) -> None:
         state = self.session.state
@@ -31,6 +37,17 @@ class LogPane(Pane):
         self._table.show(rows)
         if following and rows:
             self._table.move_to(rows[-1].key)
+        self._show_full()
+
+    def _show_full(self) -> None:
+        row = next((r for r in self._table.rows if r.key == self._table.cursor_key), None)
+        text = str(row.cells["text"]) if row else ""
+        cut = width(text) > self._table.width_of("text")
+        self._full.show(wrap([(text, "muted")], max(20, self.size.width - 4)) if cut else [])
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        self._show_full()
 
     def take_focus(self) -> None:
         self._table.focus(scroll_visible=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from importlib import import_module
 from inspect import isawaitable
@@ -17,16 +18,26 @@ from textual.screen import Screen
 from ..actions import ACTIONS, BY_NAME
 from ..cells import age_text
 from ..keymap import bindings
+from ..pace import ChartPace
 from ..session import SEEK_SECONDS, Session
 from ..widgets.header import FooterLine, TabLine
 from ..widgets.status import Situation, StatusLine
-from .pane import Pane
+from .pane import Pane, Waiting
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from ...store.view import HostView
     from ..app import GpuscopeApp
 
 TABS = {"overview": "OverviewPane", "memory": "MemoryPane", "lab": "LabPane", "log": "LogPane"}
 """Tab → class in the module of that name; imported at the first visit."""
+PANELS = {"overview": ("Jobs", "Devices"), "memory": ("Where the bytes are",), "lab": ("Lab",), "log": ("Log",)}
+"""What the first frame shows of a tab."""
+
+
+GC_THRESHOLD = (20_000, 10, 10)
+"""Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any garbage."""
 
 
 class ViewChanged(Message):
@@ -47,34 +58,51 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.session = session
         self.tab = start
         self._panes: dict[str, Pane] = {}
-        self._charts_at = 0.0
-        self._charts_due: tuple[object, ...] = ()
+        self._charts = ChartPace()
+        self._charts_timer: Timer | None = None
+        self._topped = 0.0
 
     def compose(self) -> ComposeResult:
         yield StatusLine(id="status")
         yield TabLine(list(TABS), self.tab, id="tabs")
-        yield self._make(self.tab)
+        yield Waiting(PANELS[self.tab])
         yield FooterLine(id="footer")
 
-    def _make(self, tab: str) -> Pane:
-        cls = getattr(import_module(f"gpuscope.tui.screens.{tab}"), TABS[tab])
-        pane: Pane = cls(self.session, id=tab)
-        self._panes[tab] = pane
-        return pane
+    async def _reveal(self, tab: str) -> None:
+        """Make a tab the visible one; its first visit builds it."""
+        if tab not in self._panes:
+            cls = getattr(import_module(f"gpuscope.tui.screens.{tab}"), TABS[tab])
+            pane: Pane = cls(self.session, id=tab)
+            self._panes[tab] = pane
+            pane.display = False
+            await self.mount(pane, before="#footer")
+            pane.fit_to(*self.size)
+        self.tab = tab
+        self.query("#waiting").remove()
+        for name, pane in self._panes.items():
+            pane.display = name == tab
+        if not self.query("FilterLine"):
+            self.pane.take_focus()
 
     def on_mount(self) -> None:
         self._frame()
         self.call_after_refresh(self._begin)
 
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         """After the first paint: start listening, and tick for what ages by itself (pause, notices, silence)."""
         gc.freeze()  # what is loaded by now stays: no need to look at it again and again
+        gc.set_threshold(*GC_THRESHOLD)
         gc.enable()
         self.session.start(self._announce)
-        if not self.query("FilterLine"):  # somebody was quicker than the first frame
-            self.pane.take_focus()
+        await self._reveal(self.tab)  # somebody may have been quicker: not always the one at the start
         self.refresh_all()
-        self.set_interval(1.0, self._frame)
+        self.set_interval(1.0, self._tick)
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._topped > 0.9:  # no picture came: what ages by itself goes on
+            self._top()
+        if self.session.replay is not None:  # stopped or moved by whoever: the charts follow
+            self._draw()
 
     def _announce(self) -> None:
         self.post_message(ViewChanged())
@@ -87,36 +115,56 @@ class MainScreen(Screen[None], inherit_bindings=False):
         return self._panes[self.tab]
 
     def on_view_changed(self, _: ViewChanged) -> None:
-        self._frame()
+        self._top()
         if self.session.paused_seconds is None:
             self._draw()
 
     def refresh_all(self) -> None:
         """Draw everything now, charts too: after a change of what is looked at."""
-        self._charts_at = 0.0
+        self._charts.now()
         self._frame()
         self._draw()
 
     def _draw(self) -> None:
-        if not self.pane.is_mounted:
+        if self.tab not in self._panes or not self.pane.is_mounted:
             return
         host = self.session.host
         self.pane.show(host)
-        now = time.monotonic()
-        if host is not None and now - self._charts_at >= self.session.charts_seconds - 0.1:
-            self._charts_at = now
+        if host is not None:
+            self._draw_charts(host)
+
+    def _draw_charts(self, host: HostView) -> None:
+        now, moment = time.monotonic(), host.sampled_seconds
+        wait = self._charts.wait(now, moment, self.session.charts_seconds)
+        if wait == 0:
+            self._charts.drawn(now, moment)
             self.pane.show_charts(host)
+        elif wait < math.inf and self._charts_timer is None:  # the last picture of a burst gets its charts too
+            self._charts_timer = self.set_timer(wait, self._draw_late)
+
+    def _draw_late(self) -> None:
+        self._charts_timer = None
+        self._draw()
 
     def _frame(self) -> None:
         """Status line, tabs and footer."""
+        self._top()
+        session = self.session
+        self.query_one(FooterLine).show(self.tab, [a.name for a in ACTIONS if a.footer and not session.why_not(a.name)])
+
+    def _top(self) -> None:
+        """Status line and tabs."""
+        self._topped = time.monotonic()
         session = self.session
         age = session.paused_seconds
         paused = "" if age is None else f"PAUSED {age_text(age)}"
         self.query_one(StatusLine).show(session.host, Situation(paused, session.replay_text(), session.cpu_percent()))
         notice = session.notices.current
         pieces = [(notice.text, "text" if notice.severity == "ok" else notice.severity)] if notice else self._hint()
-        self.query_one(TabLine).show(self.tab, pieces)
-        self.query_one(FooterLine).show(self.tab, [a.name for a in ACTIONS if not session.why_not(a.name)])
+        tabs = self.query_one(TabLine)
+        fits = tabs.has_room_for(pieces)
+        tabs.show(self.tab, pieces if fits else ())
+        self.query_one(FooterLine).say(() if fits else pieces)
 
     def _hint(self) -> list[tuple[str, str]]:
         state = self.session.state
@@ -149,22 +197,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
         elif name in TABS:
             await self.show_tab(name)
         else:
-            handler = getattr(self.pane, f"do_{name}", None) or getattr(self, f"do_{name}")
-            done = handler()
+            pane = self._panes.get(self.tab)  # none before the first frame
+            handler = getattr(pane, f"do_{name}", None) or getattr(self, f"do_{name}", None)
+            done = handler() if handler else None
             if isawaitable(done):
                 await done
 
     async def show_tab(self, name: str) -> None:
-        """Make a tab visible; its first visit builds it."""
-        if name not in self._panes:
-            pane = self._make(name)
-            pane.display = False
-            await self.mount(pane, before="#footer")
-            pane.fit_to(*self.size)
-        for tab, pane in self._panes.items():
-            pane.display = tab == name
-        self.tab = self.session.state.tab = name
-        self.pane.take_focus()
+        """Go to a tab, and remember it."""
+        self.session.state.tab = name
+        await self._reveal(name)
         self.call_after_refresh(self.refresh_all)
 
     async def on_tab_line_chosen(self, event: TabLine.Chosen) -> None:
@@ -192,9 +234,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def do_replay_back(self) -> None:
         self.session.seek(-SEEK_SECONDS)
+        self._frame()
 
     def do_replay_forward(self) -> None:
         self.session.seek(SEEK_SECONDS)
+        self._frame()
 
     def do_mine(self) -> None:
         self.session.state.mine = not self.session.state.mine

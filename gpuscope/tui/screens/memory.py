@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 
 from ...store.view import AllocView, DeviceView, Entity, HostView, TrainerView
 from ..accounting import CATEGORIES, Part, by_size, device_parts, largest_freeable, living, torch_parts, trainer_of
-from ..cells import bytes_text
+from ..cells import bytes_text, percent
 from ..session import Session
 from ..widgets import waterfall
 from ..widgets.counters import COLUMNS as COUNTER_COLUMNS
@@ -19,7 +19,7 @@ from ..widgets.status import short_model, short_script
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines, wrap
 from ..widgets.waterfall import Waterfall
-from .pane import Pane, set_title
+from .pane import Pane
 
 if TYPE_CHECKING:
     from ..charts.stacked import StackedChart
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 WINDOW_SECONDS = 60.0
 WIDE = 100
 TALL = 20
+CHART_ROWS = 7
+FRAME_ROWS = 5
+"""Of the waterfall besides its parts: border, rule, total and what it is a part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +64,30 @@ class Subject:
 
 
 def subjects(host: HostView, text: str = "") -> list[Subject]:
-    """Everything that can be looked at: each device with each trainer on it, then trainers on the CPU."""
+    """Everything that can be looked at: each device with each trainer on it, then trainers on the CPU; the last state
+    of one that ended there as long as there is nothing else."""
     out: list[Subject] = []
     for device in host.devices:
-        allocators = living(device) or device.allocators
-        out += [Subject(device, a, trainer_of(host, a)) for a in allocators] or [Subject(device, None, None)]
-    mapped = {a.id for d in host.devices for a in d.allocators}
-    for trainer in host.trainers:
-        out += [Subject(None, a, trainer) for a in trainer.allocators if a.id not in mapped]
+        out += [Subject(device, a, trainer_of(host, a)) for a in living(device)] or [Subject(device, None, None)]
+    unmapped = [Subject(None, a, trainer) for trainer in host.trainers for a in trainer.allocators if a.gpu is None]
+    out += [s for s in unmapped if s.trainer and s.trainer.gone is None]
+    out = out or unmapped[-1:]
     return [s for s in out if text.casefold() in s.title.casefold()] if text else out
 
 
 class MemoryPane(Pane, can_focus=True):
     """The waterfall at the left; timeline and counters at the right, below it where the terminal is narrow."""
+
+    DEFAULT_CSS = """
+    MemoryPane #subject { height: 1; padding: 0 2; }
+    MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
+    MemoryPane #left, MemoryPane #right { width: 1fr; }
+    MemoryPane #advice { padding: 0 2; }
+    MemoryPane #counters { height: 14; }
+    MemoryPane.narrow #counters { height: 1fr; }
+    MemoryPane.narrow #memory-body { layout: vertical; }
+    MemoryPane #left, MemoryPane #right { height: 1fr; }
+    """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
@@ -85,8 +99,8 @@ class MemoryPane(Pane, can_focus=True):
         self._chart: StackedChart | None = None
         self._chosen = ""
         self._counters = False
-        self._wide = True
-        self._tall = True
+        self._terminal = (120, 40)
+        self._wanted = 0
 
     def compose(self) -> ComposeResult:
         self._waterfall.border_title = "Where the bytes are"
@@ -124,25 +138,37 @@ class MemoryPane(Pane, can_focus=True):
         self._subject.show([[(subject.title, "title"), (hint, "faint")]])
         if subject.device is not None:
             parts, total = device_parts(host, subject.device, subject.allocator)
-            capacity = subject.device.definition.total_bytes
-            last = waterfall.Part("used, as nvidia-smi", total, "text", self._total_note(subject.device))
+            last = waterfall.Part("used, as nvidia-smi", total, "text")
+            foot = self._of_the_card(subject.device)
         else:
             assert subject.allocator is not None
-            parts, capacity = self._on_cpu(subject.allocator), None
-            known = sum(p.known for p in parts)
-            last = waterfall.Part("known", known, "text", "torch counts no other memory on a CPU")
-        self._waterfall.show([_row(p) for p in by_size(parts)], last, float(capacity) if capacity else None)
-        width = max(30, (self._advice.size.width or 50) - 1)
-        self._advice.show([piece for line in self._advise(host, subject, parts) for piece in wrap(line, width)])
-        if self._counters and subject.allocator is not None:
-            self._table.show(counter_rows(subject.allocator))
+            parts = self._on_cpu(subject.allocator)
+            last = waterfall.Part("known", sum(p.known for p in parts), "text")
+            foot = "torch counts no other memory on a CPU"
+        self._waterfall.show([_row(p) for p in by_size(parts)], last, foot)
+        columns = self._terminal[0]
+        width = max(30, (columns if columns < WIDE else columns // 2) - 4)
+        advice = [piece for line in self._advise(host, subject, parts) for piece in wrap(line, width)]
+        self._advice.show(advice)
+        wanted = len(parts) + len(advice) + FRAME_ROWS
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._share_out()
+        if self._counters:
+            self._table.show_empty("no probe here: nothing counts")
+            self._table.show(counter_rows(subject.allocator) if subject.allocator is not None else [])
 
     @staticmethod
-    def _total_note(device: DeviceView) -> str:
+    def _of_the_card(device: DeviceView) -> str:
+        """What the total is a part of."""
+        used, total = device.number("used_bytes"), device.definition.total_bytes
         free, driver = device.number("free_bytes"), device.number("driver_reserved_bytes")
-        notes = [f"free {bytes_text(free)}"] if free is not None else []
+        notes = []
+        if used is not None and total:
+            notes.append(f"{percent(100 * used / total)} of the card's {bytes_text(total)}")
+        notes += [f"free {bytes_text(free)}"] if free is not None else []
         notes += [f"driver reserve {bytes_text(driver)}"] if driver is not None else []
-        return ", ".join(notes)
+        return " · ".join(notes)
 
     @staticmethod
     def _on_cpu(allocator: AllocView) -> list[Part]:
@@ -175,7 +201,7 @@ class MemoryPane(Pane, can_focus=True):
 
     def show_charts(self, host: HostView) -> None:
         from ..charts.stacked import StackedChart
-        from ..histories import allocator_layers, device_layers, scaled
+        from ..histories import allocator_layers, device_layers
 
         everything, place = self._current(host)
         if not everything or not self._right.display:
@@ -192,26 +218,28 @@ class MemoryPane(Pane, can_focus=True):
             assert subject.allocator is not None
             layers, seconds = allocator_layers(self.session, subject.allocator, WINDOW_SECONDS)
             capacity = None
-        layers, unit = scaled(layers) if capacity is None else (layers, "GiB")
-        set_title(self._chart, f"Timeline, {unit}")
-        self._chart.show(
-            layers, seconds, WINDOW_SECONDS, float(capacity) if capacity else None, now=host.sampled_seconds
-        )
+        top = float(capacity) if capacity else None
+        self._chart.show(layers, seconds, WINDOW_SECONDS, top, now=host.sampled_seconds, title="Timeline")
 
     # ── room and keys ──
 
     def fit_to(self, width: int, height: int) -> None:
-        self._wide, self._tall = width >= WIDE, height >= TALL
+        self._terminal = (width, height)
         self._share_out()
 
     def _share_out(self) -> None:
-        """Narrow: one of waterfall and counters; wide: both, and the timeline."""
-        self.set_class(not self._wide, "narrow")
-        self._right.display = self._wide or self._counters
-        self.query_one("#left").display = self._wide or not self._counters
+        """Wide: waterfall, timeline and counters. Narrow: the timeline below where the waterfall leaves room, the
+        counters instead of both."""
+        width, height = self._terminal
+        wide, left = width >= WIDE, self.query_one("#left")
+        below = not wide and not self._counters and height >= TALL and height - 4 - self._wanted >= CHART_ROWS
+        self.set_class(not wide, "narrow")
+        self._right.display = wide or self._counters or below
+        left.display = wide or not self._counters
+        left.styles.height = self._wanted if below else None
         self._table.display = self._counters
         if self._chart is not None:
-            self._chart.display = self._wide
+            self._chart.display = wide or below
 
     def take_focus(self) -> None:
         self.focus(scroll_visible=False)
@@ -252,4 +280,4 @@ class MemoryPane(Pane, can_focus=True):
 
 
 def _row(part: Part) -> waterfall.Part:
-    return waterfall.Part(part.name, part.size, part.token, "", 1 if part.inside else 0)
+    return waterfall.Part(part.name, part.size, part.token, 1 if part.inside else 0)

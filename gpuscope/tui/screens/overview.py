@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
+from ...wire.frames import NOT_INITIALISED
 from ..session import Session
 from ..state import SORTS
 from ..widgets.jobs import JobList
 from ..widgets.status import short_script
 from ..widgets.table import Column, LiveTable
-from .pane import Pane, set_title
+from ..widgets.text import hang
+from .pane import WAITING, Pane, set_title
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView
@@ -23,16 +25,21 @@ if TYPE_CHECKING:
     from ..charts.stacked import StackedChart
 
 WINDOW_SECONDS = 60.0
-CHART_ROWS = 8
-CHARTS_FROM = (100, 32)
-"""Columns and rows of the terminal from which charts have room."""
+CHART_ROWS, CHART_COLUMNS = 7, 76
+"""The least room that charts are drawn in: rows left over by the lists, columns of the terminal."""
+ROOMY_ROWS = 32
+"""From so many rows on charts take room from a long list of jobs."""
 TINY_ROWS = 20
-WAITING = "waiting for the first reading"
 NO_COLUMNS = (Column("text", "", 20, flex=1),)
 
 
 class OverviewPane(Pane):
     """Jobs above, devices below, two charts where there is room."""
+
+    DEFAULT_CSS = """
+    OverviewPane #charts { height: 1fr; }
+    OverviewPane #charts > * { width: 1fr; height: 1fr; }
+    """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
@@ -57,12 +64,15 @@ class OverviewPane(Pane):
         if host is None:
             self._jobs.show([], [[(WAITING, "muted")]])
         else:
-            from ..firstsecond import about_room, no_devices
+            from ..firstsecond import about_room, no_devices, problems
             from ..joblines import job_lines
             from ..widgets.devices import columns, device_row, legend, ordered
 
             lines = job_lines(host, state.mine, state.filter)
-            self._jobs.show(lines, about_room(host, self.session.history) or self._why_empty(host, bool(lines)))
+            extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
+            room = self._room() - 2
+            above = [part for line in problems(host) for part in hang(line, room)]
+            self._jobs.show(lines, [part for line in extra for part in hang(line, room)], above)
             self._devices.show_columns(columns(state.sort) if host.devices else NO_COLUMNS)
             self._nothing = no_devices(host, self._room()) if not host.devices else []
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
@@ -71,6 +81,8 @@ class OverviewPane(Pane):
             ]
             self._devices.show(rows)
             self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
+            if self._devices.has_focus and self._deviceless(host) and lines:
+                self._jobs.focus(scroll_visible=False)
         self._share_out(host)
 
     def _why_empty(self, host: HostView, lines: bool) -> list[list[tuple[str, str]]]:
@@ -93,11 +105,11 @@ class OverviewPane(Pane):
         width, height = self._terminal
         frame = 0 if height < TINY_ROWS else 2
         room = height - 3
-        devices = (len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing)) + 1) + frame
-        jobs = self._jobs.wanted + frame
-        charts = width >= CHARTS_FROM[0] and height >= CHARTS_FROM[1] and host is not None
+        devices = (len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing))) + frame
+        jobs = self._jobs.wanted(width - 2 * frame) + frame
+        charts = width >= CHART_COLUMNS and height >= TINY_ROWS and host is not None
         if charts and room - devices - jobs < CHART_ROWS:
-            charts = room - devices - (5 + frame) >= CHART_ROWS
+            charts = height >= ROOMY_ROWS and room - devices - (5 + frame) >= CHART_ROWS
         jobs = max(min(jobs, room - devices - (CHART_ROWS if charts else 0)), 0 if frame == 0 else min(jobs, 3))
         devices = min(devices, room - jobs)
         if (jobs, devices, charts) != self._heights:
@@ -110,6 +122,12 @@ class OverviewPane(Pane):
                 self.mount(self._charts)
             if self._charts is not None:
                 self._charts.display = charts
+                self.call_after_refresh(self._draw_charts)
+
+    def _draw_charts(self) -> None:
+        host = self.session.host
+        if host is not None:
+            self.show_charts(host)
 
     # ── charts ──
 
@@ -134,7 +152,8 @@ class OverviewPane(Pane):
         if not isinstance(self._right, wanted):
             if self._right is not None:
                 self._right.remove()
-            self._right = wanted(classes="panel")
+            empty = "no readings yet" if host.devices else "no trainer with a probe"
+            self._right = wanted(empty=empty, classes="panel")
             charts.mount(self._right)
 
     def highlighted(self, host: HostView) -> DeviceView | None:
@@ -158,11 +177,8 @@ class OverviewPane(Pane):
         ]
         if busy:
             _, worst = min(busy, key=lambda pair: pair[0])
-            series.append(
-                Series(
-                    f"lowest busy: {worst.definition.index}", "series2", loads[worst.id].seconds, loads[worst.id].values
-                )
-            )
+            name = f"GPU {worst.definition.index}" + (", lowest busy" if len(host.devices) > 2 else "")
+            series.append(Series(name, "series2", loads[worst.id].seconds, loads[worst.id].values))
         if len(host.devices) > 2:
             mean = mean_load(self.session, host.devices, WINDOW_SECONDS)
             series.append(Series("mean", "other", mean.seconds, mean.values))
@@ -170,8 +186,9 @@ class OverviewPane(Pane):
         self._line.show(series, WINDOW_SECONDS, 0.0, 100.0, "%", now=host.sampled_seconds)
         layers, seconds = device_layers(self.session, host, device, WINDOW_SECONDS)
         total = device.definition.total_bytes
-        set_title(self._right, f"VRAM of GPU {device.definition.index}, GiB")
-        self._right.show(layers, seconds, WINDOW_SECONDS, float(total) if total else None, now=host.sampled_seconds)
+        title = f"VRAM of GPU {device.definition.index}"
+        top = float(total) if total else None
+        self._right.show(layers, seconds, WINDOW_SECONDS, top, now=host.sampled_seconds, title=title)
 
     def _show_host_charts(self, host: HostView) -> None:
         from ..charts.line import LineChart, Series
@@ -201,15 +218,17 @@ class OverviewPane(Pane):
     # ── actions ──
 
     def take_focus(self) -> None:
-        host = self.session.host
-        (self._devices if host is None or host.devices else self._jobs).focus(scroll_visible=False)
+        (self._jobs if self._deviceless(self.session.host) else self._devices).focus(scroll_visible=False)
+
+    @staticmethod
+    def _deviceless(host: HostView | None) -> bool:
+        """Whether it is known that there are no devices to look at."""
+        return host is not None and not host.devices and host.nvml is not None and host.nvml.code != NOT_INITIALISED
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
         self.session.device_key = event.key
-        host = self.session.host
-        if host is not None:
-            self.show_charts(host)
+        self._draw_charts()
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
 
 from ..session import Session
+from ..widgets.text import Lines
 
 if TYPE_CHECKING:
     from ...store.view import HostView
@@ -34,6 +37,29 @@ class Pane(Vertical):
 
     def take_focus(self) -> None:
         """Give the keyboard to the list a user most likely wants."""
+
+
+WAITING = "waiting for the first reading"
+
+
+class Waiting(Vertical):
+    """The first frame of a tab: its panels with nothing in them. What fills them is loaded behind it."""
+
+    DEFAULT_CSS = """
+    Waiting { height: 1fr; }
+    Waiting > .panel { height: 3; }
+    Waiting > .panel:last-child { height: 1fr; }
+    """
+
+    def __init__(self, titles: Sequence[str]) -> None:
+        super().__init__(id="waiting")
+        self._titles = titles
+
+    def compose(self) -> ComposeResult:
+        for title in self._titles:
+            panel = Lines([[(WAITING, "muted")]], classes="panel")
+            panel.border_title = title
+            yield panel
 
 
 def set_title(widget: Widget, title: str) -> None:

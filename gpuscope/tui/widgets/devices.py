@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...store.view import DeviceView, HostView
 from ...wire.frames import Unknown
 from ..accounting import layers
 from ..cells import gib, percent
 from ..state import SORTS
 from ..theme import Tokens
-from ..verdict import Verdict, judge
+from ..verdict import Verdict, in_short, judge
 from .bars import Bar, Meter
 from .status import short_model
 from .table import Cell, Column, TableRow
@@ -42,10 +40,10 @@ def columns(sort: str) -> list[Column]:
     marked = SORT_COLUMNS[sort]
     out = []
     for column in COLUMNS:
-        title = f"{column.title}▾" if column.key == marked and sort != "index" else column.title
-        if column.key == "used" and title.endswith("▾"):
-            title = "USED▾/TOTAL GiB"[:14]
-        out.append(Column(column.key, title, column.width, column.flex, column.most, column.align, column.priority))
+        title = column.title
+        if column.key == marked and sort != "index":
+            title = "USED▾/TOT. GiB" if column.key == "used" else title[: column.width - 1] + "▾"
+        out.append(column._replace(title=title))
     return out
 
 
@@ -57,7 +55,11 @@ def ordered(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
     column = {"used": "used_bytes", "utilization": "utilization_percent", "power": "power_watts"}.get(
         sort, "temperature_celsius"
     )
-    rank: Callable[[DeviceView], tuple[float, int]] = lambda d: (-(d.number(column) or -1.0), d.definition.index)  # noqa: E731
+
+    def rank(device: DeviceView) -> tuple[bool, float, int]:
+        value = device.number(column)
+        return value is None, -(value or 0.0), device.definition.index
+
     return sorted(devices, key=rank)
 
 
@@ -85,7 +87,7 @@ def state_cell(verdict: Verdict, tokens: Tokens) -> list[Piece]:
     """Glyph, word, and the reason as far as there is room."""
     glyph = getattr(tokens.glyphs, verdict.kind)
     pieces = [(f"{glyph} {verdict.word}", verdict.token)]
-    return [*pieces, (f" {verdict.reason}", "muted")] if verdict.reason else pieces
+    return [*pieces, (f" {in_short(verdict.reason)}", "muted")] if verdict.reason else pieces
 
 
 def _load(device: DeviceView, verdict: Verdict) -> dict[str, Cell]:

@@ -35,6 +35,10 @@ class TabLine(Painted):
         self._tabs, self._active = tuple(tabs), active
         self._notice: Segments = ()
 
+    def has_room_for(self, notice: Segments) -> bool:
+        """Whether a notice fits behind the tabs."""
+        return cells_of(notice) <= self.size.width - cells_of(self._labels()) - 4
+
     def show(self, active: str, notice: Segments = ()) -> None:
         """Mark a tab as active and put ``notice`` at the right end."""
         if (active, tuple(notice)) != (self._active, self._notice):
@@ -72,6 +76,7 @@ class FooterLine(Painted):
     def __init__(self, **kwargs: str) -> None:
         super().__init__(**kwargs)
         self._actions: tuple[Action, ...] = ()
+        self._notice: Segments = ()
 
     def show(self, tab: str, possible: Sequence[str]) -> None:
         """``possible`` are the names of the actions that this session can carry out."""
@@ -80,7 +85,15 @@ class FooterLine(Painted):
             self._actions = actions
             self.repaint()
 
+    def say(self, notice: Segments) -> None:
+        """Show a notice in the place of the keys, or with no pieces the keys again."""
+        if tuple(notice) != self._notice:
+            self._notice = tuple(notice)
+            self.repaint()
+
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        if self._notice:
+            return [strip_of(cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis), width, tokens)]
         room, kept = width, []
         for action in sorted(self._actions, key=lambda a: a.footer):
             need = cells_of(self._entry(action))

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from ..actions import ACTIONS, GROUPS
-from ..cells import fit
+from ..cells import fit, width
 from ..keymap import shown_keys
-from ..theme import Tokens
+from .dialog import Dialog
+from .text import Lines, hang
+
+Piece = tuple[str, str]
 
 WORDS = (
     ("allocated", "bytes of live tensors, as torch's allocator hands them out"),
     ("cached", "reserved by torch's allocator and not allocated: empty_cache() can return what is not split"),
     ("outside torch", "what the process holds on the device that torch did not allocate: context, libraries"),
     ("other", "other processes on the same device"),
-    ("driver", "kept by the driver for itself; nvidia-smi adds it to used"),
+    ("driver", "kept by the driver for itself, beside what nvidia-smi counts as used"),
     ("free", "what a new process could get"),
 )
 GLYPHS = (
@@ -34,53 +34,49 @@ GLYPHS = (
 )
 
 
-class HelpScreen(ModalScreen[None]):
-    """Opened by ``?``. Esc, q and ? close it."""
+class HelpScreen(Dialog):
+    """Opened by ``?``, which closes it, too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark", "dismiss", "Close", show=False),
-        Binding("j", "down", show=False),
-        Binding("k", "up", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "dismiss", "Close", show=False)]
 
     def __init__(self, why_not: Callable[[str], str]) -> None:
         super().__init__()
+        self._lines = Lines()
         self._why_not = why_not
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Help"
             body.border_subtitle = "Esc: close"
-            yield Static(self._text())
+            yield self._lines
 
-    def _text(self) -> Text:
-        tokens = Tokens.of(self.app)
-        out = Text(no_wrap=False)
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        cells = max(30, self._lines.size.width)
+        self._lines.show([piece for line in self._text() for piece in hang(line, cells)])
+
+    def _text(self) -> Iterator[list[Piece]]:
+        glyphs = self._lines.tokens.glyphs
         for group in GROUPS:
-            out.append(f"{group}\n", tokens.style("title"))
+            yield [(group, "title")]
             for action in (a for a in ACTIONS if a.group == group):
                 reason = self._why_not(action.name)
                 where = f" ({', '.join(action.where)})" if action.where else ""
-                out.append(f"  {fit(shown_keys(action), 9)}", tokens.style("accent"))
-                out.append(fit(action.label, 16), tokens.style("faint" if reason else "text"))
-                out.append(f"{action.help}{where}\n", tokens.style("faint" if reason else "muted"))
+                keys = f"  {fit(shown_keys(action), 9)}{fit(action.label, 16)}"
+                yield [(keys, "faint" if reason else "accent"), (action.help + where, "faint" if reason else "text")]
                 if reason:
-                    out.append(f"{'':27}not here: {reason}\n", tokens.style("faint"))
-            out.append("\n")
-        out.append("Memory\n", tokens.style("title"))
+                    yield [(" " * width(keys), "faint"), (f"not here: {reason}", "faint")]
+            yield []
+        yield [("Memory", "title")]
         for layer, text in WORDS:
             token = "outside" if layer == "outside torch" else layer
-            out.append(f"  {fit(tokens.glyphs.fill(token) * 2, 4)}", tokens.style(token))
-            out.append(fit(layer, 16), tokens.style("text"))
-            out.append(f"{text}\n", tokens.style("muted"))
-        out.append("\nStates\n", tokens.style("title"))
+            yield [(f"  {fit(glyphs.fill(token) * 2, 4)}{fit(layer, 16)}", token), (text, "muted")]
+        yield []
+        yield [("States", "title")]
         for state, text in GLYPHS:
-            out.append(f"  {getattr(tokens.glyphs, state)}   ", tokens.style("muted" if state == "shared" else state))
-            out.append(f"{text}\n", tokens.style("muted"))
-        return out
-
-    def action_down(self) -> None:
-        self.query_one(VerticalScroll).scroll_down(animate=False)
-
-    def action_up(self) -> None:
-        self.query_one(VerticalScroll).scroll_up(animate=False)
+            yield [(f"  {getattr(glyphs, state)}   ", "series4" if state == "shared" else state), (text, "muted")]

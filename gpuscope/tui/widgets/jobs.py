@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -33,6 +34,15 @@ MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE = 18
 
 
+@lru_cache(maxsize=8)
+def columns_in(width: int) -> tuple[tuple[str, int, int], ...]:
+    """The columns that have room."""
+    shown = [column for column in COLUMNS if width >= column[2]]
+    while shown and width - sum(cells + 1 for _, cells, _ in shown) < MIN_TITLE:
+        shown.pop(max(range(len(shown)), key=lambda i: shown[i][2]))
+    return tuple(shown)
+
+
 class JobList(Painted, can_focus=True):
     """Lines of jobs with a cursor while it has the focus. Empty, it shows the text given to :meth:`show`."""
 
@@ -42,20 +52,28 @@ class JobList(Painted, can_focus=True):
         super().__init__(**kwargs)
         self._lines: tuple[JobLine, ...] = ()
         self._extra: tuple[tuple[Piece, ...], ...] = ()
+        self._above: tuple[tuple[Piece, ...], ...] = ()
         self._cursor = 0
         self._offset = 0
+        self._fixed = 1
 
-    def show(self, lines: Sequence[JobLine], extra: Sequence[Sequence[Piece]] = ()) -> None:
-        """Replace the lines; ``extra`` are free lines below them."""
-        if (tuple(lines), tuple(tuple(line) for line in extra)) == (self._lines, self._extra):
+    def show(
+        self,
+        lines: Sequence[JobLine],
+        extra: Sequence[Sequence[Piece]] = (),
+        above: Sequence[Sequence[Piece]] = (),
+    ) -> None:
+        """Replace the lines; ``extra`` are free lines below them, ``above`` before them: those do not scroll away."""
+        free = tuple(tuple(line) for line in extra), tuple(tuple(line) for line in above)
+        if (tuple(lines), *free) == (self._lines, self._extra, self._above):
             self._lines = tuple(lines)  # the entities behind them are new
             return
-        before = self.wanted
+        before = self.wanted(self._width)
         key = self.current.key if self.current else None
-        self._lines, self._extra = tuple(lines), tuple(tuple(line) for line in extra)
+        self._lines, (self._extra, self._above) = tuple(lines), free
         keys = [line.key for line in self._lines]
         self._cursor = keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
-        if self.wanted != before:
+        if self.wanted(self._width) != before:
             self.refresh(layout=True)
         self.repaint()
 
@@ -71,35 +89,32 @@ class JobList(Painted, can_focus=True):
             self.repaint()
 
     @property
-    def wanted(self) -> int:
-        """Lines it would like to have."""
-        return bool(self._lines) + sum(1 + len(self._below(line)) for line in self._lines) + len(self._extra)
+    def _width(self) -> int:
+        return self.size.width or 76
 
-    def _below(self, line: JobLine) -> list[list[Piece]]:
+    def wanted(self, width: int) -> int:
+        """Lines it would like to have where they have so many cells."""
+        own = sum(1 + len(self._below(line, width)) for line in self._lines)
+        return bool(self._lines) + own + len(self._extra) + len(self._above)
+
+    def _below(self, line: JobLine, width: int) -> list[list[Piece]]:
         """The lines below a job: what its row has no column for, then its notes."""
-        hidden = [name for name, _, _ in COLUMNS if name not in {shown for shown, _, _ in self._shown()}]
+        kept = columns_in(width)
+        hidden = [column[0] for column in COLUMNS if column not in kept]
         facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
-        if not facts or line.span:
+        if not facts or line.span or line.over:
             return line.notes
         pieces: list[Piece] = []
         for name, (text, token) in facts:
             pieces += [("  " if pieces else "", "text"), (f"{HEADINGS[name].lower()} ", "faint"), (text, token)]
         return [pieces, *line.notes]
 
-    def _shown(self) -> list[tuple[str, int, int]]:
-        """The columns that have room."""
-        width = self.size.width or 76
-        shown = [column for column in COLUMNS if width >= column[2]]
-        while shown and width - sum(cells + 1 for _, cells, _ in shown) < MIN_TITLE:
-            shown.pop(max(range(len(shown)), key=lambda i: shown[i][2]))
-        return shown
-
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return max(1, self.wanted)
+        return max(1, self.wanted(width))
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         rows: list[tuple[list[Piece], bool]] = []
-        shown = self._shown()
+        shown = columns_in(width)
         title = min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
         at = 0
         for index, line in enumerate(self._lines):
@@ -107,9 +122,12 @@ class JobList(Painted, can_focus=True):
             if index == self._cursor:
                 at = len(rows)
             rows.append((self._row(line, shown, title, width, chosen, tokens), chosen))
-            rows += [([("    ", "text"), *cut(note, width - 4)], False) for note in self._below(line)]
+            rows += [([("    ", "text"), *cut(note, width - 4)], False) for note in self._below(line, width)]
         rows += [([("  ", "text"), *cut(line, width - 2)], False) for line in self._extra]
-        head = [strip_of(self._heading(shown, title), width, tokens)] if self._lines and height > 1 else []
+        room = max(1, height - 3) if self._lines else height  # a job and its heading stay in sight
+        head = [strip_of([("  ", "text"), *cut(line, width - 2)], width, tokens) for line in self._above[:room]]
+        self._fixed = len(head) + 1
+        head += [strip_of(self._heading(shown, title), width, tokens)] if self._lines and height > 1 else []
         room = height - len(head)
         self._offset = max(0, min(self._offset, len(rows) - room))
         if at < self._offset:
@@ -147,9 +165,9 @@ class JobList(Painted, can_focus=True):
         self.repaint()
 
     def on_click(self, event: events.Click) -> None:
-        y = event.y - 1 + self._offset
+        y = event.y - self._fixed + self._offset
         for index, line in enumerate(self._lines):
-            y -= 1 + len(self._below(line))
+            y -= 1 + len(self._below(line, self._width))
             if y < 0:
                 self._cursor = index
                 self.repaint()

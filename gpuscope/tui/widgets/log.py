@@ -14,8 +14,8 @@ from .table import Cell, Column, TableRow
 COLUMNS = (
     Column("time", "TIME", 8),
     Column("kind", "WHAT", 8),
-    Column("who", "WHO", 18, flex=1, most=30, priority=1),
-    Column("text", "", 20, flex=5),
+    Column("who", "WHO", 16, flex=1, most=24, priority=1),
+    Column("text", "TEXT", 20, flex=5),
 )
 SHOWN = 500
 TOKENS = {
@@ -57,7 +57,10 @@ def entries(host: HostView | None, notices: Iterable[Notice], text: str = "") ->
     if host is not None:
         names = _names(host)
         offset = (host.wall_seconds or 0.0) - (host.sampled_seconds or 0.0)
+        parts = {a.id for t in host.trainers for a in t.allocators} | {u.id for p in host.processes for u in p.uses}
         for event in host.events:
+            if event.id in parts:  # what it is a part of tells the same
+                continue
             who = names.get(event.id, host.name)
             serial = f"e{event.m}/{event.id}/{event.e}"
             out.append(Entry(offset + event.m / 1e9, event.e, who, event.text, TOKENS.get(event.e, "muted"), serial))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 SHOWN_SECONDS = 8.0
 KEPT = 200
@@ -13,8 +12,7 @@ KEPT = 200
 Severity = Literal["ok", "warn", "bad"]
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """``wall_seconds`` since the epoch."""
 
     wall_seconds: float

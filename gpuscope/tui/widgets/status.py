@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.strip import Strip
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 Piece = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(NamedTuple):
     """What the line tells besides the host: pause and position in words, the viewer's own load in percent of a core."""
 
     paused: str = ""
@@ -91,7 +89,7 @@ class StatusLine(Painted):
         elif link.state == "live":
             out.append((6, (f"{tokens.glyphs.ok} live", "ok")))
         if host.rate_hz and not self._situation.replay:
-            out.append((5, (f"{host.rate_hz:g} Hz", "muted")))
+            out.append((5, (f"{host.rate_hz:.1f}".removesuffix(".0") + " Hz", "muted")))
         viewer, agent = self._situation.viewer_percent, host.number("agent_cpu_percent")
         if viewer is not None and not host.badge:
             parts = f"self {percent(viewer, 1)}"

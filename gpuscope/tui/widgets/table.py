@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -23,11 +23,10 @@ class Drawn(Protocol):
     def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]: ...
 
 
-Cell = str | Segments | Drawn
+Cell: TypeAlias = "str | Segments | Drawn"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """``width`` is fixed, or the least when ``flex`` is above 0; what is left is shared by ``flex``, up to ``most``.
     When columns do not fit, those with the highest ``priority`` go first; 0 never goes."""
 
@@ -40,12 +39,11 @@ class Column:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(NamedTuple):
     """``key`` is stable and unique; ``style`` is the spec of plain string cells."""
 
     key: str
-    cells: Mapping[str, Cell] = field(default_factory=dict)
+    cells: Mapping[str, Cell] = MappingProxyType({})
     style: str = "text"
 
 
@@ -141,7 +139,7 @@ class LiveTable(Painted, can_focus=True):
         self._rows: tuple[TableRow, ...] = ()
         self._index: dict[str, int] = {}
         self._empty = empty
-        self._header = header
+        self._header_wanted = header
         self._gap = gap
         self._cursor_shown = cursor
         self._cursor_key: str | None = None
@@ -177,6 +175,10 @@ class LiveTable(Painted, can_focus=True):
         self._follow()
         self.repaint()
 
+    def width_of(self, column: str) -> int:
+        """Cells that a column has as it was last drawn, 0 where it is not shown."""
+        return next((cells for placed, cells in self._placed[1] if placed.key == column), 0)
+
     def show_columns(self, columns: Sequence[Column]) -> None:
         """Replace the columns (another sort mark, another set)."""
         if tuple(columns) != self._columns:
@@ -201,6 +203,11 @@ class LiveTable(Painted, can_focus=True):
             self._cursor_key = key
             if self.is_attached:
                 self.post_message(self.Highlighted(self, key))
+
+    @property
+    def _header(self) -> bool:
+        """Whether there is a line of headings."""
+        return self._header_wanted and any(column.title for column in self._columns)
 
     # ── scrolling ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -99,7 +99,25 @@ def wrap(segments: Segments, cells: int) -> list[list[tuple[str, str]]]:
                 size = width(word)
             lines[-1].append((word, spec))
             used += size
-    return lines
+    return [_without_trailing_spaces(line) for line in lines]
+
+
+def hang(segments: Segments, cells: int) -> list[list[tuple[str, str]]]:
+    """Like :func:`wrap`; lines after the first begin below the second piece, which follows the first as a label."""
+    if cells_of(segments) <= cells or len(segments) < 2:
+        return wrap(segments, cells)
+    indent = cells_of(segments[:1])
+    rest = wrap(segments[1:], max(cells - indent, 10))
+    return [[*([segments[0]] if not number else [(" " * indent, "text")]), *line] for number, line in enumerate(rest)]
+
+
+def _without_trailing_spaces(line: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """A space at the end of a full line has no cell of its own."""
+    while line and not (kept := line[-1][0].rstrip(" ")):
+        line.pop()
+    if line:
+        line[-1] = (kept, line[-1][1])
+    return line
 
 
 def _words(text: str) -> list[str]:

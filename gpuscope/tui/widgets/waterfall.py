@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from textual.strip import Strip
@@ -14,7 +14,7 @@ from ..cells import width as cells
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from .bars import stacked_bar
-from .text import cut
+from .text import cut, wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,44 +24,47 @@ class Part:
     label: str
     amount: float | Unknown
     token: str
-    note: str = ""
     indent: int = 0
 
 
 class Waterfall(Painted):
-    """Parts in the caller's order and their total in the last line. When there is no room for all, the smallest are
-    folded into one row that says how many."""
+    """Parts in the caller's order, on one scale whose full bar is their total; then the total, and what it is a part
+    of in words. When there is no room for all, the smallest are folded into one row that says how many."""
 
     def __init__(self, *, empty: str = "nothing to account for yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._parts: tuple[Part, ...] = ()
         self._total: Part | None = None
-        self._scale: float | None = None
+        self._foot = ""
         self._empty = empty
 
-    def show(self, parts: Sequence[Part], total: Part | None = None, scale: float | None = None) -> None:
-        """``total``: the last line, its bar stacked from the parts without indent. ``scale``: bytes of a full bar
-        (the card's capacity); None: the total, or the largest part."""
-        shown = (tuple(parts), total, scale)
-        if shown != (self._parts, self._total, self._scale):
-            self._parts, self._total, self._scale = shown
+    def show(self, parts: Sequence[Part], total: Part | None = None, foot: str = "") -> None:
+        """``total``: a full bar, stacked from the parts without indent; where it is unknown, the largest part is the
+        scale. ``foot``: a text below it."""
+        shown = (tuple(parts), total, foot)
+        if shown != (self._parts, self._total, self._foot):
+            self._parts, self._total, self._foot = shown
             self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         if not self._parts and self._total is None:
             return [strip_of([(self._empty, "muted")], width, tokens)]
         last = 0 if self._total is None else 1
-        parts = _folded(self._parts, max(height - last, 1))
-        rule = last and height >= len(parts) + 2
+        foot = wrap([(self._foot, "muted")], width) if self._foot else []
+        foot = foot if height >= len(foot) + 3 else []
+        parts = _folded(self._parts, max(height - last - len(foot), 1))
+        rule = last and height >= len(parts) + len(foot) + 2
         everything = [*parts, self._total] if self._total is not None else parts
-        scale = self._scale or max((_known(part) for part in everything), default=0.0)
-        shape = _Shape.of(everything, width, scale)
+        whole = None if self._total is None else self._total.amount
+        known = not isinstance(whole, Unknown) and whole is not None
+        scale = float(whole) if known else max((_known(part) for part in parts), default=0.0)  # type: ignore[arg-type]
+        shape = _Shape.of(everything, width, scale, known)
         lines = [self._line(part, shape, tokens) for part in parts]
         if rule:
             lines.append(strip_of([("─" * width, "border")], width, tokens))
         if self._total is not None:
             lines.append(self._line(self._total, shape, tokens, whole=True))
-        return lines
+        return lines + [strip_of(line, width, tokens) for line in foot]
 
     def _line(self, part: Part, shape: _Shape, tokens: Tokens, whole: bool = False) -> Strip:
         glyphs = tokens.glyphs
@@ -79,13 +82,11 @@ class Waterfall(Painted):
             pieces.append(("  ", "text"))
             if whole:
                 bars = [(other.amount, other.token) for other in self._parts if not other.indent]
-                pieces += stacked_bar(bars, shape.scale, shape.bar, glyphs, slim=True)
-            else:
+                pieces += stacked_bar(bars, None if unknown else shape.scale, shape.bar, glyphs, slim=True)
+            elif unknown or _known(part) > 0:
                 pieces += stacked_bar(
-                    [(part.amount, part.token)], shape.scale, shape.bar, replace(glyphs, track=" "), slim=True
+                    [(part.amount, part.token)], shape.scale, shape.bar, glyphs._replace(track=" "), slim=True
                 )
-        if shape.note:
-            pieces.append(("  " + part.note, "muted"))
         return strip_of(cut(pieces, shape.width, glyphs.ellipsis), shape.width, tokens)
 
 
@@ -98,22 +99,17 @@ class _Shape:
     value: int
     share: int
     bar: int
-    note: int
     scale: float
 
     @classmethod
-    def of(cls, parts: Sequence[Part], width: int, scale: float) -> _Shape:
+    def of(cls, parts: Sequence[Part], width: int, scale: float, shares: bool) -> _Shape:
+        """``shares``: the scale is the whole, so that percentages of it have a meaning."""
         label = max(cells(part.label) + 2 * part.indent for part in parts)
         value = 10
         label = min(label, max(width - value - 12, width * 2 // 5, 8))
-        note = max(cells(part.note) for part in parts)
         rest = width - label - 2 - value
-        share = 6 if rest >= 22 else 0
-        rest -= share + 2
-        if note and rest >= 24:
-            note = min(note, rest * 3 // 5)
-            return cls(width, label, value, share, rest - note - 2, note, scale)
-        return cls(width, label, value, share, max(rest, 0), 0, scale)
+        share = 6 if shares and rest >= 22 else 0
+        return cls(width, label, value, share, max(rest - share - 2, 0), scale)
 
 
 def _known(part: Part) -> float:
@@ -136,6 +132,6 @@ def _folded(parts: Sequence[Part], room: int) -> list[Part]:
     ranked = sorted(kept, key=size)
     folded = ranked[: len(kept) - room + 1]
     hidden = sum(isinstance(part.amount, Unknown) for part in folded)
-    note = f"{hidden} of them unknown" if hidden else ""
-    rest = Part(f"{len(folded)} smaller", sum(_known(part) for part in folded), "other", note)
+    label = f"{len(folded)} smaller" + (f", {hidden} unknown" if hidden else "")
+    rest = Part(label, sum(_known(part) for part in folded), "other")
     return [part for part in kept if part not in folded] + [rest]

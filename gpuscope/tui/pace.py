@@ -1,0 +1,37 @@
+"""When charts are drawn again: less often than numbers while time passes as usual, sooner when it is travelled."""
+
+from __future__ import annotations
+
+from math import inf
+
+APART_SECONDS = 0.2
+"""The least time between two drawings, on our clock: a replay's may run a hundred times faster."""
+SLACK_SECONDS = 0.1
+"""Samples do not come to the millisecond."""
+
+
+class ChartPace:
+    """Charts are due when ``every`` seconds have passed on our clock, or on the host's."""
+
+    def __init__(self) -> None:
+        self._drawn = -inf
+        self._moment: float | None = None
+
+    def now(self) -> None:
+        """The next picture has its charts, whatever the time."""
+        self._drawn = -inf
+
+    def wait(self, now: float, moment: float | None, every: float) -> float:
+        """Seconds until charts of ``moment`` (host's clock) are due: 0 at once, infinity when there is no need.
+
+        ``every`` 0 means that each other moment counts: time stands still and was moved by hand."""
+        if now - self._drawn >= every - SLACK_SECONDS > 0:
+            return 0.0
+        moved = inf if None in (moment, self._moment) else abs(moment - self._moment)  # type: ignore[operator]
+        if moment == self._moment or moved < every - SLACK_SECONDS:
+            return 0.0 if self._drawn == -inf else inf
+        return max(0.0, self._drawn + APART_SECONDS - now)
+
+    def drawn(self, now: float, moment: float | None) -> None:
+        """They were drawn."""
+        self._drawn, self._moment = now, moment

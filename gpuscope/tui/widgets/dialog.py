@@ -1,0 +1,42 @@
+"""What dialogs have in common: a framed body that scrolls, and the keys that close it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+
+
+class Dialog(ModalScreen[None]):
+    """Esc and q close it, j and k scroll. Subclasses compose one ``VerticalScroll`` of the class ``dialog``."""
+
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog .dialog {
+        width: 90; max-width: 96%; height: auto; max-height: 92%; padding: 0 1;
+        border: round $gs-accent; background: $surface;
+        border-title-color: $gs-title; border-subtitle-color: $gs-muted; scrollbar-gutter: stable;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "Close", show=False),
+        Binding("j,down", "scroll(1)", show=False),
+        Binding("k,up", "scroll(-1)", show=False),
+        Binding("pagedown,space", "page(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+    ]
+
+    @property
+    def body(self) -> VerticalScroll:
+        """What scrolls."""
+        return self.query_one(VerticalScroll)
+
+    def action_scroll(self, by: int) -> None:
+        """Scroll by lines."""
+        self.body.scroll_relative(y=by, animate=False)
+
+    def action_page(self, by: int) -> None:
+        """Scroll by what is visible."""
+        self.body.scroll_relative(y=by * max(1, self.body.size.height - 1), animate=False)
