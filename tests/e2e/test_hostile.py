@@ -33,7 +33,8 @@ FORBIDDEN = (
 
 
 def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
-    env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": "."}
+    size = {"COLUMNS": "160", "LINES": "45"}  # pytest-xdist exports others
+    env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": ".", **size}
     with Terminal([sys.executable, "-c", SCRIPT], 160, 45, env) as terminal:
         terminal.wait_for("evil")
         for key, wanted in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -192,3 +193,19 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path):
         assert done.returncode == 3
         assert len(done.stderr.splitlines()) == 1
         assert "\x1b" not in done.stderr
+
+
+def test_the_lab_without_a_terminal_names_the_command_that_needs_none():
+    words = [sys.executable, "-m", "gpuscope", "lab", "--amp", "bf16"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert "Without a screen: gpuscope lab --amp bf16 --steps 100 --headless" in done.stderr
+    assert "Here is `gpuscope devices`" in done.stderr
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch to train")
+def test_the_lab_with_toggles_runs_at_once(terminal):
+    screen = terminal("lab --model mlp --batch 8 --device cpu", columns=120, rows=40)
+    screen.wait(r"state +running")
+    screen.wait(r"loss +\d")
+    screen.keys("q")
+    screen.wait("EXIT=0")

@@ -485,6 +485,17 @@ async def test_leaving_does_not_wait_for_a_source_that_hangs(key):
         assert not app.is_running or app._exit
 
 
+@pytest.mark.parametrize("tab", ["overview", "memory", "lab", "log"])
+def test_leaving_while_it_still_starts_is_no_error(tab):
+    async def leave_after(seconds: float) -> None:
+        app = make_app(views.training(2.0), tab)
+        async with app.run_test(size=(120, 40)):
+            await asyncio.sleep(seconds)
+
+    for milliseconds in range(0, 40, 4):
+        asyncio.run(leave_after(milliseconds / 1000))
+
+
 @in_loop
 async def test_ctrl_c_leaves_from_inside_a_dialog():
     app = make_app(views.training(2.0))

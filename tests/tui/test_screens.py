@@ -13,10 +13,11 @@ from gpuscope.store.view import Link
 from gpuscope.tui.app import GpuscopeApp
 from gpuscope.tui.labruns import LabRuns
 from gpuscope.tui.session import Session
+from gpuscope.tui.theme import Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import feed, in_loop, make_app, until
-from tests.tui.snapshots import check, text
+from tests.tui.snapshots import check, grid, text
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 SCENARIOS = {
@@ -261,6 +262,23 @@ async def test_switches_turn_by_key_and_by_mouse_and_start_from_the_given_ones()
         assert app.session.labs.config.accumulate == 2
         await pilot.click("#switches", offset=(17, 4))
         assert app.session.labs.config.accumulate == 1
+
+
+@in_loop
+async def test_the_list_with_the_focus_shows_its_cursor_at_once():
+    app = make_app(views.cpu_only())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "▸ gpuscope.lab.worker")
+        await pilot.press("3")
+        await until(pilot, "Demo trainer")
+        row = next(row for row in grid(app) if "model" in "".join(char for char, _ in row))
+        selected = Tokens.of(app).style("selected").bgcolor
+        assert row[5][1].bgcolor == selected
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "▸   0 H200", "  train.py ×7")
+        await pilot.press("tab")
+        await until(pilot, "▸ train.py ×7")
 
 
 @in_loop

@@ -226,6 +226,11 @@ class Painted(Widget):
     def on_mount(self) -> None:
         self.app.theme_changed_signal.subscribe(self, self._theme_changed)
 
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)  # events of focus and blur come before it is so
+        if self.can_focus:
+            self.repaint()
+
     def _theme_changed(self, _: object) -> None:
         self._painted = None
         if self._subtitle:

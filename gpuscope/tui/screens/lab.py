@@ -142,6 +142,8 @@ class LabPane(Pane):
     def show_charts(self, host: HostView | None) -> None:
         from ..charts.line import LineChart, Series
 
+        if not self._right.is_mounted:
+            return
         if self._loss is None:
             self._loss = LineChart(empty="the loss appears here", id="loss", classes="panel")
             self._loss.border_title = "Loss over steps"

@@ -126,7 +126,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._draw()
 
     def _draw(self) -> None:
-        if self.tab not in self._panes or not self.pane.is_mounted:
+        if self.tab not in self._panes or not self.pane.is_mounted or not self.is_running:  # not there yet, or leaving
             return
         host = self.session.host
         self.pane.show(host)

@@ -204,7 +204,7 @@ class MemoryPane(Pane, can_focus=True):
         from ..histories import allocator_layers, device_layers
 
         everything, place = self._current(host)
-        if not everything or not self._right.display:
+        if not everything or not self._right.is_mounted or not self._right.display:
             return
         subject = everything[place]
         if self._chart is None:
@@ -231,6 +231,8 @@ class MemoryPane(Pane, can_focus=True):
         """Wide: waterfall, timeline and counters. Narrow: the timeline below where the waterfall leaves room, the
         counters instead of both."""
         width, height = self._terminal
+        if not self._right.is_mounted:
+            return  # still starting, or leaving already
         wide, left = width >= WIDE, self.query_one("#left")
         below = not wide and not self._counters and height >= TALL and height - 4 - self._wanted >= CHART_ROWS
         self.set_class(not wide, "narrow")

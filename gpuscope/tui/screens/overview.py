@@ -48,6 +48,8 @@ class OverviewPane(Pane):
         self._charts: Horizontal | None = None
         self._line: LineChart | None = None
         self._right: StackedChart | LineChart | None = None
+        self._settled = True
+        """Whether it is known which list a user most likely wants."""
         self._terminal = (80, 24)
         self._nothing: list[list[tuple[str, str]]] = []
         self._heights: tuple[int, int, bool] = (0, 0, False)
@@ -81,8 +83,8 @@ class OverviewPane(Pane):
             ]
             self._devices.show(rows)
             self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
-            if self._devices.has_focus and self._deviceless(host) and lines:
-                self._jobs.focus(scroll_visible=False)
+            if not self._settled:
+                self.take_focus()
         self._share_out(host)
 
     def _why_empty(self, host: HostView, lines: bool) -> list[list[tuple[str, str]]]:
@@ -132,7 +134,7 @@ class OverviewPane(Pane):
     # ── charts ──
 
     def show_charts(self, host: HostView) -> None:
-        if self._charts is None or not self._charts.display:
+        if self._charts is None or not self._charts.is_mounted or not self._charts.display:
             return
         self._build_charts(self._charts, host)
         if host.devices:
@@ -218,7 +220,10 @@ class OverviewPane(Pane):
     # ── actions ──
 
     def take_focus(self) -> None:
-        (self._jobs if self._deviceless(self.session.host) else self._devices).focus(scroll_visible=False)
+        host = self.session.host
+        deviceless = self._deviceless(host)
+        self._settled = deviceless or (host is not None and bool(host.devices))
+        (self._jobs if deviceless else self._devices).focus(scroll_visible=False)
 
     @staticmethod
     def _deviceless(host: HostView | None) -> bool:
@@ -244,6 +249,7 @@ class OverviewPane(Pane):
 
     def do_next_pane(self) -> None:
         """From devices to jobs and back."""
+        self._settled = True
         (self._devices if self._jobs.has_focus else self._jobs).focus(scroll_visible=False)
 
     def do_open(self) -> None:

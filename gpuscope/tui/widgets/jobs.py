@@ -158,12 +158,6 @@ class JobList(Painted, can_focus=True):
             out.append((" " + fit(text, cells, "right"), token))
         return out
 
-    def on_focus(self, _: events.Focus) -> None:
-        self.repaint()
-
-    def on_blur(self, _: events.Blur) -> None:
-        self.repaint()
-
     def on_click(self, event: events.Click) -> None:
         y = event.y - self._fixed + self._offset
         for index, line in enumerate(self._lines):

@@ -74,12 +74,6 @@ class Switches(Painted, can_focus=True):
         if offset.x > NAME_CELLS:
             self.post_message(self.Turned(self.current, 1 if offset.x >= self.size.width // 2 else -1))
 
-    def on_focus(self) -> None:
-        self.repaint()
-
-    def on_blur(self) -> None:
-        self.repaint()
-
 
 def run_columns(runs: Sequence[Run]) -> list[Column]:
     """Toggles that differ come first, then what was measured."""

@@ -278,10 +278,6 @@ class LiveTable(Painted, can_focus=True):
         self._follow()
         self.repaint()
 
-    def watch_has_focus(self, has_focus: bool) -> None:
-        super().watch_has_focus(has_focus)
-        self.repaint()
-
     # ── painting ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
@@ -328,7 +324,7 @@ class LiveTable(Painted, can_focus=True):
         glyphs = tokens.glyphs
         mark = glyphs.cursor if here else ""
         pieces: list[tuple[str, str]] = (
-            [(mark.ljust(gutter), "accent" if self.has_focus else "muted")] if gutter else []
+            [(mark.ljust(gutter), "accent" if here and self.has_focus else "muted")] if gutter else []
         )
         for place, (column, cells) in enumerate(self._placed[1]):
             if place:
