@@ -10,6 +10,7 @@ without colour each layer of VRAM has its own glyph.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -248,16 +249,37 @@ class Tokens:
     """Styles and glyphs of one look: theme, colour or not, Unicode or not. Immutable and cached; compare by ``key``."""
 
     def __init__(self, theme: Theme, *, monochrome: bool = False, ascii_only: bool = False) -> None:
-        self.key = (theme.name, monochrome, ascii_only)
+        self.key: tuple[object, ...] = (theme.name, monochrome, ascii_only)
+        self.ground: Style | None = None
         self.glyphs = ASCII if ascii_only else MONOCHROME if monochrome else UNICODE
         self._styles = _parsed(palette(theme))
         self._specs: dict[str, Style] = {}
+        self._drawn: dict[str, Style] = {}
+        self._on: dict[RichColor, Tokens] = {}
 
     @classmethod
     def of(cls, app: App[Any]) -> Tokens:
         """The tokens for what ``app`` shows now. ``app.ascii_only`` (optional attribute) asks for plain ASCII."""
         return _tokens(app.current_theme.name, app.current_theme.dark, app.current_theme.ansi, app.no_color,
                        bool(getattr(app, "ascii_only", False)))  # fmt: skip
+
+    def on(self, ground: RichColor) -> Tokens:
+        """The same look on a background: what :meth:`drawn` gives has it."""
+        found = self._on.get(ground)
+        if found is None:
+            found = self._on[ground] = copy(self)
+            found.key = (*self.key, ground)
+            found.ground = Style(bgcolor=ground)
+            found._drawn = {}
+        return found
+
+    def drawn(self, spec: str) -> Style:
+        """The style of a spec as it goes to the terminal: on the background of this look, unless it names one."""
+        found = self._drawn.get(spec)
+        if found is None:
+            style = self.style(spec)
+            found = self._drawn[spec] = style if self.ground is None else self.ground + style
+        return found
 
     def style(self, spec: str) -> Style:
         """The rich style of a spec: attributes (bold, dim, italic, underline, reverse), a token, ``on`` a token.

@@ -81,7 +81,7 @@ class LineChart(Painted):
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
         if not self._known or width < 12 or height < 2:
             line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
-            return [Strip.blank(width)] * (max(height - 1, 0) // 2) + [line]
+            return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         frame = self._frame(width, height - axis)
         glyphs = tokens.glyphs
         lines = [

@@ -85,7 +85,7 @@ class StackedChart(Painted):
         stacks = stack_columns(self._layers, self._seconds, self._window, self._now, max(width - 5, 1))
         if not top >= 1 or not any(stacks) or width < 10:
             line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
-            return [Strip.blank(width)] * (max(height - 1, 0) // 2) + [line]
+            return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         _, unit = unit_of(top)
         ticks = share_ticks(top / unit, rows) if top == self._capacity else value_ticks(0.0, top / unit, rows)
         margin = max((len(label) for _, label in ticks), default=0)
@@ -126,9 +126,11 @@ def axis_top(peak: float, capacity: float | None, before: float = 0.0) -> float:
     if before > 0 and before >= peak >= before * SHRINK_SHARE:
         return before
     wanted = max(peak, (capacity or 0.0) * LEAST_SHARE)
+    if wanted < 1:
+        return 0.0
     _, unit = unit_of(wanted)
-    step = nice_step(wanted / unit, 4) if wanted else 0.0
-    top = math.ceil(wanted / unit / step * 1.02) * step * unit if step else 0.0
+    step = nice_step(wanted / unit, 4)
+    top = math.ceil(wanted / unit / step * 1.02) * step * unit
     return min(top, capacity) if capacity else top
 
 

@@ -29,14 +29,12 @@ MERGE_CELLS = 6
 
 def strip_of(segments: Segments, cells: int, tokens: Tokens, below: str = "") -> Strip:
     """One line of exactly ``cells`` cells. ``below`` is a spec that all pieces inherit from (a cursor's background)."""
-    base = tokens.style(below) if below else None
+    base = tokens.drawn(below) if below else None
     pieces: list[Segment] = []
     for text, spec in segments:
         if not text:
             continue
-        style = tokens.style(spec)
-        if base is not None:
-            style = base + style
+        style = tokens.drawn(spec) if base is None else base + tokens.style(spec)
         text = visible(text)
         if pieces and pieces[-1].style is style:
             pieces[-1] = Segment(pieces[-1].text + text, style)
@@ -45,7 +43,7 @@ def strip_of(segments: Segments, cells: int, tokens: Tokens, below: str = "") ->
     strip = Strip(pieces)
     if strip.cell_length == cells:
         return strip
-    return strip.adjust_cell_length(cells, base)
+    return strip.adjust_cell_length(cells, base or tokens.ground)
 
 
 def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
@@ -208,17 +206,19 @@ class Painted(Widget):
         key = self._key()
         if key != self._painted:
             self._fill(key)
-        strip = self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+        return self._strips[y] if y < len(self._strips) else strip_of((), self.size.width, self._look())
+
+    def _look(self) -> Tokens:
         _, background = self.background_colors  # Textual fills in none for lines that a widget draws itself
-        return strip.apply_style(Style.from_color(None, background.rich_color))
+        return self.tokens.on(background.rich_color)
 
     def _key(self) -> tuple[object, ...]:
-        return (self.size, self.tokens.key)
+        return (self.size, self._look().key)
 
     def _fill(self, key: tuple[object, ...]) -> list[Strip]:
-        width, height = self.size
-        strips = self.paint(width, height, self.tokens)[:height] if width > 0 and height > 0 else []
-        strips += [Strip.blank(width)] * (height - len(strips))
+        (width, height), tokens = self.size, self._look()
+        strips = self.paint(width, height, tokens)[:height] if width > 0 and height > 0 else []
+        strips += [strip_of((), width, tokens)] * (height - len(strips))
         self._strips, self._painted = strips, key
         self.paints += 1
         return strips

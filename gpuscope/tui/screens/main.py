@@ -76,6 +76,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self._panes[tab] = pane
             pane.display = False
             await self.mount(pane, before="#footer")
+            if not pane.is_mounted:  # somebody leaves already
+                return
             pane.fit_to(*self.size)
         self.tab = tab
         self.query("#waiting").remove()
@@ -95,6 +97,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         gc.enable()
         self.session.start(self._announce)
         await self._reveal(self.tab)  # somebody may have been quicker: not always the one at the start
+        if not self.is_running:
+            return
         self.refresh_all()
         self.set_interval(1.0, self._tick)
 
