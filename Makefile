@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.dev-installed
+JOBS   ?= 3
 RECORDING ?= demos/recordings/h200-lab.gsr
 
 .PHONY: demo replay test check e2e bench gpu lint types contracts format clean pictures help
@@ -36,7 +37,7 @@ replay: $(STAMP)  ## a training recorded on a real H200, played back
 	$(BIN)/gpuscope replay $(RECORDING)
 
 test: $(DEV)  ## all tests that this machine can run
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(JOBS)
 
 check: lint types contracts  ## ruff, mypy --strict, import contracts
 

@@ -18,7 +18,7 @@ from ..wire.codec import WireError, decode, encode
 
 OFFERED = ("rate", "environment", "detach", "cancel")
 """What a viewer finds in ``hello.requests``."""
-RELAYED = ("snapshot", "history", "profile", "stacks", "detach", "environment")
+RELAYED = ("snapshot", "history", "profile", "stacks", "statistics", "modules", "detach", "environment")
 """What a probe may offer; whether this one does, it says itself."""
 MIN_RATE_HZ = 0.1
 MAX_VARIABLES = 64

@@ -287,6 +287,8 @@ def _reading(named: Dict[str, frames.Scalar], name: str, entity: Entity) -> Read
     value = named.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return value
+    if isinstance(value, str) and name in frames.TEXT_COLUMNS:
+        return value[:MAX_REASON_CHARS]
     if value is not None:
         return Unknown(DRIVER_ERROR, "the probe sent something that is not a number")
     if name not in named:

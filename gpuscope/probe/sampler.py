@@ -40,6 +40,7 @@ _ON_DEVICE = Unknown(
     NOT_SUPPORTED, "a fused optimizer decides on the device whether to skip; to read that would synchronise"
 )
 _COUNTING = Unknown(NOT_INITIALISED, "being counted, a slice after each optimizer step")
+_NOT_MEASURED = Unknown(NOT_INITIALISED, "not measured in this process yet")
 _NO_COST = Unknown(NOT_INITIALISED, "not measured yet")
 
 
@@ -184,7 +185,7 @@ class Sampler:
     def _row(self, entity: int, columns: Tuple[str, ...], values: Dict[str, Any]) -> Row:
         row: Row = [entity]
         for column in columns:
-            value = values[column]
+            value = values.get(column, _NOT_MEASURED)
             if isinstance(value, Unknown):
                 self._reasons[entity, column] = (value.code, value.text)
                 value = None

@@ -78,7 +78,21 @@ TRAINER_COLUMNS = (
     "eta_seconds",
     "probe_cpu_percent",  # the probe's own thread, of one core
     "probe_step_seconds",  # the probe's own time inside a step, mean
+    # Where a step's time goes, mean per step over the recent measured steps. They add up to the step. On CUDA taken
+    # between events of the training thread's stream, without synchronising; on the CPU between moments of that thread.
+    "input_seconds",  # the device (or the CPU that trains) waits for the loader
+    "h2d_seconds",  # host-to-device copies of what the loader gave
+    "compute_seconds",  # forward and backward
+    "optimizer_seconds",
+    "communication_seconds",  # collectives that nothing overlaps
+    "other_seconds",
+    "step_seconds_hour_ago",  # median step of the minute one hour ago
+    "collectives",  # launched by this rank so far, over all its process groups
+    "stall_at",  # text: where the main thread stands while its step is overdue, "file:line function"
+    "phase",  # text: train | eval, from model.training where the model is known
 )
+TEXT_COLUMNS = frozenset(("stall_at", "phase"))
+"""Columns whose readings are words. All others are numbers; a word there is refused."""
 ALLOCATOR_COLUMNS = (
     "allocated_bytes",
     "reserved_bytes",
@@ -96,6 +110,13 @@ ALLOCATOR_COLUMNS = (
     "gradient_bytes",
     "optimizer_state_bytes",
     "statistics_seconds",  # what the last statistics call took
+    # From a walk over the segments, taken seldom; unknown where none was possible.
+    "private_pool_idle_bytes",  # of private_pool_bytes: in no live or pending block
+    "private_pool_inactive_split_bytes",  # of these idle bytes: in segments that are partly in use
+    "workspace_bytes",  # live blocks of exactly the size of a cuBLAS workspace that no counted tensor owns
+    # At one fixed point of the step, right after optimizer.step(): what growth is judged by.
+    "step_allocated_bytes",
+    "step_allocated_step",  # the step after which it was read
 )
 COLUMNS: Dict[str, Tuple[str, ...]] = {
     "h": HOST_COLUMNS,
@@ -277,8 +298,8 @@ class Sample:
 
 @dataclass
 class Event:
-    """Something happened to entity ``id``: ``e`` is gone, oom, retry, attach, detach, gap, dropped, problem, skip
-    or note."""
+    """Something happened to entity ``id``: ``e`` is gone, oom, retry, stall, resumed, phase, attach, detach, gap,
+    dropped, problem, skip or note. ``data`` by kind: docs/protocol.md."""
 
     id: int
     e: str
@@ -306,6 +327,7 @@ class Bye:
 
 REQUESTS = (
     "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment", "cancel",
+    "statistics", "modules",
 )  # fmt: skip
 """Closed enum: what a viewer may ask. A name that is not here is refused by the decoder."""
 EXCLUSIVE = frozenset(("snapshot", "history", "profile", "stacks", "inject"))
