@@ -212,6 +212,7 @@ def read(path: Path, content: bytes, **limits: int) -> tuple[list[recording.Line
         (gzip.compress(b"\0" * 10_000_000), "not_a_recording"),
         (packed(b'{"k":"recording","v":2,"version":"9.0\\u001b[2J"}', LINE), "newer"),
     ],
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else value,  # gzip's bytes hold the time
 )
 def test_what_is_no_recording_is_said(tmp_path, content, code):
     got, reader = read(tmp_path / "a.gsr", content)
