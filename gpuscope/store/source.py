@@ -18,7 +18,22 @@ from typing import Protocol
 from ..wire.blobs import MAX_BLOB_BYTES
 from ..wire.codec import UnknownKind, WireError, encode
 from ..wire.decode import decode
-from ..wire.frames import PROTOCOL, REQUESTS, Bye, Def, Event, Frame, Hello, Key, Ping, Pong, Result, Sample, Scalar
+from ..wire.frames import (
+    HOST_ID,
+    PROTOCOL,
+    REQUESTS,
+    Bye,
+    Def,
+    Event,
+    Frame,
+    Hello,
+    Key,
+    Ping,
+    Pong,
+    Result,
+    Sample,
+    Scalar,
+)
 from .calls import Calls, OnProgress, SourceError
 from .child import Child
 from .view import Capabilities, Link, LinkState
@@ -43,6 +58,10 @@ MAX_BAD_LINES = 100
 MAX_DEFINITIONS = 16384
 MAX_DEFINITION_BYTES = 16 << 20
 """Definitions are kept as they came, for a recorder that starts later: so many, and so much of them."""
+MAX_REASON_CHARS = 4 << 20
+"""Of all reasons that hold together, kept for the same recorder."""
+REASONS_A_LINE = 16
+"""A reason has at most 4096 characters of at most 12 bytes: so many fit a line."""
 FRAMES_PER_SECOND = 1000.0
 """Sustained; more than this is held back, so that a sender gone mad slows itself, not the screen."""
 _BURST = 20_000.0
@@ -101,6 +120,8 @@ class AgentSource:
         self._last_sample: Sample | None = None
         self._definitions: dict[int, bytes] = {}
         self._definition_bytes = 0
+        self._reasons: dict[tuple[int | str, int | str], list[int | str]] = {}
+        self._reason_chars = 0
         self._calls = Calls(self._send)
         self._last_frame: float | None = None
         self._link = Link("connecting")
@@ -160,6 +181,7 @@ class AgentSource:
             self._hello = self._child = None
             self._definitions.clear()
             self._definition_bytes = 0
+            self._forget_reasons()
             try:
                 await child.stop()
             finally:
@@ -226,6 +248,7 @@ class AgentSource:
             self._hello, self._hz = frame, frame.hz
             self._definitions.clear()
             self._definition_bytes = 0
+            self._forget_reasons()
         elif isinstance(frame, Def):
             more = len(line) - len(self._definitions.get(frame.id, b""))
             room = len(self._definitions) < MAX_DEFINITIONS or frame.id in self._definitions
@@ -234,14 +257,32 @@ class AgentSource:
                 self._definition_bytes += more
         elif isinstance(frame, Event) and frame.e == "gone":
             self._definition_bytes -= len(self._definitions.pop(frame.id, b""))
+        elif isinstance(frame, Key):
+            self._forget_reasons()  # the next sample carries all that hold
         elif isinstance(frame, Sample):
             self._last_sample = frame
+            self._remember(frame.why)
         if self._link.state != "live":
             self._say(on_link, Link("live", "", 0.0))
         sink(frame, now)
         for tap in self.taps:
             tap(line, frame, now)
         return f"the agent ended: {frame.why or 'no reason given'}" if isinstance(frame, Bye) else ""
+
+    def _remember(self, rows: list[list[int | str]]) -> None:
+        for row in rows:
+            if len(row) != 4:
+                continue
+            before = self._reasons.pop((row[0], row[1]), None)
+            if before is not None:
+                self._reason_chars -= _chars(before)
+            if row[2] and self._reason_chars + _chars(row) <= MAX_REASON_CHARS:
+                self._reasons[row[0], row[1]] = row
+                self._reason_chars += _chars(row)
+
+    def _forget_reasons(self) -> None:
+        self._reasons.clear()
+        self._reason_chars = 0
 
     async def _watch(self, child: Child, on_link: OnLink) -> str:
         """Pings, notices silence, and an agent that is over while something it started still holds its pipe."""
@@ -294,18 +335,27 @@ class AgentSource:
         return result
 
     def prelude(self) -> list[bytes]:
-        """Hello, a key frame and all definitions; empty before the hello."""
+        """Hello, a key frame, all definitions and the reasons that hold; empty before the hello."""
         if self._hello is None:
             return []
         m = self._last_sample.m if self._last_sample is not None else self._hello.m
         t = self._hello.t + (m - self._hello.m) / 1e9
-        key = Key(self._last_sample.q if self._last_sample is not None else 0, m, t, len(self._definitions))
-        return [encode(replace(self._hello, t=t, m=m)), encode(key), *self._definitions.values()]
+        q = self._last_sample.q if self._last_sample is not None else 0
+        lines = [encode(replace(self._hello, t=t, m=m)), encode(Key(q, m, t, len(self._definitions)))]
+        lines += self._definitions.values()
+        reasons = [row for row in self._reasons.values() if row[0] == HOST_ID or row[0] in self._definitions]
+        for some in range(0, len(reasons), REASONS_A_LINE):
+            lines.append(encode(Sample(q, m, why=reasons[some : some + REASONS_A_LINE])))
+        return lines
 
     async def close(self) -> None:
         self._closing.set()
         if self._child is not None:
             await self._child.stop()
+
+
+def _chars(row: list[int | str]) -> int:
+    return sum(len(str(word)) for word in row)
 
 
 class _Hopeless(Exception):

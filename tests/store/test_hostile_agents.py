@@ -154,6 +154,10 @@ say(Def(2, proc=ProcDef(7, 1)), Def(3, use=UseDef(2, 1)), Def(2, proc=ProcDef(7,
 wide = b'{"k":"def","id":%d,"proc":{"pid":%d},"future":"' + b"x" * 500000 + b'"}\\n'
 for i in range(10, 40):
     os.write(1, wide % (i, i))
+emoji = chr(0x1F600) * 4096
+for i in range(50):
+    say(Sample(1, 2, why=[[2, "f%d" % (20 * i + j), "lost", emoji] for j in range(20)]))
+say(Sample(2, 3, why=[[2, "f0", "", ""], [2, "f1", "lost", "gone " + emoji[:10]]]))
 say(Event(1, "note", 3, "all"))
 for q in range(10000):
     say(Sample(q, 100 + q, u=[[3, 9]]))
@@ -162,7 +166,7 @@ for q in range(10000):
         async with watching(many) as watched:
             await watched.until(lambda: any(isinstance(f, Event) for f in watched.frames))
             prelude = watched.source.prelude()
-            assert sum(map(len, prelude)) < 2_100_000
+            assert sum(map(len, prelude)) < 2_100_000 + 12 * (4 << 20)
             recorder = Recorder(tmp_path / "a.gsr")
             recorder.attach(watched.source)
             until = len(watched.frames) + 5
@@ -170,6 +174,10 @@ for q in range(10000):
             recorder.close()
         assert isinstance(decode(prelude[0]), Hello)
         assert [f.id for f in map(decode, prelude[2:6]) if isinstance(f, Def)] == [1, 2, 3, 10]
+        reasons = [row for f in map(decode, prelude) if isinstance(f, Sample) for row in f.why]
+        assert [2, "f1", "lost", "gone " + chr(0x1F600) * 10] in reasons
+        assert "f0" not in [row[1] for row in reasons]
+        assert 1000 < len(reasons) * 4096 / 1000 < 4300
 
     asyncio.run(check())
     store = Store()
