@@ -48,16 +48,19 @@ WARM_SECONDS = 0.5
 CLIENT = """
 import json, socket, sys, time, glob
 pattern, hz = sys.argv[1], float(sys.argv[2])
-lines = 0
+at = None
 while True:
     for path in glob.glob(pattern):
         with socket.socket(socket.AF_UNIX) as peer:
             try:
                 peer.connect(path)
                 peer.sendall(json.dumps({"r": "rate", "id": 1, "args": {"hz": hz}}).encode() + b"\\n")
-                while chunk := peer.recv(65536):
-                    lines += chunk.count(b"\\n")
-                    print(lines, flush=True)
+                for line in peer.makefile():
+                    frame = json.loads(line)
+                    if frame["k"] == "hello":
+                        at = frame["cols"]["a"].index("statistics_seconds") + 1
+                    elif frame["k"] == "s":
+                        print(json.dumps([row[at] for row in frame.get("a", [])]), flush=True)
             except OSError:
                 pass
     time.sleep(0.02)
@@ -148,13 +151,15 @@ def main() -> int:
     try:
         found = measure(step, max(2, args.alternations), args.steps)
     finally:
-        read = 0
+        samples = []
         if client is not None:
             client.kill()
-            read = len(client.communicate()[0].split())
+            samples = [json.loads(line) for line in client.communicate()[0].splitlines()]
     what = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     head = {"device": what, "torch": torch.__version__, "alternations": args.alternations, "steps": args.steps}
-    print(json.dumps({**head, "hz": args.hz, "client_reads": read, **found}))
+    calls = [seconds for rows in samples for seconds in rows if seconds is not None]
+    statistics_call = {"median": statistics.median(calls), "most": max(calls)} if calls else None
+    print(json.dumps({**head, "hz": args.hz, "samples": len(samples), "statistics_seconds": statistics_call, **found}))
     return 0
 
 

@@ -1,0 +1,118 @@
+"""How the allocator snapshots of this folder were made, on one H200:  python demos/snapshots/make.py DIRECTORY
+
+Real trainings with torch's own memory history. Afterwards file names lose their directories, and the files are packed
+with gzip; nothing else is changed. Needs CUDA.
+"""
+
+import gc
+import gzip
+import os
+import pickle
+import sys
+
+import torch
+from torch import nn
+
+MiB = 1 << 20
+
+
+def shortened(snapshot: dict) -> dict:
+    """The same snapshot, file names as seen from their package or working directory. Frames are shared: once each."""
+    done = set()
+
+    def frames_of(thing: dict) -> None:
+        for key in ("frames", "forward_frames"):
+            for frame in thing.get(key) or ():
+                if id(frame) not in done:
+                    done.add(id(frame))
+                    name = frame["filename"]
+                    for mark in ("site-packages/", "dist-packages/"):
+                        name = name.rpartition(mark)[2]
+                    frame["filename"] = os.path.basename(name) if name.startswith("/") else name
+
+    for segment in snapshot["segments"]:
+        frames_of(segment)
+        for block in segment["blocks"]:
+            frames_of(block)
+    for trace in snapshot["device_traces"]:
+        for entry in trace:
+            frames_of(entry)
+    return snapshot
+
+
+def keep(directory: str, name: str) -> None:
+    """Write what the allocator holds now."""
+    snapshot = shortened(torch.cuda.memory._snapshot())
+    path = os.path.join(directory, name + ".pickle.gz")
+    with gzip.GzipFile(path, "wb", compresslevel=9, mtime=0) as file:
+        file.write(pickle.dumps(snapshot, protocol=2))
+    entries = sum(map(len, snapshot["device_traces"]))
+    print(f"{name}: {entries} entries, {len(snapshot['segments'])} segments, {os.path.getsize(path)} bytes")
+
+
+def fresh(entries: int) -> None:
+    """An empty allocator, and a history that begins now."""
+    torch.cuda.memory._record_memory_history(enabled=None)
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.memory._record_memory_history(stacks="python", max_entries=entries)
+
+
+def model_and_optimizer() -> tuple:
+    """A small transformer on the GPU, and AdamW."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.0, batch_first=True, norm_first=True)
+    model = nn.Sequential(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(256, 256)).cuda()
+    return model, torch.optim.AdamW(model.parameters())
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, length: int) -> torch.Tensor:
+    """One training step on random sequences; the loss with its graph."""
+    x = torch.randn(16, length, 256, device="cuda")
+    loss = (model(x) - x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def training(directory: str) -> None:
+    """Three ordinary steps, seen from the first allocation on."""
+    fresh(20_000)
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        step(model, optimizer, 128)
+    keep(directory, "training")
+
+
+def leak(directory: str) -> None:
+    """A list that keeps every step's output: before and after ten steps of it."""
+    fresh(20_000)
+    model, optimizer = model_and_optimizer()
+    kept = []
+
+    def remember(x: torch.Tensor) -> None:
+        kept.append(model(x))  # with its graph: the mistake
+
+    step(model, optimizer, 64)
+    keep(directory, "leak-before")
+    for _ in range(4):
+        remember(torch.randn(16, 64, 256, device="cuda"))
+        step(model, optimizer, 64)
+    keep(directory, "leak-after")
+
+
+def fragmented(directory: str) -> None:
+    """Sequences of many lengths, every other result kept: free memory in pieces too small for what comes next."""
+    fresh(4_000)
+    pieces = [torch.empty(size * MiB, dtype=torch.uint8, device="cuda") for size in (3, 5, 7, 4, 6, 8) * 12]
+    del pieces[::2]
+    keep(directory, "fragmented")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not torch.cuda.is_available():
+        sys.exit(f"{__doc__}\nThis machine: CUDA {'is' if torch.cuda.is_available() else 'is not'} available.")
+    os.makedirs(sys.argv[1], exist_ok=True)
+    for scene in (training, leak, fragmented):
+        scene(sys.argv[1])
