@@ -25,6 +25,7 @@ VERBS = {
     "devices": "one-shot inventory and readings of this machine's GPUs",
     "ps": "GPU processes and trainers, the ranks of one job together",
     "run": "start a trainer with the probe in it, no code change",
+    "snapshot": "read an allocator snapshot, compare two, or take one of a trainer",
     "lab": "the demo trainer, in the TUI or headless",
     "record": "keep a session in a file",
     "replay": "travel through a recording",

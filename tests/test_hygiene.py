@@ -83,7 +83,10 @@ def test_portable_files_import_relatively():
 def test_dangerous_builtins_stay_in_their_rooms():
     for path in (ROOT / "gpuscope").rglob("*.py"):
         text = path.read_text()
-        assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve)\b", text, re.M), path
+        if path.parent.name == "probe":  # writes the files that torch would write, and reads none
+            assert not re.search(r"pickle\.loads?\b|Unpickler|import (marshal|shelve)", text), path
+        elif path.relative_to(ROOT).as_posix() != "gpuscope/snapshot/unpickle.py":  # its unpickler refuses every global
+            assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve)\b", text, re.M), path
         assert not re.search(r"(?<![.\w])(eval|exec)\(", text) or path.name in {"sitecustomize.py"}, path
         assert "shell=True" not in text, path
 

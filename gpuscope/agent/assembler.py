@@ -54,11 +54,11 @@ class Assembler:
         definitions, sample, gone = self.stream.tick(monotonic_ns, self._endings)
         return [*definitions], sample, [*events, *gone]
 
-    def _row(self, table: str, key: Hashable, readings: Any, stamp: float) -> None:
+    def _row(self, table: str, key: Hashable, readings: Any, stamp: float, read_seconds: float = 0.0) -> None:
         """A row, if there is anything new since the last one."""
         if stamp and self._stamps.get(key) != stamp:
             self._stamps[key] = stamp
-            self.stream.row(table, key, readings)
+            self.stream.row(table, key, readings, read_seconds)
 
     def _host(self, picture: Picture) -> None:
         reasons = dict(picture.host_reasons)
@@ -72,7 +72,7 @@ class Assembler:
             return  # it is about to say who it is
         key = ("gpu", device.definition.uuid)
         self.stream.define("gpu", key, device.definition, device.reasons)
-        self._row("g", key, device.readings, device.stamp)
+        self._row("g", key, device.readings, device.stamp, device.stamp)
 
     def _processes(self, picture: Picture) -> Dict[int, Hashable]:
         """The key of each process that could be looked at, by pid."""
@@ -101,7 +101,7 @@ class Assembler:
                 continue
             key = ("use", process, device.definition.uuid)
             self.stream.define("use", key, UseDef(number, gpu), {})
-            self._row("u", key, {"used_bytes": used}, device.processes_stamp)
+            self._row("u", key, {"used_bytes": used}, device.processes_stamp, device.processes_stamp)
 
     def _trainers(self, picture: Picture, processes: Dict[int, Hashable], monotonic_ns: int) -> List[Frame]:
         events: List[Frame] = []
@@ -127,7 +127,7 @@ class Assembler:
                 alloc, unmapped = self._mapped(allocator.definition, trainer, picture)
                 ids[allocator.key] = self.stream.define("alloc", alloc_key, alloc, {**unmapped, **allocator.reasons})
                 self._links[news.link].add(alloc_key)
-                self._row("a", alloc_key, allocator.readings, allocator.rows)
+                self._row("a", alloc_key, allocator.readings, allocator.rows, allocator.read_seconds)
             for about, event in news.events:
                 events.append(replace(event, id=ids.get(about, trainer)))
         self._farewells(picture)

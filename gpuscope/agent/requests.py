@@ -16,10 +16,10 @@ from ..wire import frames
 from ..wire.blobs import WINDOW_CHUNKS
 from ..wire.codec import WireError, decode, encode
 
-OFFERED = ("rate", "environment", "detach", "cancel")
-"""What a viewer finds in ``hello.requests``."""
 RELAYED = ("snapshot", "history", "profile", "stacks", "statistics", "modules", "detach", "environment")
 """What a probe may offer; whether this one does, it says itself."""
+OFFERED = ("rate", "cancel", *RELAYED)
+"""What a viewer finds in ``hello.requests``: also what only some of the trainers can do."""
 MIN_RATE_HZ = 0.1
 MAX_VARIABLES = 64
 MAX_VARIABLE_CHARS = 512

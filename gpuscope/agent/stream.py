@@ -9,6 +9,8 @@ from ..wire.frames import COLUMNS, HOST_ID, TABLES, Def, Event, Key, Reading, Ro
 MAX_REASONS_PER_SAMPLE = 2000
 """The rest follows with the next samples: a line must stay below the limit also where nothing can be read."""
 MAX_REASON_CHARS = 300
+MAX_AGO_MS = 60_000
+"""A reading said to be older than this was read by another clock."""
 
 Reasons = Dict[str, Tuple[str, str]]
 
@@ -37,6 +39,7 @@ class Stream:
         self._round = 1
         self._definitions: List[Def] = []
         self._rows: Dict[str, List[Row]] = {table: [] for table in TABLES}
+        self._read: Dict[int, float] = {}
         self._sequence = 0
 
     def define(self, kind: str, key: Hashable, definition: Any, reasons: Mapping[str, Unknown]) -> int:
@@ -65,8 +68,8 @@ class Stream:
         entity = self._entities.get(key)
         return entity.id if entity is not None else None
 
-    def row(self, table: str, key: Hashable, readings: Mapping[str, Reading]) -> None:
-        """New readings of an entity that was defined at this tick."""
+    def row(self, table: str, key: Hashable, readings: Mapping[str, Reading], read_seconds: float = 0.0) -> None:
+        """New readings of an entity that was defined at this tick; when they were read, monotonic, 0 where unknown."""
         entity = self._entities[key]
         row: Row = [entity.id]
         reasons: Reasons = {}
@@ -78,6 +81,8 @@ class Stream:
             row.append(value)
         entity.column_reasons = reasons
         self._rows[table].append(row)
+        if read_seconds > 0:
+            self._read[entity.id] = read_seconds
 
     def tick(self, monotonic_ns: int, endings: Mapping[Hashable, str]) -> Tuple[List[Def], Sample, List[Event]]:
         """The frames of this tick: new definitions, the sample, and a ``gone`` event for whatever has ended;
@@ -86,6 +91,10 @@ class Stream:
         sample = Sample(self._sequence, monotonic_ns)
         for table, rows in self._rows.items():
             setattr(sample, table, rows)
+        if sample.a:  # what the driver and an allocator say is compared: it matters when each was read
+            ago = [[number, round(monotonic_ns / 1e6 - read * 1e3)] for number, read in self._read.items()]
+            sample.ago = [[number, ms] for number, ms in ago if 0 <= ms <= MAX_AGO_MS]
+        self._read = {}
         for entity in self._entities.values():
             if len(sample.why) < MAX_REASONS_PER_SAMPLE:
                 sample.why.extend(_changes(entity))

@@ -94,8 +94,24 @@ def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
     return out
 
 
+def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
+    """What is left of ``words`` behind our own options, and the environment that carries them to the probe. Raises
+    :class:`Usage`."""
+    out = dict(env)
+    while words and (words[0] == "--history" or words[0].startswith("--history=")):
+        name, equals, value = words[0].partition("=")
+        rest = words[1:]
+        if not equals:
+            value, rest = (rest[0] if rest else ""), rest[1:]
+        if not re.fullmatch("[0-9]{1,9}", value):
+            raise Usage(f"{name} needs a number: how many of the last allocations to remember")
+        out["GPUSCOPE_HISTORY"], words = value, rest
+    return words, out
+
+
 def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str], str]:
     """(argv, environment, the line for stderr). Raises :class:`Usage`; where no probe can go in, the line says why."""
+    words, env = options(words, env)
     argv = command(words, env)
     who = f"gpuscope: pid {os.getpid()} ({argv[0]})"
     outside = "Only seen from outside:  gpuscope ps"
@@ -110,6 +126,9 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
         why = error if isinstance(error, Refused) else f"no room for it in {rendezvous.directory()}: {error.strerror}"
         return argv, dict(env), f"{who} runs without the probe: {why}. {outside}"
     line = f"gpuscope: watching pid {os.getpid()} ({argv[0]}). See it from another terminal:  gpuscope"
+    if env.get("GPUSCOPE_HISTORY", "0").strip("0"):
+        count = env["GPUSCOPE_HISTORY"]
+        line += f"\ngpuscope: remembers the last {count} allocations; what that costs is measured, and told there"
     return argv, environment(env, hook), line
 
 

@@ -31,6 +31,10 @@ ANSWER_FACTOR = 50
 """How much more a probe may send while it answers a request: a blob of 100 MB in some ten seconds."""
 MAX_ALLOCATORS = 64
 MAX_EVENTS = 64
+MAX_EVENT_DATA = 32
+PROBE_EVENTS = frozenset(("oom", "retry", "stall", "resumed", "phase", "attach", "detach", "gap", "dropped", "problem",
+                          "skip", "note"))  # fmt: skip
+"""What a probe may tell of its trainer."""
 MAX_BAD_LINES = 3
 MAX_REASON_CHARS = 300
 HELLO_SECONDS = 10.0
@@ -52,6 +56,7 @@ class Entity:
     readings: Dict[str, Reading] = field(default_factory=dict)
     reasons: Dict[str, Unknown] = field(default_factory=dict)
     rows: int = 0  # how many have come
+    read_seconds: float = 0.0  # when the last one was read, monotonic
 
 
 class Budget:
@@ -264,12 +269,19 @@ class ProbeLink:
                     named = dict(zip(self._columns[table], values[1:]))
                     entity.readings = {name: _reading(named, name, entity) for name in frames.COLUMNS[table]}
                     entity.rows += 1
+                    entity.read_seconds = max(0, min(frame.m, time.monotonic_ns())) / 1e9
 
     def _event(self, frame: frames.Event) -> None:
+        if frame.e not in PROBE_EVENTS:  # above all not "gone": who has ended, the kernel tells us
+            return
         if self._entity(frame.id) is None:
             frame.id = self.trainer_id
         frame.m = max(0, min(frame.m, time.monotonic_ns()))
         frame.text = frame.text[: 4 * MAX_REASON_CHARS]
+        frame.data = {
+            name[:MAX_REASON_CHARS]: value[: 4 * MAX_REASON_CHARS] if isinstance(value, str) else value
+            for name, value in list(frame.data.items())[:MAX_EVENT_DATA]
+        }
         self.events.append(frame)
 
 

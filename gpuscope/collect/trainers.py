@@ -34,6 +34,7 @@ class AllocatorNews:
     reasons: Dict[str, frames.Unknown]
     readings: Dict[str, frames.Reading]
     rows: int  # how many have come: more than at the last look means new readings
+    read_seconds: float = 0.0  # when the last one was read, monotonic
 
 
 @dataclass
@@ -242,7 +243,8 @@ class Probes:
         for key, entity in link.allocators.items():
             assert isinstance(entity.definition, frames.AllocDef)
             reasons = dict(entity.reasons)
-            allocators.append(AllocatorNews(key, entity.definition, reasons, entity.readings, entity.rows))
+            news = (entity.readings, entity.rows, entity.read_seconds)
+            allocators.append(AllocatorNews(key, entity.definition, reasons, *news))
         events = [(None if event.id == link.trainer_id else event.id, event) for event in link.events]
         link.events.clear()
         silent = now - link.heard > max(SILENT_SECONDS, 3 / self._hz if self._hz else 0.0)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import socket
+import termios
 import time
 from typing import Dict, List, Optional
 
 from ..wire import codec
-from ..wire.frames import KEY_SECONDS, MAX_RATE_HZ, Def, Event, Frame, Key, Sample
+from ..wire.frames import KEY_SECONDS, MAX_LINE_BYTES, MAX_RATE_HZ, Def, Error, Event, Frame, Key, Sample, Scalar
+from . import rendezvous
 from .sampler import TRAINER_ID, Reasons, changes
 
 DEFAULT_HZ = 2.0
 MIN_RATE_HZ = 0.1
 OUT_BYTES = 256 * 1024
+ANSWER_BYTES = 2 * MAX_LINE_BYTES
+"""An answer may be as long as a line; so much may wait of them."""
+UNREAD_BYTES = 64 * 1024
+"""A chunk of a blob goes only to a client that has so little left to read: what comes behind it is not late."""
+EVENT_BYTES = 64 * 1024
+"""An event that finds so much unsent is dropped: a storm of events must not cost the connection."""
 LINE_BYTES = 64 * 1024
 BAD_LINES = 16
 
@@ -24,6 +34,7 @@ class Client:
     def __init__(self, peer: socket.socket) -> None:
         peer.setblocking(False)
         self.socket = peer
+        self.pid = rendezvous.peer_pid(peer)
         self.hz = DEFAULT_HZ
         self.due = 0.0
         self.alive = True
@@ -31,6 +42,7 @@ class Client:
         self._in = bytearray()
         self._bad = 0
         self._dropped = 0
+        self.lost = 0  # events that it will not get
         self._told: Dict[int, Def] = {}
         self._reasons: Reasons = {}
         self._key_due = time.monotonic() + KEY_SECONDS
@@ -56,14 +68,13 @@ class Client:
             self._key_due = now + KEY_SECONDS
             self._told, self._reasons = {}, {}
             self.send(Key(q=sample.q, m=sample.m, t=time.time(), n=len(definitions)))
-        for entity, definition in definitions.items():
-            if self._told.get(entity) is not definition:
-                self._told[entity] = definition
-                self.send(definition)
-        if self._dropped:
-            text = f"{self._dropped} samples dropped: this reader is too slow"
-            self.send(Event(id=TRAINER_ID, e="dropped", m=sample.m, text=text, data={"n": self._dropped}))
-            self._dropped = 0
+        self._define(definitions)
+        if self._dropped or self.lost:
+            what = [(self._dropped, "samples"), (self.lost, "events")]
+            text = " and ".join(f"{n} {name}" for n, name in what if n) + " dropped: this reader is too slow"
+            data: Dict[str, Scalar] = {"n": self._dropped, "events": self.lost}
+            self.send(Event(id=TRAINER_ID, e="dropped", m=sample.m, text=text, data=data))
+            self._dropped = self.lost = 0
         why = changes(self._reasons, reasons)
         if why:
             self._reasons = dict(reasons)
@@ -73,14 +84,47 @@ class Client:
                 shared[b""] = codec.encode(sample)
             self.send_bytes(shared[b""])
 
+    def _define(self, definitions: Dict[int, Def]) -> None:
+        for entity, definition in definitions.items():
+            if self._told.get(entity) is not definition:
+                self._told[entity] = definition
+                self.send(definition)
+
+    def event(self, event: Event, definitions: Dict[int, Def]) -> None:
+        """Send an event, behind the definition of what it is about; one that finds too much unsent is counted only."""
+        if len(self._out) > EVENT_BYTES:
+            self.lost += 1
+            return
+        self._define(definitions)
+        self.send(event)
+
     def send(self, frame: Frame) -> None:
         try:
             self.send_bytes(codec.encode(frame))
         except codec.WireError:
             pass  # longer than a line may be: cannot happen with our own frames, and must not hurt if it does
 
-    def send_bytes(self, line: bytes) -> None:
-        if len(self._out) + len(line) > OUT_BYTES:
+    def answer(self, frame: Frame) -> None:
+        """Send the answer to a request, which may be as long as a line."""
+        try:
+            line = codec.encode(frame)
+        except codec.WireError as error:
+            line = codec.encode(Error(getattr(frame, "id", 0), "failed", f"the answer does not fit: {error}"))
+        self.send_bytes(line, ANSWER_BYTES)
+
+    def has_room(self) -> bool:
+        """Whether this client has read so far that something large may go to it."""
+        if self._out or not self.alive:
+            return False
+        unread = array.array("i", [0])
+        try:
+            fcntl.ioctl(self.socket, termios.TIOCOUTQ, unread)
+        except OSError:
+            return True
+        return unread[0] <= UNREAD_BYTES
+
+    def send_bytes(self, line: bytes, limit: int = OUT_BYTES) -> None:
+        if len(self._out) + len(line) > limit:
             self.alive = False
             return
         self._out += line

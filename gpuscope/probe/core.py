@@ -8,14 +8,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from time import perf_counter
-from typing import Any, List, Optional
+from time import monotonic_ns, perf_counter
+from typing import Any, Dict, List, Optional
 
+from ..wire.frames import Event, Scalar
+from . import cuda
+from .gauges import Gauges
 from .hooks import Hooks
 from .ledger import Ledger
 from .on_import import OnImport, debug
 from .rendezvous import Refused
-from .sampler import Sampler
+from .requests import Requests
+from .safety import Safety
+from .sampler import TRAINER_ID, Sampler
 from .server import Server
 from .steps import Steps
 
@@ -31,8 +36,11 @@ class Probe:
         self.problem = ""
         self.steps = Steps()
         self.ledger = Ledger()
-        self.hooks = Hooks(self.steps, self._on_step, self.start)
+        self.gauges = Gauges(self.steps, self.ledger)
+        self.hooks = Hooks(self.steps, self._on_step, self._on_cuda, self.gauges.split)
         self.server: Optional[Server] = None
+        self.sampler: Optional[Sampler] = None
+        self.safety: Optional[Safety] = None
         self._finder: Optional[OnImport] = None
         self._lock = threading.Lock()
 
@@ -56,12 +64,41 @@ class Probe:
             if self.server is not None or self.problem:
                 return
             try:
-                server = Server(Sampler(self.origin, self.steps, self.ledger), self.hooks.install, self.detach)
+                self.sampler = Sampler(
+                    self.origin,
+                    self.steps,
+                    self.ledger,
+                    self.gauges,
+                    self.announce,
+                    lambda: "before" in self.hooks.installed,
+                )
+                requests = Requests(self.steps, self.gauges.tree)
+                server = Server(self.sampler, requests, self.hooks.install, self.detach)
+                safety = Safety(self.steps, requests.history, self.announce, server.errand, self.sampler.hello)
+                self.sampler.also = safety.columns
                 server.start()
-                self.server = server
+                self.server, self.safety = server, safety
+                safety.install(server)
+                if cuda.initialised():
+                    safety.cuda_initialised()
             except (Refused, OSError, RuntimeError) as error:
                 self.problem = str(error)
                 debug("nobody can see this trainer", error)
+
+    def announce(
+        self, e: str, text: str = "", data: Optional[Dict[str, Scalar]] = None, ordinal: Optional[int] = None
+    ) -> None:
+        """Tell everybody who looks that ``e`` happened (an event of ``wire.frames.Event``): to this trainer, or to its
+        allocator of ``ordinal`` once that is defined. ``text`` is a sentence for people. From any thread of the
+        trainer; never blocks, never raises."""
+        try:
+            server = self.server
+            if server is None:
+                return
+            entity = None if ordinal is None or self.sampler is None else self.sampler.allocator_id(ordinal)
+            server.announce(Event(entity or TRAINER_ID, e, monotonic_ns(), text, dict(data or {})))
+        except Exception as error:
+            debug(f"event {e} is lost", error)
 
     def detach(self) -> None:
         """Take everything out: hooks, thread, socket, the mark in ``sys``. Python cannot unregister a fork callback:
@@ -73,30 +110,50 @@ class Probe:
             self._finder.remove()
         self.problem = "detached"
         server, self.server = self.server, None
+        safety, self.safety = self.safety, None
+        if safety is not None:
+            safety.remove()
         if server is not None:
             server.stop()
 
     def after_fork(self) -> None:
         """In a forked child: drop what belongs to the parent, stay armed. A child that trains opens its own socket."""
         server, self.server = self.server, None
+        safety, self.safety = self.safety, None
         self._lock = threading.Lock()
+        if safety is not None:
+            safety.abandon()
         if server is not None:
             server.abandon()
         self.problem = ""
         self.steps = Steps()
-        self.hooks.after_fork(self.steps)
         self.ledger = Ledger()
+        self.gauges = Gauges(self.steps, self.ledger)
+        self.hooks.after_fork(self.steps, self.gauges.split)
+
+    def _on_cuda(self) -> None:
+        """In the thread that initialises CUDA."""
+        self.start()
+        try:
+            if self.safety is not None:
+                self.safety.cuda_initialised()
+        except Exception as error:
+            debug("OOMs are not observed", error)
 
     def _on_step(self, optimizer: Any) -> None:
         begin = perf_counter()
         try:
             steps = self.steps
+            before = steps.total
             steps.stepped(optimizer, begin)
+            self.gauges.after_step(optimizer, steps.total != before, begin)
             if getattr(optimizer, "found_inf", None) is not None:  # set by GradScaler only around a fused step
                 steps.scaled_on_device = True
             if self.server is None and not self.problem:
                 self.start()
             self.ledger.after_step(optimizer, begin)
+            if self.safety is not None and self.safety.oom.waiting:
+                self.safety.oom.stepped(optimizer)
             steps.costs.append(perf_counter() - begin)
         except Exception as error:  # an unusual optimizer: its step is worth more than our reading of it
             debug("step not counted", error)

@@ -87,10 +87,22 @@ class Allocators:
             self._looked = now
             if self._count is None:
                 self._count = _device_count()
-            for ordinal in range(self._count):
-                if ordinal not in self._used and _in_use(ordinal):
-                    self._used.append(ordinal)
+            # Two threads may be in here at once: each makes a list of its own.
+            self._used = [o for o in range(self._count) if o in self._used or _in_use(o)]
         return self._used
+
+    def allocated(self, ordinal: int) -> Optional[int]:
+        """Allocated bytes alone; None while backing off, or where the allocator does not say."""
+        begin = time.monotonic()
+        if begin < self._not_before.get(ordinal, 0.0):
+            return None
+        torch: Any = sys.modules.get("torch")
+        try:
+            found = int(torch._C._cuda_memoryStats(ordinal)["allocated_bytes"]["all"]["current"])
+        except Exception:
+            return None
+        self._back_off(ordinal, begin)
+        return found
 
     def read(self, ordinal: int) -> Optional[Dict[str, Value]]:
         """A value or a reason for each of :data:`STATISTICS`; None while backing off after a slow read."""
@@ -103,10 +115,15 @@ class Allocators:
         except Exception as error:
             reason = Unknown(DRIVER_ERROR, f"the allocator does not answer: {_brief(error)}")
             return dict.fromkeys(STATISTICS, reason)
+        seconds = self._back_off(ordinal, begin)
+        return {**extract(stats, backend()), "statistics_seconds": seconds}
+
+    def _back_off(self, ordinal: int, begin: float) -> float:
+        """What a read that began at ``begin`` took, and the pause it costs if that was long."""
         seconds = time.monotonic() - begin
         if seconds > SLOW_SECONDS:
             self._not_before[ordinal] = begin + min(seconds * COST_SHARE, LONGEST_PAUSE_SECONDS)
-        return {**extract(stats, backend()), "statistics_seconds": seconds}
+        return seconds
 
 
 def extract(stats: Any, allocator: Optional[str]) -> Dict[str, Value]:

@@ -1,4 +1,4 @@
-"""What the probe hangs into the trainer's torch, and takes out: one global optimizer hook, three wrapped functions.
+"""What the probe hangs into the trainer's torch, and takes out: two global optimizer hooks, three wrapped functions.
 
 No module hook anywhere (they break torch.compile). Under tracing the hooks vanish: ``torch.compiler.is_compiling()`` is
 a constant there, so a compiled ``optimizer.step`` gets the same graph as without us; its steps are not seen.
@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import functools
 import sys
+from itertools import repeat, starmap
 from threading import get_ident
 from time import monotonic, perf_counter, sleep
 from typing import Any, Callable, Dict, List, Optional
 
+from .split import Split
 from .steps import Steps
 
 Undo = Callable[[], None]
-_NEVER = object()
+_NO_ARGUMENTS = repeat(())
 QUIET_SECONDS = 10.0
 """How long to look for a moment in which no optimizer iterates over its hooks; ours stays in, empty, without one."""
 
 
 class Hooks:
     """``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` once CUDA is being initialised: in the
-    trainer's threads, and both must not raise. Waits and skipped steps go to :attr:`steps`."""
+    trainer's threads, and both must not raise. Waits and skipped steps go to :attr:`steps`, the marks of a step that is
+    being measured to :attr:`split`."""
 
-    def __init__(self, steps: Steps, on_step: Callable[[Any], None], on_cuda: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        on_step: Callable[[Any], None],
+        on_cuda: Callable[[], None],
+        split: Optional[Split] = None,
+    ) -> None:
         self.steps = steps
+        self.split = split if split is not None else Split()
         self.active = True
         self._on_step = on_step
         self._on_cuda = on_cuda
@@ -43,6 +53,7 @@ class Hooks:
         compiling = getattr(compiler, "is_compiling", None) or _never
         for name, part in (
             ("optimizer", self._optimizer),
+            ("before", self._before),
             ("loader", self._loader),
             ("scaler", self._scaler),
             ("cuda", self._cuda),
@@ -54,16 +65,17 @@ class Hooks:
                     undo = None  # another torch: this reading stays unknown, the training goes on
                 if undo is not None:
                     self._undo[name] = undo
-        return len(self._undo) == 4
+        return len(self._undo) == 5
 
     @property
     def installed(self) -> List[str]:
-        """Which of optimizer, loader, scaler, cuda are in."""
+        """Which of optimizer, before, loader, scaler, cuda are in."""
         return list(self._undo)
 
-    def after_fork(self, steps: Steps) -> None:
-        """In a forked child: count into ``steps``."""
+    def after_fork(self, steps: Steps, split: Optional[Split] = None) -> None:
+        """In a forked child: count into ``steps``, and measure with ``split``."""
         self.steps = steps
+        self.split = split if split is not None else Split()
 
     def remove(self) -> None:
         """Take everything out. A function that somebody else has wrapped since stays in that wrapping, and only passes
@@ -84,11 +96,26 @@ class Hooks:
         on_step = self._on_step
 
         def gpuscope_step_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not compiling() and self.active:
+            if not compiling() and self.active and not _within_its_own_step(optimizer):
                 on_step(optimizer)
 
-        handle = _between_steps(module, lambda: register(gpuscope_step_hook))
-        return lambda: _between_steps(module, handle.remove)
+        known = getattr(module, "_global_optimizer_post_hooks", ())
+        handle = _between_steps(known, lambda: register(gpuscope_step_hook))
+        return lambda: _between_steps(known, handle.remove)
+
+    def _before(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
+        module = _loaded("torch.optim.optimizer")
+        register = getattr(module, "register_optimizer_step_pre_hook", None)
+        if register is None:
+            return None
+
+        def gpuscope_before_step_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not compiling() and self.active and self.split.open is not None:
+                self.split.optimizer_begins(optimizer)
+
+        known = getattr(module, "_global_optimizer_pre_hooks", ())
+        handle = _between_steps(known, lambda: register(gpuscope_before_step_hook))
+        return lambda: _between_steps(known, handle.remove)
 
     def _loader(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
         cls = getattr(_loaded("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
@@ -98,15 +125,19 @@ class Hooks:
         def bound(original: Any, iterator: Any) -> Any:
             if compiling() or not self.active:
                 return original.__get__(iterator)
-            begin, waits = perf_counter(), self.steps.loads
+            begin, waits, split = perf_counter(), self.steps.loads, self.split
+            mark = None if split.open is None else split.load_begins()
 
             def done(batch: Any) -> Any:
                 waits.append((get_ident(), begin, perf_counter()))
+                if mark is not None:
+                    split.load_ended(mark)
                 return batch
 
             done.__code__ = done_code
-            # map() calls the original and then done, from C.
-            return map(done, iter(original.__get__(iterator), _NEVER)).__next__
+            # starmap() calls the original and map() then done, from C. Not iter(original, sentinel): that compares what
+            # it gets with the sentinel, in code of the batch's class, 20 us for a tensor and an error for an array.
+            return map(done, starmap(original.__get__(iterator), _NO_ARGUMENTS)).__next__
 
         # Where a compiled function iterates a loader, torch.compile goes for whatever gets a tensor, but not for torch.
         (done_code,) = [code for code in bound.__code__.co_consts if getattr(code, "co_name", "") == "done"]
@@ -160,12 +191,12 @@ class Hooks:
         return undo
 
 
-def _between_steps(module: Any, change: Callable[[], Any]) -> Any:
-    """``change()`` the global hooks while no optimizer iterates over them: torch would raise RuntimeError ("mutated
-    during iteration") into the training step. With at most one hook there this cannot happen, the iterator is at its
-    end when that hook runs. Otherwise look where every thread is, right after getting the interpreter lock: nobody else
-    gets it for the next 5 ms."""
-    if len(getattr(module, "_global_optimizer_post_hooks", ())) <= 1:
+def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
+    """``change()`` the global hooks ``known`` while no optimizer iterates over them: torch would raise RuntimeError
+    ("mutated during iteration") into the training step. With at most one hook there this cannot happen, the iterator
+    is at its end when that hook runs. Otherwise look where every thread is, right after getting the interpreter lock:
+    nobody else gets it for the next 5 ms."""
+    if len(known) <= 1:
         return change()
     end = monotonic() + QUIET_SECONDS
     while monotonic() < end and not _in_step(sys._getframe()):
@@ -173,6 +204,25 @@ def _between_steps(module: Any, change: Callable[[], Any]) -> Any:
         if not any(_in_step(frame) for frame in sys._current_frames().values()):
             return change()
     raise RuntimeError("no moment between two optimizer steps")
+
+
+def _within_its_own_step(optimizer: Any) -> bool:
+    """Called from a hook: whether a step of a base class has ended, called by the step of the optimizer's own class.
+    torch calls the hooks for both, once it has wrapped both."""
+    wrapped = 0
+    for cls in type(optimizer).__mro__:
+        wrapped += "step" in cls.__dict__ and hasattr(cls.__dict__["step"], "hooked")
+    if wrapped < 2:
+        return False
+    frame = sys._getframe(2)  # torch's wrapper of step
+    code, up = frame.f_code, frame.f_back
+    for _ in range(8):
+        if up is None:
+            break
+        if up.f_code is code and up.f_locals.get("args", (None,))[0] is optimizer:
+            return True
+        up = up.f_back
+    return False
 
 
 def _in_step(frame: Any) -> bool:

@@ -48,6 +48,7 @@ def describe(start: int, origin: str) -> TrainerDef:
         torch_version=_text(getattr(torch, "__version__", None)),
         python_version=".".join(map(str, sys.version_info[:3])),
         origin=origin,
+        allocator_settings=_settings(os.environ),
     )
 
 
@@ -93,6 +94,13 @@ def _distributed() -> Optional[Tuple[int, int]]:
     except Exception:
         pass  # half imported, or being torn down
     return None
+
+
+def _settings(env: Mapping[str, str]) -> Optional[str]:
+    """What the allocator was told at its start; "" where nothing, so that it differs from a probe that does not say.
+    What the program changes later is not in it."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+    return next((env[name][:256] for name in names if env.get(name)), "")
 
 
 def _count(text: Optional[str]) -> Optional[int]:

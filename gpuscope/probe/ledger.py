@@ -32,6 +32,9 @@ class Ledger:
     def __init__(self) -> None:
         self.wanted = False  # somebody looks: without that nothing is walked
         self.bytes: Optional[Dict[int, Bytes]] = None
+        self.watched = False  # the models are those that watch() was given
+        self.apart_sizes: Dict[int, Tuple[int, ...]] = {}  # by ordinal: storages of these sizes are remembered
+        self.kept_apart: Set[Tuple[int, int]] = set()  # (ordinal, address of the data) of such
         self._optimizers: Dict[int, weakref.ref[Any]] = {}
         self._models: List[weakref.ref[Any]] = []
         self._signatures: Dict[int, _Signature] = {}
@@ -42,9 +45,28 @@ class Ledger:
 
     def add_model(self, model: Any) -> None:
         """Count this module's parameters too, frozen ones included. Raises TypeError without weak references."""
+        if not self.watched:
+            self.watched, self._models = True, []  # what the user names is right, what we found a guess
+        self._add(model)
+
+    def add_found(self, model: Any) -> None:
+        """The same for a model that was found in the training loop; nothing where the user has named one that lives."""
+        self.watched = self.watched and bool(self.models())
+        if not self.watched:
+            self._add(model)
+
+    def _add(self, model: Any) -> None:
         if not any(ref() is model for ref in self._models):
-            self._models.append(weakref.ref(model, self._gone))
+            self._models = [*self._models, weakref.ref(model, self._gone)]
             self._dirty = True
+
+    def models(self) -> List[weakref.ref[Any]]:
+        """Weak references of the known models that are alive, in the order in which they became known."""
+        return [ref for ref in self._models if ref() is not None]
+
+    def optimizers(self) -> List[weakref.ref[Any]]:
+        """Weak references of the optimizers that stepped, or that watch() was given."""
+        return [ref for ref in list(self._optimizers.values()) if ref() is not None]
 
     def add_optimizer(self, optimizer: Any) -> None:
         known = self._optimizers.get(id(optimizer))
@@ -64,19 +86,33 @@ class Ledger:
             if self._signatures.get(id(optimizer)) != signature:
                 self._signatures[id(optimizer)] = signature
                 self._dirty = True
-            if self._walk is None:
-                if not self._dirty and now - self._walked < REFRESH_SECONDS:
-                    return
-                self._dirty = False
-                self._forget_dead()
-                self._walk = _Walk(list(self._optimizers.values()), self._models)
-            if self._walk.run(now + SLICE_SECONDS):
-                if not self._dirty:  # else it changed on the way: what was counted belongs to no single moment
-                    self.bytes = self._walk.totals()
-                    self._walked = now
-                self._walk = None
+            self._slice(now)
         finally:
             self._lock.release()
+
+    def without_steps(self, now: float) -> None:
+        """To be called in the probe's thread of a process in which no optimizer steps: a slice, as after a step, if
+        ``watch()`` has named something that can be counted."""
+        if not self.wanted or not (self._models or self._optimizers) or not self._lock.acquire(False):
+            return
+        try:
+            self._slice(now)
+        finally:
+            self._lock.release()
+
+    def _slice(self, now: float) -> None:
+        if self._walk is None:
+            if not self._dirty and now - self._walked < REFRESH_SECONDS:
+                return
+            self._dirty = False
+            self._forget_dead()
+            self._walk = _Walk(list(self._optimizers.values()), self._models, self.apart_sizes)
+        if self._walk.run(time.perf_counter() + SLICE_SECONDS):
+            if not self._dirty:  # else it changed on the way: what was counted belongs to no single moment
+                self.bytes = self._walk.totals()
+                self._walked = now
+                self.kept_apart = self._walk.apart
+            self._walk = None
 
     def _gone(self, _: Any) -> None:
         self._dirty = True
@@ -96,7 +132,14 @@ def _signature(optimizer: Any) -> _Signature:
 class _Walk:
     """One count over all optimizers and models. A cursor, not a generator: a generator's frame would hold tensors."""
 
-    def __init__(self, optimizers: List[weakref.ref[Any]], models: List[weakref.ref[Any]]) -> None:
+    def __init__(
+        self,
+        optimizers: List[weakref.ref[Any]],
+        models: List[weakref.ref[Any]],
+        apart_sizes: Dict[int, Tuple[int, ...]],
+    ) -> None:
+        self.apart: Set[Tuple[int, int]] = set()
+        self._apart_sizes = apart_sizes
         self._optimizers = optimizers
         self._modules = list(models)
         self._group = self._index = 0
@@ -178,17 +221,19 @@ class _Walk:
                 self._value(item, kind, depth - 1)
 
     def _tensor(self, tensor: Any, kind: int) -> None:
-        for part in _parts(tensor, self._torch, 4):
+        for part in tensor_parts(tensor, self._torch, 4):
             device = part.device
             if device.type not in ("cuda", "cpu"):
                 continue
             ordinal = device.index if device.type == "cuda" else CPU
             storage = part.untyped_storage()
             size = int(storage.nbytes())
+            if size in self._apart_sizes.get(ordinal, ()):
+                self.apart.add((ordinal, _data_address(part, self._torch)))
             # A gradient that owns its storage may be freed and made anew at the same address between two slices: by
             # address alone the next one there would be taken for it. It is counted once because its parameter is.
             owned = kind == GRADIENTS and size == part.numel() * part.element_size()
-            key = (ordinal, _address(storage))
+            key = (ordinal, address(storage))
             if size == 0 or (not owned and key in self._known_storages):
                 continue
             if not owned:
@@ -196,18 +241,18 @@ class _Walk:
             self._totals.setdefault(ordinal, [0, 0, 0])[kind] += size
 
 
-def _parts(tensor: Any, torch: Any, depth: int) -> Iterator[Any]:
+def tensor_parts(tensor: Any, torch: Any, depth: int) -> Iterator[Any]:
     """The plain strided tensors that hold the data: of a DTensor its local shard, of a wrapper what it wraps."""
     kind = type(tensor)
     if kind is not torch.Tensor and kind is not torch.nn.Parameter and depth:
         local = getattr(tensor, "_local_tensor", None)
         if local is not None:
-            yield from _parts(local, torch, depth - 1)
+            yield from tensor_parts(local, torch, depth - 1)
             return
         flatten = getattr(tensor, "__tensor_flatten__", None)
         if flatten is not None:
             for name in flatten()[0]:
-                yield from _parts(getattr(tensor, name), torch, depth - 1)
+                yield from tensor_parts(getattr(tensor, name), torch, depth - 1)
             return
     layout = tensor.layout
     if layout is torch.strided:
@@ -221,7 +266,13 @@ def _parts(tensor: Any, torch: Any, depth: int) -> Iterator[Any]:
         yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
 
 
-def _address(storage: Any) -> int:
+def _data_address(part: Any, torch: Any) -> int:
+    """Where the storage of a tensor begins in memory, without making a lazy copy real; 0 where torch cannot say so."""
+    ask = getattr(torch._C, "_data_address", None)
+    return int(ask(part)) - int(part.storage_offset()) * int(part.element_size()) if ask is not None else 0
+
+
+def address(storage: Any) -> int:
     """What identifies a storage: its implementation object. Its data pointer would make a lazy copy real."""
     cdata = getattr(storage, "_cdata", None)
     return int(storage.data_ptr() if cdata is None else cdata)

@@ -90,9 +90,18 @@ def is_ours(path: str, identity: Tuple[int, int]) -> bool:
 
 def peer_allowed(peer: socket.socket) -> bool:
     """Own uid or root, as the kernel tells it (SO_PEERCRED)."""
+    return _peer(peer)[1] in (0, os.geteuid())
+
+
+def peer_pid(peer: socket.socket) -> int:
+    """Who connected; 0 for a process of another pid namespace, or where the kernel does not tell."""
+    return max(0, _peer(peer)[0])
+
+
+def _peer(peer: socket.socket) -> Tuple[int, int]:
+    """(pid, uid); -1 where the kernel does not tell."""
     try:
-        size = struct.calcsize("3i")
-        _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     except (OSError, struct.error):
-        return False
-    return uid in (0, os.geteuid())
+        return -1, -1
+    return int(pid), int(uid)

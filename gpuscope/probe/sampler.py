@@ -22,6 +22,7 @@ from ..wire.frames import (
     Unknown,
 )
 from . import cuda, identity, progress
+from .gauges import Gauges
 from .ledger import CPU, Ledger
 from .rendezvous import start_ticks
 from .steps import Steps
@@ -40,6 +41,11 @@ _ON_DEVICE = Unknown(
     NOT_SUPPORTED, "a fused optimizer decides on the device whether to skip; to read that would synchronise"
 )
 _COUNTING = Unknown(NOT_INITIALISED, "being counted, a slice after each optimizer step")
+_STEPLESS = Unknown(
+    NOT_INITIALISED,
+    "no optimizer step seen, so it is not known which tensors are a model's: gpuscope.watch(model) counts parameters",
+)
+_NO_OPTIMIZER = Unknown(NOT_INITIALISED, "no optimizer seen")
 _NOT_MEASURED = Unknown(NOT_INITIALISED, "not measured in this process yet")
 _NO_COST = Unknown(NOT_INITIALISED, "not measured yet")
 
@@ -47,13 +53,30 @@ _NO_COST = Unknown(NOT_INITIALISED, "not measured yet")
 class Sampler:
     """One stream of ids for all clients. :meth:`tick` is to be called from the probe's thread only."""
 
-    def __init__(self, origin: str, steps: Steps, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        origin: str,
+        steps: Steps,
+        ledger: Ledger,
+        gauges: Optional[Gauges] = None,
+        announce: Optional[Callable[..., None]] = None,
+        pre_hook: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``announce(kind, text, data, ordinal)`` is told of events seen while sampling; ``pre_hook()`` says whether
+        the hook before optimizer steps is in."""
         self.definitions: Dict[int, Def] = {}
         self.ledger = ledger
+        self.gauges = gauges if gauges is not None else Gauges(steps, ledger)
+        self._announce = announce
+        self._pre_hook = pre_hook
+        self.also: Optional[Callable[[], Dict[str, Any]]] = None
+        """More columns of the trainer, asked for with every sample."""
+        self._phase: Any = None
+        self._retries: Dict[int, int] = {}  # by ordinal
         self._origin = origin
         self._steps = steps
         self._start = start_ticks()
-        self._allocators = cuda.Allocators()
+        self._allocators = self.gauges.allocators
         self._rows_of: Dict[int, int] = {}  # ordinal: id
         self._reasons: Reasons = {}
         self._fixed: Reasons = {}  # of definitions: they hold in every sample
@@ -78,12 +101,18 @@ class Sampler:
             requests=list(REQUESTS),
         )
 
+    def allocator_id(self, ordinal: int) -> Optional[int]:
+        """The id of the allocator of ``ordinal``, None while it is not defined."""
+        return self._rows_of.get(ordinal)
+
     def tick(self, breathe: Callable[[], None] = lambda: None) -> Tuple[Sample, Reasons]:
         """The sample of now, without ``why``, and all reasons that hold. Definitions are up to date afterwards.
         ``breathe`` is called between its parts, for the trainer to have the interpreter to itself in between."""
         initialised = cuda.initialised()
         if self._define(initialised):
             breathe()
+        self.gauges.tick(initialised)
+        breathe()
         self._reasons = dict(self._fixed)
         self._q += 1
         sample = Sample(q=self._q, m=time.monotonic_ns())
@@ -146,6 +175,10 @@ class Sampler:
         else:
             values["skipped_steps"] = steps.skipped if steps.scaler_seen else _NO_SCALER
         values["probe_step_seconds"] = _mean(list(steps.costs))
+        values.update(self.gauges.trainer(self._pre_hook()))
+        self._phase_now(values["phase"])
+        if self.also is not None:
+            values.update(self.also())
         values["probe_cpu_percent"] = self._own_cpu(now)
         return values
 
@@ -164,13 +197,42 @@ class Sampler:
             if statistics is None:
                 return None
             values = dict(statistics)
+            self._retried(ordinal, values["alloc_retries"])
+        values.update(self._categories(ordinal))
+        return self.gauges.allocator(ordinal, values)
+
+    def _categories(self, ordinal: int) -> Dict[str, Any]:
         everything = self.ledger.bytes
+        counted: Tuple[Any, ...]
         if everything is None:
-            counted: Tuple[Any, ...] = (_COUNTING if self._steps.last is not None else _NO_STEP,) * 3
+            reason = _STEPLESS
+            if self._steps.last is not None or self.ledger.watched:
+                reason = _COUNTING
+            counted = (reason,) * 3
         else:
             counted = everything.get(ordinal, (0, 0, 0))
-        values["parameter_bytes"], values["gradient_bytes"], values["optimizer_state_bytes"] = counted
-        return values
+            if not self.ledger.optimizers():
+                counted = (*counted[:2], _NO_OPTIMIZER)
+        return dict(zip(("parameter_bytes", "gradient_bytes", "optimizer_state_bytes"), counted))
+
+    def _retried(self, ordinal: int, count: Any) -> None:
+        """Tell when cudaMalloc had to be tried again since the last sample."""
+        if isinstance(count, Unknown):
+            return
+        more = count - self._retries.get(ordinal, count)
+        self._retries[ordinal] = count
+        if more > 0 and self._announce is not None:
+            times = "once" if more == 1 else f"{more} times"
+            text = f"cuda:{ordinal} was full {times}: cudaMalloc failed, the cache was emptied and it was tried again"
+            self._announce("retry", text, {"count": more}, ordinal)
+
+    def _phase_now(self, phase: Any) -> None:
+        if isinstance(phase, Unknown) or phase == self._phase:
+            return
+        before, self._phase = self._phase, phase
+        if before is not None and self._announce is not None:
+            text = "Training goes on." if phase == "train" else "The model was switched to evaluation."
+            self._announce("phase", text, {"phase": phase})
 
     def _own_cpu(self, now: float) -> Union[float, Unknown]:
         """Of this thread, in percent of a core, over the last five seconds or more."""

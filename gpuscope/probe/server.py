@@ -9,13 +9,17 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Optional, Tuple
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 from ..wire import codec
-from ..wire.frames import Bye, Error, Ping, Pong, Request, Result
-from . import identity, rendezvous
-from .clients import Client
+from ..wire.frames import Bye, Credit, Error, Event, Ping, Pong, Request, Result
+from . import rendezvous
+from .acts import CLOSE_SECONDS
+from .blackbox import BlackBox
+from .clients import ANSWER_BYTES, Client
 from .on_import import debug
+from .requests import Requests
 from .sampler import Sampler
 
 MAX_CLIENTS = 16
@@ -27,13 +31,28 @@ BREATH_SECONDS = 0.02
 BREATH_SHARE = 0.04
 """Pause between the parts of a sample, and at most this share of the interval between samples. While a part runs, the
 trainer's threads wait for the interpreter's lock: short waits in several steps are not felt, one long one is."""
+MAX_EVENTS = 64
+"""That wait to be sent; of more the oldest are lost."""
+LOOK_SECONDS = (0.004, 0.1)
+"""How soon to look again whether a client has read what was sent, at first and at most: no poll tells that."""
 
 
 class Server:
-    """``housekeeping`` is called every :data:`CHECK_SECONDS`, ``detach`` when a client asks for it."""
+    """``requests`` answers what clients ask; ``housekeeping`` is called every :data:`CHECK_SECONDS`, ``detach`` when a
+    client asks for it."""
 
-    def __init__(self, sampler: Sampler, housekeeping: Callable[[], Any], detach: Callable[[], None]) -> None:
+    def __init__(
+        self, sampler: Sampler, requests: Requests, housekeeping: Callable[[], Any], detach: Callable[[], None]
+    ) -> None:
         self._sampler = sampler
+        self._requests = requests
+        self._events: Deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._errands: Deque[Callable[[], None]] = deque(maxlen=MAX_EVENTS)
+        self.keeper: Optional[BlackBox] = None
+        """Gets samples and events like a client."""
+        self._lost = 0  # events
+        self._look = LOOK_SECONDS[0]
+        self._held = False  # something large waits for a client to read
         self._housekeeping = housekeeping
         self._detach = detach
         self._clients: Dict[int, Client] = {}
@@ -48,6 +67,7 @@ class Server:
         self._wake_lock = threading.Lock()  # nobody may write to a descriptor that was closed and given to another
         self._marks: Dict[int, Tuple[int, int]] = {}  # of our descriptors: what the kernel says they are
         self._finalizer: Any = None
+        requests.wake = self._ring
         self._thread = threading.Thread(target=self._run, name="gpuscope-probe", daemon=True)
 
     def start(self) -> None:
@@ -73,6 +93,7 @@ class Server:
         self._mark(self._listener.fileno())
         try:
             self._wake = os.pipe()
+            os.set_blocking(self._wake[0], False)
             os.set_blocking(self._wake[1], False)
         except OSError as error:
             self._close()
@@ -92,18 +113,45 @@ class Server:
         if threading.current_thread() is self._thread:
             return  # its loop ends, and closes behind itself
         with self._wake_lock:
+            self._write_wake()
+        self._thread.join(1.0 + (CLOSE_SECONDS if self._requests.acts.busy else 0.0))
+
+    def announce(self, event: Event) -> None:
+        """Send an event to everybody who looks. From any thread of the trainer, a signal handler too: never blocks,
+        never raises; of more than :data:`MAX_EVENTS` at once the oldest are lost, and counted."""
+        self._lost += len(self._events) == MAX_EVENTS
+        self._events.append(event)
+        self._ring()
+
+    def errand(self, call: Callable[[], None]) -> bool:
+        """Have ``call``, which must not raise, run in the probe's thread soon; False where there is none to run it."""
+        if not self._running or not self._thread.is_alive() or threading.current_thread() is self._thread:
+            return False
+        self._errands.append(call)
+        self._ring()
+        return True
+
+    def _ring(self) -> None:
+        """Let the probe's thread look now. Where the lock is taken it looks a little later."""
+        if self._wake_lock.acquire(False):
             try:
-                if self._is_ours(self._wake[1]):
-                    os.write(self._wake[1], b".")
-            except OSError:
-                pass
-        self._thread.join(1.0)
+                self._write_wake()
+            finally:
+                self._wake_lock.release()
+
+    def _write_wake(self) -> None:
+        try:
+            if self._is_ours(self._wake[1]):
+                os.write(self._wake[1], b".")
+        except OSError:  # full: it will wake up anyway
+            pass
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors that came along; the thread did not. The path is the parent's."""
         self._running = False
         atexit.unregister(self.stop)
         self._wake_lock = threading.Lock()
+        self._requests.abandon()
         self._path = ""
         self._close()
 
@@ -124,6 +172,12 @@ class Server:
             self._detach()
         self._sampler.ledger.wanted = False
         try:
+            self._requests.close(self._why)
+        except Exception as error:
+            debug("while ending what was under way", error)
+        try:
+            self._run_errands()
+            self._deliver()
             for number, client in list(self._clients.items()):
                 if self._is_ours(number):
                     client.send(Bye(self._why))
@@ -139,11 +193,15 @@ class Server:
             poll.register(self._listener, select.POLLIN)
         for number, client in self._clients.items():
             poll.register(number, select.POLLIN | (select.POLLOUT if client.unsent else 0))
-        due = [max(client.due, self._rest_until) for client in self._clients.values()]
-        until = min([check, *due])
+        due = [max(client.due, self._rest_until) for client in self._takers()]
+        until = min([check, self._requests.acts.due(), *due])
+        if self._held:
+            until = min(until, time.monotonic() + self._look)
         events = poll.poll(max(0.0, until - time.monotonic()) * 1000 + 0.5)
         if self._robbed():
             return
+        if (self._wake[0], select.POLLIN) in events:
+            os.read(self._wake[0], 512)
         for number, event in events:
             found = self._clients.get(number)
             if found is not None:
@@ -153,21 +211,32 @@ class Server:
                     self._serve(found)
             elif self._listener is not None and number == self._listener.fileno():
                 self._accept()
+        self._requests.acts.expire(time.monotonic())
+        self._run_errands()
         if self._running:
             self._sample()
+        self._deliver()
         for number, client in list(self._clients.items()):
             if not client.alive:
+                self._requests.acts.gone(client)
                 client.close()
                 del self._clients[number]
         self._sampler.ledger.wanted = bool(self._clients)
+
+    def _run_errands(self) -> None:
+        while self._errands:
+            self._errands.popleft()()
+
+    def _takers(self) -> List[Union[Client, BlackBox]]:
+        return [*self._clients.values(), *([self.keeper] if self.keeper is not None else [])]
 
     def _sample(self) -> None:
         now = time.monotonic()
         if now < self._rest_until:
             return
         # Those that are due within half a turn share this sample, so that many clients cost little more than one.
-        fastest = max([client.hz for client in self._clients.values()] or [1.0])
-        due = [client for client in self._clients.values() if client.due <= now + 0.5 / fastest]
+        fastest = max([client.hz for client in self._takers()] or [1.0])
+        due = [client for client in self._takers() if client.due <= now + 0.5 / fastest]
         if not any(client.due <= now for client in due):
             return
         begin = time.thread_time()
@@ -177,6 +246,28 @@ class Server:
         for client in due:
             client.sample(sample, reasons, self._sampler.definitions, shared)
         self._rest_until = now + (time.thread_time() - begin) / COST_SHARE
+
+    def _deliver(self) -> None:
+        """What happened, to everybody; then what acts have to say, as far as their clients have read what came before:
+        samples went first, and nothing large lies before the next one."""
+        lost, self._lost = self._lost, 0
+        for client in self._clients.values():
+            client.lost += lost
+        for _ in range(len(self._events)):  # others may come meanwhile, without end
+            event = self._events.popleft()
+            for taker in self._takers():
+                taker.event(event, self._sampler.definitions)
+        moved = self._held = False
+        for client in list(self._clients.values()):
+            acts = [act for act in self._requests.acts.of(client) if act.waiting]
+            while acts and client.has_room():
+                line = acts[0].next_line()
+                if line is not None:
+                    client.send_bytes(line, ANSWER_BYTES)
+                    moved = True
+                acts = [*(act for act in acts[1:] if act.waiting), *(act for act in acts[:1] if act.waiting)]
+            self._held = self._held or bool(acts)
+        self._look = LOOK_SECONDS[0] if moved else min(2 * self._look, LOOK_SECONDS[1])
 
     def _accept(self) -> None:
         try:
@@ -192,7 +283,9 @@ class Server:
             client.send(Bye(f"busy: {MAX_CLIENTS} others are watching already"))
             client.close()
             return
-        client.send(self._sampler.hello(client.hz))
+        hello = self._sampler.hello(client.hz)
+        hello.requests = self._requests.names
+        client.send(hello)
         self._clients[peer.fileno()] = client
         self._sampler.ledger.wanted = True
 
@@ -206,7 +299,11 @@ class Server:
                 client.bad_line()
                 continue
             if isinstance(frame, Request):
-                client.send(self._answer(client, frame))
+                client.answer(self._answer(client, frame))
+            elif isinstance(frame, Credit):
+                for act in self._requests.acts.of(client):
+                    if act.id == frame.id:
+                        act.allow(frame.n)
             elif isinstance(frame, Ping):
                 client.send(Pong(t=frame.t, m=time.monotonic_ns()))
             if not self._running:
@@ -219,15 +316,13 @@ class Server:
             if isinstance(hz, bool) or not isinstance(hz, (int, float)) or not hz > 0:
                 return Error(request.id, "refused", "rate needs hz, a number above 0")
             return Result(request.id, {"hz": client.set_rate(float(hz))})
-        if request.r == "environment":
-            return Result(request.id, {"environment": identity.environment()})
         if request.r == "detach":
             self._running = False
             self._why = "detached on request"
             return Result(request.id, {})
         if request.r == "cancel":
-            return Error(request.id, "gone", "nothing is in progress")
-        return Error(request.id, "unsupported", f"this probe does not serve {request.r}")
+            return self._requests.cancel(request, client)
+        return self._requests.answer(request, client, client.pid)
 
     def _check_place(self) -> None:
         if self._listener is not None and rendezvous.is_ours(self._path, self._identity):
@@ -275,6 +370,7 @@ class Server:
         """Those that are still ours; the others are forgotten, so that no destructor closes them either."""
         for client in list(self._clients.values()):
             client.alive = False
+            self._requests.acts.gone(client)
             self._let_go(client.socket)
         self._clients.clear()
         if self._listener is not None:

@@ -7,6 +7,8 @@ import weakref
 from collections import deque
 from typing import Any, Deque, Dict, Optional, Tuple
 
+from .minutes import Minutes
+
 WINDOW = 64
 """Steps that medians and means look back on."""
 TAKEOVER = 16
@@ -34,7 +36,9 @@ class Steps:
     def __init__(self) -> None:
         self.total = 0
         self.last: Optional[float] = None  # end of the last step of any optimizer
+        self.thread: Optional[int] = None  # that made it
         self.durations: Deque[float] = deque(maxlen=WINDOW)
+        self.minutes = Minutes()
         self.waits: Deque[float] = deque(maxlen=WINDOW)  # for the input pipeline, per step
         self.costs: Deque[float] = deque(maxlen=WINDOW)  # of the probe, per call of its step hook
         self.loads: Deque[Tuple[int, float, float]] = deque(maxlen=MAX_LOADS)  # (thread, begin, end) of each batch
@@ -56,6 +60,7 @@ class Steps:
                 return
         seen.count += 1
         self.last = now
+        self.thread = threading.get_ident()
         primary = self._primary
         if seen is primary:
             advance = 1
@@ -72,7 +77,9 @@ class Steps:
             self._primary = seen
         self.total += advance
         if self._primary_last is not None:
-            self.durations.append((now - self._primary_last) / advance)
+            seconds = (now - self._primary_last) / advance
+            self.durations.append(seconds)
+            self.minutes.add(now, seconds)
         self._primary_last = now
         self.waits.append(self._waited())
 

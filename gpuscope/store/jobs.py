@@ -10,13 +10,11 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from statistics import median
 
+from .ranks import worst_rank
 from .view import JobView, ProcView, TrainerView
 
 MAX_TITLE_CHARS = 60
-_STEPS_LATE = 3.0
-_SECONDS_BEHIND = 2.0
 _PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
 
 
@@ -79,28 +77,6 @@ def _standing(trainer: TrainerView) -> tuple[bool, float, int]:
 def _rank_order(trainer: TrainerView) -> tuple[bool, int, int]:
     rank = trainer.definition.rank
     return rank is None, rank or 0, trainer.definition.pid
-
-
-def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
-    """The running rank whose last step is oldest against its usual step time, and why in words.
-
-    None unless that is more than three usual steps and two seconds behind the other ranks."""
-    ages = [
-        (trainer, age)
-        for trainer in ranks
-        if trainer.gone is None and (age := trainer.number("step_age_seconds")) is not None
-    ]
-    steps = [s for trainer, _ in ages if (s := trainer.number("step_seconds")) is not None and s > 0]
-    if len(ages) < 2 or not steps:
-        return None, ""
-    usual = median(steps)
-    worst, age = max(ages, key=lambda pair: pair[1] / (pair[0].number("step_seconds") or usual))
-    others = median(other for trainer, other in ages if trainer is not worst)
-    if age <= _STEPS_LATE * usual or age <= others + _SECONDS_BEHIND:
-        return None, ""
-    rank = worst.definition.rank
-    name = f"rank {rank}" if rank is not None else f"pid {worst.definition.pid}"
-    return worst, f"{name}: last step {age:.1f} s ago, the others {others:.1f} s; a step usually takes {usual:.3g} s"
 
 
 def _title(process: ProcView) -> str:

@@ -11,7 +11,7 @@ from ..wire.frames import Event, Reading, Unknown
 from .jobs import group
 from .records import Record, Registry
 from .stream import Stream
-from .view import AllocView, DeviceView, Gone, HostView, Link, ProcView, TrainerView, UseView
+from .view import AllocView, DeviceView, Gone, HostView, Link, Mark, ProcView, TrainerView, UseView
 
 
 class Picture:
@@ -22,11 +22,12 @@ class Picture:
         self.badge = badge
         self.link = Link("connecting")
         self._events: tuple[Event, ...] = ()
+        self._marks: tuple[Mark, ...] = ()
 
     def draw(self, stream: Stream) -> HostView:
         """The host as it is now."""
         if stream.events_changed:
-            self._events, stream.events_changed = tuple(stream.events), False
+            self._events, self._marks, stream.events_changed = tuple(stream.events), tuple(stream.marks), False
         registry = stream.registry
         devices, processes, trainers = _draw_entities(registry)
         host, hello = registry.host, stream.hello
@@ -45,6 +46,7 @@ class Picture:
             trainers=tuple(trainers),
             jobs=group(processes, trainers),
             events=self._events,
+            marks=self._marks,
         )
 
 
@@ -69,7 +71,8 @@ def _draw_entities(registry: Registry) -> tuple[list[DeviceView], list[ProcView]
             continue
         gpu = device.id if device is not None else None
         if record.stale or record.view.gpu != gpu:
-            record.view, record.stale = AllocView(*_common(record), record.definition, gpu), False
+            trend = record.growth.trend if record.growth is not None else None
+            record.view, record.stale = AllocView(*_common(record), record.definition, gpu, trend), False
             touched.update((owner.id, gpu))
         allocs_of[owner.id].append(record.view)
         if record.gone is None and device is not None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from ..wire.frames import HOST_ID, AllocDef, Def, GpuDef, HostDef, ProcDef, Reading, TrainerDef, Unknown
+from .growth import Track
 from .history import Ring
 from .view import Gone
 
@@ -40,8 +41,8 @@ class Record:
     """One entity as it is known now. ``stale`` is set by whoever changes it and cleared by whoever draws it."""
 
     __slots__ = (
-        "definition", "gone", "id", "key", "kind", "owner", "parts", "readings", "ring", "seconds", "stale", "target",
-        "view", "why", "wire_id",
+        "definition", "gone", "growth", "id", "key", "kind", "owner", "parts", "readings", "ring", "seconds", "stale",
+        "target", "view", "why", "wire_id",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, key: str, definition: Any) -> None:
@@ -55,6 +56,7 @@ class Record:
         self.seconds: float | None = None
         self.gone: Gone | None = None
         self.ring: Ring | None = None
+        self.growth: Track | None = None  # of an allocator
         self.owner: Record | None = None  # use → process, allocator → trainer, trainer → process
         self.target: Record | None = None  # use, allocator → device
         self.parts: dict[int, Record] = {}  # those whose owner it is

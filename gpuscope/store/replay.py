@@ -17,7 +17,8 @@ from ..wire.decode import decode
 from ..wire.frames import REQUESTS, Result, Scalar
 from ..wire.recorded_lines import Line
 from ..wire.recording import Member, RecordingReader
-from .calls import SourceError
+from .blackbox import BoxReader, is_box
+from .calls import OnProgress, SourceError
 from .source import OnLink, Sink, Tap
 from .view import Capabilities, Link
 
@@ -102,9 +103,10 @@ class ReplaySource:
         self.label = clean(self.path.name, 80)
         self.taps: list[Tap] = []
         self.number = number
-        self._reader = RecordingReader(path)
+        self._reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
         self._members = self._reader.index()
-        self.clock = clock or ReplayClock(_duration(path, self._members))
+        self.clock = clock or ReplayClock(_duration(self._reader, path, self._members))
+        self.lead_seconds = LEAD_SECONDS
         self.ended = False
         """Whether the last line was delivered."""
         self._closing = asyncio.Event()
@@ -151,8 +153,15 @@ class ReplaySource:
         self.clock.set_speed(factor)
 
     def seek(self, seconds: float) -> None:
-        """Begins anew at a key frame at least ``LEAD_SECONDS`` earlier and runs from there to ``seconds`` at once."""
+        """Begins anew at a key frame at least ``lead_seconds`` earlier and runs from there to ``seconds`` at once."""
         self.clock.seek(seconds)
+
+    def show_before(self, seconds: float) -> None:
+        """From now on keep so much before a sought moment, and read what is missing of it."""
+        longer = seconds > self.lead_seconds
+        self.lead_seconds = max(seconds, LEAD_SECONDS)
+        if longer:
+            self.seek(self.position_seconds)
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:
         """Plays until :meth:`close`; at the end of the file it waits for a seek."""
@@ -184,7 +193,7 @@ class ReplaySource:
                     await self.clock.wait_for_change()
 
     async def _play(self, generation: int, sink: Sink) -> None:
-        start = self._member_before(self.clock.position - LEAD_SECONDS)
+        start = self._member_before(self.clock.position - self.lead_seconds)
         for count, line in enumerate(self._reader.lines(start)):
             if count % _LINES_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -209,7 +218,15 @@ class ReplaySource:
         before = [member.offset for member in self._members if member.source == self.number and member.rx <= position]
         return before[-1] if before else 0
 
-    async def request(self, name: str, args: Mapping[str, Scalar], deadline: float = 10.0) -> Result:
+    async def request(
+        self,
+        name: str,
+        args: Mapping[str, Scalar],
+        deadline: float = 10.0,
+        on_progress: OnProgress | None = None,
+        blob_to: Path | None = None,
+        max_bytes: int = 0,
+    ) -> Result:
         raise SourceError("unsupported", f"{name}: {NOT_LIVE}")
 
     def prelude(self) -> list[bytes]:
@@ -228,8 +245,9 @@ def open_replay(path: str | Path) -> list[ReplaySource]:
     return [ReplaySource(path, number, first.clock) for number in numbers[:MAX_SOURCES]]
 
 
-def _duration(path: str | Path, members: list[Member]) -> float:
+def _duration(reader: RecordingReader | BoxReader, path: str | Path, members: list[Member]) -> float:
     last = 0.0
-    for line in RecordingReader(path, _DURATION_BYTES).lines(members[-1].offset if members else 0):
+    bounded = reader if isinstance(reader, BoxReader) else RecordingReader(path, _DURATION_BYTES)
+    for line in bounded.lines(members[-1].offset if members else 0):
         last = max(last, line.rx)
     return max([last, *(member.rx for member in members)])

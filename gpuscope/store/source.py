@@ -85,8 +85,16 @@ class Source(Protocol):
         """Delivers frames until :meth:`close`, or until there are none any more. Never raises for what a peer does."""
         ...
 
-    async def request(self, name: str, args: Mapping[str, Scalar], deadline: float = 10.0) -> Result:
-        """Asks for an action. Raises :class:`SourceError`."""
+    async def request(
+        self,
+        name: str,
+        args: Mapping[str, Scalar],
+        deadline: float = 10.0,
+        on_progress: OnProgress | None = None,
+        blob_to: Path | None = None,
+        max_bytes: int = MAX_BLOB_BYTES,
+    ) -> Result:
+        """Asks for an action; a blob that belongs to it goes to the file ``blob_to``. Raises :class:`SourceError`."""
         ...
 
     def prelude(self) -> list[bytes]:

@@ -23,13 +23,16 @@ from ..wire.frames import (
     Sample,
     Unknown,
 )
+from .growth import Track
 from .history import EMPTY, Ring
 from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
-from .view import Gone, History
+from .view import Gone, History, Mark
 
 NO_REASON = Unknown("no_reason", "unknown; the sender gave no reason")
 """For a null without a why row. Local to the viewer, never on the wire."""
 MAX_EVENTS = 256
+MAX_MARKS = 512
+MARKED = frozenset(("oom", "retry", "stall", "resumed", "phase"))
 CONFIRM_SECONDS = 10.0
 """So long an entity may take to be named again after an agent was started again."""
 _KIND_OF_TABLE: dict[str, Kind] = {"h": "host", "g": "gpu", "p": "proc", "u": "use", "t": "trainer", "a": "alloc"}
@@ -43,6 +46,7 @@ MAX_CELL_CHARS = 64
 MAX_EVENT_DATA = 16
 MAX_AWAY_SECONDS = 10 * 365.25 * 86400
 """A host that was down for longer than this has a wall clock that is wrong."""
+MAX_AGO_MS = 60_000
 _Columns = tuple[tuple[str, ...], list[int] | None]
 """Names of the columns we know, and their positions in a row; None for the positions when they are 1, 2, 3 …"""
 
@@ -65,6 +69,7 @@ class Stream:
     def _clear(self) -> None:
         self.registry = Registry(self.key)
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.marks: deque[Mark] = deque(maxlen=MAX_MARKS)
         self.events_changed = True
         self.last_m: int | None = None
         self.recent.clear()
@@ -178,6 +183,8 @@ class Stream:
             event = replace(event, data=cut)
         self.events.append(event)
         self.events_changed = True
+        if event.e in MARKED:
+            self.marks.append(Mark(event.id, event.e, self.seconds(event.m), event.text, event.data))
 
     def _gone(self, m: int, reason: str) -> Gone:
         return Gone(self.seconds(m), self.wall(m) or 0.0, reason)
@@ -193,6 +200,7 @@ class Stream:
         by_wire = self.registry.by_wire
         for cells in sample.why:
             self._explain(cells)
+        ago = {cells[0]: cells[1] / 1e3 for cells in sample.ago if len(cells) == 2 and 0 <= cells[1] <= MAX_AGO_MS}
         for table, kind in _KIND_OF_TABLE.items():
             columns = self._columns.get(table)
             if columns is not None and columns[0]:
@@ -200,6 +208,8 @@ class Stream:
                     record = by_wire.get(row[0]) if row and type(row[0]) is int else None
                     if record is not None and record.kind == kind and record.gone is None:
                         self._read(record, columns, row, seconds)
+                        if row[0] in ago:
+                            record.seconds = seconds - ago[row[0]]
         if self._appended > _RECOUNT_CELLS:
             self._bound_history()
         if self._confirm_by is not None and seconds > self._confirm_by:
@@ -235,6 +245,12 @@ class Stream:
             ring = record.ring = ring.with_columns(columns)
         ring.append(seconds, values)
         self._appended += len(row)
+        if record.kind == "alloc":
+            step, size = readings.get("step_allocated_step"), readings.get("step_allocated_bytes")
+            if isinstance(step, (int, float)) and isinstance(size, (int, float)):
+                if record.growth is None:
+                    record.growth = Track()
+                record.growth.add(step, size)
 
     def _bound_history(self) -> None:
         self._appended = 0

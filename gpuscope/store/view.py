@@ -18,9 +18,11 @@ from ..wire.frames import (
     HostDef,
     ProcDef,
     Reading,
+    Scalar,
     TrainerDef,
     Unknown,
 )
+from .growth import Trend
 
 NOT_SENT = Unknown("not_sent", "no reading yet")
 """A column no sample has carried so far. Local to the viewer, never on the wire."""
@@ -43,7 +45,7 @@ class Entity:
     id: int
     key: str
     readings: Mapping[str, Reading]
-    sampled_seconds: float | None  # host's monotonic clock at the last row; None before the first
+    sampled_seconds: float | None  # host's monotonic clock when the last row was read; None before the first
     gone: Gone | None
 
     def reading(self, column: str) -> Reading:
@@ -66,10 +68,12 @@ class UseView(Entity):
 
 @dataclass(frozen=True, slots=True)
 class AllocView(Entity):
-    """A trainer's memory on one device: columns ``ALLOCATOR_COLUMNS``. ``gpu`` is the device's id, None if unmapped."""
+    """A trainer's memory on one device: columns ``ALLOCATOR_COLUMNS``. ``gpu`` is the device's id, None if unmapped.
+    ``growth`` is how its bytes after each step move, None before there is evidence enough to say."""
 
     definition: AllocDef
     gpu: int | None
+    growth: Trend | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,8 @@ class JobView:
     """The ranks of one job, or one trainer by itself, or one process without a probe.
 
     ``trainers`` are sorted by rank and empty when nobody of the job has a probe. ``key`` is the job key, else the
-    process key. ``worst`` is the trainer whose last step is oldest against its usual step time, with ``worst_reason``
-    in words; None when all are alike."""
+    process key. ``worst`` is the trainer that keeps the others, with ``worst_reason`` in words; None when all are
+    alike (``store.ranks``)."""
 
     key: str
     title: str  # the script or command, short
@@ -130,6 +134,18 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What belongs on the time axis of a chart: an event of kind oom, retry, stall, resumed or phase of the entity
+    ``id``, at ``seconds`` on the host's monotonic clock. Kept apart from the log, where others would displace it."""
+
+    id: int
+    kind: str
+    seconds: float
+    text: str = ""
+    data: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class HostView(Entity):
     """One host as one source tells it. ``badge`` is REPLAY or SIMULATED where the numbers are not live."""
 
@@ -145,6 +161,7 @@ class HostView(Entity):
     trainers: tuple[TrainerView, ...]
     jobs: tuple[JobView, ...]
     events: tuple[Event, ...]  # newest last, bounded
+    marks: tuple[Mark, ...] = ()  # oldest first, bounded
 
 
 @dataclass(frozen=True, slots=True)

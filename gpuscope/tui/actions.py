@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-GROUPS = ("Screens", "Move", "Look", "Lab", "Replay", "Program")
+GROUPS = ("Screens", "Move", "Look", "Trainer", "Lab", "Replay", "Program")
 
 
 class Action(NamedTuple):
@@ -38,7 +38,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("up", ("k", "up"), "Up", "previous row", "Move"),
     Action("next_pane", ("tab",), "Next pane", "move between the lists of a screen", "Move", where=("overview",)),
     Action(
-        "open", ("enter",), "Details", "every reading of the row, and why the others are unknown", "Move",
+        "open", ("enter",), "Details", "a job's ranks side by side; every reading of another row", "Move",
         where=("overview", "memory"), footer=6,
     ),
     Action("back", ("escape",), "Back", "close what is open; clear the filter", "Move"),
@@ -49,9 +49,36 @@ ACTIONS: tuple[Action, ...] = (
     Action("sort_previous", ("less_than_sign",), "Sort back", "the column before", "Look", ("overview",)),
     Action("faster", ("plus", "equals_sign"), "Faster", "more samples a second, 10 at most", "Look", needs="rate"),
     Action("slower", ("minus",), "Slower", "fewer samples a second", "Look", needs="rate"),
-    Action("counters", ("c",), "Counters", "the allocator's counters and peaks", "Look", ("memory",), footer=5),
+    Action("counters", ("c",), "Counters", "torch's memory_summary: peaks and rates", "Look", ("memory",), footer=5),
+    Action("modules", ("m",), "Modules", "parameters, gradients, state by module", "Look", ("memory",), footer=5),
+    Action("waterfall", ("w",), "Waterfall", "where every byte is, beside the timeline", "Look", ("memory",), footer=7),
+    Action("zoom", ("z",), "Zoom", "the timeline over 1, 5, 15 minutes, 1 hour", "Look", ("memory",), footer=8),
+    Action("zoom_back", ("Z",), "Zoom back", "the shorter window before", "Look", ("memory",)),
+    Action("next_subject", ("n",), "Next GPU", "the next device or trainer", "Look", ("memory",), footer=9),
+    Action("previous_subject", ("N",), "Last GPU", "the device or trainer before", "Look", ("memory",)),
+    Action("expand", ("l",), "Open branch", "show what is in a module", "Look", ("memory",)),
+    Action("collapse", ("h",), "Close branch", "hide it, or go to what holds it", "Look", ("memory",)),
+    Action("deeper", ("x",), "Deeper", "one level more of all modules", "Look", ("memory",)),
+    Action("shallower", ("X",), "Shallower", "one level fewer", "Look", ("memory",)),
+    Action("order", ("o",), "Order", "modules largest first, or as the model has them", "Look", ("memory",)),
     Action("copy", ("y",), "Copy", "this screen as text: to the clipboard and to a file", "Look", footer=7),
     Action("theme", ("t",), "Theme", "dark, light, or the terminal's own colours", "Look"),
+    Action(
+        "snapshot", ("s",), "Snapshot", "every block of a trainer's allocator, in a file; asks first", "Trainer",
+        ("overview", "memory"), "trainer", 5,
+    ),
+    Action(
+        "profile", ("p",), "Profile", "some steps under torch.profiler, as a table; asks first", "Trainer",
+        ("overview", "memory"), "trainer", 8,
+    ),
+    Action(
+        "stacks", ("S", "i"), "Stacks", "where every thread of a trainer stands now", "Trainer",
+        ("overview", "memory"), "trainer", 8,
+    ),
+    Action(
+        "history", ("H",), "History", "note the stack of each allocation; measures its price first", "Trainer",
+        ("overview", "memory"), "trainer",
+    ),
     Action("lab_run", ("r",), "Run", "start the trainer, or restart it with these switches", "Lab", ("lab",), "lab", 1),
     Action("lab_stop", ("x",), "Stop", "stop the trainer", "Lab", ("lab",), "lab", 2),
     Action("lab_next", ("right", "l"), "Next value", "change the switch", "Lab", ("lab",), "lab"),

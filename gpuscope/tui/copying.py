@@ -38,8 +38,13 @@ def write(text: str, folder: Path | None = None) -> Path:
 
 
 def copy_screen(screen: MainScreen) -> None:
+    """The screen, both ways."""
+    copy_text(screen, text_of(screen))
+
+
+def copy_text(screen: MainScreen, text: str) -> None:
     """Both ways, and a notice that says where the file is."""
-    text, notices = text_of(screen), screen.session.notices
+    notices = screen.session.notices
     if len(text.encode()) <= OSC52_LIMIT_BYTES:
         screen.app.copy_to_clipboard(text)
     try:

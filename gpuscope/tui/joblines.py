@@ -6,11 +6,21 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..store.view import AllocView, Entity, Gone, HostView, JobView, TrainerView
+from ..store.ranks import (
+    SLOWER,
+    SPLIT,
+    MemoryRoom,
+    find_stall,
+    name_of,
+    rooms,
+    shares_of,
+    slower_than_before,
+    straggler,
+)
+from ..store.view import Entity, Gone, HostView, JobView, TrainerView
 from ..wire.frames import Unknown
-from .accounting import headroom
-from .cells import age_text, gib, percent, seconds_text
-from .verdict import STARVED, loader_share, ranges
+from .cells import GIB, age_text, bytes_text, gib, percent, seconds_text
+from .verdict import STARVED, input_share, ranges
 from .widgets.jobs import DASH
 
 Piece = tuple[str, str]
@@ -31,6 +41,8 @@ class JobLine:
     """Drawn instead of the cells after "job" where a line has no inside to tell of."""
     over: bool = False
     """It has ended: what has no column is left out."""
+    split: dict[str, float] = field(default_factory=dict)
+    """The shares of a step, adding up to 1, drawn below where there is room."""
 
 
 def job_lines(host: HostView, mine_only: bool = False, text: str = "") -> list[JobLine]:
@@ -98,8 +110,9 @@ def _line(host: HostView, job: JobView) -> JobLine:
     cells |= _training(trainers) | _memory(host, trainers)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
-    notes = _end_notes(gone) or _notes(job, trainers)
-    return JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None)
+    notes = _end_notes(gone) or _notes(host, job, trainers)
+    split = shares_of(trainers) if gone is None else {}
+    return JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None, split=split)
 
 
 def ended(job: JobView) -> Gone | None:
@@ -123,11 +136,7 @@ def _training(trainers: list[TrainerView]) -> dict[str, Piece]:
     ages = [n for t in trainers if (n := t.number("step_age_seconds")) is not None]
     etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
-    shares = [
-        s
-        for t in trainers
-        if (s := loader_share(t.number("loader_wait_seconds"), t.number("step_seconds"))) is not None
-    ]
+    shares = [s for t in trainers if (s := input_share(t)) is not None]
     stale = bool(ages and paces and max(ages) > 10 * max(paces) and max(ages) > 5)
     cells: dict[str, Piece] = {
         "step": (f"{min(steps):,.0f}", "text") if steps else DASH,
@@ -145,44 +154,87 @@ def _short_age(seconds: float) -> str:
 
 
 def _memory(host: HostView, trainers: list[TrainerView]) -> dict[str, Piece]:
-    """Of the rank with the least room."""
-    rooms: list[tuple[float, AllocView]] = []
-    for trainer in trainers:
-        for allocator in trainer.allocators:
-            reserved = allocator.number("reserved_bytes")
-            if reserved is not None:
-                left = headroom(host, allocator)
-                rooms.append((left if left is not None else float("inf"), allocator))
-    if not rooms:
+    """Of the rank that runs out first, as far as is known."""
+    known = [r for r in rooms(host.devices, trainers, ended=True) if r.allocator.number("reserved_bytes") is not None]
+    if not known:
         return {"memory": DASH, "left": DASH}
-    left, allocator = min(rooms, key=lambda room: room[0])
+    allocator, left = known[0].allocator, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
     text = f"{gib(allocated) if allocated is not None else '–'}/{gib(reserved or 0)} GiB"
-    tight = left < 4 * (1 << 30)
+    tight = left is not None and left < 4 * (1 << 30)
     return {
         "memory": (text, "text"),
-        "left": (f"{gib(left)} GiB", "warn" if tight else "text") if left != float("inf") else DASH,
+        "left": (f"{gib(left)} GiB", "warn" if tight else "text") if left is not None else DASH,
     }
 
 
-def _notes(job: JobView, trainers: list[TrainerView]) -> list[list[Piece]]:
-    if job.worst is not None and job.worst_reason:
-        return [[("worst: ", "warn"), (job.worst_reason, "muted")]]
-    shares = [
-        (s, t)
-        for t in trainers
-        if (s := loader_share(t.number("loader_wait_seconds"), t.number("step_seconds"))) is not None
+def _notes(host: HostView, job: JobView, trainers: list[TrainerView]) -> list[list[Piece]]:
+    """What a user should know of a running job, the worst first; what is only slow waits for what is wrong."""
+    notes: list[list[Piece]] = []
+    stall = find_stall(trainers)
+    if stall is not None:
+        notes.append([("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")])
+    elif job.worst is not None and job.worst_reason:
+        notes.append([("worst: ", "warn"), (job.worst_reason, "muted")])
+    notes += [line for room in rooms(host.devices, trainers)[:1] for line in growth_lines(host, room, len(trainers))]
+    return notes or _slow(trainers)
+
+
+def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[list[Piece]]:
+    """When a rank's memory runs out and what that rests on, in two lines; none where that cannot be told."""
+    ends, trend = room.runs_out, room.allocator.growth
+    if ends is None or trend is None or room.headroom_bytes is None:
+        return []
+    definition = room.trainer.definition
+    device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
+    on = f"GPU {device.definition.index}, " if device else ""
+    who = name_of(room.trainer) if ranks > 1 else f"pid {definition.pid}"
+    place = f" ({on}pid {definition.pid})" if ranks > 1 else ""
+    steps = f"about {ends.steps:,.0f} steps ({ends.low:,.0f}–{ends.high:,.0f})"
+    when = f", ~{age_text(ends.seconds)}" if ends.seconds is not None else ""
+    slope = f"{trend.slope / GIB:.2f} GiB" if trend.slope >= 0.01 * GIB else bytes_text(trend.slope)
+    pace = f"{bytes_text(room.headroom_bytes)} left / {slope} per step, fitted over {trend.steps:.0f} steps."
+    live = "Live tensors grow: empty_cache() cannot help."
+    return [
+        [("memory: ", "bad"), (f"{who} runs out in {steps}{when}", "text"), (place, "muted")],
+        [("        ", "text"), (f"{pace} {live}", "muted")],
     ]
+
+
+def _slow(trainers: list[TrainerView]) -> list[list[Piece]]:
+    """What keeps a job slower than it need be, the first that applies."""
+    shares = [(share, t) for t in trainers if (share := input_share(t)) is not None]
     if shares:
         share, trainer = max(shares, key=lambda entry: entry[0])
         if share >= STARVED:
-            rank = trainer.definition.rank
-            name = f"rank {rank} " if rank is not None and len(trainers) > 1 else ""
+            name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
             return [[("input: ", "warn"), (f"{name}waits for its data {percent(share * 100)} of the step", "muted")]]
+    slow, why = straggler(trainers)
+    if slow is not None:
+        return [[("straggler: ", "warn"), (why, "muted")]]
+    times = slower_than_before(trainers)
+    if times is not None and times >= SLOWER:
+        return [[("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "muted")]]
     ooms = sum(a.number("ooms") or 0 for t in trainers for a in t.allocators)
     if ooms:
         return [[("memory: ", "warn"), (f"torch counted {ooms:.0f} out-of-memory errors", "muted")]]
-    return []
+    phases = {phase for t in trainers if isinstance(phase := t.reading("phase"), str)}
+    return [[("phase: ", "faint"), ("evaluating", "muted")]] if phases == {"eval"} else []
+
+
+SPLIT_TOKENS = dict(zip(SPLIT, ("cached", "outside", "allocated", "series3", "series6", "other"), strict=True))
+"""The colours of series 2, 4 and 1 under their names as layers, which have patterns of their own without colour."""
+
+
+def split_pieces(shares: dict[str, float], cells: int) -> list[Piece]:
+    """The shares of a step in words, largest first, as many as fit into ``cells``: ``compute 81% · input 9% · …``."""
+    out: list[Piece] = []
+    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
+        text = f"{' · ' if out else ''}{name} {percent(share * 100)}"
+        if share < 0.005 or sum(len(t) for t, _ in out) + len(text) > cells:
+            break
+        out.append((text, SPLIT_TOKENS[name]))
+    return out
 
 
 def _outside(host: HostView, job: JobView) -> list[Piece]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..store.store import Store
     from ..store.view import History, HostView, Link, View
     from ..wire.frames import Frame
+    from .asking import Asker
     from .labruns import LabRuns
 
 log = logging.getLogger("gpuscope.tui")
@@ -61,6 +62,7 @@ class Session:
         self.over_ssh = over_ssh
         self._lab_config = lab
         self._labs: LabRuns | None = None  # made with the first use: the first frame needs no lab
+        self._asker: Asker | None = None
         self.lab_autostart = lab_autostart
         self.notices = Notices()
         self.device_key: str | None = None
@@ -124,6 +126,16 @@ class Session:
             self._labs = LabRuns(self._lab_config, lambda: self._changed())
         return self._labs
 
+    @property
+    def asker(self) -> Asker:
+        """What can be asked of a trainer's probe."""
+        if self._asker is None:
+            from .asking import Asker
+
+            self._asker = Asker(lambda: (self._store, self._source) if self._store and self._source else None,
+                                self._gather)  # fmt: skip
+        return self._asker
+
     def why_not(self, action: str) -> str:
         """ "" when the session can carry out an action of the registry, else the reason."""
         need = BY_NAME[action].needs
@@ -133,9 +145,21 @@ class Session:
             if self.replay:
                 return "a replay has the rate it was recorded with"
             return self._source.capabilities.why_not("rate") if self._source else "no source yet"
+        if need == "trainer":
+            return self._why_not_ask(action)
         if need == "lab":
             return "the lab needs a live session" if self.replay else ""
         return ""
+
+    def _why_not_ask(self, action: str) -> str:
+        if self.replay:
+            return "a recording cannot be asked"
+        if self._source is None:
+            return "no source yet"
+        host = self.host
+        if host is None or all(trainer.gone for trainer in host.trainers):
+            return "no trainer with a probe is here"
+        return self._source.capabilities.why_not(action)
 
     def cpu_percent(self) -> float | None:
         """The viewer's own load in percent of one core, over the last seconds; None before it was measured."""
@@ -208,6 +232,8 @@ class Session:
             self._gathering.cancel()
         if self._labs is not None:
             self._labs.let_go()
+        if self._asker is not None:
+            self._asker.close()
         if self._task is not None:
             self._task.cancel()
 

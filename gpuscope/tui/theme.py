@@ -202,6 +202,16 @@ class Glyphs(NamedTuple):
     bad: str = "▲"
     idle: str = "○"
     shared: str = "◇"
+    oom: str = "▲"
+    spared: str = "△"  # an OOM that the training survived
+    retry: str = "↻"
+    stall: str = "■"
+    phase: str = "│"
+    step: str = "╵"
+    dashes: str = "╌"  # a line across a chart
+    about: str = "≈"
+    opened: str = "▾"
+    closed: str = "▸"
     eighths: bool = True
     """Parts of a cell can be drawn."""
     patterns: Mapping[str, str] = MappingProxyType({})
@@ -237,6 +247,16 @@ ASCII: Final = Glyphs(
     bad="!",
     idle="-",
     shared="+",
+    oom="!",
+    spared="^",
+    retry="r",
+    stall="#",
+    phase="|",
+    step="'",
+    dashes="-",
+    about="~",
+    opened="-",
+    closed="+",
     eighths=False,
     patterns={"allocated": "#", "cached": "=", "outside": "%", "other": "+", "driver": "x", "free": "."},
     lines=(("*", "*"), ("+", "+"), ("o", "o"), ("x", "x"), ("=", "="), ("%", "%")),

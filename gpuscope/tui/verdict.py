@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..collect.clock_events import clock_event_words
-from ..store.view import DeviceView, History, HostView, ProcView
+from ..store.view import DeviceView, History, HostView, ProcView, TrainerView
 from ..wire.frames import LOST, TIMEOUT, Unknown
 from .accounting import living, trainer_of
 from .cells import age_text, gib
@@ -96,14 +96,17 @@ def _silence(device: DeviceView) -> Verdict | None:
 def _starved(host: HostView, device: DeviceView) -> str:
     for allocator in living(device):
         trainer = trainer_of(host, allocator)
-        share = loader_share(trainer.number("loader_wait_seconds"), trainer.number("step_seconds")) if trainer else None
+        share = input_share(trainer) if trainer else None
         if share is not None and share >= STARVED:
             return f"input {share * 100:.0f}% of the step"
     return ""
 
 
-def loader_share(wait: float | None, step: float | None) -> float | None:
-    """The share of a step spent waiting for the input pipeline, 0..1."""
+def input_share(trainer: TrainerView) -> float | None:
+    """The share of a step spent waiting for the input pipeline, 0..1: of the device where that was measured, else of
+    the training thread."""
+    wait, step = trainer.number("input_seconds"), trainer.number("step_seconds")
+    wait = trainer.number("loader_wait_seconds") if wait is None else wait
     return min(1.0, wait / step) if wait is not None and step else None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ..agent.oneshot import OneShot, collect_once
 from ..agent.picture import DevicePicture, Picture
 from ..collect.trainers import AllocatorNews, TrainerNews
+from ..store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
 from ..wire.clean import clean
 from ..wire.frames import (
     ALLOCATOR_COLUMNS,
@@ -20,13 +21,14 @@ from ..wire.frames import (
     Reading,
     Unknown,
 )
-from . import plain
+from . import died, plain
 from .plain import Unknowns, add_arguments, exit_code, gib, number, problem, seconds
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
 
 _TRAINER_FIELDS = (
     "rank", "local_rank", "world_size", "job", "script", "torch_version", "python_version", "backend", "origin",
+    "allocator_settings",
 )  # fmt: skip
 _SUMMED = ("allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes")
 NO_CUDA = Unknown(NOT_INITIALISED, "this trainer has not initialised CUDA: torch counts no memory for the CPU")
@@ -41,6 +43,9 @@ def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -
         problems += plain.unanswered(problems, args.timeout)
     result = document(shot.picture, problems)
     print(plain.dump(result) if args.json else text(result))
+    left = "" if args.json else died.line()
+    if left:
+        print(f"\n{left}")
     return int(result["exit_code"])
 
 
@@ -165,6 +170,28 @@ def _allocator(unknowns: Unknowns, path: str, news: AllocatorNews, picture: Pict
         "uuid": unknowns.value(f"{path}.uuid", uuid, news.reasons.get("uuid")),
         "index": None if device is None else device.definition.index,
         **unknowns.columns(path, readings, {name: name for name in ALLOCATOR_COLUMNS}),
+        "split": _split(unknowns, f"{path}.split", readings),
+    }
+
+
+def _split(unknowns: Unknowns, path: str, readings: Mapping[str, Reading]) -> dict[str, Any] | None:
+    """What ``reserved_bytes`` consists of; the parts but ``error_bytes`` add up to it."""
+    values = [readings.get(column, NO_SAMPLE) for column in COLUMNS]
+    counts = [value for value in values if isinstance(value, int)]
+    if len(counts) < len(values):
+        why = next(value for value in values if not isinstance(value, int))
+        unknowns.value(path, why if isinstance(why, Unknown) else NO_SAMPLE)
+        return None
+    pools = [value if isinstance(value := readings.get(column), int) else 0 for column in POOL_COLUMNS]
+    whole = split(Counters(*counts, *pools))
+    return {
+        "live_bytes": whole.live,
+        "rounding_bytes": whole.rounding,
+        "awaiting_free_bytes": whole.awaiting,
+        "inactive_split_bytes": whole.inactive_split,
+        "releasable_bytes": whole.releasable,
+        "private_pool_idle_bytes": whole.pool_idle,
+        "error_bytes": whole.error,
     }
 
 
@@ -211,11 +238,30 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
         )
     first, *others = plain.table(rows, right=(0, 3, 5, 6, 7, 8))
     lines, job = [first], None
-    for line, own in zip(others, jobs, strict=True):
+    for line, own, process in zip(others, jobs, processes, strict=True):
         if own != job:
             lines.append(f"job {own}" if own else "no job")
             job = own
-        lines.append(line)
+        lines += [line, *(f"{' ' * 10}{note}" for note in _notes(process["trainer"] or {}))]
+    return lines
+
+
+_PARTS = ("input", "h2d", "compute", "optimizer", "communication", "other")
+
+
+def _notes(trainer: Mapping[str, Any]) -> list[str]:
+    """Where a trainer stands, what its step is made of, and that it evaluates: lines below its own, where known."""
+    lines = []
+    if trainer.get("stall_at"):
+        age = trainer.get("step_age_seconds")
+        lines.append(f"stands at {trainer['stall_at']}" + (f", no step for {seconds(age)}" if age is not None else ""))
+    parts = {name: value for name in _PARTS if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0}
+    total = sum(parts.values())
+    if total > 0:
+        shares = [f"{name} {value / total * 100:.0f} %" for name, value in parts.items() if value >= 0.005 * total]
+        lines.append("step: " + " · ".join(shares))
+    if trainer.get("phase") not in (None, "train"):
+        lines.append(f"phase: {trainer['phase']}")
     return lines
 
 

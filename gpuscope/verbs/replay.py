@@ -9,7 +9,8 @@ from ..cli import EXIT_UNCHECKED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a recording made by `gpuscope record`")
+    what = "a recording made by `gpuscope record`, or the black box of a trainer that died"
+    parser.add_argument("file", metavar="FILE", help=what)
     parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="0.1 to 100 times as fast (default 1)")
     parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
 

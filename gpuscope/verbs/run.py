@@ -6,7 +6,7 @@ import os
 import sys
 from typing import List
 
-HELP = """usage: gpuscope run SCRIPT [ARGS...]
+HELP = """usage: gpuscope run [--history N] SCRIPT [ARGS...]
        gpuscope run -m MODULE [ARGS...]
        gpuscope run -- COMMAND [ARGS...]
 
@@ -15,6 +15,9 @@ code, signals and terminal are its own. SCRIPT and MODULE run under the Python o
 
   gpuscope run train.py --epochs 3
   gpuscope run -- torchrun --nproc-per-node 2 train.py
+
+--history N keeps the last N CUDA allocations with their stacks (50000 at most), for the record of an out-of-memory
+error. It slows steps down: by how much is measured, and told to whoever looks.
 
 The probe only reads. GPUSCOPE=0 leaves it out.  GPUSCOPE_DEBUG=1 shows on stderr what keeps it from working.
 """

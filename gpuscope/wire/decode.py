@@ -72,7 +72,7 @@ def _is_harmless(line: bytes) -> bool:
 
 
 def _check_tables(sample: Sample) -> None:
-    for rows in (sample.h, sample.g, sample.p, sample.u, sample.t, sample.a, sample.why):
+    for rows in (sample.h, sample.g, sample.p, sample.u, sample.t, sample.a, sample.why, sample.ago):
         if rows and (len(rows) > MAX_ITEMS or max(map(len, rows)) > MAX_ITEMS):
             raise WireError("a table of a sample has too many rows or cells")
 

@@ -1,4 +1,4 @@
-"""Frames: the dataclasses that travel, their columns and units, and the stdlib codec of the sending side.
+"""Frames: the dataclasses that travel, their units, and (from ``columns.py``) the columns of samples.
 
 One frame is one line of JSON (NDJSON). Field names here are the names on the wire; hot frames have short ones. The same
 dataclasses are the schema of the viewer's typed decoder (``wire/decode.py``), so that a field is defined once.
@@ -15,6 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
+from .columns import (  # one import for readers: a frame and its columns belong together
+    ALLOCATOR_COLUMNS as ALLOCATOR_COLUMNS,
+    COLUMNS as COLUMNS,
+    DEVICE_COLUMNS as DEVICE_COLUMNS,
+    HOST_COLUMNS as HOST_COLUMNS,
+    PROCESS_COLUMNS as PROCESS_COLUMNS,
+    TABLES as TABLES,
+    TEXT_COLUMNS as TEXT_COLUMNS,
+    TRAINER_COLUMNS as TRAINER_COLUMNS,
+    USE_COLUMNS as USE_COLUMNS,
+)
+
 PROTOCOL = 1
 MAX_LINE_BYTES = 1 << 20
 """A longer line is refused by every reader: a hostile peer must not make us hold it."""
@@ -24,108 +36,6 @@ MAX_RATE_HZ = 10.0
 
 Scalar = Union[int, float, str, bool, None]
 Row = List[Scalar]
-
-# ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────
-# A row in a sample is [id, value of column 0, value of column 1, …]. `hello.cols` says which columns a sender has, in
-# its order; a reader looks them up by name. Units are in the names: *_bytes, *_seconds, *_percent (0..100), *_watts …
-
-TABLES = ("h", "g", "p", "u", "t", "a")
-"""h host, g device, p process (host side), u use of a device by a process, t trainer, a allocator of a trainer."""
-
-HOST_COLUMNS = (
-    "cpu_percent",  # of all cores together, 0..100
-    "load_1m",
-    "memory_available_bytes",
-    "swap_used_bytes",
-    "shm_used_bytes",  # /dev/shm
-    "cgroup_memory_used_bytes",
-    "agent_cpu_percent",  # of one core
-    "agent_rss_bytes",
-)
-DEVICE_COLUMNS = (
-    "used_bytes",  # NVML v2: without what the driver reserves
-    "free_bytes",
-    "driver_reserved_bytes",
-    "utilization_percent",  # NVML "GPU-Util": share of time with any kernel running
-    "memory_utilization_percent",
-    "sm_active_percent",  # GPM
-    "sm_occupancy_percent",  # GPM
-    "tensor_active_percent",  # GPM: tensor pipe busy, any type
-    "power_watts",
-    "power_limit_watts",
-    "temperature_celsius",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "clock_event_reasons",  # bit mask, see collect.nvml.CLOCK_EVENT_REASONS
-    "performance_state",
-    "fan_percent",
-    "ecc_uncorrected_count",  # volatile
-    "pcie_generation",
-    "pcie_width",
-)
-PROCESS_COLUMNS = ("cpu_percent", "rss_bytes")  # of one core; resident set
-USE_COLUMNS = ("used_bytes",)
-TRAINER_COLUMNS = (
-    "step",  # optimizer steps seen by the probe
-    "step_seconds",  # median over the recent steps
-    "step_seconds_p95",
-    "step_age_seconds",  # since the last step ended
-    "loader_wait_seconds",  # waiting for the input pipeline, mean per step over the recent steps
-    "skipped_steps",  # by the grad scaler, on inf or nan
-    "loss",  # where a progress bar shows one
-    "progress_done",  # of the outermost progress bar, in its own unit
-    "progress_total",
-    "eta_seconds",
-    "probe_cpu_percent",  # the probe's own thread, of one core
-    "probe_step_seconds",  # the probe's own time inside a step, mean
-    # Where a step's time goes, mean per step over the recent measured steps. They add up to the step. On CUDA taken
-    # between events of the training thread's stream, without synchronising; on the CPU between moments of that thread.
-    "input_seconds",  # the device (or the CPU that trains) waits for the loader
-    "h2d_seconds",  # host-to-device copies of what the loader gave
-    "compute_seconds",  # forward and backward
-    "optimizer_seconds",
-    "communication_seconds",  # collectives that nothing overlaps
-    "other_seconds",
-    "step_seconds_hour_ago",  # median step of the minute one hour ago
-    "collectives",  # launched by this rank so far, over all its process groups
-    "stall_at",  # text: where the main thread stands while its step is overdue, "file:line function"
-    "phase",  # text: train | eval, from model.training where the model is known
-)
-TEXT_COLUMNS = frozenset(("stall_at", "phase"))
-"""Columns whose readings are words. All others are numbers; a word there is refused."""
-ALLOCATOR_COLUMNS = (
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
-    "private_pool_bytes",  # reserved by private pools (CUDA graphs)
-    "peak_allocated_bytes",  # as torch counts them; never reset by us
-    "peak_reserved_bytes",
-    "alloc_retries",  # cudaMalloc failed, cache flushed, tried again
-    "ooms",
-    "allocation_count",  # live allocations
-    "segment_count",  # live segments
-    "parameter_bytes",
-    "gradient_bytes",
-    "optimizer_state_bytes",
-    "statistics_seconds",  # what the last statistics call took
-    # From a walk over the segments, taken seldom; unknown where none was possible.
-    "private_pool_idle_bytes",  # of private_pool_bytes: in no live or pending block
-    "private_pool_inactive_split_bytes",  # of these idle bytes: in segments that are partly in use
-    "workspace_bytes",  # live blocks of exactly the size of a cuBLAS workspace that no counted tensor owns
-    # At one fixed point of the step, right after optimizer.step(): what growth is judged by.
-    "step_allocated_bytes",
-    "step_allocated_step",  # the step after which it was read
-)
-COLUMNS: Dict[str, Tuple[str, ...]] = {
-    "h": HOST_COLUMNS,
-    "g": DEVICE_COLUMNS,
-    "p": PROCESS_COLUMNS,
-    "u": USE_COLUMNS,
-    "t": TRAINER_COLUMNS,
-    "a": ALLOCATOR_COLUMNS,
-}
 
 HOST_ID = 0
 """The host's own id: its row in table h, and host-wide reasons such as ``[0, "nvml", "driver_error", …]``."""
@@ -227,6 +137,7 @@ class TrainerDef:
     backend: Optional[str] = None  # allocator backend: native, cudaMallocAsync; None without CUDA
     origin: Optional[str] = None  # run, watch, lab, enable, inject
     cuda: bool = False  # CUDA initialised in the trainer
+    allocator_settings: Optional[str] = None  # PYTORCH_ALLOC_CONF or its older name, as the process was started with
 
 
 @dataclass
@@ -283,7 +194,8 @@ class Def:
 class Sample:
     """One tick: rows by table, columns as in ``hello.cols``; null is unknown. An entity without a row this tick has no
     new reading. ``why`` rows ``[id, column, code, text]`` travel on change and after a key frame; code "" means the
-    reason no longer holds."""
+    reason no longer holds. ``ago`` rows ``[id, milliseconds]`` say how long before ``m`` a row was read, where rows of
+    different readers are compared: allocators, and the devices and uses beside them."""
 
     q: int
     m: int
@@ -294,6 +206,7 @@ class Sample:
     t: List[Row] = field(default_factory=list)
     a: List[Row] = field(default_factory=list)
     why: List[List[Union[int, str]]] = field(default_factory=list)
+    ago: List[List[int]] = field(default_factory=list)
 
 
 @dataclass

@@ -63,7 +63,8 @@ class Redactor:
     def _trainer(self, trainer: TrainerDef) -> TrainerDef:
         job = None if trainer.job is None else self._name("job", trainer.job)
         script = None if trainer.script is None else self._name("script", trainer.script)
-        return replace(trainer, job=job, script=script)
+        settings = None if trainer.allocator_settings is None else self._text(trainer.allocator_settings)
+        return replace(trainer, job=job, script=script, allocator_settings=settings)
 
     def _name(self, kind: str, original: str) -> str:
         if not original:

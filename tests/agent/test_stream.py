@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuscope.agent.stream import Stream
-from gpuscope.wire.codec import encode
-from gpuscope.wire.frames import GpuDef, HostDef, ProcDef, Unknown
+from gpuscope.wire.codec import decode, encode
+from gpuscope.wire.frames import AllocDef, GpuDef, HostDef, ProcDef, TrainerDef, Unknown
 
 LOST = Unknown("lost", "the GPU is lost")
 
@@ -86,3 +86,31 @@ def test_a_host_where_nothing_can_be_read_stays_below_the_line_limit():
         encode(sample)  # raises above the limit
         told += len(sample.why)
     assert told == 2000 * 5  # spread over samples, and each once
+
+
+def test_when_a_row_was_read_travels_beside_allocators_only():
+    stream = Stream()
+    number = gpu(stream)
+    stream.row("g", ("gpu", "GPU-1"), {"used_bytes": 5}, 9.75)
+    assert stream.tick(10_000_000_000, {})[1].ago == [], "nothing to compare it with"
+    gpu(stream)
+    stream.row("g", ("gpu", "GPU-1"), {"used_bytes": 5}, 9.75)
+    trainer = stream.define("trainer", ("trainer", 1), TrainerDef(7), {})
+    allocator = stream.define("alloc", ("alloc", 1, 2), AllocDef(trainer, 0), {})
+    stream.row("a", ("alloc", 1, 2), {"reserved_bytes": 4}, 9.5)
+    sample = stream.tick(10_000_000_000, {})[1]
+    assert sample.ago == [[number, 250], [allocator, 500]]
+    assert decode(encode(sample)) == sample
+
+
+def test_a_reading_of_another_clock_has_no_age():
+    stream = Stream()
+    trainer = stream.define("trainer", ("trainer", 1), TrainerDef(7), {})
+    for at, key in ((50.0, "late"), (1.0, "old"), (0.0, "untold")):
+        stream.define("alloc", key, AllocDef(trainer, 0), {})
+        stream.row("a", key, {"reserved_bytes": 4}, at)
+    assert stream.tick(int(40e9) + int(61e9), {})[1].ago[0][1] == 51_000
+    stream.define("trainer", ("trainer", 1), TrainerDef(7), {})
+    stream.define("alloc", "late", AllocDef(trainer, 0), {})
+    stream.row("a", "late", {"reserved_bytes": 4}, 50.0)
+    assert stream.tick(int(40e9), {})[1].ago == [], "read in the future"

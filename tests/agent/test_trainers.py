@@ -49,6 +49,8 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
             assert where.trainer == number
             assert viewer.rows("a", alloc)[-1]["allocated_bytes"] == 2000
             assert viewer.rows("a", alloc)[-1]["reserved_bytes"] == 3000
+            samples = [s for s in viewer.all(frames.Sample) if s.a]
+            assert all(0 <= dict(s.ago)[alloc] < 60_000 for s in samples), "when it was read is told with each row"
             assert viewer.reasons(viewer.definition("alloc", lambda a: a.ordinal == 1)[0])["gpu"][1] == (
                 "the uuid of cuda:1 is not known here"
             )

@@ -113,6 +113,24 @@ def test_what_is_no_python_script_names_the_command_that_works(tmp_path, monkeyp
         assert run.command([name], env)[1] == name
 
 
+def test_history_travels_to_the_probe_and_belongs_to_us_only_in_front(tmp_path, monkeypatch):
+    env = environ_of(tmp_path, "python3")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    for words in (["--history", "20000", "train.py"], ["--history=20000", "train.py"]):
+        argv, found, line = run.plan(words, env)
+        assert argv[1:] == ["train.py"]
+        assert found["GPUSCOPE_HISTORY"] == "20000"
+        assert "what that costs is measured, and told there" in line
+    argv, found, line = run.plan(["train.py", "--history", "5"], env)
+    assert argv[1:] == ["train.py", "--history", "5"]
+    assert "GPUSCOPE_HISTORY" not in found
+    assert "allocations" not in line
+    for words in (["--history"], ["--history", "train.py"], ["--history=-5", "train.py"], ["--history", "5"]):
+        with pytest.raises(run.Usage):
+            run.plan(words, env)
+
+
 def test_help():
     code, out, _ = finished("--help")
     assert code == 0

@@ -124,6 +124,8 @@ def environment(**more: str | None) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCOPE", "PYTHONPATH", "RANK", "WORLD_SIZE"))}
     env["PYTHONPATH"] = str(ROOT)
     env["OMP_NUM_THREADS"] = "1"
+    env["XDG_STATE_HOME"] = os.path.join(APART, "state")  # what outlives a trainer that dies here goes with APART
+    env["GPUSCOPE_BLACKBOX_DIR"] = os.path.join(APART, "boxes")
     for name, value in more.items():
         env.pop(name, None)
         if value is not None:

@@ -81,7 +81,7 @@ def allocator_row(n: int, allocated: float, reserved: float, model: float, **mor
     values: dict[str, f.Scalar] = {
         "allocated_bytes": int(allocated * GIB), "reserved_bytes": int(reserved * GIB),
         "active_bytes": int((allocated + 0.1) * GIB), "inactive_split_bytes": int((reserved - allocated) * 0.7 * GIB),
-        "requested_bytes": int(allocated * 0.99 * GIB), "private_pool_bytes": 0,
+        "requested_bytes": int((allocated + 0.1) * 0.998 * GIB), "private_pool_bytes": 0,
         "peak_allocated_bytes": int((allocated + 6) * GIB), "peak_reserved_bytes": int(reserved * GIB),
         "alloc_retries": 3,
         "ooms": 0, "allocation_count": 4113, "segment_count": 1178, "parameter_bytes": int(model * GIB),

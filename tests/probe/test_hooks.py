@@ -13,9 +13,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook  # noqa: E402
+from torch.optim.optimizer import (  # noqa: E402
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from gpuscope.probe.hooks import Hooks  # noqa: E402
+from gpuscope.probe.split import Split  # noqa: E402
 from gpuscope.probe.steps import Steps  # noqa: E402
 
 
@@ -65,7 +71,24 @@ def test_installs_once_and_goes_without_a_trace(hooked):
     assert hooks.install(), "removed for good: a late call hangs nothing in again"
     step(model, optimizer)
     assert steps.total == 1
-    assert _global_optimizer_post_hooks == {}
+    assert _global_optimizer_post_hooks == _global_optimizer_pre_hooks == {}
+
+
+def test_a_step_that_calls_the_step_of_its_base_class_is_one(hooked):
+    """torch wraps a class's step when its first instance is made, and then calls the hooks for both."""
+    steps, _ = hooked
+
+    class Own(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            return super().step(closure)
+
+    model, _ = make()
+    optimizer = Own(model.parameters(), lr=0.1)
+    for _ in range(3):
+        step(model, optimizer)
+    assert getattr(torch.optim.SGD.step, "hooked", False)
+    assert (steps.total, steps.count_of(optimizer)) == (3, 3)
 
 
 def test_optimizers_pickle_copy_and_schedule_as_before(hooked):
@@ -119,6 +142,22 @@ def test_a_loader_in_another_thread_is_not_the_trainers_wait(hooked):
     step(model, optimizer)
     assert not steps.loader_seen
     assert sum(steps.waits) == 0
+
+
+def test_a_batch_is_handed_on_without_a_look_at_it(hooked):
+    steps, _ = hooked
+
+    class Batch(list):
+        """As an array: to compare it gives no truth value."""
+
+        def __eq__(self, other):
+            raise ValueError("the truth value of an array is ambiguous")
+
+        __hash__ = None
+
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=4, collate_fn=Batch)
+    assert [type(batch) for batch in loader] == [Batch, Batch]
+    assert len(steps.loads) == 2
 
 
 def files_of(error):
@@ -281,9 +320,17 @@ def compiled_loop(backend):
 @pytest.mark.parametrize("body", [compiled_model, compiled_step, compiled_all, compiled_loop])
 def test_compilation_is_the_same_with_and_without(body):
     without = compiled_graphs(body)
-    steps = Steps()
-    hooks = Hooks(steps, lambda optimizer: steps.stepped(optimizer, time.perf_counter()), lambda: None)
+    steps, split = Steps(), Split()
+
+    def on_step(optimizer):
+        before = steps.total
+        steps.stepped(optimizer, time.perf_counter())
+        split.optimizer_ended(optimizer, steps.total != before, steps.total, 10.0, True)  # each step is measured
+
+    hooks = Hooks(steps, on_step, lambda: None, split)
     hooks.install()
+    on_step(make()[1])
+    steps.total = 0
     try:
         within = compiled_graphs(body)
     finally:
@@ -292,6 +339,7 @@ def test_compilation_is_the_same_with_and_without(body):
     assert without[0] > 0
     if body is compiled_model:
         assert steps.total == 4
+        assert split.recent
 
 
 def test_removing_the_hook_while_others_are_running_does_not_raise_into_the_step(hooked):
@@ -321,6 +369,31 @@ def test_removing_the_hook_while_others_are_running_does_not_raise_into_the_step
             handle.remove()
     assert not thread.is_alive()
     assert _global_optimizer_post_hooks == {}
+
+
+def test_removing_the_hook_before_a_step_while_others_are_running_does_not_raise_into_it(hooked):
+    _, hooks = hooked
+    inside = threading.Event()
+
+    def user_hook(optimizer, args, kwargs):
+        inside.set()
+        time.sleep(0.05)
+
+    handles = [register_optimizer_step_pre_hook(user_hook), register_optimizer_step_pre_hook(lambda *_: None)]
+    model, optimizer = make()
+    thread = threading.Thread(target=lambda: (inside.wait(10), hooks.remove()))
+    thread.start()
+    try:
+        for _ in range(20):
+            step(model, optimizer)
+            if not thread.is_alive():
+                break
+    finally:
+        thread.join(10)
+        for handle in handles:
+            handle.remove()
+    assert not thread.is_alive()
+    assert _global_optimizer_pre_hooks == {}
 
 
 def test_a_wrapping_made_on_top_of_ours_survives_and_ours_is_silent(hooked):

@@ -61,3 +61,20 @@ def test_describe_outside_of_anything():
     assert (found.start, found.origin) == (123, "watch")
     assert found.pid > 0
     assert found.python_version
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({}, ""),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "expandable_segments:True"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "a:1", "PYTORCH_ALLOC_CONF": "b:2"}, "b:2"),
+        ({"PYTORCH_ALLOC_CONF": "", "PYTORCH_HIP_ALLOC_CONF": "c:" + "9" * 400}, "c:" + "9" * 254),
+    ],
+)
+def test_what_the_allocator_was_told(monkeypatch, env, said):
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert identity.describe(1, "watch").allocator_settings == said

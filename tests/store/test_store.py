@@ -46,6 +46,16 @@ def scene(*more: Frame) -> Watched:
     return Watched(hello(), *definitions(), sample(1), *more)
 
 
+def test_rows_read_at_different_moments_keep_them():
+    late = sample(2)
+    late.ago = [[1, 120], [9, 400], [2, -5], [3]]
+    host = scene(late).host
+    assert [d.sampled_seconds for d in host.devices] == [pytest.approx(100.88), 101.0]
+    assert host.sampled_seconds == 101.0
+    watched = Watched(hello(), *definitions(), sample(1), late)
+    assert watched.history(1, "used_bytes")[-1][0] == 101.0, "one axis for all"
+
+
 def test_before_anything_came_the_host_is_there_and_connecting():
     host = Watched().host
     assert (host.name, host.link.state, host.devices, host.rate_hz) == ("label", "connecting", (), None)

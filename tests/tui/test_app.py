@@ -137,11 +137,13 @@ async def test_moving_highlights_another_device_and_enter_opens_it():
 
 
 @in_loop
-async def test_enter_on_a_job_opens_its_trainer():
+async def test_enter_on_a_job_opens_its_ranks_and_on_a_rank_its_trainer():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py ×7")
         await pilot.press("tab", "enter")
+        await until(pilot, "What stands out", "Ranks")
+        await pilot.press("home", "enter")
         await until(pilot, "Trainer 48213", "torch version", "2.13.0")
 
 

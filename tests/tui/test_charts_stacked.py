@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
+from gpuscope.store.view import History
 from gpuscope.tui.cells import GIB
-from gpuscope.tui.charts.stacked import Layer, StackedChart, _draw, _edges, axis_top, stack_columns, unit_of
+from gpuscope.tui.charts.marks import Tick
+from gpuscope.tui.charts.stacked import Layer, Peak, StackedChart, _draw, _edges, axis_top, stack_columns, unit_of
 from gpuscope.tui.theme import MONOCHROME, UNICODE
 from tests.tui.snapshots import run, text
 
@@ -136,3 +138,40 @@ def test_the_axis_holds_its_data_and_never_ends_above_the_card(peak: float, card
 
 def test_the_unit_fits_the_size() -> None:
     assert [unit_of(size)[0] for size in (0, 600, 5 << 10, 5 << 20, 5 << 30)] == ["B", "B", "KiB", "MiB", "GiB"]
+
+
+def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
+    found: dict[int, list[str]] = {}
+
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
+        seconds = [n / 2 for n in range(121)]
+        steps = History(tuple(seconds), tuple(100.0 + s for s in seconds))
+        chart.show(
+            [Layer("allocated", "allocated", [60 * GIB] * 121)], seconds, 60, 100 * GIB,
+            ticks=[Tick(30.0, "oom", "bad")], steps=steps, peak=Peak(80.0 * GIB, "peak"),
+        )  # fmt: skip
+        await pilot.pause()  # type: ignore[attr-defined]
+        found[pilot.app.size.height] = text(pilot.app).splitlines()  # type: ignore[attr-defined]
+
+    for height in (20, 8, 5):
+        run(One, body, 60, height)
+    assert "▲" in found[20][-4]
+    assert found[20][-1].startswith("step")
+    assert "╵120" in found[20][-1]
+    line = next(row for row, text_ in enumerate(found[20]) if "╌╌╌" in text_)
+    assert abs(line - (16 - 80 / 100 * 16)) <= 1, "at 80 of 100 GiB of 16 rows"
+    assert not any("step" in row for row in found[8])
+    assert any("▲" in row for row in found[8])
+    assert not any("▲" in row for row in found[5])
+
+
+def test_a_peak_above_the_data_is_inside_the_axis() -> None:
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
+        layer = Layer("allocated", "allocated", [10 * GIB] * 121)
+        chart.show([layer], [n / 2 for n in range(121)], 60, 140 * GIB, peak=Peak(100.0 * GIB, "peak"))
+        await pilot.pause()  # type: ignore[attr-defined]
+        assert "╌╌╌" in text(pilot.app)  # type: ignore[attr-defined]
+
+    run(One, body, 60, 20)

@@ -48,6 +48,24 @@ def lines_at(width: int, height: int, parts: list[Part] = PARTS, total: Part = T
     return [line for line in found if line]
 
 
+def test_what_the_total_leaves_out_stands_below_it_or_in_words() -> None:
+    found: dict[int, list[str]] = {}
+
+    async def body(pilot: Any) -> None:
+        about = [Part("workspaces", 64 << 20, "allocated", about=True), *PARTS]
+        pilot.app.query_one(Waterfall).show(about, TOTAL, FOOT, [Part("driver, beside it", GIB, "driver")])
+        await pilot.pause()
+        found[pilot.app.size.height] = [line for line in text(pilot.app).splitlines() if line]
+
+    run(One, body, 90, 14)
+    run(One, body, 90, 9)
+    assert "≈64 MiB" in found[14][0]
+    below = [line.split("  ")[0] for line in found[14]]
+    assert below.index("in use") < below.index("driver, beside it")
+    assert "driver, beside it 1.0 GiB" in found[9][-1]
+    assert found[9][-1].startswith("71% of the card's")
+
+
 def test_every_row_has_its_value_with_a_unit_and_bars_from_one_zero() -> None:
     lines = lines_at(90, 14)
     assert len(lines) == 9

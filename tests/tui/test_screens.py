@@ -212,26 +212,17 @@ async def test_memory_accounts_for_what_nvidia_smi_shows():
 
 @in_loop
 async def test_the_rows_of_the_waterfall_add_up():
-    from gpuscope.tui.accounting import device_parts
+    from gpuscope.tui.parts import account
 
     host = views.store_of(views.training()).view().host
     assert host is not None
     for device in host.devices:
-        parts, total = device_parts(host, device, device.allocators[0] if device.allocators else None)
+        found = account(host, device, device.allocators[0] if device.allocators else None)
+        parts, total = found.parts, found.total
         assert sum(part.known for part in parts if not part.inside) == pytest.approx(total, abs=16 << 20)
         for name in {part.inside for part in parts} - {""}:
             whole = next(part for part in parts if part.name == name)
             assert sum(part.known for part in parts if part.inside == name) == pytest.approx(whole.known, rel=1e-6)
-
-
-@in_loop
-async def test_counters_are_behind_a_key_at_every_width():
-    for size in ((80, 24), (120, 40)):
-        screen = await shown(views.training(), size=size, keys="2")
-        assert "cudaMalloc retries" not in screen
-        screen = await shown(views.training(), size=size, keys="2c")
-        assert "cudaMalloc retries" in screen
-        assert "53.2 GiB" in screen
 
 
 @in_loop

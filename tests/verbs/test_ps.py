@@ -12,7 +12,7 @@ import pytest
 from gpuscope.agent import host_workers, picture
 from gpuscope.agent.oneshot import collect_once
 from gpuscope.collect import processes
-from gpuscope.verbs import ps
+from gpuscope.verbs import plain, ps
 from gpuscope.wire.frames import Unknown
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
@@ -70,6 +70,9 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         position = document["processes"].index(trained)
         why = {row["path"]: row["reason"] for row in document["unknown"]}
         assert why[f"processes[{position}].trainer.loss"] == "no progress bar"
+        assert trainer["allocators"][0]["split"] is None
+        missing = f"processes[{position}].trainer.allocators[0].split"
+        assert why[missing] == "this version of the probe does not measure it"
         other = document["processes"][-1]
         assert other["trainer"] is None
         assert other["devices"] == [{"uuid": fake.gpus[1].uuid, "index": 1, "used_bytes": 5 << 30}]
@@ -79,6 +82,27 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         job = lines.index("job job-1")
         assert all("0/2" in line for line in lines[job + 1 : job + 3])
         assert lines[job + 3] == "no job"
+
+
+def test_what_reserved_consists_of_adds_up_to_it():
+    unknowns = plain.Unknowns()
+    readings = {
+        "reserved_bytes": 86,
+        "allocated_bytes": 46,
+        "active_bytes": 47,
+        "requested_bytes": 45,
+        "inactive_split_bytes": 16,
+        "private_pool_idle_bytes": 5,
+        "private_pool_inactive_split_bytes": 2,
+    }
+    found = ps._split(unknowns, "x.split", readings)
+    assert found is not None
+    assert found == {
+        "live_bytes": 44, "rounding_bytes": 2, "awaiting_free_bytes": 1, "inactive_split_bytes": 14,
+        "releasable_bytes": 20, "private_pool_idle_bytes": 5, "error_bytes": 1,
+    }  # fmt: skip
+    assert sum(found.values()) - found["error_bytes"] == 86
+    assert not unknowns.rows
 
 
 def test_a_trainer_without_any_gpu(fake, sockets, capsys):
@@ -164,3 +188,23 @@ def test_commands_are_cut_to_the_terminal_and_cleaned(fake, sockets, capsys, mon
     _, out = run(capsys, sockets)
     assert "\x1b" not in out
     assert "…" in out
+
+
+def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
+    trainer = {
+        "step_age_seconds": 48.0, "stall_at": "data.py:88 __getitem__", "phase": "eval", "input_seconds": 0.05,
+        "compute_seconds": 0.4, "optimizer_seconds": 0.05, "h2d_seconds": None, "other_seconds": 0.0,
+    }  # fmt: skip
+    assert ps._notes(trainer) == [
+        "stands at data.py:88 __getitem__, no step for 48.00 s",
+        "step: input 10 % · compute 80 % · optimizer 10 %",
+        "phase: eval",
+    ]
+    assert ps._notes({"stall_at": None, "phase": "train"}) == []
+
+
+def test_where_a_trainer_stands_is_in_the_document(fake, sockets, capsys):
+    with probe_process.start(sockets):
+        _, document = run_json(capsys, sockets)
+    (trainer,) = [process["trainer"] for process in document["processes"] if process["trainer"]]
+    assert {"stall_at", "phase", "input_seconds", "compute_seconds", "communication_seconds"} <= trainer.keys()

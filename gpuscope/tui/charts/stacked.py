@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from textual.strip import Strip
 
+from ...store.view import History
 from ..cells import GIB, KIB, MIB, bytes_text
 from ..theme import Glyphs, Tokens
 from .axes import nice_step, share_ticks, time_axis, value_ticks
 from .bins import Bins, first_at, hold_seconds
+from .marks import Tick, event_row, step_row
 from .strips import Painted, strip_of
 
 
@@ -26,6 +28,20 @@ class Layer:
     values: Sequence[float | None]
 
 
+class Peak(NamedTuple):
+    """A line across the chart at so many bytes, named in the legend."""
+
+    value: float
+    label: str
+
+
+NO_STEPS = History()
+MARKS_HEIGHT, STEPS_HEIGHT = 7, 10
+"""From so many rows on there is one for events, and one for step numbers."""
+LEGEND = (
+    ("oom", "bad", "OOM"), ("spared", "warn", "survived"), ("retry", "warn", "retry"), ("stall", "bad", "stall"),
+    ("phase", "accent", "phase"),
+)  # fmt: skip
 Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
 
@@ -51,6 +67,9 @@ class StackedChart(Painted):
         self._now: float | None = None
         self._empty = empty
         self._top = 0.0
+        self._ticks: Sequence[Tick] = ()
+        self._steps = NO_STEPS
+        self._peak: Peak | None = None
 
     def show(
         self,
@@ -60,28 +79,39 @@ class StackedChart(Painted):
         capacity: float | None,
         now: float | None = None,
         title: str = "",
+        *,
+        ticks: Sequence[Tick] = (),
+        steps: History = NO_STEPS,
+        peak: Peak | None = None,
     ) -> None:
         """Draw the last ``window_seconds`` before ``now`` (default: the newest moment). ``seconds`` ascend, on one
-        clock with ``now``. ``capacity`` in bytes, None where there is none."""
+        clock with ``now``. ``capacity`` in bytes, None where there is none. ``ticks``, the course of ``steps`` and the
+        line of a ``peak`` are drawn where there is room."""
         self._layers = tuple(layer for layer in layers if layer.token != "free")
         self._seconds, self._window, self._now = seconds, window_seconds, now
+        self._ticks, self._steps, self._peak = ticks, steps, peak
         if capacity != self._capacity:
             self._capacity, self._top = capacity, 0.0
-        self._top = axis_top(highest(self._layers, seconds, window_seconds, now), capacity, self._top)
+        most = highest(self._layers, seconds, window_seconds, now)
+        self._top = axis_top(max(most, peak.value if peak and most else 0.0), capacity, self._top)
         if title:
             whole = f" (card: {bytes_text(capacity)})" if capacity and self._top < capacity else ""
             title = f"{title}, {unit_of(self._top)[0]}{whole}"
             if str(self.border_title or "") != title:  # the setter repaints the whole widget
                 self.border_title = title
         glyphs = self.tokens.glyphs
-        self.legend(
-            [(glyphs.fill(layer.token), layer.token, layer.label) for layer in self._layers if any(layer.values)]
-        )
+        entries = [(glyphs.fill(layer.token), layer.token, layer.label) for layer in self._layers if any(layer.values)]
+        start = (now if now is not None else seconds[-1] if seconds else 0.0) - window_seconds
+        kinds = {tick.kind for tick in ticks if tick.seconds >= start}
+        entries += [(getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds]
+        entries += [(glyphs.dashes, "text", peak.label)] if peak and most else []
+        self.legend(entries)
         self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
-        rows, top = height - axis, self._top
+        bottom = self._below(max(width - 5, 1), height, tokens.glyphs)
+        rows, top = height - axis - len(bottom), self._top
         stacks = stack_columns(self._layers, self._seconds, self._window, self._now, max(width - 5, 1))
         if not top >= 1 or not any(stacks) or width < 10:
             line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
@@ -92,8 +122,11 @@ class StackedChart(Painted):
         inner = width - margin - 1
         if inner != len(stacks):
             stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
+        bottom = self._below(inner, height, tokens.glyphs)
         marks = {round(value * unit / top * (rows - 1)): label for value, label in ticks}
         columns = _draw(stacks, rows, top, tokens.glyphs)
+        if self._peak is not None and 0 < self._peak.value <= top:
+            _draw_line(columns, min(int(self._peak.value / top * rows), rows - 1), tokens.glyphs)
         lines = []
         for row in range(rows - 1, -1, -1):
             label = marks.get(row)
@@ -109,7 +142,25 @@ class StackedChart(Painted):
                     text += glyph
             pieces.append((text, spec))
             lines.append(strip_of([piece for piece in pieces if piece[0]], width, tokens))
-        return lines + [strip_of(line, width, tokens) for line in time_axis(self._window, margin, inner)[2 - axis :]]
+        below = time_axis(self._window, margin, inner)[2 - axis :]
+        if "events" in bottom:
+            below.insert(0, [(" " * (margin + 1), "text"), *bottom["events"]])
+        if "steps" in bottom:
+            below.append([("step".rjust(margin + 1)[-margin - 1 :], "faint"), *bottom["steps"]])
+        return lines + [strip_of(line, width, tokens) for line in below]
+
+    def _below(self, inner: int, height: int, glyphs: Glyphs) -> dict[str, list[tuple[str, str]]]:
+        """The rows besides the axis: events, and step numbers."""
+        now = self._now if self._now is not None else self._seconds[-1] if self._seconds else None
+        if now is None:
+            return {}
+        bins = Bins.ending(now, self._window, inner)
+        out: dict[str, list[tuple[str, str]]] = {}
+        if height >= MARKS_HEIGHT and (events := event_row(self._ticks, bins, glyphs)):
+            out["events"] = events
+        if height >= STEPS_HEIGHT and (row := step_row(self._steps.seconds, self._steps.values, bins, glyphs)):
+            out["steps"] = [(row, "faint")]
+        return out
 
 
 def unit_of(size: float) -> tuple[str, int]:
@@ -201,6 +252,22 @@ def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs)
             drawn[edges] = [_cell(edges or (), row * 8, glyphs) for row in range(rows)]
         columns.append(drawn[edges])
     return columns
+
+
+def _draw_line(columns: list[list[tuple[str, str]]], row: int, glyphs: Glyphs) -> None:
+    """A line across whole cells: on what fills them, and where they are blank."""
+    full = glyphs.up[8]
+    for place, column in enumerate(columns):
+        glyph, spec = column[row]
+        if glyph == " ":
+            drawn = (glyphs.dashes, "faint")
+        elif glyph == full and " on " in spec:
+            drawn = (glyphs.dashes, f"selected on {spec.rsplit(' ', 1)[-1]}")
+        elif glyph in glyphs.patterns.values():
+            drawn = (glyphs.dashes, "text")
+        else:
+            continue
+        columns[place] = [*column[:row], drawn, *column[row + 1 :]]
 
 
 def _edges(stack: Stack, scale: float, most: int) -> tuple[tuple[int, str], ...]:

@@ -105,6 +105,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _tick(self) -> None:
         if time.monotonic() - self._topped > 0.9:  # no picture came: what ages by itself goes on
             self._top()
+        self._footer()  # what can be asked of a trainer comes and goes with it
         if self.session.replay is not None:  # stopped or moved by whoever: the charts follow
             self._draw()
 
@@ -153,6 +154,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _frame(self) -> None:
         """Status line, tabs and footer."""
         self._top()
+        self._footer()
+
+    def _footer(self) -> None:
         session = self.session
         self.query_one(FooterLine).show(self.tab, [a.name for a in ACTIONS if a.footer and not session.why_not(a.name)])
 
@@ -286,6 +290,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def do_palette(self) -> None:
         self.app.action_command_palette()
+
+    def _act(self, name: str) -> None:
+        from .act import open_act
+
+        host = self.session.host
+        open_act(self.app, self.session, name, self.pane.chosen(host) if host is not None else None)
+        self._frame()
+
+    def do_snapshot(self) -> None:
+        self._act("snapshot")
+
+    def do_profile(self) -> None:
+        self._act("profile")
+
+    def do_stacks(self) -> None:
+        self._act("stacks")
+
+    def do_history(self) -> None:
+        self._act("history")
 
     def do_help(self) -> None:
         from ..widgets.help import HelpScreen

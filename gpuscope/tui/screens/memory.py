@@ -1,90 +1,51 @@
-"""Tab 2: where every byte of one device is, how that changed, and the allocator's own counters."""
+"""Tab 2: where every byte of one device is, how that changed, the allocator's own figures, and bytes by module."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from ...store.view import AllocView, DeviceView, Entity, HostView, TrainerView
-from ..accounting import CATEGORIES, Part, by_size, device_parts, largest_freeable, living, torch_parts, trainer_of
+from ...store.view import HostView, TrainerView
 from ..cells import bytes_text, percent
+from ..parts import Account, Part, account, by_size, on_cpu
 from ..session import Session
+from ..subjects import Subject, process_of, subjects
 from ..widgets import waterfall
-from ..widgets.counters import COLUMNS as COUNTER_COLUMNS
-from ..widgets.counters import counter_rows
-from ..widgets.status import short_model, short_script
 from ..widgets.table import LiveTable
-from ..widgets.text import Lines, wrap
+from ..widgets.text import Lines
 from ..widgets.waterfall import Waterfall
+from .memory_advice import advice, fitting
+from .memory_views import ModulesView, SummaryView
 from .pane import Pane
 
 if TYPE_CHECKING:
     from ..charts.stacked import StackedChart
+    from ..recognise import Finding
 
-WINDOW_SECONDS = 60.0
-WIDE = 100
+WIDE, WIDEST = 100, 160
+"""Columns from which on the timeline stands beside the waterfall, and tables beside it, too."""
 TALL = 20
 CHART_ROWS = 7
+AROUND_ROWS = 4
+"""Of the terminal: status line, tabs, the subject's line, footer."""
 FRAME_ROWS = 5
 """Of the waterfall besides its parts: border, rule, total and what it is a part of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is looked at: a device, the memory of a trainer on it, or a trainer's memory on the CPU."""
-
-    device: DeviceView | None
-    allocator: AllocView | None
-    trainer: TrainerView | None
-
-    @property
-    def key(self) -> str:
-        """Stable while device and trainer live."""
-        return f"{self.device.key if self.device else ''}/{self.allocator.key if self.allocator else ''}"
-
-    @property
-    def entity(self) -> Entity | None:
-        """What Enter opens."""
-        return self.trainer or self.device
-
-    @property
-    def title(self) -> str:
-        """In words."""
-        where = (
-            f"GPU {self.device.definition.index} {short_model(self.device.definition.name)}" if self.device else "CPU"
-        )
-        if self.trainer is None:
-            return where
-        d = self.trainer.definition
-        rank = f" rank {d.rank}" if d.rank is not None else ""
-        return f"{where} · {short_script(d.script)}{rank} (pid {d.pid})"
-
-
-def subjects(host: HostView, text: str = "") -> list[Subject]:
-    """Everything that can be looked at: each device with each trainer on it, then trainers on the CPU; the last state
-    of one that ended there as long as there is nothing else."""
-    out: list[Subject] = []
-    for device in host.devices:
-        out += [Subject(device, a, trainer_of(host, a)) for a in living(device)] or [Subject(device, None, None)]
-    unmapped = [Subject(None, a, trainer) for trainer in host.trainers for a in trainer.allocators if a.gpu is None]
-    out += [s for s in unmapped if s.trainer and s.trainer.gone is None]
-    out = out or unmapped[-1:]
-    return [s for s in out if text.casefold() in s.title.casefold()] if text else out
+COURSE_SECONDS = 600.0
 
 
 class MemoryPane(Pane, can_focus=True):
-    """The waterfall at the left; timeline and counters at the right, below it where the terminal is narrow."""
+    """The waterfall at the left, the timeline at the right, below it where the terminal is narrow. A table takes the
+    place of the waterfall, or on a wide terminal that of the timeline."""
 
     DEFAULT_CSS = """
     MemoryPane #subject { height: 1; padding: 0 2; }
     MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
     MemoryPane #left, MemoryPane #right { width: 1fr; }
     MemoryPane #advice { padding: 0 2; }
-    MemoryPane #counters { height: 14; }
-    MemoryPane.narrow #counters { height: 1fr; }
+    MemoryPane #modules { height: 1fr; }
     MemoryPane.narrow #memory-body { layout: vertical; }
     MemoryPane #left, MemoryPane #right { height: 1fr; }
     """
@@ -95,24 +56,28 @@ class MemoryPane(Pane, can_focus=True):
         self._waterfall = Waterfall(id="waterfall", classes="panel")
         self._advice = Lines(id="advice")
         self._right = Vertical(id="right")
-        self._table = LiveTable(COUNTER_COLUMNS, empty="no counters", cursor=False, id="counters", classes="panel")
+        self._summary = SummaryView(session)
+        self._modules = ModulesView(session)
         self._chart: StackedChart | None = None
         self._chosen = ""
-        self._counters = False
+        self._view = "waterfall"
         self._terminal = (120, 40)
         self._wanted = 0
+        self._window = 60.0
+        self._drawn: tuple[object, ...] = ()
+        self._found: tuple[str, Finding | None] = ("", None)
 
     def compose(self) -> ComposeResult:
         self._waterfall.border_title = "Where the bytes are"
-        self._table.border_title = "Allocator counters"
-        self._table.display = False
+        self._summary.table.display = self._modules.table.display = False
         yield self._subject
         with Horizontal(id="memory-body"):
             with Vertical(id="left"):
                 yield self._waterfall
                 yield self._advice
             with self._right:
-                yield self._table
+                yield self._summary.table
+                yield self._modules.table
 
     # ── numbers ──
 
@@ -125,6 +90,14 @@ class MemoryPane(Pane, can_focus=True):
         wanted = self.session.device_key
         return everything, next((i for i, s in enumerate(everything) if s.device and s.device.key == wanted), 0)
 
+    def _subject_now(self, host: HostView) -> Subject | None:
+        everything, place = self._current(host)
+        return everything[place] if everything else None
+
+    def chosen(self, host: HostView) -> TrainerView | None:
+        subject = self._subject_now(host)
+        return subject.trainer if subject else None
+
     def show(self, host: HostView | None) -> None:
         everything, place = self._current(host) if host else ([], 0)
         if host is None or not everything:
@@ -134,152 +107,272 @@ class MemoryPane(Pane, can_focus=True):
             self._advice.show([])
             return
         subject = everything[place]
-        hint = f"   {place + 1} of {len(everything)}, j/k: next" if len(everything) > 1 else ""
+        hint = f"   {place + 1} of {len(everything)}, n: next" if len(everything) > 1 else ""
         self._subject.show([[(subject.title, "title"), (hint, "faint")]])
+        if self._left_shown:
+            self._show_waterfall(host, subject)
+        if self._view == "summary":
+            before = self._summary.rows
+            self._summary.show(subject)
+            if self._summary.rows != before:
+                self._share_out()
+        elif self._view == "modules":
+            self._modules.show(subject)
+
+    def _show_waterfall(self, host: HostView, subject: Subject) -> None:
         if subject.device is not None:
-            parts, total = device_parts(host, subject.device, subject.allocator)
-            last = waterfall.Part("used, as nvidia-smi", total, "text")
-            foot = self._of_the_card(subject.device)
+            found = account(host, subject.device, subject.allocator)
+            last = waterfall.Part("used, as nvidia-smi", found.total, "text")
+            foot = self._of_the_card(subject)
         else:
             assert subject.allocator is not None
-            parts = self._on_cpu(subject.allocator)
-            last = waterfall.Part("known", sum(p.known for p in parts), "text")
+            parts = on_cpu(subject.allocator)
+            found = Account(parts, sum(p.known for p in parts))
+            last = waterfall.Part("known", found.total, "text")
             foot = "torch counts no other memory on a CPU"
-        self._waterfall.show([_row(p) for p in by_size(parts)], last, foot)
-        columns = self._terminal[0]
+        beside = [_row(part) for part in found.beside]
+        self._waterfall.show([_row(p) for p in by_size(found.parts)], last, foot, beside)
+        columns, rows = self._terminal
+        finding = self._found[1] if self._found[0] == subject.key else None
+        needed = len(found.parts) + FRAME_ROWS
+        lines = advice(host, subject, found, finding)
         width = max(30, (columns if columns < WIDE else columns // 2) - 4)
-        advice = [piece for line in self._advise(host, subject, parts) for piece in wrap(line, width)]
-        self._advice.show(advice)
-        wanted = len(parts) + len(advice) + FRAME_ROWS
-        if wanted != self._wanted:
-            self._wanted = wanted
+        shown = fitting(lines, width, rows - AROUND_ROWS - needed - len(beside) - 1)
+        self._advice.show(shown)
+        if needed + len(shown) != self._wanted:
+            self._wanted = needed + len(shown)
             self._share_out()
-        if self._counters:
-            self._table.show_empty("no probe here: nothing counts")
-            self._table.show(counter_rows(subject.allocator) if subject.allocator is not None else [])
 
     @staticmethod
-    def _of_the_card(device: DeviceView) -> str:
+    def _of_the_card(subject: Subject) -> str:
         """What the total is a part of."""
-        used, total = device.number("used_bytes"), device.definition.total_bytes
-        free, driver = device.number("free_bytes"), device.number("driver_reserved_bytes")
-        notes = []
-        if used is not None and total:
-            notes.append(f"{percent(100 * used / total)} of the card's {bytes_text(total)}")
+        assert subject.device is not None
+        device = subject.device
+        used, total, free = device.number("used_bytes"), device.definition.total_bytes, device.number("free_bytes")
+        notes = (
+            [f"{percent(100 * used / total)} of the card's {bytes_text(total)}"] if used is not None and total else []
+        )
         notes += [f"free {bytes_text(free)}"] if free is not None else []
-        notes += [f"driver reserve {bytes_text(driver)}"] if driver is not None else []
         return " · ".join(notes)
-
-    @staticmethod
-    def _on_cpu(allocator: AllocView) -> list[Part]:
-        """Only what the probe counted: torch has no caching allocator for the CPU."""
-        known = [p for p in torch_parts(allocator) if p.inside == "allocated"][: len(CATEGORIES)]
-        return [Part(p.name, token, p.size) for p, token in zip(known, ("allocated", "cached", "outside"), strict=True)]
-
-    def _advise(self, host: HostView, subject: Subject, parts: list[Part]) -> list[list[tuple[str, str]]]:
-        if subject.trainer is not None and subject.trainer.gone:
-            return [[("ended: ", "warn"), (f"{subject.trainer.gone.reason}; the last state is shown", "muted")]]
-        if subject.device is None:
-            process = next((p for p in host.processes if subject.trainer and p.id == subject.trainer.process), None)
-            rss = process.number("rss_bytes") if process else None
-            resident = f" The process holds {bytes_text(rss)} in all (resident)." if rss is not None else ""
-            return [
-                [("On a CPU torch keeps no allocator statistics:", "muted")],
-                [(f"allocated, cached, outside torch are unknown.{resident}", "muted")],
-            ]
-        if subject.allocator is None:
-            return [[("inside: no probe here. Next run: ", "muted"), ("gpuscope run python train.py", "accent")]]
-        largest = largest_freeable(parts)
-        if largest is None:
-            return [[("Nothing of 64 MiB or more to free.", "muted")]]
-        return [
-            [("largest to free: ", "muted"), (f"{largest.name}, {bytes_text(largest.known)}", "text")],
-            [("how: ", "muted"), (largest.free_by, "accent")],
-        ]
 
     # ── charts ──
 
     def show_charts(self, host: HostView) -> None:
-        from ..charts.stacked import StackedChart
-        from ..histories import allocator_layers, device_layers
-
-        everything, place = self._current(host)
-        if not everything or not self._right.is_mounted or not self._right.display:
+        subject = self._subject_now(host)
+        if subject is None:
             return
-        subject = everything[place]
+        self._recognise(host, subject)
+        if not self._right.is_mounted or not self._right.display or not self._chart_wanted:
+            return
+        from ..charts.stacked import StackedChart
+        from ..timeline import timeline, window_text
+
         if self._chart is None:
             self._chart = StackedChart(id="timeline", classes="panel")
-            self._right.mount(self._chart, before=self._table)
+            self._right.mount(self._chart, before=self._summary.table)
             self._share_out()
-        if subject.device is not None:
-            layers, seconds = device_layers(self.session, host, subject.device, WINDOW_SECONDS)
-            capacity = subject.device.definition.total_bytes
-        else:
-            assert subject.allocator is not None
-            layers, seconds = allocator_layers(self.session, subject.allocator, WINDOW_SECONDS)
-            capacity = None
-        top = float(capacity) if capacity else None
-        self._chart.show(layers, seconds, WINDOW_SECONDS, top, now=host.sampled_seconds, title="Timeline")
+        now = host.sampled_seconds
+        # A column of a long window lasts for seconds: drawn again, the picture would be the same.
+        column = int((now or 0.0) / (self._window / 120)) if self._window > 60 else now
+        drawn = (subject.key, self._window, column, self._terminal, self._view, host.marks, self.app.theme)
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        line = timeline(self.session, host, subject.device, subject.trainer, subject.allocator, self._window)
+        title = f"Timeline {window_text(self._window)}" if self._window > 60 else "Timeline"
+        self._chart.show(
+            line.layers, line.seconds, self._window, line.capacity, now=now, title=title,
+            ticks=line.ticks, steps=line.steps, peak=line.peak,
+        )  # fmt: skip
+
+    def _recognise(self, host: HostView, subject: Subject) -> None:
+        """What kind of process it is: seldom, as it looks at minutes."""
+        from ..recognise import recognise
+
+        process = process_of(host, subject)
+        held, column = subject.allocator, "allocated_bytes"
+        use = None
+        if held is None and subject.device is not None and process is not None:
+            use, column = next((u for u in subject.device.uses if u.process == process.id), None), "used_bytes"
+        entity = held or use
+        if entity is None:
+            self._found = (subject.key, None)
+            return
+        history = self.session.history(entity.id, column, COURSE_SECONDS)
+        finding = recognise(host, subject.device, subject.trainer, subject.allocator, process, history)
+        if (subject.key, finding) != self._found:
+            self._found = (subject.key, finding)
+            self.show(host)
 
     # ── room and keys ──
 
+    @property
+    def _left_shown(self) -> bool:
+        return self._view == "waterfall" or self._terminal[0] >= WIDEST
+
+    @property
+    def _chart_wanted(self) -> bool:
+        width, height = self._terminal
+        if self._view == "modules":
+            return False
+        if self._view == "summary":
+            return height - AROUND_ROWS - self._summary.rows - 3 >= CHART_ROWS
+        return width >= WIDE or (height >= TALL and height - AROUND_ROWS - self._wanted >= CHART_ROWS)
+
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
+        self._drawn = ()
         self._share_out()
 
     def _share_out(self) -> None:
-        """Wide: waterfall, timeline and counters. Narrow: the timeline below where the waterfall leaves room, the
-        counters instead of both."""
-        width, height = self._terminal
+        """Wide: waterfall and timeline. Narrow: the timeline below where the waterfall leaves room. A table needs the
+        whole width, or half of a very wide terminal; the timeline stays above the summary where there is room."""
         if not self._right.is_mounted:
             return  # still starting, or leaving already
-        wide, left = width >= WIDE, self.query_one("#left")
-        below = not wide and not self._counters and height >= TALL and height - 4 - self._wanted >= CHART_ROWS
+        wide, left = self._terminal[0] >= WIDE, self.query_one("#left")
+        plain = self._view == "waterfall"
+        below = plain and not wide and self._chart_wanted
         self.set_class(not wide, "narrow")
-        self._right.display = wide or self._counters or below
-        left.display = wide or not self._counters
+        self._right.display = wide or not plain or below
+        left.display = self._left_shown
         left.styles.height = self._wanted if below else None
-        self._table.display = self._counters
+        self._summary.table.display = self._view == "summary"
+        self._summary.table.styles.height = self._summary.rows + 3 if self._chart_wanted else "1fr"
+        self._modules.table.display = self._view == "modules"
         if self._chart is not None:
-            self._chart.display = wide or below
+            self._chart.display = self._chart_wanted
 
     def take_focus(self) -> None:
-        self.focus(scroll_visible=False)
+        (self._modules.table if self._view == "modules" else self).focus(scroll_visible=False)
+
+    def _look_at(self, view: str) -> None:
+        self._view, self._drawn = view, ()
+        host = self.session.host
+        self._share_out()
+        self.take_focus()
+        self.show(host)
+        self._share_out()
+        if host is not None:
+            self.show_charts(host)
 
     def _move(self, by: int) -> None:
         host = self.session.host
-        if host is None:
-            return
-        everything, place = self._current(host)
-        if everything:
+        everything, place = self._current(host) if host else ([], 0)
+        if host is not None and everything:
             self._chosen = everything[max(0, min(len(everything) - 1, place + by))].key
             self.show(host)
             self.show_charts(host)
 
     def do_down(self) -> None:
-        """The next subject."""
-        self._move(1)
+        """The next subject; in the summary the next rows."""
+        self._summary.table.action_move(1) if self._view == "summary" else self._move(1)
 
     def do_up(self) -> None:
-        """The previous subject."""
+        """The subject before, or the rows before."""
+        self._summary.table.action_move(-1) if self._view == "summary" else self._move(-1)
+
+    def do_next_subject(self) -> None:
+        self._move(1)
+
+    def do_previous_subject(self) -> None:
         self._move(-1)
 
-    def do_counters(self) -> None:
-        """Show or hide the allocator's counters."""
-        self._counters = not self._counters
-        self._share_out()
-        self.show(self.session.host)
+    def do_waterfall(self) -> None:
+        self._look_at("waterfall")
 
-    def do_open(self) -> None:
-        """Every reading of the trainer, or of the device when no trainer is on it."""
-        from .detail import DetailScreen
+    def do_counters(self) -> None:
+        """Torch's summary; once more: the waterfall again."""
+        self._look_at("waterfall" if self._view == "summary" else "summary")
+
+    def do_modules(self) -> None:
+        """Bytes by module; once more: the waterfall again."""
+        self._look_at("waterfall" if self._view == "modules" else "modules")
+
+    def do_back(self) -> None:
+        """From a table to the waterfall, else as everywhere."""
+        if self._view != "waterfall":
+            self._look_at("waterfall")
+        else:
+            self.app.main.do_back()  # type: ignore[attr-defined]
+
+    def do_zoom(self) -> None:
+        self._zoom(1)
+
+    def do_zoom_back(self) -> None:
+        self._zoom(-1)
+
+    def _zoom(self, by: int) -> None:
+        from ..timeline import longest_window, next_window, window_text
 
         host = self.session.host
-        everything, place = self._current(host) if host else ([], 0)
-        entity = everything[place].entity if everything else None
-        if entity is not None:
-            self.app.push_screen(DetailScreen(self.session, entity.key))
+        subject = self._subject_now(host) if host else None
+        if subject is None:
+            return
+        entity = subject.device or subject.allocator
+        assert entity is not None
+        column = "used_bytes" if subject.device else "parameter_bytes"
+        replay = self.session.replay
+        longest = longest_window(self.session.history(entity.id, column), replay.duration_seconds if replay else None)
+        window = next_window(self._window, longest, by)
+        if window == self._window:
+            self.session.notices.say(f"the timeline holds less than {window_text(self._window)} so far")
+            return
+        self._window, self._drawn = window, ()
+        if replay is not None:
+            replay.show_before(window)
+        assert host is not None
+        self.show_charts(host)
+
+    def do_copy(self) -> None:
+        """The summary as text, or the screen."""
+        from ..copying import copy_screen, copy_text
+
+        host = self.session.host
+        subject = self._subject_now(host) if host else None
+        text = self._summary.text(subject) if self._view == "summary" and subject else ""
+        main = self.app.main  # type: ignore[attr-defined]
+        if text:
+            copy_text(main, text)
+        else:
+            copy_screen(main)
+
+    def do_open(self) -> None:
+        """Every reading of the trainer, or of the device when no trainer is on it; in the tree, a branch."""
+        from .detail import DetailScreen
+
+        if self._view == "modules":
+            self._modules.turn()
+            return
+        host = self.session.host
+        subject = self._subject_now(host) if host else None
+        if subject is not None and subject.entity is not None:
+            self.app.push_screen(DetailScreen(self.session, subject.entity.key))
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        self._modules.turn()
+
+    def do_expand(self) -> None:
+        self._in_tree(lambda: self._modules.turn(True))
+
+    def do_collapse(self) -> None:
+        self._in_tree(lambda: self._modules.turn(False))
+
+    def do_deeper(self) -> None:
+        self._in_tree(lambda: self._modules.deepen(1))
+
+    def do_shallower(self) -> None:
+        self._in_tree(lambda: self._modules.deepen(-1))
+
+    def do_order(self) -> None:
+        self._in_tree(self._modules.reorder)
+
+    def _in_tree(self, act: Callable[[], None]) -> None:
+        if self._view == "modules":
+            act()
+        else:
+            self.session.notices.say("that key acts on the tree of modules: m")
 
 
 def _row(part: Part) -> waterfall.Part:
-    return waterfall.Part(part.name, part.size, part.token, 1 if part.inside else 0)
+    return waterfall.Part(part.name, part.size, part.token, 1 if part.inside else 0, part.about)

@@ -20,7 +20,7 @@ from ..widgets.text import hang
 from .pane import WAITING, Pane, set_title
 
 if TYPE_CHECKING:
-    from ...store.view import DeviceView, HostView
+    from ...store.view import DeviceView, HostView, TrainerView
     from ..charts.line import LineChart
     from ..charts.stacked import StackedChart
 
@@ -29,6 +29,8 @@ CHART_ROWS, CHART_COLUMNS = 7, 76
 """The least room that charts are drawn in: rows left over by the lists, columns of the terminal."""
 ROOMY_ROWS = 32
 """From so many rows on charts take room from a long list of jobs."""
+SPLIT_COLUMNS = 100
+"""From so many columns on, in a roomy terminal, a job shows what its step is made of."""
 TINY_ROWS = 20
 NO_COLUMNS = (Column("text", "", 20, flex=1),)
 
@@ -96,6 +98,7 @@ class OverviewPane(Pane):
 
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
+        self._jobs.roomy = width >= SPLIT_COLUMNS and height >= ROOMY_ROWS
         self._share_out(self.session.host)
 
     def _room(self) -> int:
@@ -252,8 +255,14 @@ class OverviewPane(Pane):
         self._settled = True
         (self._devices if self._jobs.has_focus else self._jobs).focus(scroll_visible=False)
 
+    def chosen(self, host: HostView) -> TrainerView | None:
+        """The worst rank of the job under the cursor, or who is on the highlighted device."""
+        line = self._jobs.current if self._jobs.has_focus else None
+        trainer = next((t for t in host.trainers if line and line.entity and t.key == line.entity.key), None)
+        return trainer or super().chosen(host)
+
     def do_open(self) -> None:
-        """Every reading of the row under the cursor."""
+        """The ranks of the job under the cursor; every reading of another row."""
         from .detail import DetailScreen
 
         host = self.session.host
@@ -261,7 +270,11 @@ class OverviewPane(Pane):
             return
         line = self._jobs.current if self._jobs.has_focus else None
         entity = line.entity if line else self.highlighted(host)
-        if entity is not None:
+        if line is not None and any(job.key == line.key and job.trainers for job in host.jobs):
+            from .job import JobScreen
+
+            self.app.push_screen(JobScreen(self.session, line.key))
+        elif entity is not None:
             self.app.push_screen(DetailScreen(self.session, entity.key))
 
     def _sort(self, by: int) -> None:

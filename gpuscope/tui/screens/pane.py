@@ -13,7 +13,7 @@ from ..session import Session
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
-    from ...store.view import HostView
+    from ...store.view import HostView, TrainerView
 
 
 class Pane(Vertical):
@@ -34,6 +34,14 @@ class Pane(Vertical):
 
     def fit_to(self, width: int, height: int) -> None:
         """Choose what has room on a terminal of this size, in cells."""
+
+    def chosen(self, host: HostView) -> TrainerView | None:
+        """The trainer that is looked at: one on the highlighted device, mine before others'."""
+        device = next((d for d in host.devices if d.key == self.session.device_key), None)
+        here = {a.definition.trainer for a in device.allocators if a.gone is None} if device else set()
+        mine = {p.id for p in host.processes if p.definition.mine}
+        trainers = [t for t in host.trainers if t.id in here and t.gone is None]
+        return min(trainers, key=lambda t: t.process not in mine, default=None)
 
     def take_focus(self) -> None:
         """Give the keyboard to the list a user most likely wants."""

@@ -34,6 +34,17 @@ GLYPHS = (
 )
 
 
+MARKS = (
+    ("oom", "bad", "out of memory"),
+    ("spared", "warn", "out of memory, and the training went on"),
+    ("retry", "warn", "cudaMalloc failed, the cache was flushed, it was tried again"),
+    ("stall", "bad", "a step was overdue"),
+    ("phase", "accent", "training or evaluation begins; green: steps go on"),
+    ("dashes", "text", "the most that was ever allocated, as torch counts it"),
+    ("about", "text", "before an amount: an estimate, or counted at another moment"),
+)
+
+
 class HelpScreen(Dialog):
     """Opened by ``?``, which closes it, too."""
 
@@ -76,6 +87,10 @@ class HelpScreen(Dialog):
         for layer, text in WORDS:
             token = "outside" if layer == "outside torch" else layer
             yield [(f"  {fit(glyphs.fill(token) * 2, 4)}{fit(layer, 16)}", token), (text, "muted")]
+        yield []
+        yield [("On the timeline", "title")]
+        for mark, token, text in MARKS:
+            yield [(f"  {getattr(glyphs, mark)}   ", token), (text, "muted")]
         yield []
         yield [("States", "title")]
         for state, text in GLYPHS:

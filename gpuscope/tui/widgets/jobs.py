@@ -13,6 +13,7 @@ from textual.strip import Strip
 from ..cells import fit, width
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
+from .bars import stacked_bar
 from .text import cut
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
 """Column, cells, and the width of the panel from which it is shown."""
 MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE = 18
+SPLIT_BAR = 36
 
 
 @lru_cache(maxsize=8)
@@ -56,6 +58,8 @@ class JobList(Painted, can_focus=True):
         self._cursor = 0
         self._offset = 0
         self._fixed = 1
+        self.roomy = False
+        """Whether there is room for what a step is made of below each job."""
 
     def show(
         self,
@@ -102,12 +106,24 @@ class JobList(Painted, can_focus=True):
         kept = columns_in(width)
         hidden = [column[0] for column in COLUMNS if column not in kept]
         facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
+        notes = [*self._split(line, width), *line.notes] if self.roomy else line.notes
         if not facts or line.span or line.over:
-            return line.notes
+            return notes
         pieces: list[Piece] = []
         for name, (text, token) in facts:
             pieces += [("  " if pieces else "", "text"), (f"{HEADINGS[name].lower()} ", "faint"), (text, token)]
-        return [pieces, *line.notes]
+        return [pieces, *notes]
+
+    def _split(self, line: JobLine, width: int) -> list[list[Piece]]:
+        """What a step is made of: a bar, and the shares in words."""
+        from ..joblines import SPLIT_TOKENS, split_pieces
+
+        if not line.split:
+            return []
+        cells = min(SPLIT_BAR, max(8, (width - 60) // 3))
+        parts = [(share, SPLIT_TOKENS[name]) for name, share in line.split.items()]
+        bar = stacked_bar(parts, 1.0, cells, self.tokens.glyphs, slim=True)
+        return [[("step: ", "faint"), *bar, ("  ", "text"), *split_pieces(line.split, width - cells - 14)]]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(1, self.wanted(width))

@@ -19,12 +19,14 @@ from .text import cut, wrap
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One row. ``amount`` in bytes, or why it is unknown. ``indent`` above 0 marks a part of the row above it."""
+    """One row. ``amount`` in bytes, or why it is unknown. ``indent`` above 0 marks a part of the row above it;
+    ``about`` an amount that is not exact."""
 
     label: str
     amount: float | Unknown
     token: str
     indent: int = 0
+    about: bool = False
 
 
 class Waterfall(Painted):
@@ -36,14 +38,17 @@ class Waterfall(Painted):
         self._parts: tuple[Part, ...] = ()
         self._total: Part | None = None
         self._foot = ""
+        self._beside: tuple[Part, ...] = ()
         self._empty = empty
 
-    def show(self, parts: Sequence[Part], total: Part | None = None, foot: str = "") -> None:
+    def show(
+        self, parts: Sequence[Part], total: Part | None = None, foot: str = "", beside: Sequence[Part] = ()
+    ) -> None:
         """``total``: a full bar, stacked from the parts without indent; where it is unknown, the largest part is the
-        scale. ``foot``: a text below it."""
-        shown = (tuple(parts), total, foot)
-        if shown != (self._parts, self._total, self._foot):
-            self._parts, self._total, self._foot = shown
+        scale. ``beside``: what the total leaves out, below it; ``foot``: a text below that."""
+        shown = (tuple(parts), total, foot, tuple(beside))
+        if shown != (self._parts, self._total, self._foot, self._beside):
+            self._parts, self._total, self._foot, self._beside = shown
             self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
@@ -51,10 +56,14 @@ class Waterfall(Painted):
             return [strip_of([(self._empty, "muted")], width, tokens)]
         last = 0 if self._total is None else 1
         foot = wrap([(self._foot, "muted")], width) if self._foot else []
+        beside = self._beside if last and height >= len(self._parts) + len(foot) + len(self._beside) + 2 else ()
+        if self._beside and not beside:
+            words = [f"{part.label} {bytes_text(_known(part))}" for part in self._beside]
+            foot = wrap([(" · ".join([self._foot, *words] if self._foot else words), "muted")], width)
         foot = foot if height >= len(foot) + 3 else []
         parts = _folded(self._parts, max(height - last - len(foot), 1))
-        rule = last and height >= len(parts) + len(foot) + 2
-        everything = [*parts, self._total] if self._total is not None else parts
+        rule = last and height >= len(parts) + len(foot) + len(beside) + 2
+        everything = [*parts, *beside, self._total] if self._total is not None else parts
         whole = None if self._total is None else self._total.amount
         known = not isinstance(whole, Unknown) and whole is not None
         scale = float(whole) if known else max((_known(part) for part in parts), default=0.0)  # type: ignore[arg-type]
@@ -64,12 +73,14 @@ class Waterfall(Painted):
             lines.append(strip_of([("─" * width, "border")], width, tokens))
         if self._total is not None:
             lines.append(self._line(self._total, shape, tokens, whole=True))
+        lines += [self._line(part, shape, tokens) for part in beside]
         return lines + [strip_of(line, width, tokens) for line in foot]
 
     def _line(self, part: Part, shape: _Shape, tokens: Tokens, whole: bool = False) -> Strip:
         glyphs = tokens.glyphs
         unknown = isinstance(part.amount, Unknown)
         value = unknown_text(part.amount, shape.value) if isinstance(part.amount, Unknown) else bytes_text(part.amount)
+        value = glyphs.about + value if part.about and not unknown else value
         name, figure = ("title", "title") if whole else ("muted" if part.indent else "text", "text")
         pieces = [
             (fit("  " * part.indent + part.label, shape.label, ellipsis=glyphs.ellipsis), name),

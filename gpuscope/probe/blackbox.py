@@ -1,0 +1,270 @@
+"""The black box: the last minutes of a trainer in a ring on the local disk, for when it dies with nobody watching.
+
+The file is described in ``wire/boxes.py``. What goes into its slots are the lines of the wire, as a client would get
+them at 1 Hz.
+
+Written with pwrite into a file that is opened for the moment, by the probe's thread: the kernel keeps what was written
+whatever becomes of the process, a slow disk holds up nobody (the interpreter's lock is not held), a full or truncated
+one is an error and no SIGBUS, and no descriptor is open that a fork or a closerange could meet.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import re
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from .. import __version__
+from ..wire import boxes, codec
+from ..wire.frames import KEY_SECONDS, Def, Event, Frame, Hello, Key, Sample
+from . import records, rendezvous
+from .on_import import debug
+from .sampler import Reasons, changes
+
+MAX_BOXES = 16
+MAX_AGE_SECONDS = 7 * 86400.0
+MAX_REMADE = 3
+MARK_BYTES = 24
+NAME = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,19})\.box(?:\.new)?")
+
+
+class BlackBox:
+    """Takes what clients take (``due``, ``hz``, :meth:`sample`, :meth:`event`) from the probe's thread. Nothing here
+    raises; ``problem`` says why nothing is kept, if so."""
+
+    hz = 1.0
+
+    def __init__(self, hello: Callable[[float], Hello]) -> None:
+        self.path = ""
+        self.problem = ""
+        self.due = 0.0
+        self.seconds = 0.0  # what all writing took so far
+        self.writes = 0
+        self._hello = hello
+        self._nonce = b""
+        self._identity = (0, 0)
+        self._mark = (0, b"")
+        self._generation = 0
+        self._record = 0
+        self._next = 0
+        self._told: Dict[int, Def] = {}
+        self._reasons: Reasons = {}
+        self._key_due = 0.0
+        self._remade = 0
+        self._lock = threading.Lock()
+        self._closed = False
+        if os.environ.get("GPUSCOPE_BLACKBOX") == "0":
+            self._give_up("switched off by GPUSCOPE_BLACKBOX=0")
+
+    def sample(self, sample: Sample, reasons: Reasons, definitions: Dict[int, Def], shared: Dict[bytes, bytes]) -> None:
+        """Keep a sample; every minute behind a key frame, so that what is left of the ring can be read by itself."""
+        now = time.monotonic()
+        self.due = max(self.due + 1.0 / self.hz, now + 0.5 / self.hz)
+        frames: List[Frame] = []
+        if now >= self._key_due or not self.path:
+            self._key_due = now + KEY_SECONDS
+            self._told, self._reasons = {}, {}
+            frames.append(Key(q=sample.q, m=sample.m, t=time.time(), n=len(definitions)))
+        frames += self._news(definitions)
+        why = changes(self._reasons, reasons)
+        self._reasons = dict(reasons)
+        frames.append(Sample(q=sample.q, m=sample.m, t=sample.t, a=sample.a, why=why))
+        self._keep(frames)
+
+    def event(self, event: Event, definitions: Dict[int, Def]) -> None:
+        self._keep([*self._news(definitions), event])
+
+    def _news(self, definitions: Dict[int, Def]) -> List[Frame]:
+        fresh: List[Frame] = [d for entity, d in definitions.items() if self._told.get(entity) is not d]
+        self._told.update(definitions)
+        return fresh
+
+    def ended(self, how: Dict[str, Any]) -> None:
+        """Write into the header how the trainer ended: plain JSON, ``how`` and what is known besides."""
+        with self._lock:
+            if self.path:
+                try:
+                    header = self._header(how)
+                    self._write([header])
+                    self._mark = header[0], header[1][:MARK_BYTES]
+                except OSError as error:
+                    debug("the black box cannot be marked", error)
+
+    def keep(self) -> str:
+        """A compressed copy among the records, for it to outlive a reboot; its path, "" where that cannot be."""
+        try:
+            with self._lock:
+                if not self.path:
+                    return ""
+                with open(self.path, "rb") as file:
+                    data = gzip.compress(file.read(boxes.FILE_BYTES), 1)
+            host = re.sub(r"[^\w.-]", "_", os.uname().nodename)[:64]
+            name = f"box-{host}-{os.getpid()}-{rendezvous.start_ticks()}-{int(time.time())}.gz"
+            return records.write(name, data)
+        except OSError as error:
+            debug("the black box is not copied", error)
+            return ""
+
+    def remove(self) -> None:
+        """The trainer ended well, or is no longer watched."""
+        with self._lock:
+            self._closed = True
+            path, self.path = self.path, ""
+            if path:
+                try:
+                    if self._is_ours(os.lstat(path)):
+                        os.unlink(path)
+                except OSError:
+                    pass
+
+    def abandon(self) -> None:
+        """In a forked child: the box is the parent's."""
+        self._lock = threading.Lock()
+        self.path = ""
+        self._closed = True
+
+    # ── writing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _keep(self, frames: List[Frame]) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            begin = time.perf_counter()
+            try:
+                if not self.path:
+                    self._make()
+                self._write(self._slots([line for frame in frames for line in _encoded(frame)]))
+            except FileNotFoundError:  # a cleaner of /tmp, or an exec'ed program in our place
+                self.path = ""
+                self._remade += 1
+                if self._remade > MAX_REMADE:
+                    self._give_up("it was removed again and again")
+            except (OSError, rendezvous.Refused) as error:
+                self._give_up(str(error))
+            self.seconds += time.perf_counter() - begin
+            self.writes += 1
+
+    def _give_up(self, why: str) -> None:
+        self.problem = why
+        self._closed = True
+        self.due = math.inf
+        debug("no black box", OSError(why))
+
+    def _slots(self, lines: List[bytes]) -> List[Tuple[int, bytes]]:
+        """Runs of (offset, bytes): one, or two where the ring begins anew."""
+        cells: List[bytes] = []
+        for line in lines:
+            self._record += 1
+            cells += boxes.slots(self._nonce, self._record, line)
+        room = boxes.SLOTS - self._next
+        runs = []
+        if cells[:room]:
+            runs.append((boxes.SLOTS_OFFSET + self._next * boxes.SLOT_BYTES, b"".join(cells[:room])))
+        if cells[room:]:
+            runs.append((boxes.SLOTS_OFFSET, b"".join(cells[room:])))
+        self._next = (self._next + len(cells)) % boxes.SLOTS
+        return runs
+
+    def _write(self, runs: List[Tuple[int, bytes]]) -> None:
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            offset, begin = self._mark  # a number of an inode is soon used again: the header's checksum is not
+            if not self._is_ours(os.fstat(descriptor)) or os.pread(descriptor, len(begin), offset) != begin:
+                raise FileNotFoundError
+            for offset, data in runs:
+                os.pwrite(descriptor, data, offset)
+        finally:
+            os.close(descriptor)
+
+    def _is_ours(self, found: os.stat_result) -> bool:
+        return (found.st_dev, found.st_ino) == self._identity
+
+    def _header(self, ended: Optional[Dict[str, Any]]) -> Tuple[int, bytes]:
+        self._generation += 1
+        about = {"v": boxes.VERSION, "version": __version__, "nonce": self._nonce.hex(), "ended": ended}
+        about["hello"] = codec.encode(self._hello(self.hz)).decode("ascii")
+        data = json.dumps(about).encode("ascii")
+        if len(data) > boxes.HEADER_PAYLOAD_BYTES:  # a stack of very long names
+            about["ended"] = {name: str((ended or {}).get(name))[:256] for name in ("how", "type", "message")}
+            data = json.dumps(about).encode("ascii")
+        return boxes.header_offset(self._generation), boxes.header(self._generation, data)
+
+    def _make(self) -> None:
+        directory = _directory()
+        clean(directory)
+        records.check_room(directory, boxes.FILE_BYTES)
+        self._nonce = os.urandom(16)
+        self._generation = self._next = 0
+        path = os.path.join(directory, f"{os.getpid()}-{rendezvous.start_ticks()}.box")
+        fresh = path + ".new"
+        try:
+            os.unlink(fresh)
+        except FileNotFoundError:
+            pass
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, boxes.FILE_BYTES)
+            offset, header = self._header(None)
+            os.pwrite(descriptor, header, offset)
+            self._mark = offset, header[:MARK_BYTES]
+            found = os.fstat(descriptor)
+        except OSError:
+            os.unlink(fresh)
+            raise
+        finally:
+            os.close(descriptor)
+        os.rename(fresh, path)
+        self._identity = found.st_dev, found.st_ino
+        self.path = path
+
+
+def _encoded(frame: Frame) -> List[bytes]:
+    try:
+        return [codec.encode(frame)]
+    except codec.WireError:
+        return []
+
+
+def _directory() -> str:
+    chosen = os.environ.get("GPUSCOPE_BLACKBOX_DIR")
+    if not chosen:
+        return rendezvous.checked_directory()
+    os.makedirs(chosen, mode=0o700, exist_ok=True)
+    records.check_private(chosen)
+    return os.path.abspath(chosen)
+
+
+def clean(directory: str) -> None:
+    """Remove boxes of processes that are gone: those older than a week, and more than the newest :data:`MAX_BOXES`."""
+    found: List[Tuple[float, str]] = []
+    for name in os.listdir(directory)[:4096]:
+        match = NAME.fullmatch(name)
+        if match is None or runs(int(match[1]), int(match[2])):
+            continue
+        path = os.path.join(directory, name)
+        try:
+            found.append((os.lstat(path).st_mtime, path))
+        except OSError:
+            pass
+    found.sort()
+    oldest = time.time() - MAX_AGE_SECONDS
+    for index, (modified, path) in enumerate(found):
+        if modified < oldest or index < len(found) - MAX_BOXES or path.endswith(".new"):
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+
+
+def runs(pid: int, start: int) -> bool:
+    """Whether that process is still there."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19]) == start
+    except (OSError, ValueError, IndexError):
+        return False

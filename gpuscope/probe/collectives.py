@@ -1,0 +1,161 @@
+"""The collectives of this rank: how many it has launched, and where c10d records them, the last ones.
+
+Nothing here communicates or initialises. The sequence number of a group is a plain counter in its backend (NCCL's and
+Gloo's ``getSequenceNumberForGroup`` return a member: no lock, no device), so it can be read while a collective hangs.
+The flight recorder is on where ``TORCH_FR_BUFFER_SIZE`` or ``TORCH_NCCL_TRACE_BUFFER_SIZE`` is over 0 (recent torch
+records 2000 by itself). Its dump takes the recorder's own lock and asks events whether they are done, which does not
+wait; it is made only on request. Always the JSON: the other form is a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
+from .on_import import debug
+
+MAX_GROUPS = 256
+LAST_ENTRIES = 16
+"""Of each group, at most."""
+MAX_DUMP_BYTES = 32 << 20
+MAX_TEXT = 128
+_NO_MODULE = Unknown(NOT_INITIALISED, "torch.distributed is not in use in this process")
+_NO_GROUP = Unknown(NOT_INITIALISED, "no process group is initialised")
+
+
+def count() -> Union[int, Unknown]:
+    """Collectives launched by this rank so far, over all its groups."""
+    groups = _groups()
+    if isinstance(groups, Unknown):
+        return groups
+    total, told = 0, False
+    for group, _ in groups:
+        sequence = _sequence(group)
+        if sequence is not None:
+            total, told = total + sequence, True
+    return total if told else Unknown(NOT_SUPPORTED, "these process groups do not count their collectives")
+
+
+def describe() -> List[Dict[str, Any]]:
+    """A row for each group, then rows of its last collectives where a flight recorder is on, oldest first: ``group``,
+    ``backend``, ``sequence``, ``launched`` (by this rank), ``completed`` (sequence number of the last one that is known
+    to be done), ``op``, ``state`` (scheduled, started, completed), ``seconds`` since it was launched or that it took,
+    ``size`` (elements of its inputs). What is not known is None."""
+    groups = _groups()
+    if isinstance(groups, Unknown):
+        return []
+    entries = _recorded([backend for _, backend in groups])
+    rows: List[Dict[str, Any]] = []
+    for group, backend in groups:
+        name = str(getattr(group, "group_name", ""))[:MAX_TEXT]
+        label = str(getattr(group, "group_desc", "") or "")[:MAX_TEXT]
+        launched = _sequence(group)
+        mine = [entry for entry in entries if _group_of(entry) == name]
+        done = [_number(entry, "collective_seq_id") for entry in mine if _state(entry) == "completed"]
+        completed = max([number for number in done if number is not None], default=None)
+        common = {"group": name, "label": label, "backend": backend, "launched": launched, "completed": completed}
+        rows.append({**common, "sequence": launched, "op": None, "state": None, "seconds": None, "size": None})
+        rows.extend({**common, **_entry(entry)} for entry in mine[-LAST_ENTRIES:])
+    return rows
+
+
+def _groups() -> Union[List[Tuple[Any, str]], Unknown]:
+    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if module is None:
+        return _NO_MODULE
+    try:
+        if not module.is_initialized():
+            return _NO_GROUP
+        known = list(module._world.pg_map.items())[:MAX_GROUPS]
+        return [(group, str(told[0])[:MAX_TEXT]) for group, told in known]
+    except Exception as error:  # half imported, being torn down, or another torch
+        return Unknown(NOT_SUPPORTED, f"this torch does not list its process groups: {type(error).__name__}")
+
+
+def _sequence(group: Any) -> Optional[int]:
+    try:
+        return int(group._get_sequence_number_for_group())
+    except Exception:
+        pass
+    # A group of several backends ("cpu:gloo,cuda:nccl") does not answer itself.
+    total: Optional[int] = None
+    try:
+        backends = [group._get_backend(device) for device in group._device_types]
+    except Exception:
+        return None
+    for backend in {id(backend): backend for backend in backends}.values():
+        try:
+            total = (total or 0) + int(backend._get_sequence_number_for_group())
+        except Exception:
+            pass
+    return total
+
+
+def _recorded(backends: List[str]) -> List[Dict[str, Any]]:
+    """What the flight recorder has, oldest first; nothing where it is off or this torch has none."""
+    c10d: Any = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
+    names = ["_dump_fr_trace_json", "_dump_nccl_trace_json"]
+    if any("nccl" in backend for backend in backends):
+        names.reverse()
+    for name in names:
+        dump = getattr(c10d, name, None)
+        if dump is None:
+            continue
+        try:
+            text = dump()
+            found = json.loads(text) if len(text) <= MAX_DUMP_BYTES else {}
+            entries = found.get("entries") if isinstance(found, dict) else None
+            if entries:
+                return [entry for entry in entries if isinstance(entry, dict)]
+        except Exception as error:
+            debug("the flight recorder cannot be read", error)
+    return []
+
+
+def _group_of(entry: Dict[str, Any]) -> str:
+    group = entry.get("process_group")
+    return str(group[0] if isinstance(group, list) and group else group)[:MAX_TEXT]
+
+
+def _state(entry: Dict[str, Any]) -> str:
+    # Gloo's entries stay "scheduled" and are retired once they are done.
+    return "completed" if entry.get("retired") is True else str(entry.get("state", ""))[:MAX_TEXT]
+
+
+def _entry(entry: Dict[str, Any]) -> Dict[str, Any]:
+    return {
+        "sequence": _number(entry, "collective_seq_id"),
+        "op": str(entry.get("profiling_name", ""))[:MAX_TEXT] or None,
+        "state": _state(entry),
+        "seconds": _seconds(entry),
+        "size": _elements(entry.get("input_sizes")),
+    }
+
+
+def _seconds(entry: Dict[str, Any]) -> Optional[float]:
+    """What it took where that was timed, or from launch to the moment its end was noticed."""
+    took = entry.get("duration_ms")
+    if isinstance(took, (int, float)) and not isinstance(took, bool) and took >= 0:
+        return took / 1e3
+    begin, end = _number(entry, "time_created_ns"), _number(entry, "time_discovered_completed_ns")
+    return (end - begin) / 1e9 if begin and end and end >= begin else None
+
+
+def _elements(sizes: Any) -> Optional[int]:
+    total = 0
+    try:
+        for shape in sizes:
+            product = 1
+            for length in shape:
+                product *= int(length)
+            total += product
+    except (TypeError, ValueError):
+        return None
+    return total
+
+
+def _number(entry: Dict[str, Any], name: str) -> Optional[int]:
+    value = entry.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,151 @@
+"""Learns how the trainer ends, without standing in its way.
+
+``sys.excepthook`` is not touched: before any hook runs Python leaves an uncaught exception of the main program in
+``sys.last_value``, where it is found once a second and at the end. So tracebacks and exit codes stay as they are,
+whoever owns the hook. For threads there is no such place: ``threading.excepthook`` is chained. There is no signal
+handler either: it would keep a trainer that is stuck in C from dying of SIGTERM. What kills the process leaves a black
+box without a mark, and the reader draws its conclusion.
+
+What cannot be seen: the code of ``sys.exit(3)``, but in a process of multiprocessing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+from typing import Any, Callable, Dict, List, Optional
+
+from .on_import import debug
+
+MAX_FRAMES = 64
+MAX_TEXT = 2000
+_NONE = object()
+
+
+class Endings:
+    """``on_exception(description)`` hears of an exception that nobody caught, ``on_end(description)`` when Python ends,
+    before the probe stops. A description has ``how`` (exception, thread_exception, exit), and of an exception ``type``,
+    ``message``, ``stack`` (innermost first) and ``thread``; of an exit ``code`` where it is known."""
+
+    def __init__(
+        self, on_exception: Callable[[Dict[str, Any]], None], on_end: Callable[[Dict[str, Any]], None]
+    ) -> None:
+        self._on_exception = on_exception
+        self._on_end = on_end
+        self._pid = os.getpid()
+        self._seen = _last()
+        self._last: Optional[Dict[str, Any]] = None
+        self._hook: Any = None
+        self._before: Any = None
+        self._finalizer: Any = None
+        self._over = False
+
+    def install(self) -> None:
+        """After the server has registered its own end: what is registered last comes first."""
+        atexit.register(self._end)
+        before = getattr(threading, "excepthook", None)
+        if before is not None:
+
+            def gpuscope_thread_hook(args: Any) -> None:
+                try:
+                    if not self._over and args.exc_type is not SystemExit:
+                        self._thread_exception(args)
+                except Exception as error:
+                    debug("a thread's exception is not noted", error)
+                before(args)
+
+            self._before, self._hook = before, gpuscope_thread_hook
+            threading.excepthook = gpuscope_thread_hook
+        util: Any = sys.modules.get("multiprocessing.util")
+        process: Any = sys.modules.get("multiprocessing.process")
+        try:
+            if util is not None and process.parent_process() is not None:
+                self._finalizer = util.Finalize(None, self._end_of_multiprocessing, exitpriority=1)
+        except Exception as error:
+            debug("the end of this process is not seen", error)
+
+    def remove(self) -> None:
+        """A hook that was set since stays, and ours below it only passes through."""
+        self._over = True
+        atexit.unregister(self._end)
+        if self._hook is not None and threading.excepthook is self._hook:
+            threading.excepthook = self._before
+        if self._finalizer is not None:
+            self._finalizer.cancel()
+
+    def look(self) -> None:
+        """In the probe's thread: whether the main program has raised meanwhile (threads may keep the process alive)."""
+        last = _last()
+        if last is not self._seen:
+            self._seen = last
+            if last is not _NONE:
+                self._last = _described("exception", last, "main")
+                self._on_exception(self._last)
+
+    def _thread_exception(self, args: Any) -> None:
+        name = str(getattr(args.thread, "name", ""))[:128]
+        self._on_exception(_described("thread_exception", args.exc_value, name, args.exc_traceback))
+
+    def _end(self) -> None:
+        self._ended({"how": "exit"})
+
+    def _end_of_multiprocessing(self) -> None:
+        # Called while what ends the process is in flight: what multiprocessing catches later, and its exit code.
+        error = sys.exc_info()[1]
+        if error is None:
+            self._ended({"how": "exit", "code": 0})
+        elif isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+            cause = error.__context__  # of torch.multiprocessing.spawn: it catches, reports and exits
+            if code and cause is not None:
+                self._ended(_described("exception", cause, "main"))
+            else:
+                self._ended({"how": "exit", "code": code})
+        else:
+            self._ended(_described("exception", error, "main"))
+
+    def _ended(self, description: Dict[str, Any]) -> None:
+        if self._over or os.getpid() != self._pid:
+            return
+        try:
+            if description["how"] == "exit":
+                self.look()
+                if self._last is not None and not _interactive():
+                    description = self._last
+            self._over = True
+            self._on_end(description)
+        except Exception as error:
+            debug("the end is not noted", error)
+
+
+def _last() -> Any:
+    """The exception that Python has last shown, a mark where there is none."""
+    found = getattr(sys, "last_exc", None)
+    return found if found is not None else getattr(sys, "last_value", _NONE)
+
+
+def _interactive() -> bool:
+    """At a prompt and in a notebook errors are shown, and nothing ends of them."""
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1") or "ipykernel" in sys.modules
+
+
+def _described(how: str, error: Any, thread: str, trace: Any = None) -> Dict[str, Any]:
+    try:
+        message = str(error)[:MAX_TEXT]
+    except Exception:
+        message = ""
+    stack: List[List[Any]] = []
+    trace = trace if trace is not None else getattr(error, "__traceback__", None)
+    for frame, line in traceback.walk_tb(trace):
+        stack.append([frame.f_code.co_filename[-256:], line, frame.f_code.co_name[:256]])
+        del stack[: -4 * MAX_FRAMES]
+    kind = type(error)
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return {
+        "how": how, "type": name[:256], "message": message, "thread": thread, "stack": stack[::-1][:MAX_FRAMES],
+    }  # fmt: skip

@@ -1,0 +1,90 @@
+"""Communication that nothing overlaps, per step: as DistributedDataParallel measures it itself.
+
+DDP times its backward in its first 10 iterations and in every 100th after that, on CUDA with events of the training's
+stream. ``backward_comm_time`` is from the first gradient bucket's collective to the end of the last,
+``backward_compute_comm_overlap_time`` from the same beginning to the end of backward's computing, both in nanoseconds
+(torch/csrc/distributed/c10d/logger.cpp): what is left of the first after the second is what the step waits for. They
+appear at the beginning of the next forward.
+
+Asked seldom, and in the thread that steps, where no backward holds the lock they are kept under.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from time import perf_counter
+from typing import Any, Deque, List, Optional, Tuple, Union
+
+from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
+
+EVERY_SECONDS = 2.0
+COST_SHARE = 2000
+"""After a look this many times its duration pass before the next."""
+WINDOW = 8
+COUNTED = 500
+"""Iterations of DDP after which it is known how many of them make a step."""
+_NO_SAMPLE = Unknown(NOT_INITIALISED, "DistributedDataParallel has not measured an iteration yet")
+_NO_DDP = Unknown(
+    NOT_SUPPORTED,
+    "collectives outside DistributedDataParallel run on streams of their own: a profile shows what nothing overlaps",
+)
+_NO_TIMES = Unknown(NOT_SUPPORTED, "this DistributedDataParallel keeps no times")
+
+
+class Exposed:
+    """``reading`` is seconds per step: 0 without a process group, since then nobody is waited for."""
+
+    def __init__(self) -> None:
+        self._recent: Deque[float] = deque(maxlen=WINDOW)
+        self._next = 0.0
+        self._iteration = -1
+        self._first: Optional[Tuple[int, int]] = None  # (iteration of DDP, our step) at the first look
+        self._per_step = 1
+        self._state = _NO_DDP
+
+    def after_step(self, parallel: List[Any], total: int, now: float) -> None:
+        """``parallel``: weak references of DDP modules; ``total`` steps seen so far."""
+        if now < self._next or not parallel:
+            return
+        module = parallel[-1]()
+        if module is None:
+            return
+        begin = perf_counter()
+        try:
+            self._look(module.logger._get_ddp_logging_data().ints_map, total)
+        except Exception:
+            self._state = _NO_TIMES
+        self._next = now + max(EVERY_SECONDS, (perf_counter() - begin) * COST_SHARE)
+
+    def reading(self) -> Union[float, Unknown]:
+        if not distributed():
+            return 0.0
+        if self._recent:
+            return self._per_step * sum(self._recent) / len(self._recent)
+        return self._state
+
+    def _look(self, figures: Any, total: int) -> None:
+        iteration = int(figures.get("iteration", 0))
+        if iteration == self._iteration:
+            return
+        self._iteration = iteration
+        both = figures.get("backward_comm_time"), figures.get("backward_compute_comm_overlap_time")
+        if both[0] is None or both[1] is None or both[0] <= 0:
+            self._state = _NO_SAMPLE
+            return
+        self._recent.append(max(0, both[0] - both[1]) * 1e-9)
+        if self._first is None:
+            self._first = (iteration, total)
+        elif iteration - self._first[0] >= COUNTED and total > self._first[1]:
+            # Accumulation without no_sync() reduces in every micro-batch: several iterations of DDP are one step.
+            self._per_step = max(1, int((iteration - self._first[0]) / (total - self._first[1]) + 0.5))
+
+
+def distributed() -> bool:
+    """Whether this process is in a process group with others. Local look-ups only."""
+    dist: Any = sys.modules.get("torch.distributed")
+    try:
+        return bool(dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+    except Exception:
+        return False  # half imported, or being torn down

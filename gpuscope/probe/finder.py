@@ -1,0 +1,179 @@
+"""Finds the model that an optimizer trains: among what the functions that led to ``optimizer.step()`` have at hand.
+
+Looked for once per optimizer, in the thread that steps it: first the locals of the callers and the attributes of their
+``self`` are gone through for modules, then, one after each further step, each of them is asked whether it holds the
+optimizer's parameters. The one with most modules in it is the root. Only weak references are kept.
+
+Up to Python 3.12 ``frame.f_locals`` of a running function is a dictionary that Python keeps with the frame, and that
+would hold its tensors until the function ends: it is emptied again. It is the same one that ``locals()`` gives, so a
+function whose code mentions anything of that kind is left alone, and so is everything while a debugger traces.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import weakref
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+MAX_FRAMES = 64
+MAX_VALUES = 512
+"""Of one namespace, list or dictionary."""
+MAX_CANDIDATES = 64
+MAX_OPTIMIZERS = 8
+ATTEMPTS = (1, 64)
+"""At which of its steps seen by us an optimizer's model is looked for, the later ones if it was not found before."""
+_OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
+_KEEPS_LOCALS = frozenset(("locals", "vars", "f_locals"))
+_RUNS_IN_LOCALS = frozenset(("eval", "exec"))  # as functions: model.eval() is in every training
+_CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
+
+
+class Finder:
+    """:meth:`after_step` is for the thread that steps. ``roots`` of the optimizers and the DistributedDataParallel
+    modules ``parallel`` that were met on the way, as weak references."""
+
+    def __init__(self) -> None:
+        self.roots: List[weakref.ref[Any]] = []
+        self.parallel: List[weakref.ref[Any]] = []
+        self._optimizers: Dict[int, Tuple[weakref.ref[Any], int]] = {}  # id: (itself, steps)
+        self._search: Optional[_Search] = None
+        self._found: Set[int] = set()  # ids of optimizers
+        self.searching = True  # until a first search has come to its end
+
+    def look_at(self, root: Any) -> None:
+        """A model that ``watch()`` was given: is there a DistributedDataParallel in it?"""
+        self._note_parallel(root.modules())
+
+    def after_step(self, optimizer: Any) -> Optional[Any]:
+        """A root when one has just been found. Must be called by our hook: the frames above it are looked at."""
+        search = self._search
+        if search is not None:
+            if search.optimizer() is optimizer:
+                return self._continue(search, optimizer)
+            if search.optimizer() is None:
+                self._search, self.searching = None, False
+            return None
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known[0]() is not optimizer:
+            if len(self._optimizers) >= MAX_OPTIMIZERS:
+                return None
+            self._found.discard(id(optimizer))
+            known = (weakref.ref(optimizer), 0)
+        elif known[1] > ATTEMPTS[-1]:
+            return None
+        self._optimizers[id(optimizer)] = (known[0], known[1] + 1)
+        if known[1] + 1 in ATTEMPTS and id(optimizer) not in self._found:
+            owned = _first_parameters(optimizer)
+            candidates = _candidates(sys._getframe(1)) if owned else []
+            self.searching = bool(candidates)
+            if candidates:
+                self._search = _Search(known[0], owned, candidates)
+        return None
+
+    def _continue(self, search: _Search, optimizer: Any) -> Optional[Any]:
+        if search.candidates:
+            module = search.candidates.pop()()
+            if module is not None:
+                modules = list(module.modules())
+                held = {id(parameter) for item in modules for parameter in item._parameters.values()}
+                if search.owned & held:
+                    self._note_parallel(modules)
+                    if len(modules) > search.size:
+                        search.best, search.size = weakref.ref(module), len(modules)
+            return None
+        self._search, self.searching = None, False
+        root = search.best() if search.best is not None else None
+        if root is not None:
+            self._found.add(id(optimizer))
+            if not any(ref() is root for ref in self.roots):
+                self.roots.append(weakref.ref(root))
+                return root
+        return None
+
+    def _note_parallel(self, modules: Any) -> None:
+        kind = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
+        if kind is None:
+            return
+        for module in modules:
+            if isinstance(module, kind) and not any(ref() is module for ref in self.parallel):
+                self.parallel.append(weakref.ref(module))
+
+
+class _Search:
+    def __init__(self, optimizer: weakref.ref[Any], owned: Set[int], candidates: List[weakref.ref[Any]]) -> None:
+        self.optimizer = optimizer
+        self.owned = owned  # ids of parameters
+        self.candidates = candidates
+        self.best: Optional[weakref.ref[Any]] = None
+        self.size = 0
+
+
+def _first_parameters(optimizer: Any) -> Set[int]:
+    """Ids of a few parameters: whoever holds one of them is what is trained."""
+    return {id(parameter) for group in optimizer.param_groups[:8] for parameter in group["params"][:8]}
+
+
+def _candidates(frame: Any) -> List[weakref.ref[Any]]:
+    """The modules at hand in ``frame`` and its callers, innermost last."""
+    torch: Any = sys.modules.get("torch")
+    if sys.gettrace() is not None or torch is None:
+        return []
+    module_class = torch.nn.Module
+    found: Dict[int, weakref.ref[Any]] = {}
+    for _ in range(MAX_FRAMES):
+        if frame is None or len(found) >= MAX_CANDIDATES:
+            break
+        if not frame.f_globals.get("__name__", "").startswith(("torch.optim", __name__.partition(".")[0] + ".probe")):
+            for module in _modules_of(frame, module_class):
+                if id(module) not in found and len(found) < MAX_CANDIDATES:
+                    found[id(module)] = weakref.ref(module)
+        frame = frame.f_back
+    return list(found.values())[::-1]
+
+
+def _modules_of(frame: Any, module_class: Any) -> List[Any]:
+    code = frame.f_code
+    optimized = bool(code.co_flags & _OPTIMIZED)
+    if frame.f_trace is not None or (optimized and _has_its_dictionary(code)):
+        return []
+    space = frame.f_locals
+    try:
+        values = list(space.values())[:MAX_VALUES]
+        me = space.get(code.co_varnames[0]) if optimized and code.co_argcount else None
+    finally:
+        if optimized and _CACHED:
+            space.clear()
+    found = list(_modules_in(values, module_class, 1))
+    if me is not None and not issubclass(type(me), (type, list, dict, tuple)):
+        try:
+            attributes = object.__getattribute__(me, "__dict__")
+        except AttributeError:
+            attributes = None
+        if type(attributes) is dict and not issubclass(type(me), module_class):
+            found.extend(_modules_in(list(attributes.values())[:MAX_VALUES], module_class, 1))
+    return found
+
+
+def _has_its_dictionary(code: Any) -> bool:
+    """Whether the function may have got hold of the dictionary of its own locals."""
+    if not _KEEPS_LOCALS.isdisjoint(code.co_names):
+        return True
+    if _RUNS_IN_LOCALS.isdisjoint(code.co_names):
+        return False
+    return any(
+        step.argval in _RUNS_IN_LOCALS and step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        for step in dis.get_instructions(code)
+    )
+
+
+def _modules_in(values: Any, module_class: Any, depth: int) -> Iterator[Any]:
+    """Looks at types only: no code of the user's objects runs."""
+    for value in values:
+        kind = type(value)
+        if issubclass(kind, module_class):
+            yield value
+        elif depth and (kind is list or kind is tuple) and len(value) <= MAX_VALUES:
+            yield from _modules_in(list(value), module_class, depth - 1)
+        elif depth and kind is dict and len(value) <= MAX_VALUES:
+            yield from _modules_in(list(value.values()), module_class, depth - 1)

@@ -1,0 +1,193 @@
+"""What is measured inside the steps themselves: their parts, memory at a fixed point of them, the model behind them.
+
+:meth:`Gauges.after_step` is the one entry for the trainer's thread; the probe's thread reads what it left.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Dict, Tuple, Union
+
+from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
+from . import cuda
+from .exposed import Exposed, distributed
+from .finder import Finder
+from .ledger import CPU, Ledger
+from .modules import ModuleTree
+from .segments import Segments
+from .split import Split
+from .steps import Steps
+
+WATCHED_SECONDS, UNWATCHED_SECONDS = 0.5, 1.0
+"""Between two readings of memory right after a step."""
+STEPLESS_SECONDS = 2.0
+Value = Union[int, float, str, Unknown]
+_NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
+_MIXED = Unknown(NOT_SUPPORTED, "without a DataLoader what lies between two steps cannot be told from computing")
+_NO_MEASURED = Unknown(NOT_INITIALISED, "no step has been taken apart yet")
+_NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet (one inside torch.compile cannot be seen)")
+_NO_PRE_HOOK = Unknown(NOT_SUPPORTED, "this torch has no hook before optimizer steps")
+_NO_COPY = Unknown(NOT_SUPPORTED, "the parameters are on the CPU: nothing is copied to a device")
+_COPIES = Unknown(
+    NOT_SUPPORTED,
+    "part of computing: to time Tensor.to would change what torch.compile sees; a profile tells them apart",
+)
+_NO_MODEL = Unknown(NOT_INITIALISED, "the model is not known: gpuscope.watch(model) names it")
+_NO_STEP_MEMORY = Unknown(NOT_INITIALISED, "read right after an optimizer step")
+SPLIT_COLUMNS = (
+    "input_seconds", "h2d_seconds", "compute_seconds", "optimizer_seconds", "communication_seconds", "other_seconds",
+)  # fmt: skip
+
+
+class StepMemory:
+    """Allocated bytes at one fixed point of the step: right after the primary optimizer's. One read at a time, of one
+    device after the other where there are several."""
+
+    def __init__(self, allocators: cuda.Allocators) -> None:
+        self.latest: Dict[int, Tuple[int, int]] = {}  # ordinal: (bytes, step)
+        self._allocators = allocators
+        self._next = 0.0
+        self._turn = 0
+
+    def after_step(self, total: int, now: float, wanted: bool) -> None:
+        if now < self._next:
+            return
+        self._next = now + (WATCHED_SECONDS if wanted else UNWATCHED_SECONDS)
+        if not cuda.initialised():
+            return
+        ordinals = self._allocators.ordinals()
+        if ordinals:
+            self._turn += 1
+            ordinal = ordinals[self._turn % len(ordinals)]
+            found = self._allocators.allocated(ordinal)
+            if found is not None:
+                self.latest[ordinal] = (found, total)
+
+    def of(self, ordinal: int) -> Dict[str, Value]:
+        if ordinal == CPU:
+            missing = Unknown(NOT_SUPPORTED, "torch keeps no statistics of CPU memory")
+            return {"step_allocated_bytes": missing, "step_allocated_step": missing}
+        found = self.latest.get(ordinal)
+        if found is None:
+            return {"step_allocated_bytes": _NO_STEP_MEMORY, "step_allocated_step": _NO_STEP_MEMORY}
+        return {"step_allocated_bytes": found[0], "step_allocated_step": found[1]}
+
+
+class Gauges:
+    def __init__(self, steps: Steps, ledger: Ledger) -> None:
+        self.split = Split()
+        self.allocators = cuda.Allocators()
+        self.memory = StepMemory(self.allocators)
+        self.finder = Finder()
+        self.exposed = Exposed()
+        self.segments = Segments()
+        self.tree = ModuleTree(ledger, lambda: self.finder.searching and not ledger.models())
+        self._steps = steps
+        self._ledger = ledger
+        self._looked_at = 0  # of the watched models: in how many a DistributedDataParallel was looked for
+
+    def after_step(self, optimizer: Any, primary: bool, now: float) -> None:
+        """In the thread that has just stepped ``optimizer``, at ``now`` (perf_counter). ``primary``: the step counted.
+        May raise only for an optimizer unlike torch's."""
+        steps, wanted = self._steps, self._ledger.wanted
+        durations = steps.durations
+        self.split.optimizer_ended(optimizer, primary, steps.total, durations[-1] if durations else 0.0, wanted)
+        if primary:
+            self.memory.after_step(steps.total, now, wanted)
+        if not wanted:
+            return
+        self.segments.after_step()
+        if self.tree.wanted:
+            self.tree.after_step()
+        self._models(optimizer)
+        if primary:
+            self.exposed.after_step(self.finder.parallel, steps.total, now)
+
+    def trainer(self, pre_hook: bool) -> Dict[str, Value]:
+        """The columns of the trainer. ``pre_hook``: whether the hook before optimizer steps is in."""
+        return {
+            **self._split(pre_hook),
+            "step_seconds_hour_ago": self._steps.minutes.hour_ago(time.perf_counter()),
+            "phase": self.phase(),
+        }
+
+    def allocator(self, ordinal: int, values: Dict[str, Any]) -> Dict[str, Any]:
+        """``values`` of the statistics, completed by what only the steps and the segments tell."""
+        values.update(self.memory.of(ordinal))
+        if ordinal == CPU:
+            reason = values["allocated_bytes"]
+            values.update(dict.fromkeys(("step_allocated_bytes", "step_allocated_step"), reason))
+            found: Dict[str, Any] = dict.fromkeys(
+                ("private_pool_idle_bytes", "private_pool_inactive_split_bytes", "workspace_bytes"), reason
+            )
+        else:
+            found = dict(self.segments.of(ordinal))
+        pools = found.pop("private_pool_bytes", None)
+        if isinstance(values.get("private_pool_bytes"), Unknown) and pools is not None:
+            values["private_pool_bytes"] = pools
+        values.update(found)
+        return values
+
+    def tick(self, initialised: bool) -> None:
+        """In the probe's thread, before a sample."""
+        last = self._steps.last
+        age = time.perf_counter() - last if last is not None else None
+        if age is None:
+            self._ledger.without_steps(time.perf_counter())
+        if not initialised:
+            return
+        ordinals = self.allocators.ordinals()
+        for ordinal in ordinals:
+            if ordinal not in self._ledger.apart_sizes:
+                self._ledger.apart_sizes[ordinal] = self.segments.sizes(ordinal)
+        if self._ledger.wanted:
+            self.segments.tick(ordinals, age, self._ledger.kept_apart)
+
+    def phase(self) -> Value:
+        """``train`` or ``eval``, as the root module of the model says."""
+        for ref in self._ledger.models():
+            model = ref()
+            training = getattr(model, "training", None)
+            if isinstance(training, bool):
+                return "train" if training else "eval"
+        return _NO_MODEL
+
+    def _models(self, optimizer: Any) -> None:
+        ledger, finder = self._ledger, self.finder
+        models = ledger.models() if ledger.watched else []
+        if models:
+            if self._looked_at != len(models):
+                self._looked_at = len(models)
+                for ref in models:
+                    finder.look_at(ref())
+            if finder.parallel or not distributed():
+                return
+        found = finder.after_step(optimizer)
+        if found is not None:
+            ledger.add_found(found)
+
+    def _split(self, pre_hook: bool) -> Dict[str, Value]:
+        split = self.split
+        means = split.means()
+        if means is None:
+            reason = _NO_MEASURED if self._steps.last is not None else _NO_STEP
+            if not pre_hook and "torch" in sys.modules:
+                reason = _NO_PRE_HOOK
+            elif split.problem:
+                reason = Unknown(NOT_SUPPORTED, split.problem)
+            return dict.fromkeys(SPLIT_COLUMNS, reason)
+        on_device = split.ordinal is not None
+        exposed = self.exposed.reading()
+        waiting = 0.0
+        if not isinstance(exposed, Unknown):
+            exposed = waiting = min(exposed, means.compute)  # it lies within backward
+        seen = self._steps.loader_seen
+        return {
+            "input_seconds": means.input if seen else _NO_LOADER,
+            "h2d_seconds": _COPIES if on_device else _NO_COPY,
+            "compute_seconds": means.compute - waiting,
+            "optimizer_seconds": means.optimizer,
+            "communication_seconds": exposed,
+            "other_seconds": means.other if seen else _MIXED,
+        }

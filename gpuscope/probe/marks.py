@@ -1,0 +1,103 @@
+"""Two clocks for the training thread: CUDA events on its stream, or moments of the CPU.
+
+An event is recorded into the stream and costs a few microseconds; its time is asked for only once the device is past
+it. Nothing here waits for the device. While a stream is being captured into a CUDA graph neither a record nor a query
+is made: the one would become part of the graph, the other would break the capture.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from typing import Any, Dict, List, Optional
+
+MAX_MARKS = 512
+"""Of one step. A step of more batches than that is not taken apart."""
+
+
+class Spoiled(Exception):
+    """This step cannot be measured: a graph is being captured, or it has too many marks."""
+
+
+class Moments:
+    """``time.perf_counter()`` of the thread itself: exact where the CPU computes."""
+
+    ordinal: Optional[int] = None
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def mark(self) -> Any:
+        self._count += 1
+        if self._count > MAX_MARKS:
+            raise Spoiled
+        return perf_counter()
+
+    def passed(self, mark: Any) -> bool:
+        """Whether that moment has come for whoever computes."""
+        return True
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        return float(end - begin)
+
+    def release(self) -> None:
+        """No mark of this clock is needed any more."""
+
+
+class Stream:
+    """Events on the stream that is current for ``ordinal`` now. All marks go to that one stream, also where the
+    training has another one current for a while: so they are in order, and the last one passed means all are."""
+
+    def __init__(self, torch: Any, ordinal: int, pool: List[Any]) -> None:
+        self.ordinal: Optional[int] = ordinal
+        self._torch = torch
+        self._pool = pool
+        self._stream = torch.cuda.current_stream(ordinal)
+        self._events: List[Any] = []
+
+    def mark(self) -> Any:
+        if len(self._events) >= MAX_MARKS or capturing(self._torch):
+            raise Spoiled
+        event = self._pool.pop() if self._pool else self._torch.cuda.Event(enable_timing=True)
+        self._events.append(event)
+        event.record(self._stream)
+        return event
+
+    def passed(self, mark: Any) -> bool:
+        return not capturing(self._torch) and bool(mark.query())
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    def release(self) -> None:
+        self._pool.extend(self._events)
+        self._events = []
+
+
+class Clocks:
+    """Gives each measured step its clock, and keeps the events of finished ones for the next."""
+
+    def __init__(self) -> None:
+        self._pools: Dict[int, List[Any]] = {}
+
+    def of(self, optimizer: Any) -> Any:
+        """The clock of whoever computes the parameters of ``optimizer``: of the device of the first that is on one."""
+        ordinal = _ordinal(optimizer)
+        if ordinal is None:
+            return Moments()
+        return Stream(sys.modules["torch"], ordinal, self._pools.setdefault(ordinal, []))
+
+
+def capturing(torch: Any) -> bool:
+    """Whether the current stream is recording a CUDA graph. Creates no context."""
+    ask = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+    return bool(ask()) if ask is not None else False
+
+
+def _ordinal(optimizer: Any) -> Optional[int]:
+    for group in optimizer.param_groups[:8]:
+        for parameter in group["params"][:1]:
+            if parameter.is_cuda:
+                index = parameter.device.index
+                return int(index) if index is not None else None
+    return None

@@ -1,0 +1,365 @@
+"""The bytes of parameters, gradients and optimizer state for each module of the training's models, on request.
+
+Walked in slices of at most :data:`SLICE_SECONDS` after optimizer steps, in the thread that steps; in the probe's thread
+where no step comes. Between slices only weak references are held.
+
+A storage is counted once, in full. Where several tensors are parts of one (the flat parameter of FSDP, the gradient
+buckets of DDP) each is counted at its own owner, and what none of them covers (padding) at the first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from .ledger import GRADIENTS, PARAMETERS, STATE, Ledger, address, tensor_parts
+
+SLICE_SECONDS = 200e-6
+PATIENCE_SECONDS = 2.0
+"""Without a step for so long the probe's own thread walks."""
+MAX_ROWS = 4000
+MAX_JSON_BYTES = 700_000
+MAX_NODES = 200_000
+MAX_NAME = 200
+WATCH, FOUND, OPTIMIZERS = "watch", "found in the training loop", "optimizers only"
+AFTER_STEPS, BY_ITSELF = "after optimizer steps", "in the probe's own thread: no optimizer stepped meanwhile"
+_WRAPPERS = {
+    "OptimizedModule": ("_orig_mod", "compiled"),
+    "DistributedDataParallel": ("module", "DDP"),
+    "DataParallel": ("module", "DP"),
+    "FullyShardedDataParallel": ("_fsdp_wrapped_module", "FSDP"),
+    "CheckpointWrapper": ("_checkpoint_wrapped_module", "checkpoint"),
+    "OffloadWrapper": ("_checkpoint_wrapped_module", "offload"),
+}
+"""Modules that only stand around another one: class, where the inner one is, what is said of it."""
+Row = Tuple[int, str, str, int, int, int]
+
+
+class ModuleTree:
+    """:meth:`request`, then :meth:`poll` every some milliseconds until it gives a result. One walk at a time."""
+
+    def __init__(self, ledger: Ledger, searching: Callable[[], bool] = lambda: False) -> None:
+        """``searching()``: the model is still being looked for, the next steps may tell."""
+        self._ledger = ledger
+        self._searching = searching
+        self._lock = threading.Lock()
+        self._walk: Optional[_TreeWalk] = None
+        self._result: Optional[Dict[str, Any]] = None
+        self._advanced = 0.0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a walk is under way."""
+        return self._walk is not None
+
+    def request(self) -> None:
+        """Begin a walk; one that is under way begins anew."""
+        with self._lock:
+            self._result = None
+            self._walk = _TreeWalk(self._ledger)
+            self._advanced = time.monotonic()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._walk = self._result = None
+
+    def after_step(self) -> None:
+        """In the thread that has just stepped an optimizer."""
+        if self._walk is not None:
+            self._advance(AFTER_STEPS)
+
+    def poll(self) -> Optional[Dict[str, Any]]:
+        """In the probe's thread: the result of the contract (source, seconds, complete, rows) plus ``walked``, which
+        says in whose time; or None: not yet. Costs a slice at most. ``error`` instead of rows where there is nothing to
+        walk: neither a model nor an optimizer is known."""
+        if self._result is None and time.monotonic() - self._advanced >= PATIENCE_SECONDS:
+            before = self._advanced
+            self._advance(BY_ITSELF)
+            self._advanced = before  # and on at the next poll
+        result = self._result
+        if result is not None and result.get("rows") is None and "error" not in result:
+            result = self._result = _fit(result)
+        return result
+
+    def _advance(self, where: str) -> None:
+        if not self._lock.acquire(False):
+            return
+        try:
+            walk = self._walk
+            if walk is None:
+                return
+            self._advanced = time.monotonic()
+            if not walk.begun:
+                if where == AFTER_STEPS and self._searching() and walk.age() < PATIENCE_SECONDS:
+                    return
+                walk.begin()
+            done = walk.run(time.perf_counter() + SLICE_SECONDS)
+            if done:
+                self._walk = None
+                self._result = walk.result(where)
+        except Exception as error:
+            self._walk = None
+            self._result = {"error": f"counting the modules failed: {type(error).__name__}"}
+        finally:
+            self._lock.release()
+
+
+class _Node:
+    __slots__ = ("bytes", "depth", "kind", "name", "parent")
+
+    def __init__(self, depth: int, name: str, kind: str, parent: Optional[_Node]) -> None:
+        self.depth, self.name, self.kind, self.parent = depth, name[:MAX_NAME], kind[:MAX_NAME], parent
+        self.bytes = [0, 0, 0]
+
+
+class _Storage:
+    """What of one storage is not counted yet, and whose the rest is."""
+
+    __slots__ = ("extents", "left", "node", "what")
+
+    def __init__(self, size: int, node: _Node, what: int) -> None:
+        self.left, self.node, self.what = size, node, what
+        self.extents: Dict[Tuple[int, int], bool] = {}
+
+
+class _TreeWalk:
+    def __init__(self, ledger: Ledger) -> None:
+        self._begin = time.perf_counter()
+        self._ledger = ledger
+        self.begun = False
+        self._nodes: List[_Node] = []
+        self._stack: List[Tuple[Any, int, str, Optional[_Node]]] = []
+        self._modules: Dict[int, bool] = {}
+        self._parameters: Dict[int, bool] = {}
+        self._keyed: Dict[int, int] = {}  # id of an optimizer: entries of its state that were counted
+        self._storages: Dict[Tuple[Any, int], _Storage] = {}
+        self._settled = False
+        self.cut = False
+        self._torch: Any = sys.modules.get("torch")
+
+    def age(self) -> float:
+        """Seconds since it was asked for."""
+        return time.perf_counter() - self._begin
+
+    def begin(self) -> None:
+        """Take what is known now."""
+        self.begun = True
+        models = self._ledger.models()
+        self.source = (WATCH if self._ledger.watched else FOUND) if models else OPTIMIZERS
+        self._optimizers = self._ledger.optimizers()
+        self._rest = _Rest(self._optimizers)
+        for number, ref in reversed(list(enumerate(models, 1))):
+            self._stack.append((ref, 0, f"model {number}" if len(models) > 1 else "model", None))
+
+    def run(self, deadline: float) -> bool:
+        """Until ``deadline``; True when all is counted."""
+        while self._advance():
+            if time.perf_counter() >= deadline:
+                return False
+        return True
+
+    def result(self, where: str) -> Dict[str, Any]:
+        if not self._nodes:
+            return {"error": "no model and no optimizer is known in this process yet"}
+        return {
+            "source": self.source,
+            "seconds": time.perf_counter() - self._begin,
+            "complete": not self.cut,
+            "walked": where,
+            "nodes": self._nodes,
+        }
+
+    def _advance(self) -> bool:
+        if self._stack:
+            ref, depth, name, parent = self._stack.pop()
+            module = ref()
+            if module is not None:
+                self._module(module, depth, name, parent)
+            return True
+        if not self._rest.advance(self):
+            if not self._settled:
+                self._settled = True
+                for storage in self._storages.values():  # what no view covers
+                    storage.node.bytes[storage.what] += storage.left
+                    storage.left = 0
+            return False
+        return True
+
+    def _module(self, module: Any, depth: int, name: str, parent: Optional[_Node]) -> None:
+        if len(self._nodes) >= MAX_NODES:
+            self.cut = True
+            return
+        said: List[str] = []
+        own: List[Tuple[str, Any]] = []
+        while True:
+            wrapper = _WRAPPERS.get(type(module).__name__)
+            inner = module._modules.get(wrapper[0]) if wrapper is not None else None
+            if id(module) in self._modules:
+                return  # shared: counted where it came first
+            self._modules[id(module)] = True
+            if inner is None or wrapper is None:
+                break
+            said.append(wrapper[1])
+            own.extend(module._parameters.items())
+            module = inner
+        own.extend(item for item in module._parameters.items() if item[0] == "_flat_param")
+        kind = type(module).__name__ + (f" ({', '.join(said)})" if said else "")
+        node = self.add(depth, name, kind, parent)
+        for label, parameter in own:  # FSDP's flat one is worth a row: it holds those of all modules below
+            said_of = "FlatParameter" if label == "_flat_param" else type(parameter).__name__
+            if parameter is not None:
+                self.parameter(parameter, self.add(depth + 1, str(label), said_of, node))
+        for parameter in list(module._parameters.values()):
+            if parameter is not None:
+                self.parameter(parameter, node)
+        children = [(str(label), child) for label, child in list(module._modules.items()) if child is not None]
+        for label, child in reversed(children):
+            self._stack.append((weakref.ref(child), depth + 1, label, node))
+
+    def add(self, depth: int, name: str, kind: str, parent: Optional[_Node]) -> _Node:
+        node = _Node(depth, name, kind, parent)
+        self._nodes.append(node)
+        return node
+
+    def known(self, parameter: Any) -> bool:
+        return id(parameter) in self._parameters
+
+    def parameter(self, parameter: Any, node: _Node) -> None:
+        """A parameter, its gradient, and what optimizers keep for it; the second time nothing."""
+        if id(parameter) in self._parameters:
+            return
+        self._parameters[id(parameter)] = True
+        self._tensor(parameter, PARAMETERS, node)
+        gradient = parameter.grad
+        if gradient is not None:
+            self._tensor(gradient, GRADIENTS, node)
+        for ref in self._optimizers:
+            optimizer = ref()
+            if optimizer is not None and parameter in optimizer.state:
+                self._keyed[id(optimizer)] = self._keyed.get(id(optimizer), 0) + 1
+                self.value(optimizer.state[parameter], node, 4)
+
+    def has_other_state(self, optimizer: Any) -> bool:
+        """Entries that belong to no parameter."""
+        return len(optimizer.state) > self._keyed.get(id(optimizer), 0)
+
+    def value(self, value: Any, node: _Node, depth: int) -> None:
+        """Optimizer state: tensors in nested containers."""
+        if isinstance(value, self._torch.Tensor):
+            self._tensor(value, STATE, node)
+        elif depth and isinstance(value, dict):
+            for item in list(value.values()):
+                self.value(item, node, depth - 1)
+        elif depth and isinstance(value, (list, tuple)):
+            for item in list(value):
+                self.value(item, node, depth - 1)
+
+    def _tensor(self, tensor: Any, what: int, node: _Node) -> None:
+        for part in tensor_parts(tensor, self._torch, 4):
+            if part.device.type not in ("cuda", "cpu"):
+                continue
+            storage = part.untyped_storage()
+            size = int(storage.nbytes())
+            extent = part.numel() * part.element_size()
+            if what == GRADIENTS and size == extent:
+                # It may be freed and made anew at the same address between two slices (see the ledger).
+                node.bytes[what] += size
+                continue
+            key = (part.device, address(storage))
+            known = self._storages.get(key)
+            if known is None:
+                known = self._storages[key] = _Storage(size, node, what)
+            place = (int(part.storage_offset()), extent)
+            if place not in known.extents:
+                known.extents[place] = True
+                taken = min(extent, known.left)
+                known.left -= taken
+                node.bytes[what] += taken
+
+
+class _Rest:
+    """What optimizers hold and no known model does: all there is where no model is known."""
+
+    def __init__(self, optimizers: List[Any]) -> None:
+        self._refs = list(reversed(optimizers))
+        self._group = self._index = 0
+        self._node: Optional[_Node] = None
+        self._group_node: Optional[_Node] = None
+
+    def advance(self, walk: _TreeWalk) -> bool:
+        while self._refs:
+            optimizer = self._refs[-1]()
+            if optimizer is None:
+                self._next_optimizer()
+                continue
+            if self._group >= len(optimizer.param_groups):
+                self._other_state(optimizer, walk)
+                self._next_optimizer()
+                return True
+            members = optimizer.param_groups[self._group]["params"]
+            # Parameters that a model owns are many and quick to pass over.
+            for _ in range(64):
+                if self._index >= len(members):
+                    self._group, self._index, self._group_node = self._group + 1, 0, None
+                    return True
+                parameter = members[self._index]
+                self._index += 1
+                if not walk.known(parameter):
+                    walk.parameter(parameter, self._place(optimizer, walk, len(members)))
+                    return True
+            return True
+        return False
+
+    def _place(self, optimizer: Any, walk: _TreeWalk, count: int) -> _Node:
+        if self._node is None:
+            name = "optimizer" if walk.source == OPTIMIZERS else "in no known model"
+            self._node = walk.add(0, name, type(optimizer).__name__, None)
+        if self._group_node is None:
+            self._group_node = walk.add(1, f"group {self._group}", f"{count} parameters", self._node)
+        return self._group_node
+
+    def _other_state(self, optimizer: Any, walk: _TreeWalk) -> None:
+        if not walk.has_other_state(optimizer):
+            return
+        owned = {id(member) for group in optimizer.param_groups for member in group["params"]}
+        others = [value for key, value in list(optimizer.state.items()) if id(key) not in owned]
+        if others:
+            node = walk.add(0, "state of no parameter", type(optimizer).__name__, None)
+            for value in others:
+                walk.value(value, node, 4)
+
+    def _next_optimizer(self) -> None:
+        self._refs.pop()
+        self._group = self._index = 0
+        self._node = self._group_node = None
+
+
+def _fit(result: Dict[str, Any]) -> Dict[str, Any]:
+    """The rows, with totals of the subtrees, deeper levels folded until they fit."""
+    nodes: List[_Node] = result.pop("nodes")
+    for node in reversed(nodes):  # children come after their parents
+        if node.parent is not None:
+            for what in (PARAMETERS, GRADIENTS, STATE):
+                node.parent.bytes[what] += node.bytes[what]
+    deepest = max(node.depth for node in nodes)
+    while True:
+        rows = list(_rows(nodes, deepest))
+        if len(rows) <= MAX_ROWS and len(json.dumps(rows)) <= MAX_JSON_BYTES:
+            break
+        result["complete"] = False
+        if deepest == 0:
+            rows = rows[: MAX_ROWS // 2]
+            break
+        deepest -= 1
+    result["rows"] = [list(row) for row in rows]
+    return result
+
+
+def _rows(nodes: List[_Node], deepest: int) -> Iterator[Row]:
+    for node in nodes:
+        if node.depth <= deepest:
+            yield (node.depth, node.name, node.kind, *node.bytes)  # type: ignore[misc]

@@ -1,0 +1,218 @@
+"""Some steps of torch.profiler on request, started from the probe's side and recording all threads.
+
+Two profilers at once end the process (seen in torch 2.13: segmentation faults, whichever stops first). So ours is not
+started while another one runs or is about to, and while ours runs, one that the training starts waits until ours has
+stopped, which it does at once. Stopping synchronizes CUDA, and torch holds the interpreter's lock while it works
+through its events and while it writes the trace: the training stands still for the times that the result names.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import cuda
+from .acts import Act, Answer, Refusal
+from .history import count_of
+from .spool import OwnFile, directory, refuse_without_memory
+from .steps import Steps
+
+MAX_STEPS = 50
+DEFAULT_STEPS = 5
+LONGEST_SECONDS = 60.0
+RESERVE_SHARE = 0.5
+"""Of the time until the deadline: kept for stopping, writing and sending."""
+NEEDED_BYTES = 512 << 20
+"""Host memory asked for: about 1 KiB for each operation recorded, and half a million of them."""
+_POLL_SECONDS = 0.01
+_ENTRIES = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
+
+
+def serve(act: Act, steps: Steps) -> Answer:
+    """Arg ``steps``: 1 to 50. Value: ``steps`` (whole ones in the trace), ``seconds`` recorded, ``bytes``, ``stopped``
+    (``steps``, ``timeout``, or ``other_profiler``: the training started its own), ``start_seconds``, ``stop_seconds``
+    and ``export_seconds`` (the training stood still in the last two), ``cuda``: whether kernels are in it. Blob: the
+    trace as Chrome's JSON. Raises :class:`Refusal` where it cannot or must not be done."""
+    wanted = count_of(act.args, "steps", 1, MAX_STEPS, DEFAULT_STEPS)
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        raise Refusal("unsupported", "torch is not imported in this process yet")
+    config = _config(torch)
+    refuse_without_memory(NEEDED_BYTES, "a profile")
+    place = tempfile.mkdtemp(prefix=".gpuscope-", dir=directory())
+    try:
+        path = os.path.join(place, "trace.json")
+        value = _record(act, torch, config, steps, wanted, path)
+        descriptor = os.open(path, os.O_RDONLY)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    file = act.file = OwnFile(descriptor, place)
+    value["bytes"] = size = file.length()
+    return Answer(value, file.rewind(), size)
+
+
+def _config(torch: Any) -> Any:
+    """All threads, and no Python objects of the events where that can be had: half the time of a stop."""
+    make = getattr(getattr(getattr(torch, "_C", None), "_profiler", None), "_ExperimentalConfig", None)
+    for more in ({"trace_only": True}, {}):
+        try:
+            return make(profile_all_threads=True, **more)  # type: ignore[misc]
+        except TypeError:
+            continue
+    raise Refusal("unsupported", f"torch {torch.__version__} cannot profile the threads of others (2.7 and later can)")
+
+
+def refuse_beside_another(torch: Any) -> None:
+    """Raises :class:`Refusal` where another profiler records, is being prepared, or has to be expected."""
+    module = sys.modules.get("torch.autograd.profiler")
+    running = getattr(module, "_is_profiler_enabled", None)
+    if running is None:
+        raise Refusal("unsupported", f"torch {torch.__version__} does not tell whether another profiler runs")
+    if running or torch.autograd._profiler_enabled():
+        raise Refusal("refused", "another profiler runs in this training; two at once would end it")
+    if _prepared(module):
+        raise Refusal("refused", "another profiler of this training is warming up; two at once would end it")
+    if os.environ.get("NSYS_PROFILING_SESSION_ID"):
+        raise Refusal("refused", "Nsight Systems profiles this process, and CUDA serves one profiler at a time")
+
+
+def _prepared(module: Any) -> bool:
+    """Whether a profiler was prepared and has not recorded yet: that state is nowhere to be asked, so its objects are
+    looked for (about 0.1 s for a million objects)."""
+    return any(
+        type(found) is module.profile
+        and getattr(found, "entered", False)
+        and getattr(found, "kineto_activities", None)
+        and getattr(found, "kineto_results", None) is None
+        for found in gc.get_referrers(module.profile)
+    )
+
+
+class Alone:
+    """While it is entered, other threads that start a profiler wait until it is left; ``wanted`` says that one does."""
+
+    entered = False
+    """Whether one is entered in this process, or was when it was forked off."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Event()
+        self._left = threading.Event()
+        self._owner = threading.get_ident()
+        self._pid = os.getpid()
+        self._patched: List[Tuple[Any, str, Any, Any]] = []
+
+    def __enter__(self) -> Alone:
+        Alone.entered = True
+        for name in ("torch.autograd.profiler", "torch.autograd.profiler_legacy"):
+            module = sys.modules.get(name)
+            for entry in _ENTRIES:
+                original = getattr(module, entry, None)
+                if original is not None:
+                    guarded = self._guarded(original)
+                    self._patched.append((module, entry, original, guarded))
+                    setattr(module, entry, guarded)
+        return self
+
+    def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(*args: Any, **kwargs: Any) -> Any:
+            # A child that was forked meanwhile has this function too, and nobody who would ever leave.
+            other = threading.get_ident() != self._owner and os.getpid() == self._pid
+            if other and not self._left.is_set():
+                self.wanted.set()
+                self._left.wait()
+            return original(*args, **kwargs)
+
+        return start
+
+    def __exit__(self, *_: object) -> None:
+        for module, entry, original, guarded in self._patched:
+            if getattr(module, entry, None) is guarded:
+                setattr(module, entry, original)
+        Alone.entered = False
+        self._left.set()
+
+
+def abandon() -> None:
+    """In a forked child: a profiler that was recording all threads came along. It is not stopped, which would ask CUDA
+    for something, but made to record no more: a worker would fill its memory."""
+    if not Alone.entered:
+        return
+    Alone.entered = False
+    module: Any = sys.modules.get("torch.autograd.profiler")
+    clear = getattr(getattr(sys.modules["torch"]._C, "_autograd", None), "_clear_callbacks", None)
+    if clear is not None:
+        clear()
+    if module is not None:
+        module._is_profiler_enabled = False
+
+
+def _record(act: Act, torch: Any, config: Any, steps: Steps, wanted: int, path: str) -> Dict[str, Any]:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with_cuda = False
+    if cuda.initialised() and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
+        ordinal = _device()
+        if ordinal is not None:
+            # Stopping synchronizes the current device of this thread; by default that is device 0, where a rank of
+            # another device has no context, and would get one.
+            torch.cuda.set_device(ordinal)
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+            with_cuda = True
+    until = min(time.monotonic() + LONGEST_SECONDS, act.deadline - RESERVE_SHARE * act.seconds)
+    act.stage = "looking for other profilers"
+    with Alone() as alone:
+        refuse_beside_another(torch)
+        begin = time.perf_counter()
+        profiler = torch.profiler.profile(activities=activities, experimental_config=config)
+        profiler.start()
+        started = time.perf_counter()
+        try:
+            whole, stopped = _wait(act, steps, wanted, until, alone)
+        finally:
+            act.stage = "the profiler is being stopped"
+            recorded = time.perf_counter()
+            profiler.stop()
+        ended = time.perf_counter()
+    act.progress(None, "writing the trace")
+    act.stage = "the trace is being written"
+    profiler.export_chrome_trace(path)
+    return {
+        "steps": whole,
+        "seconds": recorded - started,
+        "stopped": stopped,
+        "start_seconds": started - begin,
+        "stop_seconds": ended - recorded,
+        "export_seconds": time.perf_counter() - ended,
+        "cuda": with_cuda,
+    }
+
+
+def _wait(act: Act, steps: Steps, wanted: int, until: float, alone: Alone) -> Tuple[int, str]:
+    """Until ``wanted`` whole steps are over: the one under way at the start is not whole."""
+    first = steps.total
+    told = 0.0
+    while True:
+        whole = max(0, steps.total - first - 1)
+        if whole >= wanted:
+            return whole, "steps"
+        now = time.monotonic()
+        if alone.wanted.is_set():
+            return whole, "other_profiler"
+        if now >= until:
+            return whole, "timeout"
+        act.stage = f"{whole} of {wanted} steps recorded"
+        if now - told > 0.5:
+            told = now
+            act.progress(whole / wanted, act.stage)
+        act.wait(_POLL_SECONDS)
+
+
+def _device() -> Optional[int]:
+    """An ordinal that has a context already."""
+    ordinals = cuda.Allocators().ordinals()
+    return ordinals[0] if ordinals else None

@@ -1,0 +1,96 @@
+"""What a viewer may ask of this trainer: the table of requests and who answers them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, Mapping
+
+from ..wire.frames import Error, Frame, Request, Result
+from . import cuda, history, identity, profiling, questions, snapshots
+from .acts import Act, Acts, Answer, Handler, Refusal, busy
+from .modules import ModuleTree
+from .on_import import debug
+from .steps import Steps
+
+Question = Callable[[Dict[str, Any]], Dict[str, Any]]
+ALWAYS = ("rate", "environment", "detach", "cancel")
+_POLL_SECONDS = 0.02
+
+
+class Requests:
+    """Answers for one trainer. Methods are the probe's thread's; ``wake`` is called when an act has news."""
+
+    def __init__(self, steps: Steps, tree: ModuleTree) -> None:
+        self.history = history.History(steps)
+        self._allocators = cuda.Allocators()
+        self._tree = tree
+        self._one_walk = threading.Lock()
+        self._questions: Mapping[str, Question] = {
+            "environment": lambda args: {"environment": identity.environment()},
+            "statistics": lambda args: questions.statistics(args, self._allocators),
+            "stacks": lambda args: questions.stacks(steps),
+        }
+        self._handlers: Mapping[str, Handler] = {
+            "snapshot": lambda act: snapshots.take(act, self.history.entries),
+            "history": self.history.serve,
+            "profile": lambda act: profiling.serve(act, steps),
+            "modules": self._modules,
+        }
+        self.wake: Callable[[], None] = lambda: None
+        self.acts = Acts(self._handlers, lambda: self.wake())
+        self.names = list(dict.fromkeys((*ALWAYS, *self._questions, *self._handlers)))
+        """For ``hello.requests``."""
+
+    def answer(self, request: Request, client: object, pid: int) -> Frame:
+        """What to tell at once: the result, an ack, or why not. ``pid`` is the client's, 0 where unknown."""
+        if request.r in self._handlers:
+            return self.acts.begin(request, client, pid)
+        question = self._questions.get(request.r)
+        if question is None:
+            return Error(request.id, "unsupported", f"this probe does not serve {request.r}")
+        running = self.acts.blocking()
+        if request.r == "stacks" and running is not None:
+            return Error(request.id, "busy", busy(running))
+        try:
+            return Result(request.id, question(request.args))
+        except Refusal as refusal:
+            return Error(request.id, refusal.code, refusal.reason)
+        except Exception as error:
+            debug(f"{request.r} failed", error)
+            return Error(request.id, "failed", f"{type(error).__name__}: {str(error)[:300]}")
+
+    def cancel(self, request: Request, client: object) -> Frame:
+        """Arg ``id``: the request of the same client to give up."""
+        if self.acts.cancel(client, request.args.get("id")):
+            return Result(request.id, {})
+        return Error(request.id, "gone", "no such request is in progress")
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what came along."""
+        self.acts.abandon()
+        profiling.abandon()
+
+    def close(self, why: str) -> None:
+        """End what is under way, and undo what was switched on."""
+        self.acts.close(why)
+        self.history.close()
+
+    def _modules(self, act: Act) -> Answer:
+        """Value: see :meth:`ModuleTree.poll`. The tree is walked a slice at a time, for one client after the other."""
+        act.stage = "the modules are being counted for somebody else"
+        while not self._one_walk.acquire(False):
+            act.wait(_POLL_SECONDS)
+        try:
+            act.stage = "the modules are being counted, a slice after each optimizer step"
+            self._tree.request()
+            while True:
+                found = self._tree.poll()
+                if found is not None:
+                    break
+                act.wait(_POLL_SECONDS)
+        finally:
+            self._tree.cancel()
+            self._one_walk.release()
+        if "error" in found:
+            raise Refusal("unsupported", str(found["error"]))
+        return Answer(found)

@@ -1,0 +1,109 @@
+"""What is noticed and kept when nobody watches, put together: stalls, OOM records, the black box, how it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable, Dict, Optional
+
+from ..wire.frames import Hello
+from . import collectives
+from .blackbox import BlackBox
+from .endings import Endings
+from .history import History
+from .on_import import debug
+from .oom import Recorder
+from .server import Server
+from .stall import Stall
+from .standing_history import StandingHistory
+from .steps import Steps
+
+TICK_SECONDS = 0.9
+KEEP_SECONDS = 2.0
+"""How long the end of a trainer waits for the copy of its black box: a home directory may hang."""
+
+
+class Safety:
+    """Of one start of the probe. ``announce`` is :meth:`Probe.announce`; ``errand`` hands a call to the probe's
+    thread, false where there is none."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        history: History,
+        announce: Callable[..., None],
+        errand: Callable[[Callable[[], None]], bool],
+        hello: Callable[[float], Hello],
+    ) -> None:
+        self.stall = Stall(steps, announce, collectives.count)
+        self.history = StandingHistory(steps, history, announce)
+        self.oom = Recorder(announce, errand, lambda: steps.total, lambda: self.history.on)
+        self.box = BlackBox(hello)
+        self.endings = Endings(self._exception, self._end)
+        self._errand = errand
+        self._ended: Optional[Dict[str, Any]] = None
+        self._next = 0.0
+
+    def install(self, server: Server) -> None:
+        """The server has started."""
+        server.keeper = self.box
+        server.errand(lambda: None)  # the thread waits already, and knows nothing of the box
+        self.endings.install()
+
+    def cuda_initialised(self) -> None:
+        """In the thread that initialises CUDA. Never raises."""
+        self.oom.attach()
+        self.history.begin()
+
+    def columns(self) -> Dict[str, Any]:
+        """Columns of the trainer, and what is to be done about once a second; in the probe's thread."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + TICK_SECONDS
+            for part in (self.oom.tick, self.history.tick, self.endings.look):
+                try:
+                    part()
+                except Exception as error:
+                    debug("not looked after", error)
+        return {"stall_at": self.stall.tick(), "collectives": collectives.count()}
+
+    def remove(self) -> None:
+        """The probe is taken out: nothing of this run is kept."""
+        self.endings.remove()
+        self.oom.remove()
+        self.box.remove()
+
+    def abandon(self) -> None:
+        """In a forked child."""
+        self.endings.remove()
+        self.oom.remove()
+        self.box.abandon()
+
+    def _exception(self, description: Dict[str, Any]) -> None:
+        self.oom.uncaught()
+        if description["how"] == "exception":
+            self._mark(description)
+
+    def _end(self, description: Dict[str, Any]) -> None:
+        died = description["how"] == "exception" or bool(description.get("code"))
+        full = self.oom.waiting
+        self.oom.uncaught()
+        if died or full or self._ended is not None:
+            self._mark(description if died else self._ended or {**description, "oom": full})
+        else:
+            self.box.remove()
+
+    def _mark(self, description: Dict[str, Any]) -> None:
+        before, self._ended = self._ended, description
+        if before is None or before.get("type") != description.get("type"):
+            self.box.ended({**description, "time": time.time()})
+            if description.get("type") != "KeyboardInterrupt":
+                done = threading.Event()
+                if self._errand(lambda: self._keep(done)):
+                    done.wait(KEEP_SECONDS)
+                else:
+                    self._keep(done)
+
+    def _keep(self, done: threading.Event) -> None:
+        self.box.keep()
+        done.set()

@@ -1,0 +1,105 @@
+"""A memory snapshot on request: the file that ``torch.cuda.memory._dump_snapshot`` would write.
+
+``_snapshot()`` is torch's own and holds the interpreter's lock while it builds its dictionary (0.1–1 s for 120k entries
+of history on an H200). What comes after is ours, and lets the training run: pickle protocol 4 writes a frame of 64 KiB
+at a time, and each write is a system call without the lock; the dictionary is given back in slices. The pickle goes to
+an unlinked file on disk, so that the trainer's memory holds the dictionary for as long as it takes to write it down
+(about 1 KiB an entry) and no copy of the pickle.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pickle import Pickler  # written here, never read: what is read back is read by the viewer
+from typing import Any, Optional
+
+from . import cuda
+from .acts import Act, Answer, Refusal
+from .spool import OwnFile, refuse_without_memory, unlinked
+
+PROTOCOL = 4
+"""Framed, and read by every viewer of snapshots; protocol 5 is not (pytorch.org/memory_viz)."""
+ENTRY_BYTES = 1024
+"""Of host memory that one entry of history takes in torch's dictionary: 842 bytes in one of a million entries."""
+USUAL_BYTES = 256 << 20
+"""Asked for where nobody says how long the history is."""
+SLICE = 500
+
+
+class _Writer:
+    """What the pickler writes to: looks whether anybody still wants it, at every frame."""
+
+    def __init__(self, act: Act, file: OwnFile) -> None:
+        self._act = act
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self._act.check()
+        return self._file.write(data)
+
+
+def take(act: Act, entries: Optional[int]) -> Answer:
+    """Value: ``bytes`` of the pickle, ``entries`` of history in it, ``snapshot_seconds`` (torch's part: the training
+    stands still), ``pickle_seconds`` (it goes on), ``history``: whether torch records one now. Blob: the pickle.
+
+    ``entries`` is how long a history we have switched on. Raises :class:`Refusal` without CUDA, memory or disk."""
+    memory = cuda_memory()
+    refuse_without_memory(USUAL_BYTES if entries is None else entries * ENTRY_BYTES, "a snapshot")
+    file = act.file = unlinked()
+    try:
+        act.stage = "torch writes down the state of its allocator"
+        begin = time.perf_counter()
+        snapshot = memory._snapshot()
+        taken = time.perf_counter()
+        try:
+            act.progress(None, "writing the snapshot")
+            act.stage = "the snapshot is being written"
+            Pickler(_Writer(act, file), PROTOCOL).dump(snapshot)
+            written = time.perf_counter()
+            count = sum(len(trace) for trace in snapshot.get("device_traces", ()))
+        finally:
+            give_back(snapshot)
+        value = {
+            "bytes": file.size,
+            "entries": count,
+            "snapshot_seconds": taken - begin,
+            "pickle_seconds": written - taken,
+            "history": recording() is True or (recording() is None and count > 1),
+        }
+        return Answer(value, file.rewind(), file.size)
+    except BaseException:
+        file.close()
+        raise
+
+
+def give_back(snapshot: Any) -> None:
+    """Free the dictionary a slice at a time: all at once, 120k entries would hold the interpreter for tens of ms."""
+    if not isinstance(snapshot, dict):
+        return
+    for entries in (*snapshot.get("device_traces", ()), snapshot.get("segments")):
+        while isinstance(entries, list) and entries:
+            del entries[-SLICE:]
+            time.sleep(0)
+
+
+def cuda_memory() -> Any:
+    """``torch.cuda.memory``, where a CUDA allocator works. Raises :class:`Refusal` ``unsupported`` elsewhere."""
+    torch: Any = sys.modules.get("torch")
+    if not cuda.initialised():
+        raise Refusal("unsupported", f"there is no CUDA allocator to ask: {cuda.why_not().text}")
+    if cuda.backend() == "cudaMallocAsync":
+        raise Refusal("unsupported", "the cudaMallocAsync allocator takes no snapshots and keeps no history")
+    memory = getattr(torch.cuda, "memory", None)
+    if not hasattr(memory, "_snapshot") or not hasattr(memory, "_record_memory_history"):
+        raise Refusal("unsupported", f"torch {torch.__version__} has no memory snapshots")
+    return memory
+
+
+def recording() -> Optional[bool]:
+    """Whether torch records allocation history now; None where this torch does not tell."""
+    ask = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_isHistoryEnabled", None)
+    try:
+        return None if ask is None else bool(ask())
+    except Exception:
+        return None

@@ -1,0 +1,142 @@
+"""Large answers on their way: an unlinked temporary file on disk, never a copy in the trainer's memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any, BinaryIO, Optional, Tuple, cast
+
+from ..wire.blobs import MAX_BLOB_BYTES
+from . import rendezvous
+from .acts import Refusal
+
+SPARE_BYTES = 256 << 20
+"""So much stays free where we write: a full disk hurts the training, a snapshot less does not."""
+LOOK_BYTES = 16 << 20
+HOST_SPARE_BYTES = 512 << 20
+DISKS = ("/var/tmp",)
+"""Looked at before the probe's own directory: /tmp is often memory."""
+
+
+def directory() -> str:
+    """Where to write: a directory of ours that nobody else may enter, or one whose files nobody else may open. Raises
+    :class:`Refusal` where there is no room."""
+    free = []
+    for path in (*DISKS, None):
+        try:
+            place = rendezvous.checked_directory() if path is None else path
+            left = free_bytes(place)
+        except (OSError, rendezvous.Refused):
+            continue
+        if left > SPARE_BYTES and os.access(place, os.W_OK | os.X_OK):
+            return place
+        free.append(f"{left >> 20} MiB free in {place}")
+    raise Refusal("refused", "no room for a temporary file: " + (", ".join(free) or "no directory can be written"))
+
+
+def free_bytes(path: str) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def host_memory() -> Optional[int]:
+    """Bytes that this process may still take: of the host, and of its cgroup (v2). None where nobody tells."""
+    left = []
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            left.append(int(file.read().partition(b"MemAvailable:")[2].split()[0]) * 1024)
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        with open("/proc/self/cgroup") as text:
+            group = text.read().partition("0::")[2].partition("\n")[0]
+        base = "/sys/fs/cgroup" + group
+        with open(base + "/memory.max") as limit, open(base + "/memory.current") as used:
+            left.append(int(limit.read()) - int(used.read()))
+    except (OSError, ValueError):  # "max": no limit
+        pass
+    return min(left) if left else None
+
+
+def refuse_without_memory(needed: int, what: str) -> None:
+    """Raises :class:`Refusal` where ``needed`` bytes and a reserve are not to be had."""
+    left = host_memory()
+    if left is not None and left < needed + HOST_SPARE_BYTES:
+        raise Refusal(
+            "refused",
+            f"{what} may take {needed >> 20} MiB of the trainer's host memory, and only {left >> 20} MiB are free",
+        )
+
+
+class OwnFile:
+    """An unlinked file of ours that is looked at before each use: a trainer may close all descriptors, and its own file
+    then has the number. Writing more than ``limit`` bytes, or onto the last room there is, is a :class:`Refusal`."""
+
+    def __init__(self, descriptor: int, place: str, limit: int = MAX_BLOB_BYTES) -> None:
+        self.size = 0
+        self.closed = False
+        self._descriptor = descriptor
+        self._place = place
+        self._limit = limit
+        self._look = 0
+        self._mark = self._identity()
+
+    def _identity(self) -> Tuple[int, int, int]:
+        found = os.fstat(self._descriptor)
+        # The number of an inode is soon another file's, but ours has no name.
+        return found.st_dev, found.st_ino, found.st_nlink
+
+    def _check(self) -> None:
+        if self.closed or self._identity() != self._mark:
+            raise OSError("the trainer has closed our temporary file")
+
+    def write(self, data: Any) -> int:
+        """All of it. One system call a call, without the interpreter's lock."""
+        self._check()
+        length = len(data)
+        if self.size + length > self._limit:
+            raise Refusal("refused", f"it would be larger than the {self._limit} bytes that may be sent")
+        if self.size + length > self._look:
+            self._look += LOOK_BYTES
+            if free_bytes(self._place) < SPARE_BYTES:
+                raise Refusal("refused", f"no room in {self._place} for what it has written so far ({self.size} bytes)")
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        self.size += length
+        return length
+
+    def length(self) -> int:
+        """What the file has now, in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, size: int = -1) -> bytes:
+        self._check()
+        return os.read(self._descriptor, size if size >= 0 else 1 << 20)
+
+    def rewind(self) -> BinaryIO:
+        """To be read from the beginning."""
+        self._check()
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        return cast(BinaryIO, self)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if self._identity() == self._mark:
+                os.close(self._descriptor)
+        except OSError:
+            pass
+
+
+def unlinked() -> OwnFile:
+    """A new file without a name, that only this process can open. Raises :class:`Refusal`."""
+    place = directory()
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=".gpuscope-", dir=place)
+        os.unlink(path)
+    except OSError as error:
+        raise Refusal("refused", f"no temporary file can be made in {place}: {error.strerror}") from None
+    return OwnFile(descriptor, place)

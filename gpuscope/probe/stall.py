@@ -1,0 +1,146 @@
+"""Notices that steps have stopped, and where the thread that made them stands. Runs in the probe's thread.
+
+Overdue is a step whose age is over a limit made of the usual time of a step; a stall is an overdue step whose thread
+does not get on: its line stays the same and no batch arrives. An evaluation or a checkpoint is a pause like others.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Optional, Union
+
+from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
+from . import standing
+from .sampler import quantile
+from .steps import Steps
+
+STILL_SECONDS = 3.0
+"""A thread that stands at the same line for so long, with no batch in between, waits."""
+FEW_STEPS, FEW_LIMIT_SECONDS = 3, 300.0
+"""Before there are so many steps nothing is usual (compilation, first collectives): only then it is overdue."""
+AGAIN = 2.0
+"""A pause at a line where an earlier one ended by itself is none before it took so many times as long."""
+MAX_PAUSES = 64
+_NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet")
+_ON_TIME = Unknown(NOT_INITIALISED, "the next step is not overdue")
+_BUSY = Unknown(NOT_INITIALISED, "the next step is overdue, but the thread that trains gets on with something else")
+_LEFT = Unknown(NOT_INITIALISED, "the code that trained is no longer running")
+_HIDDEN = Unknown(NOT_SUPPORTED, "this Python does not show where its threads stand")
+Announce = Callable[..., None]
+
+
+def limit_seconds(p95: Optional[float]) -> float:
+    """When a step is overdue, from the 95th percentile of the recent ones: ten of them or 5 s and three of them,
+    whichever is longer; of steps over 15 s, two minutes and two of them: ten would be too long to wait."""
+    if p95 is None:
+        return FEW_LIMIT_SECONDS
+    return max(5.0 + 3.0 * p95, min(10.0 * p95, 120.0 + 2.0 * p95))
+
+
+class Stall:
+    """``announce(kind, text, data)`` hears of ``stall``, once, and of ``resumed``; ``collectives()`` is the number of
+    collectives launched so far, or an :class:`Unknown`."""
+
+    def __init__(self, steps: Steps, announce: Announce, collectives: Callable[[], Union[int, Unknown]]) -> None:
+        self._steps = steps
+        self._announce = announce
+        self._collectives = collectives
+        self._last: Optional[float] = None  # the step that all below is about
+        self._place: Optional[standing.Place] = None
+        self._mark: Any = None
+        self._since = 0.0  # when the thread was first seen where it stands
+        self._told: Optional[float] = None  # when the step ended after which a stall was told
+        self._had_own = False  # whether the user's own lines were on the stack while it trained
+        self._pauses: Dict[str, float] = {}
+        self._candidate = False
+
+    def tick(self) -> Union[str, Unknown]:
+        """The reading of ``stall_at`` now. Tells what has changed."""
+        steps, now = self._steps, time.perf_counter()
+        last = steps.last
+        if last is None:
+            return _NO_STEP
+        if last != self._last:
+            self._stepped(last)
+        durations = sorted(steps.durations)
+        p95 = quantile(durations, 0.95) if len(durations) >= FEW_STEPS else None
+        limit = limit_seconds(p95)
+        age = now - last
+        if age < limit / 2:
+            self._look_at_training()
+            return _ON_TIME
+        found = self._look(now)
+        if isinstance(found, Unknown):
+            return found
+        self._candidate = True
+        limit = max(limit, AGAIN * self._pauses.get(found.at, 0.0))
+        if age < limit:
+            return _ON_TIME
+        if now - self._since < STILL_SECONDS:
+            return _BUSY
+        if self._told != last:
+            self._told = last
+            self._tell(age, quantile(durations, 0.5) if p95 is not None else None, found)
+        return found.words
+
+    def _stepped(self, last: float) -> None:
+        before, self._last = self._last, last
+        place, self._place, self._mark = self._place, None, None
+        if before is None or place is None or not self._candidate:
+            return
+        self._candidate = False
+        seconds = last - before
+        if len(self._pauses) >= MAX_PAUSES and place.at not in self._pauses:
+            self._pauses.clear()
+        self._pauses[place.at] = max(seconds, self._pauses.get(place.at, 0.0))
+        if self._told == before:
+            self._announce("resumed", f"Steps go on after {seconds:.0f} s.", {"seconds": seconds})
+
+    def _look_at_training(self) -> None:
+        frame = _frame_of(self._steps.thread)
+        found = standing.place(frame) if frame is not None else None
+        if found is not None and found.own:
+            self._had_own = True
+
+    def _look(self, now: float) -> Union[standing.Place, Unknown]:
+        """Where the thread that trained stands, and since when."""
+        if not hasattr(sys, "_current_frames"):
+            return _HIDDEN
+        frame = _frame_of(self._steps.thread)
+        if frame is None:
+            return _LEFT
+        found = standing.place(frame)
+        if found is None or (self._had_own and not found.own):
+            return _LEFT  # back in the loop of a notebook or a server
+        batches = list(self._steps.loads)[-1:]
+        mark = (standing.signature(frame), batches)
+        if mark != self._mark:
+            self._mark, self._since, self._place = mark, now, found
+        return self._place or found
+
+    def _tell(self, age: float, usual: Optional[float], found: standing.Place) -> None:
+        thread = _name_of(self._steps.thread)
+        count = self._collectives()
+        data = {
+            "seconds": age,
+            "usual_seconds": usual,
+            "at": found.at,
+            "inner": found.inner or found.at,
+            "thread": thread,
+            "collective": None if isinstance(count, Unknown) else count,
+        }
+        often = f", usually one every {usual:.3g} s" if usual is not None else ""
+        self._announce("stall", f"Last step {age:.0f} s ago{often}; {thread} is at {found.words}", data)
+
+
+def _frame_of(ident: Optional[int]) -> Any:
+    return sys._current_frames().get(ident) if ident is not None else None
+
+
+def _name_of(ident: Optional[int]) -> str:
+    if ident == threading.main_thread().ident:
+        return "the main thread"
+    found = getattr(threading, "_active", {}).get(ident)
+    return f"thread {str(getattr(found, 'name', ident))[:64]}"

@@ -1,0 +1,105 @@
+"""Where a thread stands: its stack in words, and which of its lines is the user's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional
+
+MAX_FRAMES = 64
+MAX_TEXT = 256
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+OWN, PACKAGE, TORCH, STDLIB, OURS = "own", "package", "torch", "stdlib", "ours"
+_kinds: Dict[str, str] = {}
+
+
+class Place(NamedTuple):
+    """``at``: the innermost line of the user's own code, else of a package; ``inner``: where it really stands, "" if
+    that is the same line. ``own``: whether any line is the user's own. Both as ``file:line function``."""
+
+    at: str
+    inner: str
+    own: bool
+
+    @property
+    def words(self) -> str:
+        """Both lines, for a sentence."""
+        return f"{self.at} ← {self.inner}" if self.inner else self.at
+
+
+def kind(path: str) -> str:
+    """Whose file that is. Files that only seem to be (``<stdin>``, a notebook's cell) are the user's own."""
+    found = _kinds.get(path)
+    if found is None:
+        if len(_kinds) > 4096:
+            _kinds.clear()
+        found = _kinds[path] = _kind(path)
+    return found
+
+
+def _kind(path: str) -> str:
+    if path.startswith(_OURS):
+        return OURS
+    if path.startswith(("<frozen ", "<__array_function__")):
+        return STDLIB
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch and path.startswith(os.path.dirname(torch) + os.sep):
+        return TORCH
+    if any(part in path for part in _PACKAGES):
+        return PACKAGE
+    return STDLIB if path.startswith(_STDLIB) else OWN
+
+
+def rows(frame: Any, limit: int = MAX_FRAMES) -> List[List[Any]]:
+    """``[file, line, function]`` from the innermost frame on, without the probe's own frames."""
+    out: List[List[Any]] = []
+    while frame is not None and len(out) < limit:
+        code = frame.f_code
+        if kind(code.co_filename) != OURS:
+            out.append([code.co_filename[-MAX_TEXT:], frame.f_lineno, code.co_name[:MAX_TEXT]])
+        frame = frame.f_back
+    return out
+
+
+def place(frame: Any) -> Optional[Place]:
+    """Where ``frame``, the innermost one of a thread, stands. None where all of its frames are the probe's."""
+    inner = own = package = torch = None
+    while frame is not None:
+        whose = kind(frame.f_code.co_filename)
+        if whose != OURS:
+            inner = inner or frame
+            if whose == OWN:
+                own = frame
+                break
+            if whose == PACKAGE:
+                package = package or frame
+            elif whose == TORCH:
+                torch = torch or frame
+        frame = frame.f_back
+    if inner is None:
+        return None
+    chosen = own or package or torch or inner
+    # Of the standard library below torch (a queue, a selector) torch's line says more.
+    deepest = inner if kind(inner.f_code.co_filename) != STDLIB else (torch or package or inner)
+    return Place(_words(chosen), "" if deepest is chosen else _words(deepest), own is not None)
+
+
+def signature(frame: Any) -> int:
+    """Changes when the thread gets on: of the instruction of every frame but those of the standard library at the
+    inner end, which poll while they wait."""
+    marks: List[Any] = []
+    inner = True
+    while frame is not None and len(marks) < 256:
+        code = frame.f_code
+        inner = inner and kind(code.co_filename) in (STDLIB, OURS)
+        if not inner:
+            marks.append((id(code), frame.f_lasti))
+        frame = frame.f_back
+    return hash(tuple(marks))
+
+
+def _words(frame: Any) -> str:
+    code = frame.f_code
+    return f"{os.path.basename(code.co_filename)[-MAX_TEXT:]}:{frame.f_lineno} {code.co_name[:MAX_TEXT]}"

@@ -1,0 +1,105 @@
+"""``GPUSCOPE_HISTORY=N`` (``gpuscope run --history N``): allocation history from the start, and what it costs.
+
+On from the moment CUDA is initialised, for most trainings run out of memory in their first steps. The price is
+measured as soon as steps are steady: so many steps with it, as many without it, and it goes on again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Callable, List, Optional
+
+from . import cuda, oom
+from .acts import Refusal
+from .history import History, NewSteps, cost
+from .on_import import debug
+from .sampler import quantile
+from .steps import Steps
+
+STEPS = 30
+WARM_STEPS = 10
+
+
+def wanted(environment: Any = os.environ) -> int:
+    """Entries asked for, 0 without; more than :data:`oom.MAX_ENTRIES` would take a record over its 500 ms."""
+    text = environment.get("GPUSCOPE_HISTORY", "")
+    return min(int(text), oom.MAX_ENTRIES) if text.isdigit() and len(text) < 10 else 0
+
+
+class StandingHistory:
+    def __init__(self, steps: Steps, history: History, announce: Callable[..., None]) -> None:
+        self.entries = wanted()
+        self.problem = ""
+        self._steps = steps
+        self._history = history
+        self._announce = announce
+        self._stage = "off" if self.entries else "done"
+        self._fresh: Optional[NewSteps] = None
+        self._skip = 0
+        self._with: List[float] = []
+        self._without: List[float] = []
+
+    @property
+    def on(self) -> int:
+        """Entries that are being recorded by us now, 0 without."""
+        return self._history.entries or 0
+
+    def begin(self) -> None:
+        """CUDA is being initialised, or is: in any thread. Never raises."""
+        if self._stage == "off" and self._switch(True):
+            self._stage = "with"
+            self._fresh, self._skip = NewSteps(self._steps), WARM_STEPS
+
+    def tick(self) -> None:
+        """In the probe's thread, about once a second."""
+        if self._stage == "off" and cuda.initialised():
+            self.begin()
+        if self._stage not in ("with", "without"):
+            return
+        if (self._stage == "with") != bool(self._history.entries):
+            self._stage = "done"  # somebody has asked for another history meanwhile: theirs
+            return
+        found = self._fresh.take() if self._fresh is not None else []
+        found, self._skip = found[self._skip :], max(0, self._skip - len(found))
+        times = self._with if self._stage == "with" else self._without
+        times += found
+        if len(times) < STEPS:
+            return
+        if self._stage == "with":
+            self._stage = "without" if self._switch(False) else "done"
+            self._fresh, self._skip = NewSteps(self._steps), 1
+        else:
+            self._stage = "done"
+            self._switch(True)
+            self._tell(*cost(self._without, self._with))
+
+    def _switch(self, on: bool) -> bool:
+        try:
+            # Not asked for is_initialized(): it is not yet said while CUDA is being initialised.
+            memory: Any = sys.modules["torch"].cuda.memory
+            if on:
+                if cuda.backend() == "cudaMallocAsync":
+                    raise Refusal("unsupported", "the cudaMallocAsync allocator keeps no history")
+                self._history.refuse_if_not_ours(memory)
+                self._history.switch_on(memory, self.entries)
+            else:
+                self._history.switch_off(memory)
+        except Exception as error:
+            self.problem = str(getattr(error, "reason", error))[:300]
+            self._stage = "done"
+            self._announce("note", f"No memory history: {self.problem}", {"history": False})
+            debug("no memory history", error)
+            return False
+        return True
+
+    def _tell(self, middle: float, low: float, high: float) -> None:
+        without, with_it = (quantile(sorted(times), 0.5) for times in (self._without, self._with))
+        text = (
+            f"Memory history of {self.entries} entries costs {middle:+.1f} % of a step ({low:+.1f} to {high:+.1f} %): "
+            f"{1e3 * with_it:.4g} ms with it, {1e3 * without:.4g} ms without, {STEPS} steps or more each."
+        )
+        data = {
+            "history": True, "entries": self.entries, "baseline_step_seconds": without, "step_seconds": with_it,
+            "cost_percent": middle, "cost_low_percent": low, "cost_high_percent": high,
+        }  # fmt: skip
+        self._announce("note", text, data)

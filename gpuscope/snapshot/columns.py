@@ -1,0 +1,177 @@
+"""A trace as columns: one tight pass over its dictionaries, then they are let go.
+
+A million entries take half a gigabyte as dictionaries, 29 MB as columns. Nothing is checked entry by entry as long as
+all of a part are what torch writes: what else there may be fails on its way into an array, and that part is mended.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import compress, repeat
+from typing import Any
+
+from ..wire.clean import clean
+from .blocks import ADDRESS_LIMIT, whole
+from .model import MAX_MARKS, Mark
+from .stacks import NO_STACK, StackTable
+
+ACTIONS = (
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+    "snapshot", "oom", "user_defined",
+)  # fmt: skip
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SNAPSHOT, OOM, USER = (
+    range(10)
+)
+OTHER = 10
+"""An action that is not known here: it changes nothing and gets a mark."""
+CODES = {name: code for code, name in enumerate(ACTIONS)}
+ASKED_LIMIT = 1 << 60
+"""Of what is asked for: an out-of-memory error often comes from a size that no machine has."""
+PART = 1 << 11
+"""Entries at a time: so many dictionaries stay in the processor's cache from one column to the next."""
+_IS_ALLOC = bytes(code == ALLOC for code in range(256))
+_COMMON = bytes(range(SNAPSHOT))
+_NOTHING: dict[Any, Any] = {}
+
+
+@dataclass
+class Columns:
+    """``code``, ``addr``, ``size`` (requested bytes) and ``stack`` (of allocations; else ``NO_STACK``) of every entry;
+    ``time`` in µs since the epoch, or empty."""
+
+    code: bytearray = field(default_factory=bytearray)
+    addr: array[int] = field(default_factory=lambda: array("q"))
+    size: array[int] = field(default_factory=lambda: array("q"))
+    time: array[int] = field(default_factory=lambda: array("q"))
+    stack: array[int] = field(default_factory=lambda: array("i"))
+    marks: list[Mark] = field(default_factory=list)
+    dropped_marks: int = 0
+    unknown_actions: Counter[str] = field(default_factory=Counter)
+    malformed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def time_at(self, index: int) -> int | None:
+        return self.time[index] if self.time and 0 <= index < len(self.time) else None
+
+
+def read_trace(entries: list[Any], stacks: StackTable) -> Columns:
+    """The columns of a trace. Takes ``entries`` apart: the list is empty afterwards, its dictionaries gone."""
+    columns = Columns()
+    timed = any(isinstance(one, dict) and type(one.get("time_us")) is int for one in entries[:16])
+    for begin in range(0, len(entries), PART):
+        part = entries[begin : begin + PART]
+        entries[begin : begin + PART] = repeat(None, len(part))
+        sizes = len(columns)
+        try:
+            _fast(columns, part, timed)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            for column in (columns.code, columns.addr, columns.size, columns.time):
+                del column[sizes:]
+            part = [_mended(columns, one, timed) for one in part]
+            _fast(columns, part, timed)
+        _add_stacks(columns, part, sizes, stacks)
+        if columns.code[sizes:].translate(None, _COMMON):
+            _add_marks(columns, part, sizes)
+    entries.clear()
+    return columns
+
+
+def _fast(columns: Columns, part: list[Any], timed: bool) -> None:
+    """Raises what the standard library raises on an entry that is not as torch writes it. An out-of-memory entry has no
+    address: it gets one here."""
+    try:
+        codes = bytes([CODES[entry["action"]] for entry in part])
+    except KeyError:
+        codes = bytes([CODES.get(entry["action"], OTHER) for entry in part])
+    if codes.translate(None, _COMMON):
+        for index, code in enumerate(codes):
+            if code >= SNAPSHOT and "addr" not in part[index]:
+                part[index]["addr"] = 0
+    addr, size = array("q", [entry["addr"] for entry in part]), array("q", [entry["size"] for entry in part])
+    if not (_is_below(size, ASKED_LIMIT) and _is_below(addr, ADDRESS_LIMIT)):
+        raise ValueError
+    if timed:
+        columns.time += array("q", [entry["time_us"] for entry in part])
+    columns.code += codes
+    columns.addr += addr
+    columns.size += size
+
+
+def _is_below(column: array[int], limit: int) -> bool:
+    """Whether all are from 0 to below ``limit``. Nearly always their two highest bytes are 0, and that takes no look at
+    every number."""
+    raw = column.tobytes()
+    high = (raw[7::8], raw[6::8]) if sys.byteorder == "little" else (raw[0::8], raw[1::8])
+    return not any(map(bytes.strip, high, repeat(b"\0"))) or (min(column) >= 0 and max(column) < limit)
+
+
+def _mended(columns: Columns, one: Any, timed: bool) -> dict[Any, Any]:
+    """An entry with all that :func:`_fast` needs. What makes no sense becomes 0; an event that lacks its size or its
+    address counts as malformed and changes nothing."""
+    entry = one if isinstance(one, dict) else _NOTHING
+    action = entry.get("action")
+    odd = not isinstance(action, str)
+    name = action if isinstance(action, str) else ""
+    marker = CODES.get(name, OTHER) >= SNAPSHOT
+    addr, size = whole(entry.get("addr"), ADDRESS_LIMIT), whole(entry.get("size"), ASKED_LIMIT)
+    if not marker and (addr is None or size is None):
+        odd = True
+    columns.malformed += odd
+    time = whole(entry.get("time_us"), ADDRESS_LIMIT)
+    if time is None and timed:
+        time = columns.time[-1] if columns.time else 0
+    mended = {"action": name, "addr": addr or 0, "size": 0 if odd else size or 0, "time_us": time}
+    for key in ("frames", "device_free", "user_metadata"):
+        if key in entry:
+            mended[key] = entry[key]
+    return mended
+
+
+def _add_stacks(columns: Columns, part: list[Any], begin: int, stacks: StackTable) -> None:
+    found = array("i", [NO_STACK]) * len(part)
+    for number in compress(range(len(part)), columns.code[begin:].translate(_IS_ALLOC)):
+        frames = part[number].get("frames")
+        if frames:
+            found[number] = stacks.next(frames)
+    columns.stack += found
+
+
+def _add_marks(columns: Columns, part: list[Any], begin: int) -> None:
+    for offset, code in enumerate(columns.code[begin:]):
+        if code < SNAPSHOT:
+            continue
+        entry = part[offset]
+        action = clean(entry["action"], 60)
+        if code == OTHER:
+            columns.unknown_actions[action or "none"] += 1
+        if code == OTHER and columns.unknown_actions[action or "none"] > 20:
+            continue
+        index = begin + offset
+        text = entry.get("user_metadata")
+        columns.marks.append(
+            Mark(
+                index=index,
+                time_us=columns.time_at(index),
+                action=action,
+                size_bytes=columns.size[index] if code == OOM else None,
+                free_bytes=whole(entry.get("device_free"), ASKED_LIMIT) if code == OOM else None,
+                text=clean(text, 200) if isinstance(text, str) else "",
+            )
+        )
+        if len(columns.marks) > 2 * MAX_MARKS:
+            _thin(columns)
+    if len(columns.marks) > MAX_MARKS:
+        _thin(columns)
+
+
+def _thin(columns: Columns) -> None:
+    """Out-of-memory marks outlive the others, newer ones the older."""
+    order = sorted(range(len(columns.marks)), key=lambda number: (columns.marks[number].action == "oom", number))
+    kept = sorted(order[-MAX_MARKS:])
+    columns.dropped_marks += len(columns.marks) - len(kept)
+    columns.marks = [columns.marks[number] for number in kept]

@@ -1,0 +1,170 @@
+"""Small drawings out of characters: sizes in words, bars, maps and areas, in block elements or in plain ASCII.
+
+Pure functions. A line is a list of (text, token) pieces; the tokens are those of the screen's theme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .model import FULL_CELL, Segment, Series
+
+Line = list[tuple[str, str]]
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """``shades``: from a little to nearly all of a cell in use; ``eighths``: heights of a column, ``parts``: lengths
+    of a bar's end (both from nothing to full)."""
+
+    free: str
+    shades: str
+    full: str
+    pending: str
+    edge: str
+    eighths: str
+    parts: str
+    arrow: str
+    dash: str
+    ellipsis: str
+    oom: str
+    snapshot: str
+    other: str
+
+
+BLOCKS = Glyphs("·", "░▒▓", "█", "◇", "│", " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█", "←", "–", "…", "✖", "○", "•")
+ASCII = Glyphs(".", "-=+", "#", "o", "|", "    ####", " #", "<-", "-", "...", "X", "s", "*")
+
+
+def glyphs_for(encoding: str | None) -> Glyphs:
+    """Block elements where the encoding has them."""
+    try:
+        "".join(vars(BLOCKS).values()).encode(encoding or "ascii")
+    except (UnicodeError, LookupError):
+        return ASCII
+    return BLOCKS
+
+
+def size(value: int | None, glyphs: Glyphs = BLOCKS) -> str:
+    """Bytes in a unit that suits them: ``1.41 GiB``. A dash where unknown."""
+    if value is None:
+        return glyphs.dash
+    amount = float(abs(value))
+    unit = 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount /= 1024
+        unit += 1
+    digits = 0 if unit == 0 else 2 if amount < 10 else 1 if amount < 100 else 0
+    return f"{'-' if value < 0 else ''}{amount:.{digits}f} {_UNITS[unit]}"
+
+
+def signed(value: int, glyphs: Glyphs = BLOCKS) -> str:
+    """A difference with its sign."""
+    return ("+" if value > 0 else "") + size(value, glyphs)
+
+
+def bar(share: float, cells: int, glyphs: Glyphs = BLOCKS) -> str:
+    """A bar of ``share`` (0 to 1) of ``cells`` cells, padded to them. What is not nothing is seen."""
+    steps = len(glyphs.parts) - 1
+    filled = round(min(max(share, 0.0), 1.0) * cells * steps)
+    if share > 0:
+        filled = max(filled, 1)
+    text = glyphs.parts[-1] * (filled // steps) + (glyphs.parts[filled % steps] if filled % steps else "")
+    return text.ljust(cells)
+
+
+def resample(values: Sequence[float], cells: int) -> list[float]:
+    """``values``, each of equal weight, over ``cells`` cells: means, so that sums stay what they are."""
+    count = len(values)
+    out = []
+    for cell in range(cells):
+        begin, end = cell * count / cells, (cell + 1) * count / cells
+        total, at = 0.0, begin
+        while at < end - 1e-9:
+            number = min(int(at + 1e-9), count - 1)
+            stop = min(end, number + 1.0)
+            total += values[number] * (stop - at)
+            at = stop
+        out.append(total / (end - begin) if count else 0.0)
+    return out
+
+
+def segment_cells(segment: Segment, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+    """A segment in ``cells`` characters. Only a cell that is wholly live is drawn full, only a free one empty."""
+    live, pending = resample(segment.live, cells), resample(segment.pending, cells)
+    return [_cell(here, waiting, glyphs) for here, waiting in zip(live, pending, strict=True)]
+
+
+def _cell(live: float, pending: float, glyphs: Glyphs) -> tuple[str, str]:
+    if pending > live:
+        return glyphs.pending, "warn"
+    if live <= 0:
+        return glyphs.free, "cached"
+    if live >= FULL_CELL:
+        return glyphs.full, "allocated"
+    shade = min(int(live / FULL_CELL * len(glyphs.shades)), len(glyphs.shades) - 1)
+    return glyphs.shades[shade], "allocated"
+
+
+def flow_map(segments: Sequence[Segment], width: int, rows: int, glyphs: Glyphs) -> tuple[list[Line], int]:
+    """All segments one after the other, at one scale, in about ``rows`` lines of ``width`` cells; an edge stands
+    between segments that have more than one cell. Also the bytes that a cell stands for."""
+    total = sum(segment.bytes for segment in segments)
+    if not total or width < 2:
+        return [], 0
+    room = max(width * rows - len(segments), width)
+    scale = 1 << max(0, (-(-total // room) - 1).bit_length())
+    pieces: list[tuple[str, str]] = []
+    for number, segment in enumerate(segments):
+        cells = max(1, -(-segment.bytes // scale))
+        if number and cells > 1:
+            pieces.append((glyphs.edge, "faint"))
+        pieces += segment_cells(segment, cells, glyphs)
+    lines = [joined(pieces[at : at + width]) for at in range(0, len(pieces), width)]
+    return lines, scale
+
+
+def joined(pieces: Sequence[tuple[str, str]]) -> Line:
+    """Neighbours of one style as one piece."""
+    line: Line = []
+    for text, token in pieces:
+        if line and line[-1][1] == token:
+            line[-1] = (line[-1][0] + text, token)
+        else:
+            line.append((text, token))
+    return line
+
+
+def area(series: Series, columns: int, rows: int, top: int, glyphs: Glyphs) -> list[str]:
+    """A series as an area of columns, highest line first: each column as high as the highest value in it."""
+    heights = [max(part) for part in _shares(series.high, columns)]
+    steps = len(glyphs.eighths) - 1
+    lines = []
+    for row in range(rows - 1, -1, -1):
+        text = ""
+        for value in heights:
+            filled = value / top * rows - row if top > 0 else 0.0
+            step = min(max(int(filled * steps + 0.5), 0), steps)
+            text += glyphs.eighths[1 if value > 0 and row == 0 and step == 0 else step]
+        lines.append(text)
+    return lines
+
+
+def _shares(values: Sequence[int], columns: int) -> list[list[int]]:
+    count = len(values)
+    if not count:
+        return []
+    return [
+        list(values[column * count // columns : max((column + 1) * count // columns, column * count // columns + 1)])
+        for column in range(columns)
+    ]
+
+
+def column_of(index: int, ends: Sequence[int], columns: int) -> int:
+    """The column of an area where entry ``index`` lies. ``ends``: the last entry of each bucket."""
+    from bisect import bisect_left
+
+    bucket = min(bisect_left(ends, index), max(len(ends) - 1, 0))
+    return min(bucket * columns // max(len(ends), 1), columns - 1)

@@ -1,0 +1,109 @@
+"""How much memory and time the child may take. Linux gives the figures; elsewhere there is a default and no cap.
+
+Torch's pickles take 8 to 16 times their size as Python objects, packed ones ten times more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+MIB = 1 << 20
+FLOOR_BYTES = 192 * MIB
+"""Less than this and not even the interpreter fits: its libraries alone reserve some tens of MiB of address space."""
+FALLBACK_AVAILABLE = 4 << 30
+EXPANSION = 24
+EXPANSION_PACKED = 240
+_BASE_BYTES = 512 * MIB
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def available_bytes() -> int:
+    """Memory that this process may still take: the machine's, or what its cgroup leaves, whichever is less."""
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return FALLBACK_AVAILABLE
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.M)
+    machine = int(found[1]) * 1024 if found else FALLBACK_AVAILABLE
+    return min([machine, *_cgroup_room()])
+
+
+def _cgroup_room() -> list[int]:
+    """Limit minus use of our cgroup and those above it (version 2), or of the memory controller (version 1)."""
+    rooms = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if names == "":
+            base, limit, used = Path("/sys/fs/cgroup"), "memory.max", "memory.current"
+        elif "memory" in names.split(","):
+            base, limit, used = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        here = base / path.lstrip("/")
+        for folder in (here, *here.parents):
+            if folder != base and base not in folder.parents:
+                break
+            try:
+                rooms.append(max(0, int((folder / limit).read_text()) - int((folder / used).read_text())))
+            except (OSError, ValueError):  # no such file at the root, or "max"
+                continue
+    return rooms
+
+
+def default_limit(file_bytes: int, packed: bool) -> int:
+    """Bytes of address space for reading a file of this size: half of what is available, and no more than such a file
+    can reasonably need, so that a hostile one does little harm."""
+    need = _BASE_BYTES + file_bytes * (EXPANSION_PACKED if packed else EXPANSION)
+    return max(FLOOR_BYTES, min(available_bytes() // 2, need))
+
+
+def default_seconds(file_bytes: int, packed: bool) -> float:
+    """Time to read a file of this size, generously: loading runs at 50 MB/s and more on one slow core."""
+    return min(30.0 + file_bytes * (10 if packed else 1) / 4e6, 1800.0)
+
+
+def for_files(*paths: str | os.PathLike[str]) -> tuple[int, float]:
+    """Cap and time for a child that reads each of these, one after the other: those of the one that needs most."""
+    needs = [(_size(path), is_packed(path)) for path in paths]
+    return max(default_limit(*need) for need in needs), max(default_seconds(*need) for need in needs)
+
+
+def _size(path: str | os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def is_packed(path: str | os.PathLike[str]) -> bool:
+    """Whether the file begins as gzip does. False where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError:
+        return False
+
+
+def parse_bytes(text: str) -> int:
+    """``"2GiB"``, ``"512m"``, ``"1000000"`` in bytes (powers of 1024). Raises ValueError."""
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*(?:([kmgt]?)(?:i?b)?)\s*", text.lower())
+    if found is None:
+        raise ValueError(f"not a size: {text!r}")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def in_words(size: int) -> str:
+    """A size for a message: ``58.2 MB``."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

@@ -1,0 +1,326 @@
+"""What the child says of a snapshot: plain dataclasses, bounded, in bytes and counts.
+
+Three sizes of one block are told apart, as the allocator does. *allocated*: whole blocks that a tensor holds. *active*:
+these and the blocks that wait for another stream ("pending"). *requested*: what was asked for, before rounding. Torch's
+trace notes requested bytes only, so every line over time is in requested bytes; segments are exact in both.
+
+Stdlib only: the child builds these, the parent decodes them with msgspec, typed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MAX_MESSAGE_BYTES = 16 << 20
+"""Longest line between child and parent; a longer one ends the child."""
+MAX_ROWS = 200
+"""Most stacks in one answer."""
+MAX_FRAMES = 96
+"""Most frames of one stack in an answer; the outermost are cut."""
+MAX_SEGMENTS = 512
+"""Most segments with a map of their own; the largest are kept, the others summed."""
+MAX_BUCKETS = 1000
+"""Most buckets of a timeline; each keeps its lowest and its highest value, so that no peak vanishes."""
+MAX_MARKS = 200
+FULL_CELL = 1000
+"""A cell's shares are in thousandths of its bytes."""
+MOMENTS = "peak, oom, start, end, 50%, 12.5s (since the first entry) or an entry's number"
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass
+class Note:
+    """What is missing or odd, in a sentence. ``code``: truncated, memory, no_frames, no_trace, history_off, before,
+    level, times, left_out, unknown_action, unknown_state, unknown_key, malformed, mismatch, folded, segments_only."""
+
+    code: str
+    text: str
+
+
+@dataclass
+class Frame:
+    file: str
+    line: int
+    function: str
+
+
+@dataclass
+class StackRow:
+    """Live blocks that one stack allocated. ``frames`` innermost first, empty where torch recorded none;
+    ``headline`` is the index of the innermost frame of the user's own code (0 where there is none)."""
+
+    bytes: int
+    count: int
+    frames: list[Frame] = field(default_factory=list)
+    headline: int = 0
+    cut_frames: int = 0  # outermost frames that are left out
+
+
+@dataclass
+class Stacks:
+    """Rows sorted by bytes, and what they leave out. Blocks without a recorded stack are ``unknown``."""
+
+    rows: list[StackRow] = field(default_factory=list)
+    other_bytes: int = 0
+    other_count: int = 0
+    other_stacks: int = 0
+    unknown_bytes: int = 0
+    unknown_count: int = 0
+
+
+@dataclass
+class Bucket:
+    """Blocks of at least ``low_bytes`` and less than twice that."""
+
+    low_bytes: int
+    count: int
+    bytes: int
+
+
+@dataclass
+class Totals:
+    """Sums over the blocks of a device, in bytes.
+
+    ``inactive_bytes`` = reserved − active = releasable + inactive split + page bound. *Releasable*: whole free
+    segments and whole free pages of expandable ones, which ``empty_cache()`` gives back (in a private pool only once
+    its graph is gone). *Inactive split*: free blocks of segments partly in use. *Page bound*: the same inside partly
+    used pages of expandable segments, which torch's own ``inactive_split_bytes`` leaves out."""
+
+    reserved_bytes: int = 0
+    allocated_bytes: int = 0
+    pending_bytes: int = 0
+    active_bytes: int = 0
+    requested_bytes: int = 0  # of active blocks
+    allocated_requested_bytes: int = 0  # of allocated blocks only: where the trace's line ends
+    inactive_bytes: int = 0
+    releasable_bytes: int = 0
+    inactive_split_bytes: int = 0
+    page_bound_bytes: int = 0
+    segments: int = 0
+    allocated_blocks: int = 0
+    pending_blocks: int = 0
+    inactive_blocks: int = 0
+
+
+@dataclass
+class Pool:
+    """``name``: "default", or a private pool's id such as "0, 3" (CUDA graphs, user pools)."""
+
+    name: str
+    private: bool
+    reserved_bytes: int = 0
+    allocated_bytes: int = 0
+    inactive_bytes: int = 0
+    largest_free_bytes: int = 0
+    segments: int = 0
+
+
+@dataclass
+class Fragmentation:
+    """How the free bytes lie. Outside the private pools: their free blocks serve nobody else.
+
+    ``percent`` = 100 × (1 − largest free run ÷ free bytes), None where nothing is free. A run is contiguous within one
+    segment; it serves one stream."""
+
+    free_bytes: int = 0
+    free_blocks: int = 0
+    largest_free_bytes: int = 0
+    largest_free_address: int | None = None
+    largest_free_stream: int = 0
+    percent: float | None = None
+    private_free_bytes: int = 0
+    by_size: list[Bucket] = field(default_factory=list)
+
+
+@dataclass
+class Segment:
+    """One segment and its map: cells of equal size over its address range, each with the shares that are live and
+    pending, in thousandths (``FULL_CELL``); the rest is free. A share above 0 is never rounded to 0."""
+
+    address: int
+    bytes: int
+    stream: int
+    pool: str
+    private: bool
+    large: bool
+    expandable: bool
+    allocated_bytes: int
+    pending_bytes: int
+    largest_free_bytes: int
+    blocks: int
+    live: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Series:
+    """Lowest and highest value in each bucket of the timeline, in bytes."""
+
+    low: list[int] = field(default_factory=list)
+    high: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Timeline:
+    """The trace in at most ``MAX_BUCKETS`` buckets of equally many entries. ``index[i]`` is the last entry of bucket i,
+    ``time_us[i]`` its time (µs since the epoch; empty where torch recorded none). Allocated and active in requested
+    bytes; reserved in bytes, empty where it cannot be reconstructed."""
+
+    index: list[int] = field(default_factory=list)
+    time_us: list[int] = field(default_factory=list)
+    allocated: Series = field(default_factory=Series)
+    active: Series = field(default_factory=Series)
+    reserved: Series = field(default_factory=Series)
+
+
+@dataclass
+class Mark:
+    """Something to show on the timeline. ``action`` as torch names it: oom, snapshot, user_defined or one that is not
+    known here. For an oom ``size_bytes`` is what was asked and ``free_bytes`` what the device had free."""
+
+    index: int
+    time_us: int | None
+    action: str
+    size_bytes: int | None = None
+    free_bytes: int | None = None
+    text: str = ""
+
+
+@dataclass
+class At:
+    """The state after entry ``index`` of a trace (−1: before the first). None where the level is not known."""
+
+    device: int
+    index: int
+    time_us: int | None
+    allocated_bytes: int | None  # requested bytes
+    active_bytes: int | None
+    reserved_bytes: int | None
+    count: int
+    stacks: Stacks = field(default_factory=Stacks)
+
+
+@dataclass
+class Between:
+    """What was allocated after entry ``first`` and is live after entry ``last``; requested bytes."""
+
+    device: int
+    first: int
+    last: int
+    seconds: float | None
+    bytes: int
+    count: int
+    freed_bytes: int  # was live after ``first``, and is not after ``last``
+    freed_count: int
+    stacks: Stacks = field(default_factory=Stacks)
+
+
+@dataclass
+class Trace:
+    """``before_bytes``: live at the first entry, allocated before it (stack unknown unless the block still lives);
+    None where the level is not known (the trace is cut short, or does not fit its segments)."""
+
+    entries: int
+    first_us: int | None = None
+    last_us: int | None = None
+    actions: dict[str, int] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
+    marks: list[Mark] = field(default_factory=list)
+    dropped_marks: int = 0
+    before_bytes: int | None = None
+    peak: At | None = None
+
+
+@dataclass
+class Device:
+    """``trace`` is None where no history was recorded; a note says so. ``complete``: False where the file ended inside
+    this device's segments."""
+
+    device: int
+    totals: Totals
+    pools: list[Pool]
+    fragmentation: Fragmentation
+    segments: list[Segment]
+    folded_segments: int
+    folded_bytes: int
+    sizes: list[Bucket]  # live blocks, by size
+    stacks: Stacks  # live blocks, by stack, in allocated bytes
+    trace: Trace | None = None
+    notes: list[Note] = field(default_factory=list)
+    complete: bool = True
+
+
+@dataclass
+class Summary:
+    """All views of one file.
+
+    ``record``: what the probe wrote beside torch's keys into the record of an out-of-memory error, by dotted key, and
+    ``stack``: where the program stood then, innermost frame first (``headline`` as in :class:`StackRow`). ``settings``:
+    the allocator's. ``seconds``: what reading and laying out took."""
+
+    path: str
+    file_bytes: int
+    read_bytes: int  # of the pickle, after unpacking
+    compressed: bool
+    protocol: int | None
+    complete: bool
+    devices: list[Device]
+    taken_us: int | None = None  # time of the newest trace entry
+    settings: dict[str, str] = field(default_factory=dict)
+    record: dict[str, Scalar] = field(default_factory=dict)
+    stack: list[Frame] = field(default_factory=list)
+    headline: int = 0
+    notes: list[Note] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    peak_rss_bytes: int | None = None  # of the child
+
+
+@dataclass
+class DiffRow:
+    """One stack (or one block size, where stacks were not recorded) in both snapshots, allocated bytes."""
+
+    before_bytes: int
+    before_count: int
+    after_bytes: int
+    after_count: int
+    frames: list[Frame] = field(default_factory=list)
+    headline: int = 0
+    cut_frames: int = 0
+    block_bytes: int | None = None  # set where rows are by size
+
+
+@dataclass
+class DeviceDiff:
+    """``by``: "stack" or "size". *Survivors*: same address, size and stack in both. *New*: live after, not before;
+    *gone*: the reverse. Rows are sorted by the size of their change, growth first; ``other_*`` sums the rest."""
+
+    device: int
+    by: str
+    before: Totals
+    after: Totals
+    rows: list[DiffRow]
+    other_rows: int
+    other_bytes: int  # after − before
+    survivor_bytes: int
+    survivor_count: int
+    new_bytes: int
+    new_count: int
+    gone_bytes: int
+    gone_count: int
+
+
+@dataclass
+class Diff:
+    before: str
+    after: str
+    devices: list[DeviceDiff]
+    notes: list[Note] = field(default_factory=list)
+
+
+@dataclass
+class Failure:
+    """``code``: missing, unreadable, foreign, hostile, truncated, too_big, unusable, usage."""
+
+    code: str
+    text: str

@@ -1,0 +1,287 @@
+"""The parent's side: starts the capped child, asks it, decodes what it says. Nothing here ever unpickles.
+
+    with open_snapshot("snap.pickle") as reading:
+        reading.summary                     # all views of the file
+        reading.at(0, "peak")               # stacks of what was live then
+        reading.between(0, "50%", "end")    # allocated in between, and still there
+        reading.diff("older.pickle")        # what grew since
+
+All calls block: a screen makes them in a thread. ``close()`` may come from any thread at any time; a call that waits
+then ends with code ``cancelled``. The child is killed on a timeout, on ``close`` and when this process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ..wire.clean import clean
+from . import limits
+from .model import MAX_MESSAGE_BYTES, MAX_ROWS, At, Between, Diff, Failure, Summary
+
+__all__ = ["Reading", "SnapshotError", "open_snapshot"]
+
+CHILD = Path(__file__).with_name("child.py")
+QUERY_SECONDS = 60.0
+"""How long an answer about an open snapshot may take."""
+_STDERR_BYTES = 2000
+_DYING_WORDS = {"KILL": "killed by the kernel or by hand", "SEGV": "crashed", "XCPU": "used up its processor time"}
+
+Message = TypeVar("Message")
+
+
+class SnapshotError(Exception):
+    """``code``: missing, unreadable, foreign, hostile, truncated, too_big, unusable, usage (all said by the child),
+    timeout, cancelled, crashed. ``text`` is for people and says what to do; it is clean."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+def open_snapshot(
+    path: str | os.PathLike[str],
+    memory_limit: int | None = None,
+    timeout: float | None = None,
+    top: int = 20,
+    on_progress: Callable[[float], None] | None = None,
+    on_start: Callable[[Reading], None] | None = None,
+) -> Reading:
+    """Reads ``path`` in a child and returns once its :class:`~gpuscope.snapshot.model.Summary` is there.
+
+    ``memory_limit`` in bytes caps the child's address space (default: :func:`limits.default_limit`), ``timeout`` in
+    seconds the reading (default: :func:`limits.default_seconds` for the file's size), ``top`` the stacks in each list
+    (1 to ``MAX_ROWS``). ``on_progress`` gets the share of the file that was read, 0 to 1, from this thread.
+    ``on_start`` gets the reading before it is ready, for a caller that wants to ``close()`` it meanwhile from another
+    thread.
+
+    Raises :class:`SnapshotError`, and nothing else, for whatever is wrong with the file or the child."""
+    reading = Reading(Path(path), memory_limit, timeout)
+    try:
+        if on_start is not None:
+            on_start(reading)
+        reading._load(min(max(top, 1), MAX_ROWS), on_progress)
+    except BaseException:
+        reading.close()
+        raise
+    return reading
+
+
+class Reading:
+    """An open snapshot: its ``summary``, and a child that answers questions about it until :meth:`close`.
+
+    Thread-safe: questions wait for each other. ``limit_bytes`` is the child's cap."""
+
+    summary: Summary
+
+    def __init__(self, path: Path, memory_limit: int | None, timeout: float | None) -> None:
+        try:
+            status = path.stat()
+        except OSError as error:
+            code = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
+            raise SnapshotError(code, clean(f"cannot open {path}: {error.strerror}")) from None
+        if not stat.S_ISREG(status.st_mode):
+            raise SnapshotError("unusable", clean(f"{path} is not a file"))
+        limit, seconds = limits.for_files(path)
+        self.path = path
+        self.file_bytes = status.st_size
+        self.limit_bytes = memory_limit or limit
+        self._seconds = timeout or seconds
+        self._lock = threading.Lock()
+        self._closed = False
+        self._rest = b""
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(CHILD), str(self.limit_bytes), str(max(1, int(self._seconds)))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # one arena: every other one reserves 64 MiB of the capped address space
+                env={**os.environ, "MALLOC_ARENA_MAX": "1"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SnapshotError("crashed", f"cannot start the reading child: {error.strerror}") from None
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._process.pid
+
+    # ── questions ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def at(self, device: int, moment: int | str, top: int = 20) -> At:
+        """What was live after an entry of the device's trace, by stack. ``moment``: an entry's number (−1: before the
+        first), or one of ``model.MOMENTS``. Code ``usage`` where there is no such moment or no trace."""
+        return self._ask({"ask": "at", "device": device, "moment": moment, "top": top}, At)
+
+    def between(self, device: int, first: int | str, last: int | str, top: int = 20) -> Between:
+        """What was allocated after ``first`` and is still live after ``last``, by stack."""
+        return self._ask({"ask": "between", "device": device, "first": first, "last": last, "top": top}, Between)
+
+    def diff(self, before: str | os.PathLike[str], top: int = 20) -> Diff:
+        """What changed from the snapshot in the file ``before`` to this one. Reads that file too, under the same cap
+        and within the same time: for a much larger one open this with what :func:`limits.for_files` says of both."""
+        asked = {"ask": "diff", "path": os.path.abspath(before), "top": top}
+        return self._ask(asked, Diff, self._seconds + QUERY_SECONDS)
+
+    def close(self) -> None:
+        """Ends the child. Never waits long, may be called twice."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL) if self._process.poll() is None else None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        if self._lock.acquire(blocking=False):  # else the thread that waits closes the pipes
+            self._close_pipes()
+            self._lock.release()
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ── the pipe ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _load(self, top: int, on_progress: Callable[[float], None] | None) -> None:
+        asked = {"ask": "open", "path": os.path.abspath(self.path), "top": top}
+        self.summary = self._ask(asked, Summary, self._seconds, on_progress)
+        for note in self.summary.notes:
+            if note.code == "memory":
+                note.text += f" {self._cap()}"
+
+    def _cap(self) -> str:
+        cap, size = limits.in_words(self.limit_bytes), limits.in_words(self.file_bytes)
+        return f"The file has {size}, the cap is {cap}: --memory-limit raises it."
+
+    def _ask(
+        self,
+        question: dict[str, Any],
+        kind: type[Message],
+        seconds: float = QUERY_SECONDS,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> Message:
+        with self._lock:
+            try:
+                return self._exchange(question, kind, time.monotonic() + seconds, on_progress)
+            except BaseException as error:
+                if not isinstance(error, SnapshotError) or error.code in ("timeout", "crashed", "cancelled"):
+                    self._kill()
+                raise
+            finally:
+                if self._closed:
+                    self._close_pipes()
+
+    def _exchange(
+        self,
+        question: dict[str, Any],
+        kind: type[Message],
+        deadline: float,
+        on_progress: Callable[[float], None] | None,
+    ) -> Message:
+        stdin = self._process.stdin
+        if self._closed or stdin is None or stdin.closed:
+            raise SnapshotError("cancelled", "the snapshot was closed")
+        try:
+            stdin.write(json.dumps(question).encode() + b"\n")
+            stdin.flush()
+        except OSError:
+            raise self._ended() from None
+        while True:
+            name, content = self._answer(deadline)
+            if name == "progress":
+                if on_progress is not None:
+                    on_progress(_decode(content, float))
+            elif name == "failure":
+                failure = _decode(content, Failure)
+                more = f" {self._cap()}" if failure.code == "too_big" else ""
+                raise SnapshotError(failure.code, clean(failure.text + more))
+            else:
+                return _decode(content, kind)
+
+    def _answer(self, deadline: float) -> tuple[str, bytes]:
+        """One line of the child: the word before the first space, and the JSON after it."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        parts = [self._rest]
+        size = len(self._rest)
+        while b"\n" not in parts[-1]:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                text = (
+                    f"not read within the time limit: {self.path} ({limits.in_words(self.file_bytes)}); try --timeout"
+                )
+                raise SnapshotError("timeout", clean(text))
+            if not select.select([stdout], [], [], min(left, 1.0))[0]:
+                continue
+            chunk = os.read(stdout.fileno(), 1 << 16)
+            if not chunk:
+                raise self._ended()
+            parts.append(chunk)
+            size += len(chunk)
+            if size > MAX_MESSAGE_BYTES:
+                raise SnapshotError("crashed", "the reading child said more than it may")
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        name, _, content = line.partition(b" ")
+        return name.decode("ascii", "replace"), content
+
+    def _ended(self) -> SnapshotError:
+        """The child is gone without an answer: why, as far as its end tells."""
+        if self._closed:
+            return SnapshotError("cancelled", "the snapshot was closed")
+        code = self._wait()
+        words = ""
+        if self._process.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                os.set_blocking(self._process.stderr.fileno(), False)
+                words = (os.read(self._process.stderr.fileno(), _STDERR_BYTES) or b"").decode("utf-8", "replace")
+        how = f"ended with exit code {code}"
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name if -code in {int(s) for s in signal.Signals} else f"SIG{-code}"
+            how = f"{_DYING_WORDS.get(name[3:], 'ended')} ({name})"
+        last = f": {words.strip().splitlines()[-1]}" if words.strip() else ""
+        text = f"the child that read {self.path} {how}{last}. The file may be damaged, or made to do harm."
+        return SnapshotError("crashed", clean(text, 500))
+
+    def _wait(self) -> int | None:
+        try:
+            return self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL) if self._process.poll() is None else None
+        self._wait()
+        self._closed = True
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _decode(content: bytes, kind: type[Message]) -> Message:
+    import msgspec  # while the child reads already: it takes as long to load as the child to start
+
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise SnapshotError("crashed", clean(f"the reading child said something odd: {error}", 300)) from None

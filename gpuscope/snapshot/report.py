@@ -1,0 +1,373 @@
+"""A snapshot as lines of text: pure functions from the model to (text, token) pieces, for the verb and for the
+screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from .drawing import BLOCKS, Glyphs, Line, area, bar, column_of, flow_map, signed, size
+from .model import (
+    At,
+    Between,
+    Bucket,
+    Device,
+    DeviceDiff,
+    Diff,
+    DiffRow,
+    Frame,
+    Note,
+    StackRow,
+    Stacks,
+    Summary,
+    Trace,
+)
+
+MAP_ROWS = 8
+AREA_ROWS = 6
+LABEL_CELLS = 11
+MORE_FRAMES = 3
+_PROGRAM = (("step", "step"), ("pid", "pid"), ("host", "on"), ("torch_version", "torch"), ("thread", "thread"))
+
+
+def summary_lines(summary: Summary, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None) -> list[Line]:
+    """The whole report, ``width`` cells wide; ``device`` leaves out the others."""
+    lines = header(summary, glyphs)
+    for one in summary.devices:
+        if device is None or one.device == device:
+            lines += [[], *device_lines(one, width, glyphs)]
+    return lines
+
+
+def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
+    """What the file is, when it was written, the allocator's settings, what is missing."""
+    kind = "record of an out-of-memory error" if summary.record else "allocator snapshot"
+    packed = f", packed from {_decimal(summary.read_bytes)}" if summary.compressed else ""
+    lines: list[Line] = [
+        [(summary.path.rsplit("/", 1)[-1], "title"), (f"  {kind}, {_decimal(summary.file_bytes)}{packed}", "muted")]
+    ]
+    if summary.taken_us is not None:
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary.taken_us / 1e6))
+        lines.append(_pair("newest entry", moment))
+    plain = {key: value for key, value in summary.settings.items() if value not in ("", "{}", "None")}
+    conf = [value for key, value in plain.items() if "ALLOC_CONF" in key]
+    if conf:
+        lines.append(_pair("settings", conf[0]))
+    elif plain:
+        lines.append(_pair("settings", ", ".join(f"{key}={value}" for key, value in list(plain.items())[:6])))
+    return lines + record_lines(summary, glyphs) + note_lines(summary.notes)
+
+
+def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
+    """The out-of-memory error of a record: what was wanted, what was free, where the program stood."""
+    record = summary.record
+    if not record:
+        return []
+
+    def amount(key: str) -> str:
+        value = record.get(key)
+        return size(value if isinstance(value, int) else None, glyphs)
+
+    lines: list[Line] = []
+    if "requested_bytes" in record:
+        words = f"{amount('requested_bytes')} wanted, {amount('free_bytes')} of {amount('total_bytes')} free"
+        lines.append([(f"{'oom':<{LABEL_CELLS}} ", "bad"), (f"{words} on device {record.get('device', '?')}", "text")])
+    frames = summary.stack[summary.headline : summary.headline + 1 + MORE_FRAMES]
+    if frames:
+        places = [f"{frame.function} {_short(frame.file)}:{frame.line}" for frame in frames]
+        lines.append(_pair("stood at", f"  {glyphs.arrow} ".join(places)))
+    if "statistics.allocated_bytes.all.current" in record:
+        allocated, reserved = (amount(f"statistics.{name}_bytes.all.current") for name in ("allocated", "reserved"))
+        lines.append(_pair("statistics", f"{allocated} allocated, {reserved} reserved, as the allocator counts them"))
+    known = [(name, record[key]) for key, name in _PROGRAM if record.get(key) not in (None, "")]
+    if known:
+        lines.append(_pair("program", ", ".join(f"{name} {value}" for name, value in known)))
+    return lines
+
+
+def device_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+    lines: list[Line] = [[(f"device {device.device}", "title")], *totals_lines(device, width, glyphs)]
+    for title, part in (
+        ("fragmentation", fragmentation_lines(device, width, glyphs)),
+        ("live blocks by size", histogram_lines(device.sizes, width, glyphs)),
+        ("live bytes by stack", stack_lines(device.stacks, width, glyphs)),
+        ("over time", trace_lines(device.trace, width, glyphs) if device.trace is not None else []),
+    ):
+        if part:
+            lines += [[], [(title, "accent")], *part]
+    if device.notes:
+        lines += [[], *note_lines(device.notes)]
+    return lines
+
+
+def totals_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+    """Reserved, and what it consists of."""
+    totals = device.totals
+    cells = max(10, min(40, width - 74))
+    room = width - LABEL_CELLS - 12 - cells - 2
+    rows = [
+        ("reserved", totals.reserved_bytes, "text", f"{totals.segments:,} segments"),
+        ("allocated", totals.allocated_bytes, "allocated", _blocks(totals.allocated_blocks)),
+        (
+            "pending",
+            totals.pending_bytes,
+            "warn",
+            f"{_blocks(totals.pending_blocks)}, freed but in use by a stream",
+        ),
+        ("split", totals.inactive_split_bytes, "cached", "free, inside segments that are partly in use"),
+        ("page bound", totals.page_bound_bytes, "cached", "free, inside pages that are partly in use"),
+        ("releasable", totals.releasable_bytes, "cached", "whole free segments and pages"),
+    ]
+    lines: list[Line] = []
+    for name, value, token, text in rows:
+        if value or name in ("reserved", "allocated"):
+            share = value / totals.reserved_bytes if totals.reserved_bytes else 0.0
+            lines.append(
+                [
+                    (f"{name:<{LABEL_CELLS}}", "muted"),
+                    (f"{size(value):>10}  ", "text"),
+                    (bar(share, cells, glyphs), token),
+                    (f"  {_cut(text, room, glyphs)}", "muted"),
+                ]
+            )
+    rounding = totals.active_bytes - totals.requested_bytes
+    lines.append(_pair("rounding", f"{size(rounding)} more than was asked for"))
+    for pool in device.pools:
+        if pool.private:
+            words = f"{size(pool.reserved_bytes)} reserved, {size(pool.allocated_bytes)} allocated"
+            lines.append(_pair("pool " + pool.name, f"{words}, {pool.segments} segments"))
+    return lines
+
+
+def fragmentation_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS, rows: int = MAP_ROWS) -> list[Line]:
+    """The map of the default pool, then of the private ones, and the largest free run."""
+    found = device.fragmentation
+    lines: list[Line] = []
+    for private, title in ((False, ""), (True, "private pools")):
+        chosen = [segment for segment in device.segments if segment.private is private]
+        drawn, scale = flow_map(chosen, width, rows if not private else max(2, rows // 3), glyphs)
+        if drawn:
+            lines += ([[(title, "muted")]] if title else []) + drawn
+            legend = [
+                (glyphs.full, "allocated"), (" live  ", "muted"), (glyphs.shades, "allocated"), (" partly  ", "muted"),
+                (glyphs.pending, "warn"), (" pending  ", "muted"), (glyphs.free, "cached"), (" free  ", "muted"),
+                (glyphs.edge, "faint"), (f" next segment   one cell = {size(scale)}", "muted"),
+            ]  # fmt: skip
+            lines += [legend] if not private else []
+    if found.free_bytes:
+        text = f"{size(found.largest_free_bytes)} of {size(found.free_bytes)} free in {found.free_blocks:,} runs"
+        percent = f"; {found.percent:.0f} % of what is free lies outside it" if found.percent is not None else ""
+        lines.append(_pair("largest run", text + percent))
+        by_size = ", ".join(f"{row.count:,} of {size(row.low_bytes)}+" for row in reversed(found.by_size[-6:]))
+        lines.append(_pair("free runs", by_size))
+    elif device.totals.reserved_bytes:
+        lines.append(_pair("largest run", "nothing is free"))
+    return lines
+
+
+def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+    """One bar a power of two, its length by bytes."""
+    most = max((bucket.bytes for bucket in buckets), default=0)
+    cells = max(10, min(50, width - 40))
+    return [
+        [
+            (f"{size(bucket.low_bytes) + '+':>{LABEL_CELLS}}  ", "muted"),
+            (bar(bucket.bytes / most if most else 0.0, cells, glyphs), "allocated"),
+            (f"{size(bucket.bytes):>10}", "text"),
+            (f"  {bucket.count:,}", "muted"),
+        ]
+        for bucket in reversed(buckets)
+    ]
+
+
+def stack_lines(stacks: Stacks, width: int, glyphs: Glyphs = BLOCKS, full: bool = False) -> list[Line]:
+    """Two lines a stack: bytes, blocks and the headline; then the frames outside of it. ``full``: all frames, one a
+    line."""
+    lines: list[Line] = []
+    for row in stacks.rows:
+        lines.append(_headline(f"{size(row.bytes):>10}", f"{row.count:>7,}", row.frames, row.headline, width, glyphs))
+        lines += _frames(row, width, glyphs, full)
+    if stacks.other_stacks:
+        text = f"{stacks.other_stacks:,} other stacks"
+        lines.append(_amount(size(stacks.other_bytes), f"{stacks.other_count:,}", text))
+    if stacks.unknown_count:
+        lines.append(_amount(size(stacks.unknown_bytes), f"{stacks.unknown_count:,}", "without a recorded stack"))
+    return lines
+
+
+def trace_lines(trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = AREA_ROWS) -> list[Line]:
+    """Allocated as an area, marks below it, reserved and the peak in words."""
+    line = trace.timeline
+    top = max([*line.allocated.high, 1])
+    columns = max(10, min(width - LABEL_CELLS - 2, 160))
+    lines: list[Line] = []
+    for number, text in enumerate(area(line.allocated, columns, rows, top, glyphs)):
+        label = size(top) if number == 0 else "0" if number == rows - 1 else ""
+        lines.append([(f"{label:>{LABEL_CELLS}} ", "muted"), (text, "allocated")])
+    marks = [" "] * columns
+    signs = {"oom": glyphs.oom, "snapshot": glyphs.snapshot}
+    for mark in sorted(trace.marks, key=lambda mark: mark.action == "oom"):
+        marks[column_of(mark.index, line.index, columns)] = signs.get(mark.action, glyphs.other)
+    if any(sign != " " for sign in marks):
+        lines.append([(" " * (LABEL_CELLS + 1), "muted"), ("".join(marks), "bad")])
+    span = ""
+    if trace.first_us is not None and trace.last_us is not None:
+        span = f" in {(trace.last_us - trace.first_us) / 1e6:,.3f} s"
+    lines.append(_pair("trace", f"{trace.entries:,} entries{span}; requested bytes"))
+    if line.reserved.high:
+        low, high = min(line.reserved.low), max(line.reserved.high)
+        lines.append(_pair("reserved", f"{size(low)} to {size(high)}"))
+    if line.active.high and max(line.active.high) > top:
+        lines.append(_pair("active", f"up to {size(max(line.active.high))} with blocks that waited for another stream"))
+    for mark in [mark for mark in trace.marks if mark.action == "oom"][-3:]:
+        text = f"entry {mark.index:,}: {size(mark.size_bytes)} asked, {size(mark.free_bytes)} free on the device"
+        lines.append([(f"{'oom':<{LABEL_CELLS}}", "bad"), (text, "text")])
+    if trace.peak is not None:
+        lines += [[], [("live at the peak", "accent")], *at_lines(trace.peak, width, glyphs, 5)]
+    return lines
+
+
+def at_lines(at: At, width: int, glyphs: Glyphs = BLOCKS, rows: int | None = None) -> list[Line]:
+    """What was live at a moment."""
+    total = size(at.allocated_bytes) if at.allocated_bytes is not None else "an unknown total"
+    words = f"after entry {at.index:,}: {total} in {at.count:,} blocks"
+    if at.reserved_bytes is not None:
+        words += f", {size(at.reserved_bytes)} reserved"
+    stacks = at.stacks
+    if rows is not None and len(stacks.rows) > rows:
+        rest = stacks.rows[rows:]
+        stacks = Stacks(
+            stacks.rows[:rows],
+            stacks.other_bytes + sum(row.bytes for row in rest),
+            stacks.other_count + sum(row.count for row in rest),
+            stacks.other_stacks + len(rest),
+            stacks.unknown_bytes,
+            stacks.unknown_count,
+        )
+    return [[(words, "text")], *stack_lines(stacks, width, glyphs)]
+
+
+def between_lines(between: Between, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+    """What a range left behind."""
+    span = f" ({between.seconds:,.3f} s)" if between.seconds is not None else ""
+    words = (
+        f"entries {between.first:,} to {between.last:,}{span}: {size(between.bytes)} in {between.count:,} blocks "
+        f"allocated and still live; {size(between.freed_bytes)} of what was live before is freed"
+    )
+    return [[(words, "text")], *stack_lines(between.stacks, width, glyphs)]
+
+
+def diff_lines(diff: Diff, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None) -> list[Line]:
+    """What grew from one snapshot to the other, by stack or by size."""
+    lines: list[Line] = [
+        [(diff.after.rsplit("/", 1)[-1], "title"), (" against ", "muted"), (diff.before.rsplit("/", 1)[-1], "title")],
+        *note_lines(diff.notes),
+    ]
+    for one in diff.devices:
+        if device is None or one.device == device:
+            lines += [[], *_device_diff(one, width, glyphs)]
+    return lines
+
+
+def _device_diff(one: DeviceDiff, width: int, glyphs: Glyphs) -> list[Line]:
+    change = one.after.allocated_bytes - one.before.allocated_bytes
+    lines: list[Line] = [
+        [(f"device {one.device}", "title")],
+        _pair(
+            "allocated",
+            f"{size(one.before.allocated_bytes)} before, {size(one.after.allocated_bytes)} after, {signed(change)}",
+        ),
+        _pair("reserved", f"{size(one.before.reserved_bytes)} before, {size(one.after.reserved_bytes)} after"),
+        _pair("survivors", f"{size(one.survivor_bytes)} in {one.survivor_count:,} blocks at the same address"),
+        _pair("new", f"{size(one.new_bytes)} in {one.new_count:,} blocks"),
+        _pair("gone", f"{size(one.gone_bytes)} in {one.gone_count:,} blocks"),
+    ]
+    if one.rows:
+        lines += [[], [(f"change by {one.by}", "accent")]]
+    for row in one.rows:
+        lines += _diff_row(row, width, glyphs)
+    if one.other_rows:
+        lines.append(_amount(signed(one.other_bytes), "", f"{one.other_rows:,} other rows, most of them unchanged"))
+    return lines
+
+
+def _diff_row(row: DiffRow, width: int, glyphs: Glyphs) -> list[Line]:
+    change = f"{signed(row.after_bytes - row.before_bytes):>10}"
+    counts = f"{row.after_count - row.before_count:>+7,}"
+    if row.block_bytes is not None:
+        first: Line = [(change, "text"), (counts, "muted"), (f"  blocks of {size(row.block_bytes)}", "text")]
+    else:
+        first = _headline(change, counts, row.frames, row.headline, width, glyphs)
+    was = (
+        f"{size(row.before_bytes)} in {row.before_count:,} before, {size(row.after_bytes)} in {row.after_count:,} after"
+    )
+    return [
+        first,
+        [(" " * 19, ""), (was, "muted")],
+        *_frames(StackRow(0, 0, row.frames, row.headline), width, glyphs, False),
+    ]
+
+
+# ── pieces ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def note_lines(notes: Sequence[Note]) -> list[Line]:
+    return [[("! ", "warn"), (note.text, "text")] for note in notes]
+
+
+def _pair(name: str, text: str) -> Line:
+    return [(f"{name:<{LABEL_CELLS}} ", "muted"), (text, "text")]
+
+
+def _blocks(count: int) -> str:
+    return f"{count:,} block{'' if count == 1 else 's'}"
+
+
+def _amount(amount: str, count: str, text: str) -> Line:
+    return [(f"{amount:>10}", "text"), (f"{count:>7}", "muted"), (f"  {text}", "muted")]
+
+
+def _headline(amount: str, count: str, frames: Sequence[Frame], number: int, width: int, glyphs: Glyphs) -> Line:
+    if not frames:
+        return [(amount, "text"), (count, "muted"), ("  without a recorded stack", "muted")]
+    frame = frames[min(number, len(frames) - 1)]
+    place = f"{_short(frame.file)}:{frame.line}"
+    room = max(10, width - 21 - len(place))
+    return [
+        (amount, "text"),
+        (count, "muted"),
+        (f"  {_cut(frame.function, room, glyphs)}", "text"),
+        (f"  {place}", "accent"),
+    ]
+
+
+def _frames(row: StackRow, width: int, glyphs: Glyphs, full: bool) -> list[Line]:
+    """The frames outside the headline, in one line; or all of them, one a line."""
+    margin = " " * 19
+    if full:
+        return [
+            [(margin, ""), (_cut(f"{frame.function}  {frame.file}:{frame.line}", width - 19, glyphs), "muted")]
+            for frame in row.frames
+        ]
+    outer = row.frames[row.headline + 1 : row.headline + 1 + MORE_FRAMES]
+    if not outer:
+        return []
+    text = "  ".join(f"{glyphs.arrow} {frame.function} {_short(frame.file)}:{frame.line}" for frame in outer)
+    return [[(margin, ""), (_cut(text, width - 19, glyphs), "muted")]]
+
+
+def _short(file: str) -> str:
+    return file.rsplit("/", 1)[-1] or "?"
+
+
+def _cut(text: str, width: int, glyphs: Glyphs) -> str:
+    return text if len(text) <= width else text[: max(0, width - len(glyphs.ellipsis))] + glyphs.ellipsis
+
+
+def _decimal(value: int) -> str:
+    amount = float(value)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"

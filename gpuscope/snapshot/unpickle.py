@@ -1,0 +1,244 @@
+"""The restricted unpickler: plain containers and scalars, and not one global. Runs in the capped child only.
+
+A pickle can do nothing by itself: every effect needs a callable, and callables come only from globals, extension codes
+(which look up a global) and persistent ids. All three are refused.
+
+Torch writes the segments first, then the traces. When a file ends early, or memory does, what the unpickler had
+finished is still in its memo, in the order of the file: :func:`salvage` puts that together again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+BUFFER_BYTES = 1 << 20
+HEAD_BYTES = 4096
+PADDING_BYTES = 1 << 18
+"""More than a frame of a pickle has left to read."""
+_PROGRESS_BYTES = 8 << 20
+_LEGACY_CHECKPOINT = 0x1950A86A20F9469CFC6C  # the first object of a torch.save() file before 1.6
+
+
+class Refused(Exception):
+    """The pickle asks for a global: it wants to run something."""
+
+
+class Unreadable(Exception):
+    """``code`` as in :class:`gpuscope.snapshot.model.Failure`."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Restricted(pickle.Unpickler):
+    """Refuses every global. Extension codes are looked up in an empty registry, and would come through here too."""
+
+    def find_class(self, module: str, name: str, /) -> NoReturn:
+        raise Refused(f"{module}.{name}"[:200])
+
+    def persistent_load(self, pid: Any, /) -> NoReturn:
+        raise Refused("a persistent id")
+
+
+@dataclass
+class Loaded:
+    """``root``: what the pickle holds, or what could be saved of it; then ``problem`` says why it is not all:
+    "" | truncated | memory | damaged, with the error's ``text``. ``read_bytes``: of the pickle, unpacked."""
+
+    root: Any
+    read_bytes: int
+    file_bytes: int
+    packed: bool
+    protocol: int | None
+    problem: str = ""
+    text: str = ""
+
+
+class _Counting(io.RawIOBase):
+    """Counts what is read, and says so now and then. After the end come ``padding`` bytes of ".", the opcode that
+    ends a pickle."""
+
+    def __init__(
+        self, source: io.RawIOBase | gzip.GzipFile, say: Callable[[int], None] | None = None, padding: int = 0
+    ) -> None:
+        self.source, self.say, self.padding = source, say, padding
+        self.count, self._next = 0, _PROGRESS_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        try:
+            number = self.source.readinto(buffer) or 0
+        except EOFError:  # what gzip says of a file that was cut
+            number = 0
+        if not number and self.padding:
+            number = min(self.padding, len(buffer))
+            self.padding -= number
+            buffer[:number] = b"." * number
+            return number
+        self.count += number
+        if self.say is not None and self.count >= self._next:
+            self._next = self.count + _PROGRESS_BYTES
+            self.say(self.count)
+        return number
+
+
+def load(path: str, on_progress: Callable[[float], None], more_memory: Callable[[], None]) -> Loaded:
+    """Reads the pickle at ``path``. ``more_memory`` is called when memory is at its cap, before anything is saved.
+
+    Raises :class:`Unreadable`, also for :class:`Refused`: of a file that wants to run something nothing is shown.
+
+    From protocol 4 on a pickle comes in frames of 64 KiB, and the unpickler wants a whole one before it looks. A file
+    that was cut is read once more with an end added, so that what it has of its last frame counts too."""
+    with open(path, "rb", buffering=0) as file:
+        loaded = _attempt(file, on_progress, more_memory, 0)
+        if loaded.problem == "truncated" and (loaded.protocol or 0) >= 4:
+            loaded.root = None
+            file.seek(0)
+            again = _attempt(file, on_progress, more_memory, PADDING_BYTES)
+            loaded.root = again.root
+        return loaded
+
+
+def _attempt(
+    file: io.FileIO, on_progress: Callable[[float], None], more_memory: Callable[[], None], padding: int
+) -> Loaded:
+    size = os.fstat(file.fileno()).st_size
+    counted = _Counting(file, lambda done: on_progress(done / max(size, 1)), padding)
+    stream: Any = io.BufferedReader(counted, BUFFER_BYTES)
+    head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
+    packed = head[:2] == b"\x1f\x8b"
+    if packed:
+        counted.padding = 0
+        counted = _Counting(gzip.GzipFile(fileobj=stream), None, padding)
+        stream = io.BufferedReader(counted, BUFFER_BYTES)
+        try:
+            head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
+        except (OSError, zlib.error) as error:
+            raise Unreadable("foreign", f"packed by gzip, and damaged at the start: {error}") from None
+    _refuse_foreign(head)
+    protocol = head[1] if head[:1] == b"\x80" and len(head) > 1 else None
+    unpickler = Restricted(stream, fix_imports=False, encoding="utf-8", errors="replace")
+    problem = text = ""
+    root: Any = None
+    try:
+        root = unpickler.load()
+    except Refused as error:
+        raise Unreadable(
+            "hostile",
+            f"this pickle wants to import {error}: a snapshot never does. Nothing was run, nothing of it is shown.",
+        ) from None
+    except MemoryError:
+        more_memory()
+        problem, text = "memory", "memory reached its cap"
+    except EOFError as error:
+        problem, text = "truncated", str(error)
+    except Exception as error:
+        problem = "truncated" if "truncated" in str(error) or "exhausted" in str(error) else "damaged"
+        text = f"{type(error).__name__}: {str(error)[:200]}"
+    if problem or padding:
+        root = salvage(unpickler)
+    return Loaded(root, counted.count, size, packed, protocol, problem, text)
+
+
+def _refuse_foreign(head: bytes) -> None:
+    """Files that people mistake for snapshots: what they are, and what to do."""
+    begin = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    lower = begin[:512].lower()
+    what = ""
+    if not head:
+        what = "the file is empty."
+    elif head[:4] == b"PK\x03\x04":
+        what = "a zip file, such as torch.save() writes: a checkpoint, not a snapshot of the allocator."
+    elif lower.startswith((b"<!doctype html", b"<html")):
+        what = (
+            "a page that _memory_viz drew. Read the pickle that it was drawn from, which "
+            "torch.cuda.memory._dump_snapshot() wrote."
+        )
+    elif begin[:1] == b"{" and b'"k":"hello"' in head[:512]:
+        what = "a recording of gpuscope. Next: gpuscope replay FILE"
+    elif begin[:1] in (b"{", b"[") and b'"' in head[:64]:
+        trace = b"traceEvents" in head or b'"ph"' in head
+        what = "a Chrome trace of torch.profiler, not a snapshot." if trace else "JSON; a snapshot is a pickle."
+    elif head[:15] == b"SQLite format 3":
+        what = "an SQLite database; a snapshot is a pickle."
+    elif head[:1] not in (b"\x80", b"(", b"}", b"]") and not re.match(rb"c[\w.]+\n[\w.]+\n", head):
+        # not how the pickle of a dictionary or a list begins, nor the oldest kind that wants to run something
+        what = "not a pickle."
+    if what:
+        raise Unreadable("foreign", what)
+
+
+def check_root(loaded: Loaded) -> dict[str, Any]:
+    """The snapshot's dictionary; a bare list of segments (``torch.cuda.memory_snapshot()``) becomes one. Raises
+    :class:`Unreadable` where neither is there."""
+    root = loaded.root
+    if isinstance(root, list) and root and all(isinstance(one, dict) and "blocks" in one for one in root):
+        return {"segments": root}
+    if isinstance(root, dict) and ("segments" in root or "device_traces" in root):
+        return root
+    if loaded.problem == "truncated":
+        at = f"it ends after {loaded.read_bytes:,} bytes, before anything that can be shown."
+        raise Unreadable("truncated", f"a pickle that is cut off: {at}.")
+    if loaded.problem == "damaged":
+        raise Unreadable("foreign", f"not a pickle, or a damaged one ({loaded.text}).")
+    if loaded.problem == "memory":
+        raise Unreadable(
+            "too_big", f"memory ran out after {loaded.read_bytes:,} bytes, before anything that can be shown."
+        )
+    if root == _LEGACY_CHECKPOINT:
+        raise Unreadable("foreign", "a checkpoint of torch.save() in its old format, not a snapshot of the allocator.")
+    keys = ", ".join(str(key)[:40] for key in list(root)[:5]) if isinstance(root, dict) else ""
+    what = f"a dictionary with {keys or 'nothing'}" if isinstance(root, dict) else f"a {type(root).__name__}"
+    raise Unreadable("foreign", f"a pickle, but of {what}: a snapshot has segments and device_traces.")
+
+
+def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
+    """What was finished when loading stopped: segments, and each device's entries, in the order of the file.
+
+    Python's pickler notes every container when it begins, so its memo holds every finished entry, even those that were
+    not yet put into their list. A pickler that notes nothing leaves nothing to save: None."""
+    try:
+        memo: Any = unpickler.memo.copy()
+    except MemoryError:
+        return None
+    segments: list[Any] = []
+    traces: list[list[Any]] = []
+    top: dict[str, Any] = {}
+    inner: set[int] = set()  # lists that lie inside entries: their frames
+    in_traces = outer = False
+    for one in memo.values():
+        kind = type(one)
+        if kind is dict:
+            if "action" in one:
+                if not traces:
+                    traces.append([])
+                traces[-1].append(one)
+                inner.update(id(value) for value in one.values() if type(value) is list)
+            elif "blocks" in one and "total_size" in one:
+                segments.append(one)
+            elif "max_split_size" in one or "PYTORCH_CUDA_ALLOC_CONF" in one:
+                top["allocator_settings"] = one
+        elif kind is str:
+            in_traces = in_traces or one == "device_traces"
+        elif kind is list and in_traces:
+            # the outer list comes first, then one list for each device
+            if outer and id(one) not in inner and (not one or (type(one[0]) is dict and "action" in one[0])):
+                traces.append([])
+            outer = True
+    # a list of frames that was just begun looks like a device without entries
+    while len(traces) > 1 and not traces[-1]:
+        traces.pop()
+    if not segments and not any(traces):
+        return None
+    return {"segments": segments, "device_traces": traces, **top}

@@ -1,0 +1,210 @@
+"""A loaded pickle becomes a summary; what later questions need is kept, the rest let go. Runs in the child."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..wire.clean import clean
+from .blocks import DeviceBlocks, LiveTable, TooMuch, device_view, has_stacks, read_segments
+from .columns import ACTIONS, OTHER, Columns, read_trace
+from .drawing import size
+from .model import Device, Note, Summary, Totals, Trace
+from .moments import Moments
+from .record import MAX_PAIRS, MAX_TEXT, pairs, read_record
+from .stacks import StackTable
+from .unpickle import Loaded, Unreadable, check_root, load
+
+MAX_DEVICES = 64
+_KNOWN_KEYS = {"segments", "device_traces", "allocator_settings", "external_annotations", "gpuscope", "traces"}
+
+
+class Snapshot:
+    """One file: its summary, and per device the live blocks and (unless ``traces`` is False) the trace as columns."""
+
+    def __init__(
+        self, path: str, top: int, say: Callable[[float], None], more_memory: Callable[[], None], traces: bool = True
+    ) -> None:
+        self.stacks = StackTable()
+        self.live: dict[int, LiveTable] = {}
+        self.totals: dict[int, Totals] = {}
+        self.moments: dict[int, Moments] = {}
+        self.notes: list[Note] = []
+        began = time.perf_counter()
+        loaded = load(path, say, more_memory)
+        read = time.perf_counter()
+        self.summary = self._lay_out(path, loaded, top, traces)
+        self.summary.seconds = {"read": read - began, "lay_out": time.perf_counter() - read}
+
+    def _lay_out(self, path: str, loaded: Loaded, top: int, traces: bool) -> Summary:
+        root = check_root(loaded)
+        loaded.root = None
+        budget = loaded.read_bytes // 2 + 1000  # one reference to a block takes two bytes at least
+        try:
+            found = read_segments(root.get("segments"), self.stacks, budget)
+            entries = _traces(root, budget) if traces else {}
+        except TooMuch:
+            raise Unreadable(
+                "hostile",
+                "this pickle names the same lists again and again: more blocks than a file of its size can hold.",
+            ) from None
+        summary = Summary(
+            path=clean(path),
+            file_bytes=loaded.file_bytes,
+            read_bytes=loaded.read_bytes,
+            compressed=loaded.packed,
+            protocol=loaded.protocol,
+            complete=not loaded.problem,
+            devices=[],
+            settings={key: str(value) for key, value in pairs(root.get("allocator_settings")).items()},
+            record=pairs(root.get("gpuscope")),
+            notes=self.notes,
+        )
+        complete = read_record(root.get("gpuscope"), summary) and not loaded.problem
+        self._note_whole(root, loaded, found)
+        numbers = sorted(set(found) | {number for number, rows in entries.items() if rows})
+        for number in numbers[:MAX_DEVICES]:
+            here = found.get(number) or DeviceBlocks(number)
+            summary.devices.append(self._device(here, entries.get(number), top, complete))
+        if len(numbers) > MAX_DEVICES:
+            self.notes.append(Note("folded", f"{len(numbers) - MAX_DEVICES} more devices are left out"))
+        newest = [
+            one.trace.last_us for one in summary.devices if one.trace is not None and one.trace.last_us is not None
+        ]
+        summary.taken_us = max(newest, default=None)
+        return summary
+
+    def _note_whole(self, root: dict[str, Any], loaded: Loaded, found: dict[int, DeviceBlocks]) -> None:
+        say = self.notes.append
+        if loaded.problem:
+            what = {
+                "truncated": f"the file ends after {loaded.read_bytes:,} bytes, in the middle of a value",
+                "memory": f"memory reached its cap after {loaded.read_bytes:,} bytes of the pickle",
+                "damaged": f"the file is damaged near byte {loaded.read_bytes:,} ({clean(loaded.text, MAX_TEXT)})",
+            }[loaded.problem]
+            whole = sum(here.totals.segments for here in found.values())
+            shown = (
+                f"{whole:,} whole segments and what was read of the traces are shown, the newest entries are missing"
+            )
+            say(Note(loaded.problem, f"{what}: {shown}."))
+        unknown = [
+            clean(str(key), 40) for key in list(root)[:MAX_PAIRS] if not isinstance(key, str) or key not in _KNOWN_KEYS
+        ]
+        if unknown:
+            say(Note("unknown_key", f"keys that are not known here are left out: {', '.join(unknown[:8])}"))
+        if found and any(here.live.stack for here in found.values()) and not has_stacks(found):
+            text = (
+                "no block has a stack: the history of allocations was off "
+                "(torch.cuda.memory._record_memory_history()). Sizes, fragmentation and totals are complete."
+            )
+            say(Note("no_frames", text))
+        if self.stacks.malformed:
+            say(Note("malformed", f"{self.stacks.malformed:,} stacks are not lists of frames: shown as unknown"))
+
+    def _device(self, here: DeviceBlocks, entries: list[Any] | None, top: int, complete: bool) -> Device:
+        view = device_view(here, self.stacks, top)
+        view.complete = complete
+        self.live[here.device] = here.live
+        self.totals[here.device] = here.totals
+        say = view.notes.append
+        if here.malformed:
+            say(Note("malformed", f"{here.malformed:,} segments or blocks make no sense and are left out"))
+        if here.mismatched:
+            say(
+                Note(
+                    "mismatch", f"{here.mismatched:,} segments do not add up: their own sums differ from their blocks'"
+                )
+            )
+        for state, count in here.unknown_states.most_common(5):
+            say(
+                Note(
+                    "unknown_state",
+                    f"{count:,} blocks are in a state that is not known here ({state}): counted as free",
+                )
+            )
+        if view.folded_segments:
+            say(Note("folded", f"{view.folded_segments:,} small segments have no map of their own"))
+        if not entries:
+            say(Note("no_trace", "no trace: the history of allocations was off. Nothing is known over time."))
+            return view
+        columns = read_trace(entries, self.stacks)
+        try:
+            # segments of a file that ended early say nothing about the entry where its trace ends
+            final = here.live if complete and here.totals.segments else None
+            moments = Moments(here.device, columns, self.stacks, final, here.totals.reserved_bytes if final else None)
+        except ValueError:
+            say(Note("malformed", "the sizes in the trace make no sense: it is left out"))
+            return view
+        self.moments[here.device] = moments
+        view.trace = _trace(moments, columns, top)
+        view.notes += _trace_notes(moments, columns, complete)
+        return view
+
+
+def _traces(root: dict[str, Any], budget: int) -> dict[int, list[Any]]:
+    """Each device's entries; a list that is named twice is taken once. Raises :class:`TooMuch`."""
+    traces = root.get("device_traces", root.get("traces"))
+    out: dict[int, list[Any]] = {}
+    seen: set[int] = set()
+    if isinstance(traces, (list, tuple)):
+        for number, one in enumerate(traces[:4096]):
+            if isinstance(one, list) and id(one) not in seen:
+                seen.add(id(one))
+                out[number] = one
+        if sum(map(len, out.values())) > budget:
+            raise TooMuch
+    return out
+
+
+def _trace(moments: Moments, columns: Columns, top: int) -> Trace:
+    counts = {name: columns.code.count(code) for code, name in enumerate(ACTIONS)}
+    actions = {name: count for name, count in counts.items() if count}
+    if columns.code.count(OTHER):
+        actions["other"] = columns.code.count(OTHER)
+    return Trace(
+        entries=len(columns),
+        first_us=columns.time_at(0),
+        last_us=columns.time_at(len(columns) - 1),
+        actions=actions,
+        timeline=moments.timeline,
+        marks=columns.marks,
+        dropped_marks=columns.dropped_marks,
+        before_bytes=moments.before_bytes,
+        peak=moments.at(moments.peak_index, top),
+    )
+
+
+def _trace_notes(moments: Moments, columns: Columns, complete: bool) -> list[Note]:
+    notes = []
+    if moments.before_bytes:
+        text = (
+            f"{size(moments.before_bytes)} that were live at the trace's first entry were allocated before it: "
+            "recording began later than the training, or its ring is full and the oldest entries are gone. "
+            "Those freed since have no stack."
+        )
+        notes.append(Note("before", text))
+    if moments.before_bytes is None and not moments.complaints:
+        why = "the file is not complete" if not complete else "there are no segments for it"
+        notes.append(Note("level", f"the level of the lines is not known ({why}): they start at the lowest possible"))
+    notes += [Note("level", text) for text in moments.complaints]
+    if columns.malformed:
+        notes.append(Note("malformed", f"{columns.malformed:,} entries of the trace make no sense and change nothing"))
+    for action, count in columns.unknown_actions.most_common(5):
+        notes.append(Note("unknown_action", f"{count:,} entries with an action that is not known here: {action}"))
+    if not columns.time:
+        notes.append(Note("times", "the trace has no times: moments are named by entry or by share"))
+    return notes
+
+
+def peak_rss_bytes() -> int | None:
+    """The child's own high-water mark; ``getrusage`` would count what its parent held when it forked."""
+    try:
+        with open(f"/proc/{os.getpid()}/status") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None

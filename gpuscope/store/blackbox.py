@@ -1,0 +1,306 @@
+"""Reads the black box of a trainer: what `gpuscope replay` plays of one that died with nobody watching.
+
+A box holds the lines that a probe sends; a viewer knows streams of agents. So the process and the devices are defined
+around the trainer, and how it ended becomes its last events. Nothing in a file is trusted: sizes are bounded, slots and
+header have checksums, lines go through the decoder, and no exception leaves the reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..wire import boxes, codec
+from ..wire.clean import clean
+from ..wire.frames import (
+    HOST_ID,
+    NOT_SUPPORTED,
+    Def,
+    Event,
+    Frame,
+    GpuDef,
+    Hello,
+    HostDef,
+    Key,
+    ProcDef,
+    Sample,
+    TrainerDef,
+)
+from ..wire.recorded_lines import Line
+from ..wire.recording import Member, Problem
+
+PROC_ID = 1_000_000
+GPU_ID = PROC_ID + 1
+"""Ids of what is defined around the trainer: far from a probe's own, which count from 1."""
+MAX_GPUS = 64
+_NO_HOST: list[int | str] = [HOST_ID, "load_1m", NOT_SUPPORTED, "a black box holds nothing about its host"]
+_GZIP = b"\x1f\x8b"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class BoxReader:
+    """Has what :class:`~gpuscope.wire.recording.RecordingReader` has, of a box. ``ended`` is the description that the
+    trainer left, None where it left none."""
+
+    redacted = False
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.problem: Problem | None = None
+        self.header: dict[str, Any] = {}
+        self.ended: dict[str, Any] | None = None
+        self._lines: list[Line] = []
+        self._members: list[Member] = []
+        try:
+            data = _content(self.path)
+        except OSError as error:
+            self.problem = Problem("unreadable", f"cannot read {clean(str(path))}: {error.strerror or error}")
+            return
+        hello = self._read_header(data)
+        if hello is None:
+            text = f"{clean(str(path))} is not a black box, or was damaged at its beginning."
+            self.problem = self.problem or Problem("not_a_recording", text)
+            return
+        self._read(data, hello)
+
+    def lines(self, offset: int = 0) -> Iterator[Line]:
+        """From a member's ``offset`` on (0: all)."""
+        return iter(self._lines[offset:])
+
+    def index(self) -> list[Member]:
+        return self._members
+
+    def _read_header(self, data: bytes) -> Hello | None:
+        payload = boxes.read_header(data[: boxes.SLOTS_OFFSET])
+        if payload is None:
+            return None
+        try:
+            about = json.loads(payload)
+            if about["v"] > boxes.VERSION:
+                self.problem = Problem("newer", "this black box was made by a newer gpuscope: update gpuscope here")
+                return None
+            hello = codec.decode(str(about["hello"]).encode())
+            self._nonce = bytes.fromhex(about["nonce"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        ended = about.get("ended")
+        self.ended = ended if isinstance(ended, dict) else None
+        self.header = {"k": "blackbox", "v": about["v"], "version": clean(str(about.get("version", "")), 40)}
+        return hello if isinstance(hello, Hello) else None
+
+    def _read(self, data: bytes, hello: Hello) -> None:
+        table = _Stream(replace(hello, role="agent", requests=[], cols={"h": ["load_1m"], "p": [], **hello.cols}))
+        for line in _wire_lines(data, self._nonce):
+            with contextlib.suppress(codec.WireError):
+                table.add(codec.decode(line))
+        table.finish(self._words(hello), self.ended or {})
+        self._lines, self._members = table.lines, table.members
+        if not self._lines:
+            self.problem = Problem("cut", "nothing whole is in this black box")
+
+    def _words(self, hello: Hello) -> str:
+        if self.ended is not None:
+            return _how(self.ended)
+        name = self.path.name.partition(".")[0].split("-")
+        pid, start = (name[0], name[1]) if len(name) == 2 else ("", "")
+        if hello.boot and hello.boot == _boot() and _start_of(pid) == start:
+            return ""
+        return (
+            "The trainer ended without a word: killed (SIGKILL, SIGTERM, out of host memory), "
+            "crashed in native code, or left by os._exit."
+        )
+
+
+class _Stream:
+    """Turns a probe's frames into those of an agent that knows nothing but this trainer."""
+
+    def __init__(self, hello: Hello) -> None:
+        self.lines: list[Line] = []
+        self.members: list[Member] = []
+        self._hello = hello
+        self._begin: int | None = None
+        self._at = 0.0
+        self._last = 0
+        self._gpus: dict[str, int] = {}
+        self._trainer: TrainerDef | None = None
+        self._trainer_id = 0
+        self._known: dict[int, Def] = {}
+        self._join: tuple[Key, list[Def]] | None = None
+
+    def add(self, frame: Frame) -> None:
+        if isinstance(frame, Key):
+            self._flush()
+            self._join = (frame, [])
+        elif isinstance(frame, Def):
+            self._known[frame.id] = frame
+            if self._join is not None:
+                self._join[1].append(frame)
+            else:
+                for definition in self._around([frame]):
+                    self._put(definition)
+        elif isinstance(frame, (Sample, Event)):
+            self._flush()
+            if self._begin is None:
+                return  # what came before the first whole key frame says nothing by itself
+            self._clock(frame.m)
+            if isinstance(frame, Sample):
+                # The host is there with every sample, though nothing of it is known: times are told by its clock.
+                frame = replace(frame, h=[[HOST_ID, None]], why=[*frame.why, _NO_HOST])
+            self._put(frame)
+
+    def finish(self, words: str, ended: dict[str, Any]) -> None:
+        self._flush()
+        if self._begin is None or not words:
+            return
+        self._clock(self._last + 1_000_000)
+        data = {"how": str(ended.get("how", "no word"))[:64]}
+        for name in ("type", "message", "thread"):
+            if isinstance(ended.get(name), str):
+                data[name] = ended[name][:2000]
+        self._put(Event(self._trainer_id, "note", self._last, words, dict(data)))
+        for number, row in enumerate(_stack(ended)):
+            self._clock(self._last + 1_000_000)  # one after the other, as a reader lists them
+            self._put(Event(self._trainer_id, "note", self._last, ("at " if number == 0 else "called at ") + row))
+        self._clock(self._last + 1_000_000)
+        self._put(Event(PROC_ID, "gone", self._last, words))
+
+    def _flush(self) -> None:
+        """A key frame with its definitions is complete: a place to begin."""
+        if self._join is None:
+            return
+        (key, definitions), self._join = self._join, None
+        if not any(definition.trainer for definition in definitions):
+            return
+        self._clock(key.m)
+        everything = self._around(definitions, anew=True)
+        self.members.append(Member(len(self.lines), self._at, 0))
+        self._put(replace(self._hello, t=key.t, m=key.m))
+        self._put(replace(key, n=len(everything)))
+        for definition in everything:
+            self._put(definition)
+
+    def _around(self, definitions: list[Def], anew: bool = False) -> list[Def]:
+        out: list[Def] = [Def(HOST_ID, host=HostDef())] if anew else []
+        for definition in definitions:
+            if definition.trainer is not None:
+                trainer = definition.trainer
+                process = ProcDef(trainer.pid, trainer.start, command=trainer.script, name="python", mine=True)
+                out.append(Def(PROC_ID, proc=process))
+                self._trainer_id = definition.id
+                out.append(replace(definition, trainer=replace(trainer, proc=PROC_ID)))
+            elif definition.alloc is not None:
+                alloc = definition.alloc
+                if alloc.uuid and len(self._gpus) < MAX_GPUS:
+                    fresh = alloc.uuid not in self._gpus
+                    number = self._gpus.setdefault(alloc.uuid, GPU_ID + len(self._gpus))
+                    if fresh or anew:
+                        out.append(Def(number, gpu=GpuDef(alloc.uuid, alloc.ordinal)))
+                    alloc = replace(alloc, gpu=number)
+                out.append(replace(definition, alloc=alloc))
+        return out
+
+    def _clock(self, m: int) -> None:
+        if self._begin is None:
+            self._begin = m
+        self._last = max(self._last, m)
+        self._at = max(self._at, (m - self._begin) / 1e9)
+
+    def _put(self, frame: Frame) -> None:
+        with contextlib.suppress(codec.WireError):
+            self.lines.append(Line(0, self._at, codec.encode(frame).rstrip()))
+
+
+def _wire_lines(data: bytes, nonce: bytes) -> Iterator[bytes]:
+    """Whole lines in the order in which they were written."""
+    records: dict[int, dict[int, bytes]] = {}
+    parts_of: dict[int, int] = {}
+    for at in range(boxes.SLOTS_OFFSET, min(len(data), boxes.FILE_BYTES), boxes.SLOT_BYTES):
+        found = boxes.read_slot(nonce, data[at : at + boxes.SLOT_BYTES])
+        if found is not None:
+            record, part, parts, payload = found
+            records.setdefault(record, {})[part] = payload
+            parts_of[record] = parts
+    for record in sorted(records):
+        if len(records[record]) == parts_of[record]:
+            yield b"".join(records[record][part] for part in sorted(records[record])).rstrip(b"\n")
+
+
+def _content(path: Path) -> bytes:
+    """The box, unpacked where it is a copy. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is not a file")
+        begin = file.read(2)
+        file.seek(0)
+        if begin != _GZIP:
+            return file.read(boxes.FILE_BYTES)
+        try:
+            return gzip.GzipFile(fileobj=file).read(boxes.FILE_BYTES)
+        except (EOFError, zlib.error) as error:
+            raise OSError(f"it is damaged ({error})") from None
+
+
+def is_box(path: str | Path) -> bool:
+    """Whether a file begins as a box or the compressed copy of one does."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return False
+            begin = file.read(64 << 10)
+    except OSError:
+        return False
+    if begin.startswith(_GZIP):
+        try:
+            begin = zlib.decompressobj(31).decompress(begin, boxes.SLOTS_OFFSET)
+        except zlib.error:
+            return False
+    return boxes.MAGIC in (begin[:8], begin[boxes.HEADER_BYTES : boxes.HEADER_BYTES + 8])
+
+
+def _how(ended: dict[str, Any]) -> str:
+    if ended.get("how") == "exception":
+        where = next(iter(_stack(ended)), "")
+        message = str(ended.get("message", "")).partition("\n")[0]
+        text = f"The trainer ended by {ended.get('type', 'an exception')}: {message}"[:1500]
+        return f"{text} (at {where})" if where else text
+    code = ended.get("code")
+    if code:
+        return f"The trainer ended itself with exit code {code}."
+    if ended.get("oom"):
+        return "The trainer ended right after an out-of-memory error."
+    return "The trainer ended itself; its exit code cannot be seen from inside."
+
+
+def _stack(ended: dict[str, Any]) -> list[str]:
+    rows = ended.get("stack")
+    out = []
+    for row in rows[:16] if isinstance(rows, list) else []:
+        if isinstance(row, list) and len(row) == 3:
+            out.append(f"{str(row[0])[:256]}:{str(row[1])[:12]} {str(row[2])[:256]}")
+    return out
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: str) -> str:
+    if not pid.isdigit() or len(pid) > 10:
+        return "-"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "-"

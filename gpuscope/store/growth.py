@@ -1,0 +1,232 @@
+"""Does a trainer's memory grow from step to step, how fast, and when does it run out?
+
+Judged by ``step_allocated_bytes``, read right after ``optimizer.step()``: one fixed point of the step, where
+activations are gone and what is left should be the same every time. Most of what rises there is harmless: warm-up,
+caches that fill, a ramp that an evaluation clears, a copy of the weights made once, sequences of changing length. So a
+slope alone proves nothing. Memory is said to grow only where what it never falls below rises, all the way, at a pace
+that does not die down, and above everything seen before.
+
+A window of points is cut into blocks of equal count. A block is represented by a low quantile of its points: spikes
+and ramps that are cleared again do not move it, a leak does. The slope is the least-squares line through the blocks;
+its 95 % interval is Student's t for as many blocks, widened by (1 + r) / (1 - r) for the correlation r of neighbouring
+residuals, as for the mean of an AR(1) series.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+
+MIN_POINTS = 30
+"""After the warm-up. Fewer are no evidence."""
+WARM_UP_POINTS, WARM_UP_STEPS = 5, 10
+"""So many points from the start do not count, and none of these steps: optimizer state, gradients, autotuning."""
+RECENT_POINTS, OLD_POINTS = 240, 360
+WINDOWS = (40, 80, 160, 240)
+"""Recent points looked at by themselves, so that what begins late is found soon; then all that is kept."""
+BLOCKS = 12
+LOW = 0.25
+LARGEST_RISE = 0.4
+"""One block to the next may bring so much of the whole rise: more is a jump, not growth."""
+FALLS = 0.1
+"""The blocks may fall back by so much of the whole rise, all falls together."""
+FADING = 0.6
+"""The second half must grow at least at this share of the pace of the first: caches fill ever more slowly."""
+ABOVE_BEFORE = 0.5
+"""A window must end above what was before it, by this share of the range that was usual there."""
+POINTS_PER_REACH = 20.0
+"""A forecast reaches as many times as far as its window as the window has twenties of points: the first stretch of a
+ramp that is cleared later looks like a leak, so little evidence speaks only of what is near."""
+_T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
+"""Two-sided 95 % points of Student's t by degrees of freedom."""
+
+Point = tuple[float, float]
+"""(step, bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Bytes per step with the bounds of their 95 % interval. ``grows``: all the evidence is there; ``reason`` says
+    what is missing, in words, when it does not. ``points`` and ``steps`` are those of the window it rests on."""
+
+    slope: float
+    low: float
+    high: float
+    points: int
+    steps: float
+    grows: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Steps until the memory runs out, with bounds, and seconds where the pace is known."""
+
+    steps: float
+    low: float
+    high: float
+    seconds: float | None
+
+
+def releasable(reserved: float, active: float, inactive_split: float) -> float:
+    """Bytes of cache that torch gives back before it fails: whole free segments."""
+    return max(0.0, reserved - active - inactive_split)
+
+
+def forecast(trend: Trend | None, headroom_bytes: float | None, step_seconds: float | None) -> Forecast | None:
+    """When ``headroom_bytes`` (free on the device, and the allocator's :func:`releasable` cache) are used up. None
+    where memory does not grow, the room is not known, or that lies beyond what the evidence reaches."""
+    if trend is None or not trend.grows or headroom_bytes is None or trend.low <= 0:
+        return None
+    left = max(0.0, headroom_bytes)
+    steps = left / trend.slope
+    if steps > trend.points / POINTS_PER_REACH * trend.steps:
+        return None
+    return Forecast(steps, left / trend.high, left / trend.low, None if step_seconds is None else steps * step_seconds)
+
+
+class Track:
+    """The points of one allocator, bounded: the recent ones all, older ones ever fewer. A step that is lower than the
+    last one begins anew: another training in the same process."""
+
+    __slots__ = ("_count", "_judged", "_old", "_old_stride", "_overflow", "_recent", "_trend")
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._recent = array("d")  # step, bytes, step, bytes, …: there may be two thousand allocators
+        self._old = array("d")
+        self._old_stride = 1
+        self._overflow = 0
+        self._count = 0
+        self._judged = 0
+        self._trend: Trend | None = None
+
+    def __len__(self) -> int:
+        return (len(self._old) + len(self._recent)) // 2
+
+    def add(self, step: float, size: float) -> None:
+        """One reading; a step already known counts once."""
+        step = float(step)  # two steps beyond 2**53 may be one
+        if self._recent:
+            last = self._recent[-2]
+            if step == last:
+                return
+            if step < last:
+                self._clear()
+        self._count += 1
+        if self._count <= WARM_UP_POINTS or step <= WARM_UP_STEPS:
+            return
+        self._recent.extend((step, size))
+        if len(self._recent) > 2 * RECENT_POINTS:
+            if self._overflow % self._old_stride == 0:
+                self._old.extend(self._recent[:2])
+            del self._recent[:2]
+            self._overflow += 1
+            if len(self._old) >= 2 * OLD_POINTS:
+                kept = [point for number, point in enumerate(_points(self._old)) if number % 2 == 0]
+                self._old = array("d", [value for point in kept for value in point])
+                self._old_stride *= 2
+
+    @property
+    def trend(self) -> Trend | None:
+        """What the points say; None before there are :data:`MIN_POINTS`. Worked out anew after every few points."""
+        held = len(self._recent) // 2
+        every = 1 if held < WINDOWS[1] else 4 if held < RECENT_POINTS else 8
+        if self._count - self._judged >= every and held >= MIN_POINTS:
+            self._judged = self._count
+            self._trend = judge(_points(self._old), _points(self._recent))
+        return self._trend
+
+
+def _points(flat: array[float]) -> list[Point]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def judge(old: Sequence[Point], recent: Sequence[Point]) -> Trend | None:
+    """The trend of points in order of their steps. The window that shows growth counts; where none does, all points.
+
+    ``old`` are thinned points before ``recent``."""
+    for size in WINDOWS:
+        if len(recent) <= size:
+            break
+        trend = _of_window(recent[-size:], [*old, *recent[:-size]])
+        if trend is not None and trend.grows:
+            return trend
+    stride = max(1, len(recent) // max(1, len(old) // 2)) if old else 1
+    return _of_window([*old, *recent[::-1][::stride][::-1]], ())
+
+
+def _of_window(window: Sequence[Point], before: Sequence[Point]) -> Trend | None:
+    """The trend of one window; ``before`` is what it must rise above."""
+    if len(window) < MIN_POINTS:
+        return None
+    blocks = _blocks(window)
+    steps = window[-1][0] - window[0][0]
+    slope, low, high = _line(blocks)
+    reason = _doubt(blocks, low) or _not_above([size for _, size in before], blocks)
+    return Trend(slope, low, high, len(window), steps, not reason, reason)
+
+
+def _blocks(window: Sequence[Point]) -> list[Point]:
+    count = min(BLOCKS, len(window) // 4)
+    out = []
+    for index in range(count):
+        part = window[index * len(window) // count : (index + 1) * len(window) // count]
+        sizes = sorted(size for _, size in part)
+        out.append((sum(step for step, _ in part) / len(part), sizes[int(LOW * (len(sizes) - 1))]))
+    return out
+
+
+def _line(points: Sequence[Point]) -> tuple[float, float, float]:
+    """Least squares: slope and the bounds of its 95 % interval."""
+    n = len(points)
+    middle_x, middle_y = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
+    spread = sum((x - middle_x) ** 2 for x, _ in points)
+    slope = sum((x - middle_x) * (y - middle_y) for x, y in points) / spread
+    rest = [y - middle_y - slope * (x - middle_x) for x, y in points]
+    variance = sum(r * r for r in rest)
+    r = sum(a * b for a, b in pairwise(rest)) / variance if variance > 0 else 0.0
+    r = min(max(r, 0.0), 0.8)
+    half = _T95[n - 2] * sqrt(variance / (n - 2) / spread * (1 + r) / (1 - r))
+    return slope, slope - half, slope + half
+
+
+def _doubt(blocks: Sequence[Point], low: float) -> str:
+    """Why the blocks are no proof of growth, "" when they are."""
+    if low <= 0:
+        return "the lower 95 % bound of the slope is not above 0"
+    sizes = [size for _, size in blocks]
+    rises = [b - a for a, b in pairwise(sizes)]
+    total = sizes[-1] - sizes[0]
+    if total <= 0 or max(rises) > LARGEST_RISE * total:
+        return "most of the rise came at once"
+    fell = -sum(rise for rise in rises if rise < 0)
+    if fell > FALLS * total:
+        return "it falls back again"
+    half = len(sizes) // 2
+    first, second = _pace(blocks[: half + 1]), _pace(blocks[half:])
+    if first <= 0 or second < FADING * first:
+        return "it grows ever more slowly" if second > 0 else "it stopped growing"
+    if sizes[-1] < max(sizes) or sizes[-1] - sizes[-2] <= 0 >= sizes[-2] - sizes[-3]:
+        return "it stopped growing"
+    return ""
+
+
+def _pace(points: Sequence[Point]) -> float:
+    """Rise per step from end to end of a few blocks."""
+    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def _not_above(before: Sequence[float], blocks: Sequence[Point]) -> str:
+    """Whether what came before reached as high as the window's end does."""
+    if not before:
+        return ""
+    ordered = sorted(before)
+    top = ordered[int(0.98 * (len(ordered) - 1))]
+    usual = top - ordered[int(0.02 * (len(ordered) - 1))]
+    return "" if blocks[-1][1] > top + ABOVE_BEFORE * usual else "it was as high before"

@@ -1,0 +1,302 @@
+"""What the ranks of a job say about each other: who is behind and who waits, who computes longest, who dies first.
+
+All from single readings; nothing here knows a screen. Seconds and bytes as in ``wire.frames``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from ..wire.frames import NOT_SUPPORTED, Unknown
+from .growth import Forecast, forecast, releasable
+from .view import AllocView, DeviceView, TrainerView
+
+SPLIT = ("input", "h2d", "compute", "optimizer", "communication", "other")
+"""Where a step's time goes: columns ``*_seconds``, which add up to the step."""
+OWN = ("input", "h2d", "compute", "optimizer", "other")
+"""All but waiting for other ranks."""
+STEPS_LATE = 3.0
+SECONDS_BEHIND = 2.0
+STALL_SECONDS = 5.0
+"""No step for so long, and for :data:`STEPS_LATE` usual ones: it stands."""
+STRAGGLES = 1.15
+IMBALANCED = 1.15
+SLOWER = 1.15
+_UNTOLD = ("not_sent", "no_reason", NOT_SUPPORTED)
+"""Codes of a ``stall_at`` that say nothing about whether it stands."""
+_COLLECTIVES = (
+    "all_reduce", "allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "recv", "send",
+    "reduce", "gather", "scatter", "wait",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Ranks that stand. ``behind``: those that the others wait for; empty where that cannot be told, and for a trainer
+    by itself. ``text`` is a sentence for people. ``busy``: those behind get on with something that is no step."""
+
+    behind: tuple[TrainerView, ...]
+    waiting: tuple[TrainerView, ...]
+    text: str
+    busy: bool = False
+
+
+def name_of(trainer: TrainerView) -> str:
+    """``rank 3``, or ``pid 4711`` for a trainer without a rank."""
+    rank = trainer.definition.rank
+    return f"rank {rank}" if rank is not None else f"pid {trainer.definition.pid}"
+
+
+def names_of(trainers: Sequence[TrainerView]) -> str:
+    """``rank 3``, ``ranks 0–2, 5``, ``pid 4711``."""
+    ranks = sorted(t.definition.rank for t in trainers if t.definition.rank is not None)
+    if len(ranks) < len(trainers) or len(trainers) == 1:
+        return ", ".join(name_of(t) for t in trainers)
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return "ranks " + ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in spans)
+
+
+# ── time ──
+
+
+def split_of(trainer: TrainerView) -> dict[str, float]:
+    """Seconds of a step by :data:`SPLIT`, of those that are known; empty where none is."""
+    found = {name: trainer.number(f"{name}_seconds") for name in SPLIT}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
+    """The mean share of each part of a step over these ranks, adding up to 1; empty where none is known."""
+    sums: dict[str, float] = {}
+    for trainer in trainers:
+        for name, seconds in split_of(trainer).items():
+            sums[name] = sums.get(name, 0.0) + max(0.0, seconds)
+    total = sum(sums.values())
+    return {name: sums[name] / total for name in SPLIT if name in sums} if total > 0 else {}
+
+
+def own_seconds(trainer: TrainerView) -> float | None:
+    """What a step takes on this rank without waiting for the others; None where it is not measured."""
+    parts = split_of(trainer)
+    return sum(parts.get(name, 0.0) for name in OWN) if "compute" in parts else None
+
+
+def straggler(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
+    """The rank whose own work takes longest, where that is much longer than it usually takes, and in which part."""
+    known = [(t, own) for t in ranks if t.gone is None and (own := own_seconds(t)) is not None]
+    if len(known) < 2:
+        return None, ""
+    worst, longest = max(known, key=lambda pair: pair[1])
+    usual = median(own for trainer, own in known if trainer is not worst)
+    if usual <= 0 or longest < STRAGGLES * usual or longest - usual < 1e-3:
+        return None, ""
+    parts = split_of(worst)
+
+    def excess(name: str) -> float:
+        others = [split_of(t).get(name, 0.0) for t, _ in known if t is not worst]
+        return parts.get(name, 0.0) - median(others)
+
+    part = max(OWN, key=excess)
+    words = f"{name_of(worst)} works {_ms(longest)} a step, the others {_ms(usual)}"
+    return worst, f"{words}: mostly {part} (+{_ms(excess(part))})"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def slower_than_before(trainers: Iterable[TrainerView]) -> float | None:
+    """How many times as long as an hour ago a step takes, of the rank with the largest change; None if not known."""
+    found = [
+        now / before
+        for t in trainers
+        if (now := t.number("step_seconds")) is not None and (before := t.number("step_seconds_hour_ago"))
+    ]
+    return max(found) if found else None
+
+
+# ── standing still ──
+
+
+def place(trainer: TrainerView) -> tuple[str, str]:
+    """Where a trainer's main thread stands: (``data.py:88``, ``__getitem__``), empty where that is not known.
+
+    Of ``train.py:60 main ← graph.py:979 run`` the user's line and what it calls: (``train.py:60``, ``run``)."""
+    reading = trainer.reading("stall_at")
+    if not isinstance(reading, str) or not reading.strip():
+        return "", ""
+    outer, _, inner = reading.strip().partition(" ← ")
+    where, _, function = outer.strip().partition(" ")
+    inside = inner.strip().partition(" ")[2].strip()
+    return where.rsplit("/", 1)[-1], inside or function.strip()
+
+
+def is_overdue(trainer: TrainerView) -> bool:
+    """Whether its step should have ended long ago."""
+    age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
+    return age is not None and usual is not None and age > STALL_SECONDS and age > STEPS_LATE * usual
+
+
+def stands(trainer: TrainerView) -> bool:
+    """Whether it has stopped: by its probe, which sees its main thread, else by the age of its last step alone."""
+    reading = trainer.reading("stall_at")
+    if isinstance(reading, Unknown) and reading.code in _UNTOLD:
+        return is_overdue(trainer)
+    return isinstance(reading, str)
+
+
+def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
+    """Who keeps a standing job; None while it steps. The rank that launched fewest collectives is the one the others
+    wait for; where all launched as many, the one that stands outside a collective."""
+    living = [t for t in ranks if t.gone is None]
+    late = [t for t in living if stands(t)]
+    if not late or (len(living) > 1 and len(late) * 2 <= len(living)):
+        return None
+    if len(living) == 1:
+        where, function = place(late[0])
+        text = f"no step for {late[0].number('step_age_seconds') or 0:.0f} s"
+        return Stall((), (), f"{text}: it stands at {where}{_in(function)}" if where else text)
+    behind = _behind(living)
+    waiting = tuple(t for t in living if t not in behind)
+    if not behind:
+        return Stall((), tuple(living), f"no step on any rank: {_where(living[0])}; who keeps them cannot be told")
+    if not any(stands(t) for t in behind):
+        verb = "is" if len(behind) == 1 else "are"
+        text = f"{names_of(behind)} {verb} busy with something that is no step (an evaluation, a checkpoint)"
+        return Stall(behind, waiting, f"{text}; {_wait(waiting)}", busy=True)
+    text = f"{names_of(behind)} {_where(behind[0], 'stands' if len(behind) == 1 else 'stand')}"
+    return Stall(behind, waiting, f"{text}; {_wait(waiting)}")
+
+
+def _behind(living: Sequence[TrainerView]) -> tuple[TrainerView, ...]:
+    for column in ("collectives", "step"):
+        counts = [t.number(column) for t in living]
+        known = [count for count in counts if count is not None]
+        if len(known) == len(counts) and min(known) < max(known):
+            low = min(known)
+            fewest = tuple(t for t, count in zip(living, counts, strict=True) if count == low)
+            if len(fewest) * 2 <= len(living):
+                return fewest
+    outside = tuple(t for t in living if place(t)[0] and not waits_in_collective(t))
+    inside = [t for t in living if waits_in_collective(t)]
+    return outside if len(inside) + len(outside) == len(living) and inside else ()
+
+
+def waits_in_collective(trainer: TrainerView) -> bool:
+    """Whether its main thread stands in a function that waits for other ranks."""
+    function = place(trainer)[1]
+    return any(name in function for name in _COLLECTIVES)
+
+
+def _where(trainer: TrainerView, verb: str = "it stands") -> str:
+    where, function = place(trainer)
+    if not where:
+        reading = trainer.reading("stall_at")
+        why = getattr(reading, "text", "")
+        return f"{verb}, nobody knows where" + (f" ({why})" if why else "")
+    return f"{verb} at {where}{_in(function)}"
+
+
+def _in(function: str) -> str:
+    return f" in {function}" if function else ""
+
+
+def _wait(waiting: Sequence[TrainerView]) -> str:
+    """``ranks 0–2 wait in all_reduce``."""
+    verb = "waits" if len(waiting) == 1 else "wait"
+    inside = {place(t)[1] for t in waiting if waits_in_collective(t)}
+    places = {place(t) for t in waiting if place(t)[0]}
+    if len(inside) == 1:
+        how = f" in {inside.pop()}"
+    elif len(places) == 1:
+        where, function = places.pop()
+        how = f" for it at {where}{_in(function)}"
+    else:
+        how = " for it"
+    return f"{names_of(waiting)} {verb}{how}"
+
+
+def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
+    """The running rank that keeps the others, and why in words; None when all are alike.
+
+    A job that stands: see :func:`find_stall`. Else the rank whose last step is oldest against its usual step time, if
+    that is more than three usual steps and two seconds behind the other ranks."""
+    stall = find_stall(ranks)
+    if stall is not None and stall.behind:
+        return stall.behind[0], stall.text
+    ages = [(t, age) for t in ranks if t.gone is None and (age := t.number("step_age_seconds")) is not None]
+    steps = [s for trainer, _ in ages if (s := trainer.number("step_seconds")) is not None and s > 0]
+    if len(ages) < 2 or not steps:
+        return None, ""
+    usual = median(steps)
+    worst, age = max(ages, key=lambda pair: pair[1] / (pair[0].number("step_seconds") or usual))
+    others = median(other for trainer, other in ages if trainer is not worst)
+    if age <= STEPS_LATE * usual or age <= others + SECONDS_BEHIND:
+        return None, ""
+    where, function = place(worst)
+    at = f" at {where}{_in(function)}" if where else ""
+    text = f"{name_of(worst)}{at}: last step {age:.1f} s ago, the others {others:.1f} s"
+    return worst, f"{text}; a step usually takes {usual:.3g} s"
+
+
+# ── memory ──
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRoom:
+    """What is left to one allocator; ``runs_out`` where its memory grows and that is near enough to be told."""
+
+    trainer: TrainerView
+    allocator: AllocView
+    headroom_bytes: float | None
+    runs_out: Forecast | None
+
+
+def headroom(devices: Iterable[DeviceView], allocator: AllocView) -> float | None:
+    """Bytes a trainer can still get on its device: what is free there, and what torch's cache gives back before it
+    fails. None where either is not known."""
+    device = next((d for d in devices if d.id == allocator.gpu), None)
+    free, reserved = device.number("free_bytes") if device else None, allocator.number("reserved_bytes")
+    active = allocator.number("active_bytes")
+    active = allocator.number("allocated_bytes") if active is None else active
+    if free is None or reserved is None or active is None:
+        return None
+    return free + releasable(reserved, active, allocator.number("inactive_split_bytes") or 0.0)
+
+
+def rooms(devices: Sequence[DeviceView], ranks: Iterable[TrainerView], ended: bool = False) -> list[MemoryRoom]:
+    """Of every living rank's allocators on a device, the one that dies first in front: by forecast, then by room.
+    ``ended``: those of ranks that are gone too, which have no room any more."""
+    out = []
+    for trainer in ranks:
+        for allocator in trainer.allocators:
+            if (ended or trainer.gone is None) and allocator.definition.ordinal >= 0:
+                left = headroom(devices, allocator) if trainer.gone is None else None
+                ends = forecast(allocator.growth, left, trainer.number("step_seconds"))
+                out.append(MemoryRoom(trainer, allocator, left, ends))
+    inf = float("inf")
+    return sorted(
+        out,
+        key=lambda room: (
+            room.runs_out.steps if room.runs_out else inf,
+            room.headroom_bytes if room.headroom_bytes is not None else inf,
+        ),
+    )
+
+
+def imbalance(ranks: Iterable[TrainerView], column: str = "allocated_bytes") -> float | None:
+    """The largest of a column of the ranks' allocators over their mean: 1 when all hold as much."""
+    sizes = []
+    for trainer in ranks:
+        parts = [size for a in trainer.allocators if (size := a.number(column)) is not None]
+        if trainer.gone is None and parts:
+            sizes.append(sum(parts))
+    mean = fmean(sizes) if len(sizes) > 1 else 0.0
+    return max(sizes) / mean if mean > 0 else None

@@ -1,0 +1,88 @@
+"""What happened, on the time axis of a chart: one row of glyphs for events, one of labels for round step numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..theme import Glyphs
+from .axes import nice_step
+from .bins import Bins
+
+STEP_CELLS = 12
+"""Between two labels of steps at least."""
+_BEFORE = ("oom", "stall", "retry", "spared", "phase")
+"""Where several fall into one column the first of these is drawn."""
+
+
+class Tick(NamedTuple):
+    """Something at a moment (seconds on the chart's clock). ``kind``: oom, spared (one that was survived), retry,
+    stall or phase, the glyph's name;
+    ``label`` is written behind the glyph where there is room."""
+
+    seconds: float
+    kind: str
+    token: str
+    label: str = ""
+
+
+def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> list[tuple[str, str]]:
+    """``bins.count`` cells; empty where no tick falls into the window."""
+    placed: dict[int, Tick] = {}
+    for tick in ticks:
+        at = bins.index(tick.seconds)
+        if 0 <= at < bins.count:
+            there = placed.get(at)
+            if there is None or _BEFORE.index(tick.kind) <= _BEFORE.index(there.kind):
+                placed[at] = tick
+    if not placed:
+        return []
+    cells = [(" ", "text")] * bins.count
+    for at, tick in placed.items():
+        room = min((other for other in placed if other > at), default=bins.count) - at - 1
+        cells[at] = (getattr(glyphs, tick.kind), tick.token)
+        if tick.label and len(tick.label) + 1 <= room:
+            for place, char in enumerate(tick.label, at + 1):
+                cells[place] = (char, "muted")
+    return _joined(cells)
+
+
+def step_row(seconds: Sequence[float], steps: Sequence[float | None], bins: Bins, glyphs: Glyphs) -> str:
+    """A label at each moment a round step number was reached, ``bins.count`` cells; "" where no step was made."""
+    known = [(at, step) for at, step in zip(seconds, steps, strict=True) if step is not None and at >= bins.start]
+    if len(known) < 2 or not known[-1][1] > known[0][1]:
+        return ""
+    cells = (known[-1][0] - known[0][0]) / bins.width
+    every = math.ceil(nice_step(known[-1][1] - known[0][1], max(int(cells // STEP_CELLS), 1)))
+    row = [" "] * bins.count
+    free = 0
+    for (before, low), (after, high) in pairwise(known):
+        number = math.floor(low / every + 1) * every
+        if high < number:
+            continue
+        number = math.floor(high / every) * every  # of several in one interval the last
+        moment = before + (after - before) * (number - low) / (high - low)
+        at, label = bins.index(moment), glyphs.step + step_text(number)
+        if free <= at <= bins.count - len(label):
+            row[at : at + len(label)] = label
+            free = at + len(label) + 1
+    return "".join(row)
+
+
+def step_text(step: float) -> str:
+    """``4120``, ``412k``, ``4.12M``."""
+    if step < 100_000:
+        return f"{step:.0f}"
+    return f"{step / 1e3:g}k" if step < 1_000_000 else f"{step / 1e6:g}M"
+
+
+def _joined(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    pieces: list[tuple[str, str]] = []
+    for char, spec in cells:
+        if pieces and pieces[-1][1] == spec:
+            pieces[-1] = (pieces[-1][0] + char, spec)
+        else:
+            pieces.append((char, spec))
+    return pieces

@@ -1,0 +1,135 @@
+"""The answer to ``modules`` as a tree: bytes of each module with all that is in it, folded and sorted for a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_ROWS = 8000
+"""More than a probe sends; what comes is not trusted."""
+
+
+@dataclass(slots=True)
+class Module:
+    """One module. Bytes are totals of its subtree, shared storages at their first owner; ``key`` is its path."""
+
+    key: str
+    name: str
+    kind: str
+    depth: int
+    parameters: int
+    gradients: int
+    optimizer_state: int
+    children: list[Module] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """All three together."""
+        return self.parameters + self.gradients + self.optimizer_state
+
+    @property
+    def height(self) -> int:
+        """Levels below it."""
+        deepest, level = 0, self.children
+        while level:
+            deepest, level = deepest + 1, [child for one in level for child in one.children]
+        return deepest
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """``roots`` in the order of the answer; ``source`` says where the models were found, ``complete`` whether all of
+    their levels are here, ``seconds`` what the walk took."""
+
+    roots: tuple[Module, ...]
+    source: str
+    complete: bool
+    seconds: float | None
+    dropped: int = 0
+
+    @property
+    def total(self) -> int:
+        """Of all roots."""
+        return sum(root.total for root in self.roots)
+
+
+def tree_of(value: Mapping[str, Any]) -> Tree:
+    """The tree of an answer. Rows that are none are counted and left out: nothing a probe sends raises here."""
+    rows = value.get("rows")
+    rows = rows[:MAX_ROWS] if isinstance(rows, (list, tuple)) else []
+    roots: list[Module] = []
+    path: list[Module] = []
+    used: set[str] = set()
+    dropped = 0
+    for row in rows:
+        module = _module(row, path)
+        if module is None:
+            dropped += 1
+            continue
+        del path[module.depth :]
+        module.key = _unique(f"{path[-1].key}/{module.name}" if path else module.name, used)
+        (path[-1].children if path else roots).append(module)
+        path.append(module)
+    seconds = value.get("seconds")
+    took = float(seconds) if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) else None
+    complete = value.get("complete") is True and not dropped
+    return Tree(tuple(roots), str(value.get("source") or "not told")[:60], complete, took, dropped)
+
+
+def _module(row: object, path: list[Module]) -> Module | None:
+    match row:
+        case [int(depth), str(name), str(kind), *sizes] if len(sizes) >= 3 and 0 <= depth <= len(path):
+            numbers = [_bytes(size) for size in sizes[:3]]
+            if None not in numbers:
+                return Module("", name or "(model)", kind, depth, *numbers)  # type: ignore[arg-type]
+    return None
+
+
+def _bytes(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _unique(key: str, used: set[str]) -> str:
+    number, found = 1, key
+    while found in used:
+        number += 1
+        found = f"{key}#{number}"
+    used.add(found)
+    return found
+
+
+class Folding:
+    """Which branches are open, and in which order children stand. Kept by path, so that it outlives an answer."""
+
+    def __init__(self) -> None:
+        self.depth = 1
+        """Levels that are open by themselves."""
+        self.by_size = True
+        self._turned: dict[str, bool] = {}
+
+    def is_open(self, module: Module) -> bool:
+        """Whether its children are shown."""
+        return bool(module.children) and self._turned.get(module.key, module.depth < self.depth)
+
+    def turn(self, module: Module, opened: bool | None = None) -> None:
+        """Open or close one branch; by default what it is not."""
+        self._turned[module.key] = not self.is_open(module) if opened is None else opened
+
+    def deepen(self, by: int, tree: Tree) -> None:
+        """Open one level more of everything, or one fewer."""
+        deepest = max((root.height for root in tree.roots), default=0)
+        self.depth = max(0, min(self.depth + by, deepest))
+        self._turned.clear()
+
+    def shown(self, tree: Tree) -> Iterator[Module]:
+        """The modules on screen, in order."""
+        stack = list(self._ordered(list(tree.roots)))[::-1]
+        while stack:
+            module = stack.pop()
+            yield module
+            if self.is_open(module):
+                stack += self._ordered(module.children)[::-1]
+
+    def _ordered(self, modules: list[Module]) -> list[Module]:
+        return sorted(modules, key=lambda module: -module.total) if self.by_size else modules

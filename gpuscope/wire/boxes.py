@@ -1,0 +1,80 @@
+"""The file format of black boxes: fixed-size slots with checksums behind two copies of a header.
+
+Written inside trainers (``probe/blackbox.py``), read by the viewer (``store/blackbox.py``). Little-endian. The header's
+copies are written in turn, so that one is always whole; its payload is a JSON object with ``v``, ``version``, ``nonce``
+(hex), ``hello`` (the line) and ``ended``. Slots hold lines of the wire, a long one in several parts; their checksum
+begins with the nonce, so that no other box's slot passes. Stdlib only, Python 3.8 syntax.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import List, Optional, Tuple
+
+MAGIC = b"GPUSCBOX"
+VERSION = 1
+SLOT_BYTES = 512
+SLOTS = 4096
+"""2 MiB: ten minutes and more at 1 Hz, with a key frame a minute, for a process with up to eight devices."""
+HEADER_BYTES = 32 << 10
+HEADERS = 2
+SLOTS_OFFSET = HEADERS * HEADER_BYTES
+FILE_BYTES = SLOTS_OFFSET + SLOTS * SLOT_BYTES
+_SLOT = struct.Struct("<QHHHHI")  # number of the record, part, parts, payload bytes, 0, CRC-32
+_HEAD = struct.Struct("<8sQII")  # magic, generation, payload bytes, CRC-32 of generation and payload
+PAYLOAD_BYTES = SLOT_BYTES - _SLOT.size
+HEADER_PAYLOAD_BYTES = HEADER_BYTES - _HEAD.size
+MAX_PARTS = SLOTS // 4
+
+
+def slots(nonce: bytes, record: int, line: bytes) -> List[bytes]:
+    """The slots of one line; none where it is too long for a box."""
+    parts = [line[at : at + PAYLOAD_BYTES] for at in range(0, len(line), PAYLOAD_BYTES)]
+    if len(parts) > MAX_PARTS:
+        return []
+    cells = []
+    for number, part in enumerate(parts):
+        head = _SLOT.pack(record, number, len(parts), len(part), 0, 0)[:-4]
+        crc = zlib.crc32(part, zlib.crc32(head, zlib.crc32(nonce)))
+        cells.append((head + struct.pack("<I", crc) + part).ljust(SLOT_BYTES, b"\0"))
+    return cells
+
+
+def read_slot(nonce: bytes, cell: bytes) -> Optional[Tuple[int, int, int, bytes]]:
+    """(record, part, parts, payload) of a slot that is whole and of this box, else None."""
+    if len(cell) != SLOT_BYTES:
+        return None
+    record, part, parts, length, _, crc = _SLOT.unpack_from(cell)
+    if not (part < parts <= MAX_PARTS and 0 < length <= PAYLOAD_BYTES):
+        return None
+    payload = cell[_SLOT.size : _SLOT.size + length]
+    if zlib.crc32(payload, zlib.crc32(cell[: _SLOT.size - 4], zlib.crc32(nonce))) != crc:
+        return None
+    return record, part, parts, payload
+
+
+def header(generation: int, payload: bytes) -> bytes:
+    crc = zlib.crc32(payload, zlib.crc32(struct.pack("<Q", generation)))
+    return _HEAD.pack(MAGIC, generation, len(payload), crc) + payload
+
+
+def header_offset(generation: int) -> int:
+    return generation % HEADERS * HEADER_BYTES
+
+
+def read_header(data: bytes) -> Optional[bytes]:
+    """The payload of the latest whole copy in a file's beginning, None where there is none."""
+    best: Optional[Tuple[int, bytes]] = None
+    for number in range(HEADERS):
+        copy = data[number * HEADER_BYTES : (number + 1) * HEADER_BYTES]
+        if len(copy) < _HEAD.size:
+            continue
+        magic, generation, length, crc = _HEAD.unpack_from(copy)
+        payload = copy[_HEAD.size : _HEAD.size + length]
+        if magic != MAGIC or length > HEADER_PAYLOAD_BYTES or len(payload) != length:
+            continue
+        whole = zlib.crc32(payload, zlib.crc32(struct.pack("<Q", generation))) == crc
+        if whole and (best is None or generation > best[0]):
+            best = generation, payload
+    return best[1] if best else None

@@ -1,0 +1,261 @@
+"""The report and the document, from the model and from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gpuscope.snapshot import report
+from gpuscope.snapshot.drawing import ASCII, BLOCKS, bar, flow_map, glyphs_for, size
+from gpuscope.snapshot.model import Note, Summary
+from gpuscope.snapshot.reader import open_snapshot
+from tests.snapshot import synthetic
+
+MIB = 1 << 20
+
+
+def gpuscope(*words, **env):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "gpuscope", "snapshot", *map(str, words)],
+        capture_output=True, text=True, timeout=120, env={**os.environ, **env},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two moments of one leaking training, and the summary of the later one."""
+    folder = tmp_path_factory.mktemp("report")
+    allocator = synthetic.Allocator(seed=3)
+    synthetic.train(allocator, 2000, synthetic.make_stacks(), leak=1)
+    synthetic.settle(allocator)
+    allocator.note("oom", 3 << 20, 7 << 30, [])
+    first = synthetic.snapshot([allocator])
+    synthetic.train(allocator, 4000, synthetic.make_stacks(), leak=1)
+    synthetic.settle(allocator)
+    paths = [synthetic.write(first, folder / "early.pickle")]
+    paths.append(synthetic.write(synthetic.snapshot([allocator]), folder / "late.pickle"))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def summary(files) -> Summary:
+    with open_snapshot(files[1]) as reading:
+        return reading.summary
+
+
+def flat(lines):
+    return ["".join(text for text, _ in line) for line in lines]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
+def test_every_line_of_a_drawing_fits(summary, width, glyphs):
+    device = summary.devices[0]
+    parts = [
+        report.totals_lines(device, width, glyphs), report.fragmentation_lines(device, width, glyphs),
+        report.histogram_lines(device.sizes, width, glyphs), report.stack_lines(device.stacks, width, glyphs),
+    ]  # fmt: skip
+    drawn = [line for part in parts for line in flat(part) if not line.startswith(("largest", "free runs", "pool"))]
+    assert max(map(len, drawn)) <= max(width, 78)
+    assert all(len(line) <= width for line in flat(flow_map(device.segments, width, 8, glyphs)[0]))
+    if glyphs is ASCII:
+        assert all(line.isascii() for part in parts for line in flat(part))
+
+
+def test_the_map_shows_every_segment_at_one_scale(summary):
+    segments = summary.devices[0].segments
+    lines, scale = flow_map(segments, 100, 8, BLOCKS)
+    text = "".join(flat(lines))
+    assert scale & (scale - 1) == 0
+    cells = sum(max(1, -(-segment.bytes // scale)) for segment in segments)
+    assert len(text.replace(BLOCKS.edge, "")) == cells
+    assert len(lines) <= 10
+    full = sum(segment.allocated_bytes == segment.bytes for segment in segments)
+    assert text.count(BLOCKS.full) >= full
+
+
+def test_a_little_is_never_drawn_as_nothing_and_nearly_all_never_as_all():
+    from gpuscope.snapshot.model import Segment
+
+    segment = Segment(0, 1 << 30, 0, "default", False, True, False, 1, 0, 1, 2, live=[1, 999, 1000, 0], pending=[0] * 4)
+    assert "".join(flat(flow_map([segment], 4, 1, BLOCKS)[0])) == "░▓█·"
+    assert bar(1e-9, 10).strip()
+    assert bar(0, 10) == " " * 10
+    assert len(bar(2.0, 10)) == 10
+
+
+def test_the_report_says_what_matters(summary):
+    text = "\n".join(flat(report.summary_lines(summary, 100)))
+    device = summary.devices[0]
+    for expected in (
+        "late.pickle", size(device.totals.reserved_bytes), size(device.totals.allocated_bytes),
+        f"{size(device.fragmentation.largest_free_bytes)} of {size(device.fragmentation.free_bytes)} free",
+        device.stacks.rows[0].frames[device.stacks.rows[0].headline].function, "live at the peak",
+        f"entry 2,000: 7.00 GiB asked, {size(3 << 20)} free on the device", BLOCKS.oom,
+    ):  # fmt: skip
+        assert expected in text, expected
+
+
+def test_notes_stand_in_the_header():
+    summary = Summary("/x/a.pickle", 10, 10, False, 4, False, [], notes=[Note("truncated", "it ends early")])
+    assert "! it ends early" in flat(report.summary_lines(summary, 80))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"), (512, "512 B"), (1536, "1.50 KiB"), (20 * MIB, "20.0 MiB"), (-3 << 30, "-3.00 GiB"), (None, "–"),
+        (1 << 60, "1024 PiB"),
+    ],
+)  # fmt: skip
+def test_sizes(value, text):
+    assert size(value) == text
+
+
+def test_glyphs_follow_the_encoding():
+    assert glyphs_for("utf-8") is BLOCKS
+    assert glyphs_for("ascii") is glyphs_for(None) is glyphs_for("no such") is ASCII
+
+
+# ── the command ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_text_for_a_file(files):
+    done = gpuscope(files[1])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 130
+    plain = gpuscope(files[1], PYTHONIOENCODING="ascii")
+    assert plain.stdout.isascii()
+    assert "?" not in plain.stdout
+
+
+DOCUMENT_KEYS = {
+    "path", "file_bytes", "complete", "newest_entry_time", "settings", "record", "devices", "events", "notes",
+    "unknown", "exit_code",
+}  # fmt: skip
+DEVICE_KEYS = {
+    "device", "allocated_bytes", "reserved_bytes", "active_bytes", "pending_bytes", "requested_bytes", "inactive_bytes",
+    "fragmentation", "top_stacks", "other_stacks", "block_sizes", "pools", "segments", "trace", "notes",
+}  # fmt: skip
+FRAGMENTATION_KEYS = {
+    "free_bytes", "free_blocks", "largest_free_bytes", "percent", "by_size", "inactive_split_bytes", "page_bound_bytes",
+    "releasable_bytes", "private_free_bytes",
+}  # fmt: skip
+
+
+def test_the_document_has_the_keys_that_others_rely_on(files, summary):
+    done = gpuscope(files[1], "--json", "--top", 3)
+    document = json.loads(done.stdout)
+    assert set(document) >= DOCUMENT_KEYS
+    (device,) = document["devices"]
+    assert set(device) >= DEVICE_KEYS
+    assert set(device["fragmentation"]) >= FRAGMENTATION_KEYS
+    assert device["allocated_bytes"] == summary.devices[0].totals.allocated_bytes
+    assert len(device["top_stacks"]) == 3
+    assert set(device["top_stacks"][0]) >= {"bytes", "count", "frames"}
+    assert set(device["top_stacks"][0]["frames"][0]) == {"file", "line", "function"}
+    assert [(event["device"], event["action"]) for event in document["events"]] == [(0, "oom"), (0, "snapshot")]
+    assert document["unknown"] == []
+    assert document["exit_code"] == done.returncode == 0
+
+
+def test_null_has_its_reason(tmp_path):
+    allocator = synthetic.Allocator()
+    allocator.alloc(2 * MIB - 5, None)
+    path = synthetic.write(synthetic.snapshot([allocator], history=False), tmp_path / "a")
+    document = json.loads(gpuscope(path, "--json").stdout)
+    assert document["devices"][0]["trace"] is None
+    assert {row["path"] for row in document["unknown"]} == {"newest_entry_time", "devices[0].trace"}
+
+
+def test_moments_and_ranges(files):
+    at = json.loads(gpuscope(files[1], "--json", "--at", "peak").stdout)["at"][0]
+    assert at["allocated_bytes"] > 0
+    assert at["top_stacks"]
+    between = json.loads(gpuscope(files[1], "--json", "--at", "10%..end").stdout)["between"][0]
+    assert (
+        between["bytes"] == sum(row["bytes"] for row in between["top_stacks"]) + between["other_stacks"]["other_bytes"]
+    )
+    assert "after entry" in gpuscope(files[1], "--at", "oom").stdout
+    assert "still live" in gpuscope(files[1], "--at", "start..50%").stdout
+
+
+def test_two_files_are_compared(files):
+    done = gpuscope(*files, "--json")
+    diff = json.loads(done.stdout)["diff"]
+    (device,) = diff["devices"]
+    assert (
+        device["after"]["allocated_bytes"] - device["before"]["allocated_bytes"]
+        == sum(row["after_bytes"] - row["before_bytes"] for row in device["rows"]) + device["other_bytes"]
+    )
+    text = gpuscope(*files).stdout
+    assert "late.pickle against early.pickle" in text
+    assert "survivors" in text
+
+
+def test_exit_codes(files, tmp_path):
+    missing = gpuscope(tmp_path / "none", "--json")
+    assert missing.returncode == 3
+    assert json.loads(missing.stdout)["devices"] is None
+    assert json.loads(missing.stdout)["unknown"][0]["code"] == "missing"
+    assert "Traceback" not in missing.stderr
+    (tmp_path / "cut").write_bytes(files[1].read_bytes()[:-3000])
+    cut = gpuscope(tmp_path / "cut")
+    assert cut.returncode == 1
+    assert "the file ends after" in cut.stdout
+    for words in (
+        ["--device", "7"], ["--at", "tomorrow"], ["--memory-limit", "3"], ["--at", "50%..10%"],
+    ):  # fmt: skip
+        done = gpuscope(files[1], *words)
+        assert (done.returncode, "Traceback" in done.stderr) == (64, False), words
+    assert gpuscope().returncode == 64
+    assert gpuscope(files[1], tmp_path / "none").returncode == 3
+
+
+def test_two_files_where_the_first_is_hostile(files, tmp_path):
+    (tmp_path / "evil").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    done = gpuscope(tmp_path / "evil", files[1])
+    assert (done.returncode, "import" in done.stderr) == (3, True)
+
+
+def test_colours_on_a_terminal_only_where_wanted(files):
+    command = f"{sys.executable} -m gpuscope snapshot --text --top 1 {files[1]}"
+    import os
+    import pty
+
+    for env, coloured in (
+        ({"TERM": "xterm-256color", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+    ):
+        leader, follower = pty.openpty()
+        child = subprocess.Popen(
+            command.split(), stdout=follower, stdin=follower, stderr=subprocess.DEVNULL, env={**os.environ, **env}
+        )
+        os.close(follower)
+        said = b""
+        while True:
+            try:
+                part = os.read(leader, 65536)
+            except OSError:
+                break
+            said += part
+        os.close(leader)
+        assert child.wait(60) == 0
+        assert (re.search(rb"\x1b\[[\d;]+m", said) is not None) is coloured
+
+
+def test_the_verb_loads_no_torch_and_no_textual(files):
+    code = (
+        "import sys\nfrom gpuscope import cli\n"
+        f"cli.main(['snapshot', {str(files[1])!r}, '--top', '1'])\n"
+        "print('LOADED', *[m for m in ('torch', 'textual', 'rich', 'pickle', 'asyncio') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "LOADED", done.stdout[-200:]

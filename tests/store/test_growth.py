@@ -1,0 +1,167 @@
+"""Growth: no healthy training alarms, leaks of every kind are found soon, and the points are kept bounded."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from gpuscope.store import growth
+from gpuscope.store.growth import Forecast, Track, Trend, forecast, judge, releasable
+from gpuscope.store.ranks import rooms
+from tests.fakes import jobs, memories, views
+from tests.fakes.memories import GIB, HEALTHY, MIB
+
+SEEDS = range(2)
+POINTS = 500
+
+
+def track_of(sizes: list[float], first: int = 1) -> Track:
+    track = Track()
+    for step, size in enumerate(sizes, first):
+        track.add(step, size)
+    return track
+
+
+@pytest.mark.parametrize("kind", HEALTHY, ids=lambda kind: kind.__name__)
+def test_no_healthy_training_is_said_to_run_out(kind):
+    """Looked at all along the run, with the room it would really have: its largest size, and 0.5 to 40 GiB more."""
+    for seed in SEEDS:
+        rng = Random(f"{kind.__name__} {seed}")
+        sizes = kind(rng, POINTS)
+        top = max(sizes) + rng.uniform(0.5, 40) * GIB
+        track = Track()
+        for step, size in enumerate(sizes, 1):
+            track.add(step, size)
+            if step % 3 == 0:
+                assert forecast(track.trend, top - size, 1.0) is None, (seed, step, track.trend)
+
+
+@pytest.mark.parametrize(
+    ("kind", "within"),
+    [
+        (memories.constant_leak, 45),
+        (memories.small_leak, 45),
+        (memories.stepwise_leak, 60),
+        (memories.noisy_leak, 100),
+        (memories.curriculum, 100),
+        (memories.leak_under_lengths, 250),
+        (memories.late_leak, 300 + 60),
+    ],
+)
+def test_a_leak_is_found_within_so_many_points(kind, within):
+    for seed in range(10):
+        track = Track()
+        sizes = kind(Random(seed), within)
+        for step, size in enumerate(sizes, 1):
+            track.add(step, size)
+            if track.trend is not None and track.trend.grows:
+                break
+        else:
+            raise AssertionError((seed, track.trend))
+
+
+def test_the_slope_of_a_leak_is_within_its_interval_and_the_forecast_right():
+    """3.4 GiB left at 0.18 GiB a step: nineteen steps."""
+    rng = Random(3)
+    slope = 0.18 * GIB
+    trend = track_of([50 * GIB + slope * i + rng.gauss(0, 0.1 * GIB) for i in range(80)]).trend
+    assert trend is not None
+    assert trend.grows
+    assert trend.low < slope < trend.high
+    ends = forecast(trend, 3.4 * GIB, 1.9)
+    assert ends is not None
+    assert ends.low < 3.4 / 0.18 < ends.high
+    assert ends.steps == pytest.approx(3.4 / 0.18, rel=0.05)
+    assert ends.seconds == pytest.approx(1.9 * ends.steps)
+
+
+def test_fewer_than_thirty_points_after_the_warm_up_are_no_evidence():
+    warm_up = growth.WARM_UP_STEPS
+    sizes = [GIB + 10 * MIB * i for i in range(warm_up + growth.MIN_POINTS)]
+    assert track_of(sizes[:-1]).trend is None
+    trend = track_of(sizes).trend
+    assert trend is not None
+    assert trend.grows
+
+
+def test_it_says_why_it_does_not_grow():
+    flat = track_of([GIB] * 60).trend
+    assert flat is not None
+    assert "not above 0" in flat.reason
+    jump = track_of([GIB] * 40 + [2 * GIB] * 40).trend
+    assert jump is not None
+    assert "at once" in jump.reason
+
+
+@pytest.mark.parametrize(
+    ("trend", "room"),
+    [
+        (None, GIB),
+        (Trend(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, False, "it stopped growing"), GIB),
+        (Trend(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True), None),
+        (Trend(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True), 1000 * GIB),
+    ],
+)
+def test_without_evidence_room_or_nearness_there_is_no_forecast(trend, room):
+    assert forecast(trend, room, 1.0) is None
+
+
+def test_no_room_left_is_now():
+    trend = Trend(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True)
+    assert forecast(trend, -5.0, None) == Forecast(0, 0, 0, None)
+
+
+def test_only_whole_free_segments_are_releasable():
+    assert releasable(10, 6, 3) == 1
+    assert releasable(10, 9, 3) == 0
+
+
+def test_points_are_bounded_and_span_the_whole_run():
+    track = Track()
+    for step in range(1, 50_001):
+        track.add(step, GIB)
+    assert len(track) <= growth.RECENT_POINTS + growth.OLD_POINTS
+    points = growth._points(track._old)
+    assert points[0][0] <= 20
+    gaps = [b[0] - a[0] for a, b in pairwise(points)]
+    assert max(gaps) <= 2 * 2 * 50_000 / growth.OLD_POINTS
+
+
+def test_a_step_that_goes_back_begins_anew():
+    track = track_of([GIB + 10 * MIB * i for i in range(60)])
+    track.add(1, GIB)
+    assert len(track) == 0
+    assert track.trend is None
+
+
+def test_steps_beyond_what_a_float_tells_apart_do_no_harm():
+    track = Track()
+    for step in range(200):
+        track.add((1 << 62) + step, 10 * step)
+    assert track.trend is None
+
+
+def test_a_verdict_on_six_hundred_points_is_quick():
+    rng = Random(0)
+    old = [(float(i), rng.random()) for i in range(growth.OLD_POINTS)]
+    recent = [(1000.0 + i, rng.random()) for i in range(growth.RECENT_POINTS)]
+    spent = []
+    for _ in range(20):
+        began = time.perf_counter()
+        judge(old, recent)
+        spent.append(time.perf_counter() - began)
+    assert min(spent) < 0.005
+
+
+def test_through_the_store_a_leaking_rank_is_the_first_to_die():
+    host = views.store_of(jobs.ranks(leaks=2)).view().host
+    assert host is not None
+    first, *others = rooms(host.devices, host.trainers)
+    assert first.trainer.definition.rank == 2
+    assert first.runs_out is not None
+    assert first.runs_out.steps == pytest.approx(3.4 / 0.18, rel=0.1)
+    assert first.allocator.growth is not None
+    assert all(room.runs_out is None for room in others)

@@ -1,0 +1,150 @@
+"""What ranks say about each other: who stands and who waits, stragglers, imbalance, shares of a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuscope.store import ranks
+from gpuscope.store.view import HostView
+from gpuscope.wire import frames as f
+from tests.fakes import jobs, views
+
+
+def host_of(frames: list[f.Frame]) -> HostView:
+    host = views.store_of(frames).view().host
+    assert host is not None
+    return host
+
+
+def with_last_row(frames: list[f.Frame], per_rank: dict[int, dict[str, f.Scalar]]) -> list[f.Frame]:
+    """The stream and one more sample, in which some ranks have these readings."""
+    last = frames[-1]
+    assert isinstance(last, f.Sample)
+    rows = [
+        views.row(
+            "t", row[0], **{**dict(zip(f.TRAINER_COLUMNS, row[1:], strict=True)), **per_rank.get(row[0] - 300, {})}
+        )
+        for row in last.t
+    ]
+    return [*frames, f.Sample(last.q + 1, last.m + 500_000_000, t=rows)]
+
+
+def test_the_rank_with_fewest_collectives_is_named_and_the_others_wait_for_it():
+    stall = ranks.find_stall(host_of(jobs.ranks(stalled=True)).trainers)
+    assert stall is not None
+    assert [t.definition.rank for t in stall.behind] == [3]
+    assert [t.definition.rank for t in stall.waiting] == [0, 1, 2]
+    assert stall.text == "rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
+
+
+def test_the_job_names_it_as_its_worst():
+    (job,) = host_of(jobs.ranks(stalled=True)).jobs
+    assert job.worst is not None
+    assert job.worst.definition.rank == 3
+    assert "data.py:88" in job.worst_reason
+
+
+def test_without_counts_the_one_outside_a_collective_is_behind():
+    alike = {rank: {"collectives": None} for rank in range(4)}
+    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), alike)).trainers)
+    assert stall is not None
+    assert [t.definition.rank for t in stall.behind] == [3]
+
+
+def test_the_rank_that_is_behind_by_steps_is_named_where_collectives_are_not_counted():
+    rows: dict[int, dict[str, f.Scalar]] = {rank: {"collectives": None, "stall_at": None} for rank in range(4)}
+    rows[1] = {**rows[1], "step": 4000}
+    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), rows)).trainers)
+    assert stall is not None
+    assert [t.definition.rank for t in stall.behind] == [1]
+
+
+def test_nobody_is_blamed_without_evidence():
+    alike: dict[int, dict[str, f.Scalar]] = {rank: {"collectives": None, "stall_at": None} for rank in range(4)}
+    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), alike)).trainers)
+    assert stall is not None
+    assert stall.behind == ()
+    assert "cannot be told" in stall.text
+
+
+def test_a_job_that_steps_does_not_stand():
+    host = host_of(jobs.ranks())
+    assert ranks.find_stall(host.trainers) is None
+    assert host.jobs[0].worst is None
+
+
+def test_a_trainer_by_itself_stands_somewhere():
+    rows: dict[int, dict[str, f.Scalar]] = {0: {"step_age_seconds": 33.0, "stall_at": "train.py:7 main ← x.py:1 read"}}
+    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(1), rows)).trainers)
+    assert stall is not None
+    assert stall.text == "no step for 33 s: it stands at train.py:7 in read"
+
+
+@pytest.mark.parametrize("hostile", ["", " ", "←", " ← ", "x" * 5000, "\x1b]52;c;AAAA\x07:1 f"])
+def test_any_text_may_stand_where_a_place_should(hostile):
+    rows: dict[int, dict[str, f.Scalar]] = {rank: {"stall_at": hostile} for rank in range(4)}
+    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), rows)).trainers)
+    assert stall is not None
+
+
+def test_a_straggler_is_the_one_that_works_longest_not_the_ones_that_wait():
+    slow, why = ranks.straggler(host_of(jobs.ranks(slow=1)).trainers)
+    assert slow is not None
+    assert slow.definition.rank == 1
+    assert "mostly input" in why
+    assert ranks.straggler(host_of(jobs.ranks()).trainers) == (None, "")
+
+
+def test_shares_add_up_to_one():
+    host = host_of(jobs.ranks())
+    assert sum(ranks.shares_of(host.trainers).values()) == pytest.approx(1.0)
+    assert ranks.shares_of(host_of(views.training(4.0)).trainers) == {}
+
+
+def test_imbalance_is_the_largest_over_the_mean():
+    assert ranks.imbalance(host_of(jobs.ranks(leaks=2)).trainers) == pytest.approx(1.21, abs=0.02)
+    assert ranks.imbalance(host_of(jobs.ranks(1)).trainers) is None
+
+
+def test_headroom_is_what_is_free_and_what_the_cache_gives_back():
+    host = host_of(jobs.ranks(1))
+    (room,) = ranks.rooms(host.devices, host.trainers)
+    free = host.devices[0].number("free_bytes")
+    assert free is not None
+    assert room.headroom_bytes == free, "all of the cache is split: nothing can be released"
+
+
+def test_slower_than_an_hour_ago():
+    rows: dict[int, dict[str, f.Scalar]] = {2: {"step_seconds": 0.637, "step_seconds_hour_ago": 0.49}}
+    host = host_of(with_last_row(jobs.ranks(), rows))
+    assert ranks.slower_than_before(host.trainers) == pytest.approx(1.3)
+
+
+def test_names_of_ranks():
+    trainers = host_of(jobs.ranks(6)).trainers
+    assert ranks.names_of([trainers[0], trainers[1], trainers[2], trainers[5]]) == "ranks 0–2, 5"
+    assert ranks.names_of([trainers[3], trainers[4]]) == "ranks 3, 4"
+    assert ranks.names_of(trainers[4:5]) == "rank 4"
+
+
+def test_a_rank_that_gets_on_with_something_else_does_not_stand_and_the_others_wait_for_it():
+    """Rank 3 writes a checkpoint, the others wait in the next collective."""
+    frames = jobs.ranks(stalled=True)
+    last = frames[-1]
+    assert isinstance(last, f.Sample)
+    busy: list[int | str] = [303, "stall_at", f.NOT_INITIALISED, "overdue, but the thread gets on with something else"]
+    moved = with_last_row(frames, {3: {"stall_at": None}})
+    assert isinstance(moved[-1], f.Sample)
+    moved[-1].why.append(busy)
+    stall = ranks.find_stall(host_of(moved).trainers)
+    assert stall is not None
+    assert stall.busy
+    assert stall.text.startswith("rank 3 is busy with something that is no step")
+    assert "ranks 0–2 wait in all_reduce" in stall.text
+
+
+def test_an_overdue_trainer_that_gets_on_is_not_said_to_stand():
+    moved = with_last_row(jobs.ranks(1), {0: {"step_age_seconds": 33.0, "stall_at": None}})
+    assert isinstance(moved[-1], f.Sample)
+    moved[-1].why.append([300, "stall_at", f.NOT_INITIALISED, "the thread that trains gets on with something else"])
+    assert ranks.find_stall(host_of(moved).trainers) is None

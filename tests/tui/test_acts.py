@@ -1,0 +1,344 @@
+"""Asking a trainer from the screen: effect and price first, nothing without Enter, progress, cancelling, what came."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuscope.store.replay import ReplaySource
+from gpuscope.tui import acts, keeping
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.screens.act import ActDialog
+from gpuscope.tui.session import Session
+from gpuscope.wire import frames as f
+from tests.fakes import jobs, views
+from tests.fakes.asked import Answer, AskedSource, fails, gives, never
+from tests.snapshot import synthetic
+from tests.tui.pilot import in_loop, until
+from tests.tui.snapshots import text
+
+SIZE = (120, 40)
+SNAPSHOT_RESULT = {"bytes": 5, "entries": 120_000, "snapshot_seconds": 0.31, "pickle_seconds": 0.034, "history": True}
+TRACE = {
+    "traceEvents": [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 60, "args": {"device": 0}},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 30},
+    ]
+}
+STACKS = {
+    "threads": [
+        {"name": "loader", "ident": 2, "main": False, "training": False, "frames": [["/a/q.py", 3, "get"]]},
+        {
+            "name": "MainThread",
+            "ident": 1,
+            "main": True,
+            "training": True,
+            "frames": [["/a/data.py", 88, "__getitem__"]],
+        },
+    ],
+    "collectives": [
+        {"group": "0", "label": "default_pg", "op": None, "launched": 7, "completed": 6},
+        {"group": "0", "op": "all_reduce", "sequence": 7, "state": "started", "seconds": 48.0, "size": 4096},
+    ],
+    "seconds": 0.001,
+}
+
+
+@pytest.fixture(autouse=True)
+def _data(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+def make(frames: list[f.Frame] | None = None, **answers: Answer) -> tuple[GpuscopeApp, AskedSource]:
+    source = AskedSource(frames if frames is not None else jobs.ranks(seconds=6.0), **answers)
+    return GpuscopeApp(Session(make_source=lambda hz: source), "overview"), source
+
+
+# ── asking first ──
+
+
+@in_loop
+async def test_a_snapshot_names_effect_and_price_and_asks_nobody_before_enter():
+    app, source = make(snapshot=gives(SNAPSHOT_RESULT, b"12345"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live", "s Snapshot")
+        await pilot.press("s")
+        screen = await until(pilot, "Take an allocator snapshot", "Enter: take it")
+        assert "rank 0, pid 48200, train.py" in screen
+        assert "stands still once, about 0.1–1 s" in screen
+        assert "only if history was on before" in screen
+        await pilot.press("escape")
+        await until(pilot, "Devices", absent="Take an allocator snapshot")
+        assert source.asked == []
+
+
+@in_loop
+async def test_a_snapshot_is_kept_under_a_name_that_tells_what_it_is():
+    app, source = make(snapshot=gives(SNAPSHOT_RESULT, b"12345"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("s", "enter")
+        screen = await until(pilot, "path copied")
+        assert "310 ms in the allocator, 34.0 ms to write it down" in screen
+        assert "120,000 events" in screen
+        ((name, args),) = source.asked
+        assert (name, args) == ("snapshot", {"trainer": 300})
+        (path,) = (keeping.data_folder() / "snapshots").iterdir()
+        assert path.name.startswith("node-17-train.py-rank0-48200-")
+        assert path.suffix == ".pickle"
+        assert path.read_bytes() == b"12345"
+        assert app.clipboard == str(path)
+
+
+@in_loop
+async def test_a_snapshot_without_history_leads_to_it():
+    app, _ = make(snapshot=gives({**SNAPSHOT_RESULT, "history": False}, b"x"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("s", "enter")
+        await until(pilot, "history was off, so it says what is held, not where")
+        await pilot.press("h")
+        await until(pilot, "Record allocation history", "measure the price")
+
+
+@in_loop
+async def test_history_is_measured_first_and_turned_on_only_after_a_second_enter():
+    price = {
+        "enabled": False, "entries": 100_000, "baseline_step_seconds": 0.5, "step_seconds": 0.5155, "cost_percent": 3.1,
+        "cost_low_percent": 1.0, "cost_high_percent": 5.2, "steps": 20,
+    }  # fmt: skip
+
+    async def answer(args: Any, on_progress: Any, path: Any) -> dict[str, Any]:
+        return price if args["trial_steps"] else {**price, "enabled": True, "cost_percent": None}
+
+    app, source = make(history=answer)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("H", "enter")
+        screen = await until(pilot, "+3.1 % (+1.0 to +5.2) per step")
+        assert "500 ms a step without, 516 ms with it" in screen
+        assert "it is off again now" in screen
+        assert "Enter: turn it on" in screen
+        assert [args["trial_steps"] for _, args in source.asked] == [20]
+        await pilot.press("enter")
+        await until(pilot, "the last 100,000 allocations are noted")
+        assert [args["trial_steps"] for _, args in source.asked] == [20, 0]
+
+
+@in_loop
+async def test_history_that_is_declined_stays_off():
+    app, source = make(history=gives({"cost_percent": 19.0, "steps": 20}))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("H", "enter")
+        await until(pilot, "+19.0 % per step")
+        await pilot.press("escape")
+        await until(pilot, "Devices", absent="Record allocation history")
+        assert len(source.asked) == 1
+
+
+# ── progress and reasons ──
+
+
+@in_loop
+async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
+    app, source = make(profile=never(0.4, "2 of 5 steps recorded"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("p", "enter")
+        await until(pilot, "40%  2 of 5 steps recorded", "Esc: cancel")
+        await pilot.press("escape")
+        await until(pilot, "Cancelled: nothing came")
+        assert source.cancelled == ["profile"]
+        assert isinstance(app.screen, ActDialog)
+        assert not list((keeping.data_folder() / "profiles").iterdir())
+        await pilot.press("escape")
+        await until(pilot, "Devices", absent="Profile some steps")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "wanted"),
+    [
+        ("busy", "busy with snapshot for pid 7", "Busy: busy with snapshot for pid 7"),
+        ("unsupported", "another profiler runs", "Not possible here: another profiler runs"),
+        ("timeout", "no answer within 10 s", "No answer in time: no answer within 10 s"),
+        ("gone", "it ended", "It is gone: it ended"),
+        ("surprise", "a new code", "It failed: a new code"),
+    ],
+)
+def test_errors_are_said_in_words_and_may_be_tried_again(code, reason, wanted):
+    @in_loop
+    async def body():
+        app, source = make(profile=fails(code, reason))
+        async with app.run_test(size=SIZE) as pilot:
+            await until(pilot, "s Snapshot")
+            await pilot.press("p", "enter")
+            await until(pilot, wanted, "Enter: ask again")
+            await pilot.press("enter")
+            await until(pilot, wanted, "Enter: ask again")
+            assert len(source.asked) == 2
+
+    body()
+
+
+@in_loop
+async def test_leaving_the_program_cancels_what_runs():
+    app, source = make(profile=never())
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("p", "enter")
+        await until(pilot, "Esc: cancel")
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+    assert app.return_value == 0
+    assert source.cancelled == ["profile"]
+
+
+@in_loop
+async def test_where_there_is_no_cuda_it_says_so_and_asks_nobody():
+    app, source = make(views.cpu_only(6.0), snapshot=gives({}))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("s")
+        await until(pilot, "Not possible: not for pid 7021: it has not initialised CUDA")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert source.asked == []
+
+
+@in_loop
+async def test_a_replay_cannot_be_asked(tmp_path):
+    recording = Path(__file__).parents[1] / "data" / "golden-v1.gsr"
+    app = GpuscopeApp(Session(replay=ReplaySource(recording)), "overview")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "REPLAY")
+        await pilot.press("s")
+        await pilot.pause()
+        assert app.session.notices.all[-1].text == "Snapshot: a recording cannot be asked"
+        for name in ("snapshot", "profile", "stacks", "history"):
+            assert app.session.why_not(name) == "a recording cannot be asked"
+
+
+@in_loop
+async def test_a_stalled_trainer_is_not_silently_profiled():
+    app, _ = make(jobs.ranks(stalled=True))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "stalled: rank 3 stands at data.py:88")
+        await pilot.press("p")
+        await until(pilot, "it has made no step for 47 s; a profile would wait for one")
+
+
+# ── steps, trainers ──
+
+
+@in_loop
+async def test_the_number_of_steps_and_the_trainer_can_be_chosen():
+    app, source = make(profile=gives({"steps": 10, "seconds": 1.0, "bytes": 3}, json.dumps(TRACE).encode()))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("p")
+        await until(pilot, "Steps    5, about 2.50 s at its usual pace")
+        await pilot.press("right", "tab", "tab")
+        await until(pilot, "Steps    10, about", "rank 2, pid 48202")
+        await pilot.press("enter")
+        await until(pilot, "10 in 1.00 s", "path copied")
+        assert source.asked == [("profile", {"trainer": 302, "steps": 10})]
+        await pilot.press("enter")
+        screen = await until(pilot, "GPU 0", "On the devices, by self time")
+        assert "gemm" in screen
+        await pilot.press("c")
+        await until(pilot, "On the CPU, by self time", "aten::mm")
+        await pilot.press("greater_than_sign")
+        await until(pilot, "On the CPU, by total time")
+        await pilot.press("q")
+        await until(pilot, "Devices", absent="What it did")
+
+
+@in_loop
+async def test_a_trace_that_is_none_is_refused_in_the_profile_screen():
+    app, _ = make(profile=gives({"steps": 5}, b"not a trace"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("p", "enter")
+        await until(pilot, "path copied")
+        await pilot.press("enter")
+        await until(pilot, "Not shown: this is no Chrome trace")
+
+
+@in_loop
+async def test_a_snapshot_opens_in_its_screen(tmp_path):
+    content = synthetic.dumped(synthetic.training(400))
+    app, _ = make(snapshot=gives({**SNAPSHOT_RESULT, "bytes": len(content)}, content))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("s", "enter")
+        await until(pilot, "path copied")
+        await pilot.press("enter")
+        await until(pilot, "Fragmentation: segments", "reserved")
+
+
+# ── stacks ──
+
+
+@in_loop
+async def test_stacks_come_without_a_question_the_training_thread_first():
+    app, source = make(stacks=gives(STACKS))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("S")
+        screen = await until(pilot, "Stacks of rank 0, pid 48200", "data.py:88")
+        assert screen.index("MainThread") < screen.index("loader")
+        assert "all_reduce #7 in group 0  started for 48.0 s, 4 KiB" in screen
+        assert "default_pg: 7 launched, 6 completed" in screen
+        await pilot.press("right")
+        await until(pilot, "Stacks of rank 1, pid 48201")
+        await pilot.press("r")
+        await pilot.pause()
+        assert [args["trainer"] for _, args in source.asked] == [300, 301, 301]
+
+
+@in_loop
+async def test_stacks_that_fail_say_why():
+    app, _ = make(stacks=fails("busy", "busy with profile for pid 12"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "s Snapshot")
+        await pilot.press("i")
+        await until(pilot, "Busy: busy with profile for pid 12")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"threads": 3}, {"threads": [3, {}, {"frames": [1, [], ["f"], [1, 2, 3]]}]}, {"collectives": [{}, 3]},
+     {"threads": [{"name": "\x1b]52;c;A\x07", "frames": [["/x\x1b[2J", "no", "f"]]}], "seconds": "long"}],
+)  # fmt: skip
+def test_any_answer_to_stacks_is_drawn(value):
+    @in_loop
+    async def body():
+        app, _ = make(stacks=gives(value))
+        async with app.run_test(size=SIZE) as pilot:
+            await until(pilot, "s Snapshot")
+            await pilot.press("S")
+            await until(pilot, "innermost frame first")
+            assert "\x1b" not in text(app)
+
+    body()
+
+
+@pytest.mark.parametrize("value", [{}, {"bytes": "many", "entries": [], "history": 3}, {"cost_percent": True}])
+def test_any_result_is_drawn(value):
+    for lines in (*acts.CAME.values(), acts.history_on):
+        for line in lines(value):
+            assert all(isinstance(part, str) for piece in line for part in piece)
+
+
+def test_names_of_files_hold_nothing_that_a_shell_or_a_file_system_minds(tmp_path):
+    host = views.store_of(jobs.ranks(seconds=6.0)).view().host
+    assert host is not None
+    path = keeping.file_for("profile", "../../e vil\n", host.trainers[0], tmp_path)
+    assert path.parent == tmp_path / "profiles"
+    assert path.name.startswith("e_vil-train.py-rank0-48200-")
+    path.write_text("x")
+    assert keeping.file_for("profile", "../../e vil\n", host.trainers[0], tmp_path) != path

@@ -1,0 +1,196 @@
+"""The job screen and the job lines of the overview: who stands, who runs out, what a step is made of; at every size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from gpuscope.tui.screens.detail import DetailScreen
+from gpuscope.tui.screens.job import JobScreen
+from gpuscope.wire import frames as f
+from tests.fakes import jobs, views
+from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.snapshots import check, grid, text
+
+STALLED = "rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch):
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+async def job_screen(frames: list[f.Frame], size: tuple[int, int], *wanted: str) -> str:
+    """The text of the job screen once all of ``wanted`` stand on it."""
+    app = make_app(frames)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "live")
+        await pilot.press("tab", "enter")
+        shown = await until(pilot, "What stands out", *wanted)
+        assert isinstance(app.screen, JobScreen)
+        for row in grid(app):
+            assert sum(cell_len(char) for char, _ in row) == size[0]
+        return shown
+
+
+# ── the overview ──
+
+
+@in_loop
+async def test_a_stall_is_a_sentence_below_the_job():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, f"stalled: {STALLED}", "step: ", "compute 70%")
+
+
+@in_loop
+async def test_growth_is_told_with_its_arithmetic():
+    app = make_app(jobs.ranks(leaks=2))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "rank 2 runs out in about 19 steps (19–19), ~9 s (GPU 2, pid 48202)")
+        assert "3.4 GiB left / 0.18 GiB per step, fitted over" in screen
+        assert "Live tensors grow: empty_cache() cannot help." in screen
+
+
+@in_loop
+async def test_a_job_that_got_slower_says_since_when():
+    frames = jobs.ranks()
+    last = frames[-1]
+    assert isinstance(last, f.Sample)
+    column = f.TRAINER_COLUMNS.index("step_seconds_hour_ago") + 1
+    rows = [[*row[:column], 0.385, *row[column + 1 :]] for row in last.t]
+    app = make_app([*frames, replace(last, q=last.q + 1, m=last.m + 500_000_000, t=rows)])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "pace: 1.3× slower than an hour ago")
+
+
+@in_loop
+async def test_the_split_is_left_out_where_rows_are_scarce():
+    app = make_app(jobs.ranks())
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "train.py ×4")
+        assert "step: " not in screen
+
+
+# ── the screen ──
+
+
+@in_loop
+async def test_the_rank_that_is_behind_stands_first_and_the_others_wait():
+    screen = await job_screen(jobs.ranks(stalled=True), (150, 30), STALLED, "rank 3 launched 48,288 collectives")
+    rows = screen[screen.index("STANDS AT") :].splitlines()[1:5]
+    assert "data.py:88 __getitem__" in rows[0]
+    assert [row.split()[2 if "▸" in row else 1] for row in rows] == ["3", "0", "1", "2"]
+    assert all("waits in all_reduce" in row for row in rows[1:])
+
+
+@in_loop
+async def test_the_rank_that_dies_first_stands_first():
+    screen = await job_screen(jobs.ranks(leaks=2), (120, 30), "~19 steps", "imbalance: ", "1.21×")
+    row = screen[screen.index("RUNS OUT") :].splitlines()[1]
+    assert row.split()[2] == "2"
+
+
+@in_loop
+async def test_a_straggler_is_named_by_its_own_work():
+    await job_screen(jobs.ranks(slow=1), (120, 30), "straggler: rank 1 works 505 ms a step, the others 355 ms", "input")
+
+
+@in_loop
+async def test_a_calm_job_names_who_has_least_room():
+    await job_screen(jobs.ranks(), (120, 30), "rank 3 has least room")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_sixty_four_ranks_the_worst_and_the_others_summed_up(size):
+    @in_loop
+    async def body():
+        screen = await job_screen(jobs.ranks(64, 20.0, stalled=True), size, "ranks 0–2, 4–63 wait")
+        if size[1] < 60:
+            assert "+" in screen
+            assert "≥ 4,024" in screen
+        assert "data.py:88" in screen
+
+    body()
+
+
+@in_loop
+async def test_all_ranks_can_be_asked_for():
+    app = make_app(jobs.ranks(64, 20.0))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, "live")
+        await pilot.press("tab", "enter")
+        await until(pilot, "≥ 4,0")
+        await pilot.press("a")
+        await until(pilot, "What stands out", absent="≥ 4,0")
+
+
+@in_loop
+async def test_a_single_process_has_the_same_screen():
+    app = make_app(views.cpu_only())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "gpuscope lab")
+        await pilot.press("enter")
+        await until(pilot, "What stands out", "nothing: it steps", "Its process", "cpu")
+
+
+@in_loop
+async def test_enter_shows_the_readings_of_a_rank_and_escape_leads_back():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live")
+        await pilot.press("tab", "enter")
+        await until(pilot, "What stands out")
+        await pilot.press("enter")
+        await until(pilot, "Trainer 48203, rank 3")
+        assert isinstance(app.screen, DetailScreen)
+        await pilot.press("escape")
+        await until(pilot, "What stands out")
+        await pilot.press("escape")
+        await until(pilot, "Devices", absent="What stands out")
+
+
+@in_loop
+async def test_it_follows_what_happens():
+    frames = jobs.ranks(stalled=True)
+    app = make_app(frames[:30])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, "live")
+        await pilot.press("tab", "enter")
+        await until(pilot, "What stands out", absent="stalled")
+        feed(app, *frames[30:])
+        await until(pilot, STALLED)
+        feed(app, *(f.Event(i, "gone", int((views.END + 1) * 1e9), "killed") for i in range(300, 304)))
+        await until(pilot, "ended: killed")
+
+
+@in_loop
+async def test_without_a_source_an_act_says_why_not():
+    app = make_app(jobs.ranks())
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, "live")
+        await pilot.press("tab", "enter")
+        await until(pilot, "What stands out")
+        await pilot.press("s")
+        await until(pilot, "snapshot: no source yet")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_pictures_of_the_job_screen(size):
+    @in_loop
+    async def body():
+        app = make_app(jobs.ranks(stalled=True))
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, "live")
+            await pilot.press("tab", "enter")
+            await until(pilot, "data.py:88")
+            await pilot.pause(0.05)
+            check(app, "job")
+            assert "stalled" in text(app)
+
+    body()

@@ -1,0 +1,394 @@
+"""The memory tab: its views and keys, what it asks a trainer, in a replay and on a CPU, and how it looks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from gpuscope.store.calls import SourceError
+from gpuscope.store.store import Store
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.session import Session
+from gpuscope.tui.state import ViewState
+from gpuscope.wire import frames as f
+from tests.fakes import inside, views
+from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.snapshots import check, grid, text
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def asked(frames: list[f.Frame] | None = None, **answers: Any) -> tuple[GpuscopeApp, inside.Asked]:
+    """The app on the memory tab over a trainer that answers."""
+    source = inside.Asked(inside.crowded(10.0) if frames is None else frames, answers)
+    session = Session(Store(), source, state=ViewState(tab="memory"))
+    session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
+    return GpuscopeApp(session, "memory"), source
+
+
+def line_with(screen: str, part: str) -> str:
+    return next(line for line in screen.splitlines() if part in line)
+
+
+# ── waterfall ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
+    app, _ = asked()
+    async with app.run_test(size=(160, 50)) as pilot:
+        screen = await until(pilot, "used, as nvidia-smi", "jupyter-lab 51120 (lin)")
+        rows = {"allocated": "44.5 GiB", "private pools, idle": "≈2.0 GiB", "awaiting free": "0.5 GiB",
+                "outside torch": "4.0 GiB", "2 more": "1.1 GiB", "driver, beside it": "0.6 GiB"}  # fmt: skip
+        for row, amount in rows.items():
+            assert amount in line_with(screen, row), row
+        assert "121.4 GiB" in line_with(screen, "used, as nvidia-smi")
+        assert "largest to free: other processes" in screen
+        left = " ".join(" ".join(line[:79] for line in screen.splitlines()).split())
+        assert "live tensors may be up to 0.2 GiB more" in left
+
+
+@in_loop
+async def test_on_a_small_terminal_the_rows_fold_and_the_advice_stays():
+    app, _ = asked()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "used, as nvidia-smi", "largest to free")
+        assert "allocated" in screen
+        assert "cached" in screen
+
+
+@in_loop
+async def test_what_kind_of_process_it_is_stands_below():
+    frames = inside.crowded(200.0)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.proc is not None and frame.proc.pid == 48216:
+            frame.proc.command = "/opt/venv/bin/vllm serve llama"
+        if isinstance(frame, f.Sample):
+            frame.t = []
+            frame.a = [inside.counters(100.0, reserved_bytes=120 * views.GIB)]
+    app, _ = asked(frames)
+    async with app.run_test(size=(160, 50)) as pilot:
+        screen = await until(pilot, "seen: vLLM: reserves most of the card by design, not a leak")
+        left = " ".join(" ".join(line[:79] for line in screen.splitlines()).split())
+        assert "its command names vLLM; reserved 86% of the card" in left
+
+
+# ── timeline ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_events_and_steps_stand_on_the_time_axis():
+    app, _ = asked(inside.crowded(60.0))
+    async with app.run_test(size=(200, 50)) as pilot:
+        screen = await until(pilot, "│eval", "▲ OOM", "↻ retry", "╌ peak")
+        row = line_with(screen, "│eval")
+        assert (row.count("△"), row.count("▲")) == (1, 1)
+        assert row.index("△") < row.index("↻") < row.index("│eval") < row.index("│train") < row.index("■")
+        assert "╵4120" in line_with(screen, "step ")
+        assert "╌╌╌╌" in screen
+
+
+@in_loop
+async def test_the_timeline_zooms_as_far_as_there_is_history():
+    app, _ = asked(inside.crowded(400.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Timeline, GiB", "-60s")
+        await pilot.press("z")
+        await until(pilot, "Timeline 5 min, GiB", "-4m")
+        await pilot.press("z")
+        await until(pilot, "Timeline 15 min, GiB", "-15m")
+        await pilot.press("z")
+        await until(pilot, "-60s", absent="-15m")
+        await pilot.press("Z")
+        await until(pilot, "Timeline 15 min, GiB")
+
+
+@in_loop
+async def test_there_is_no_zoom_where_there_is_no_history():
+    app, _ = asked(inside.crowded(10.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Timeline, GiB")
+        await pilot.press("z")
+        await until(pilot, "the timeline holds less than 1 min so far")
+
+
+@in_loop
+async def test_a_replay_moves_its_marks_and_zooms_over_what_was_recorded(tmp_path):
+    from gpuscope.store.replay import ReplaySource
+    from gpuscope.wire.codec import encode
+    from gpuscope.wire.recording import RecordingWriter
+
+    path = tmp_path / "inside.gsr"
+    frames = inside.crowded(200.0)
+    defined = [frame for frame in frames if not isinstance(frame, (f.Sample, f.Event))]
+    timed = sorted((frame for frame in frames if isinstance(frame, (f.Sample, f.Event))), key=lambda frame: frame.m)
+    with RecordingWriter(path, False, "made up", "0") as writer:
+        for frame in defined:
+            writer.write("0", 0.0, encode(frame))
+        for frame in timed:
+            writer.write("0", frame.m / 1e9 - views.END + 200.0, encode(frame))
+    replay = ReplaySource(path)
+    replay.pause()
+    replay.seek(200.0)
+    app = GpuscopeApp(Session(replay=replay, state=ViewState(tab="memory")), "memory")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "│eval", "│train", "step")
+        assert line_with(screen, "│eval").count("▲") == 1
+        replay.seek(175.0)
+        screen = await until(pilot, "│eval", absent="│train")
+        assert line_with(screen, "│eval").count("▲") == 0, "what had not happened yet is not there"
+        await pilot.press("z")
+        await until(pilot, "Timeline 5 min", "-4m")
+        assert replay.lead_seconds == 300.0
+        await pilot.press("c")
+        await until(pilot, "not recorded")
+        await pilot.press("m")
+        await until(pilot, "not recorded")
+
+
+# ── summary ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_the_summary_is_asked_of_the_trainer_while_it_is_shown_and_not_before():
+    app, source = asked()
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        assert source.asked == []
+        await pilot.press("c")
+        screen = await until(pilot, "torch.cuda.memory_summary, cuda:3", "large pool")
+        assert source.asked == [("statistics", {"device": 3, "trainer": 316})]
+        assert "48.0 GiB" in line_with(screen, "│ allocated")
+        assert "4,113" in line_with(screen, "allocations")
+        assert "3" in line_with(screen, "cudaMalloc retries")
+        assert "one call: 10.0 µs" in screen
+        await pilot.press("c")
+        await until(pilot, "Where the bytes are", absent="large pool")
+
+
+@in_loop
+async def test_the_second_answer_brings_rates(monkeypatch):
+    from gpuscope.tui.screens.memory_views import SummaryView
+
+    monkeypatch.setattr(SummaryView, "every_seconds", 0.0)
+    app, source = asked()
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("c")
+        screen = await until(pilot, "ALLOC/S", "GiB/s")
+        assert len(source.asked) >= 2
+        assert "/s" in line_with(screen, "│ allocated")
+
+
+@in_loop
+async def test_a_frozen_screen_asks_nothing(monkeypatch):
+    from gpuscope.tui.screens.memory_views import SummaryView
+
+    monkeypatch.setattr(SummaryView, "every_seconds", 0.0)
+    app, source = asked()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("c")
+        await until(pilot, "large pool")
+        await pilot.press("space")
+        await until(pilot, "PAUSED")
+        before = len(source.asked)
+        for _ in range(5):
+            app.main.refresh_all()
+            await pilot.pause(0.01)
+        assert len(source.asked) <= before + 1, "one may have been under way"
+
+
+@in_loop
+async def test_the_summary_can_be_copied_as_text(monkeypatch, tmp_path):
+    from gpuscope.tui import copying
+
+    written: list[str] = []
+    monkeypatch.setattr(copying, "write", lambda content: written.append(content) or tmp_path / "x")
+    app, _ = asked()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("c")
+        await until(pilot, "large pool")
+        await pilot.press("y")
+        await until(pilot, "copied, and written to")
+        assert "allocated/s" in written[0]
+        assert "syncs of all streams" not in written[0]
+        assert "cudaFree calls" in written[0], "all of it, not only what is on the screen"
+        await pilot.press("w", "y")
+        await pilot.pause(0.05)
+        assert "Where the bytes are" in written[-1]
+
+
+@in_loop
+async def test_a_trainer_that_cannot_answer_says_why():
+    app, _ = asked(statistics=SourceError("unsupported", "this probe is too old to tell"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("c")
+        await until(pilot, "this probe is too old to tell")
+
+
+@in_loop
+async def test_on_a_cpu_the_summary_is_a_sentence_and_nothing_is_asked():
+    app, source = asked(views.cpu_only(5.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "On a CPU torch keeps no allocator statistics")
+        await pilot.press("c")
+        await until(pilot, "a CPU: torch has no caching allocator there")
+        assert source.asked == []
+
+
+@in_loop
+async def test_without_a_probe_the_tables_say_how_to_get_one():
+    app, source = asked(views.vacant(5.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        for key in "cm":
+            await pilot.press(key)
+            await until(pilot, "no probe here: nothing can be asked")
+        assert source.asked == []
+
+
+# ── modules ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_the_tree_of_modules_opens_closes_and_sorts():
+    app, source = asked()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("m")
+        screen = await until(pilot, "Modules, largest first", "from watch(model)", "▸ blocks")
+        assert source.asked == [("modules", {"trainer": 316})]
+        assert "19.6 GiB" in line_with(screen, "▾ GPT")
+        assert "CLASS" in screen
+        await pilot.press("j", "enter")
+        await until(pilot, "▾ blocks", "▸ 23")
+        await pilot.press("enter")
+        await until(pilot, "▸ blocks", absent="▸ 23")
+        await pilot.press("l")
+        await until(pilot, "▸ 23")
+        await pilot.press("j", "h")
+        await until(pilot, "▸ blocks", absent="▸ 23")
+        await pilot.press("x", "x")
+        await until(pilot, "▾ 0", "attn", "mlp")
+        await pilot.press("X", "X", "X")
+        await until(pilot, "▸ GPT", absent="wte")
+        await pilot.press("x", "o")
+        screen = await until(pilot, "Modules, in the model's order", "wte", "lm_head")
+        assert screen.index("wte") < screen.index("blocks") < screen.index("lm_head")
+        await pilot.press("escape")
+        await until(pilot, "Where the bytes are", absent="lm_head")
+
+
+@in_loop
+async def test_keys_of_the_tree_say_where_they_act():
+    app, _ = asked()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("x")
+        await until(pilot, "that key acts on the tree of modules: m")
+
+
+@in_loop
+async def test_modules_found_without_a_model_say_so():
+    app, _ = asked(modules=lambda: {**inside.modules("optimizers only"), "complete": False})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("m")
+        await until(pilot, "from the optimizers: no module is known", "deeper levels folded")
+
+
+@in_loop
+async def test_another_device_is_another_trainer():
+    app, source = asked(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "rank 0 (pid 48213)")
+        await pilot.press("n")
+        await until(pilot, "GPU 1 H200 · train.py rank 1 (pid 48214)")
+        host = app.session.host
+        assert host is not None
+        chosen = app.main.pane.chosen(host)
+        assert chosen is not None
+        assert chosen.definition.pid == 48214, "what an action asks is the trainer on the screen"
+        await pilot.press("c")
+        await until(pilot, "cuda:1")
+        assert source.asked[-1] == ("statistics", {"device": 1, "trainer": 314})
+        await pilot.press("N")
+        await until(pilot, "rank 0 (pid 48213)", "cuda:0")
+
+
+@in_loop
+async def test_the_numbers_go_on_while_a_table_is_shown():
+    app, _ = asked()
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("c")
+        await until(pilot, "large pool", "44.5 GiB", "Timeline")
+        feed(app, f.Sample(900, int((views.END + 0.5) * 1e9), a=[inside.counters(20.0)]))
+        await until(pilot, "20.1 GiB")
+
+
+# ── looks ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize(
+    ("view", "keys", "wanted"),
+    [("crowded", "", "used, as nvidia-smi"), ("summary", "c", "large pool"), ("modules", "mx", "attn")],
+)
+@in_loop
+async def test_the_memory_tab_looks_as_it_did(view, keys, wanted, size):
+    app, _ = asked(inside.crowded(60.0))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "train.py")
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause(0.1)
+        if view == "modules":
+            await pilot.press("x")
+        await until(pilot, wanted)
+        await pilot.pause(0.2)
+        for row in grid(app):
+            assert sum(cell_len(char) for char, _ in row) == size[0]
+        check(app, f"memory-{view}")
+
+
+@in_loop
+async def test_without_colour_marks_and_layers_are_told_by_their_glyphs(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app, _ = asked(inside.crowded(60.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "│eval", "▲", "△", "↻")
+        assert "▒" in screen
+        assert "▞" in screen
+        assert "╌╌╌" in screen
+        check(app, "memory-mono")
+
+
+@in_loop
+async def test_in_light_nothing_is_lost():
+    app, _ = asked(inside.crowded(60.0))
+    app.session.state.theme = "gpuscope-light"
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "│eval", "OOM")
+        assert "used, as nvidia-smi" in text(app)
+
+
+@in_loop
+async def test_a_store_without_a_source_shows_tables_that_wait():
+    app = make_app(inside.crowded(5.0), "memory")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "used, as nvidia-smi")
+        await pilot.press("c")
+        await until(pilot, "asking the trainer")

@@ -1,0 +1,191 @@
+"""The snapshot screen on synthetic snapshots: five views, any moment, differences, other devices, bad files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from gpuscope.snapshot.model import FULL_CELL
+from gpuscope.tui.single import FileApp
+from gpuscope.tui.snapshots import MapBar
+from gpuscope.tui.theme import ASCII, THEMES, UNICODE, Tokens
+from gpuscope.tui.widgets.moments import Curve, MomentChart
+from tests.snapshot import synthetic
+from tests.tui.pilot import in_loop, until
+
+SIZE = (120, 40)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    for name in ("XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Two snapshots of one training and one of two devices."""
+    where = tmp_path_factory.mktemp("snapshots")
+    synthetic.write(synthetic.training(1500, leak=3), where / "old.pickle")
+    synthetic.write(synthetic.training(3000, leak=3), where / "new.pickle")
+    return where
+
+
+@in_loop
+async def test_all_views_of_a_file(folder):
+    app = FileApp(folder / "new.pickle")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await until(pilot, "Fragmentation: segments", "reserved", "largest free run")
+        assert "█" in screen
+        await pilot.press("2")
+        await until(pilot, "Who holds most", "model.py:")
+        await pilot.press("enter")
+        await until(pilot, "Stack, innermost frame first", "/home/ada", "train.py:10")
+        await pilot.press("escape")
+        await until(pilot, "Who holds most", absent="innermost frame")
+        await pilot.press("3")
+        await until(pilot, "Sizes of the blocks", "FREE BLOCKS", "KiB")
+        await pilot.press("tab")
+        await until(pilot, "Allocated over the last", "Event ", "model.py:")
+        await pilot.press("q")
+        await pilot.pause()
+    assert app.return_value == 0
+
+
+@in_loop
+async def test_the_moment_moves_and_its_stacks_follow(folder):
+    app = FileApp(folder / "new.pickle")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "reserved")
+        await pilot.press("4")
+        peak = await until(pilot, "Event ", "in ", "blocks")
+        await pilot.press("right", "right", "right", "right")
+        await pilot.press("right", "right", "right", "right")
+        title = next(line for line in peak.splitlines() if "Event " in line)
+        moved = await until(pilot, "Event ", absent=title.strip("╭─╮ "))
+        assert next(line for line in moved.splitlines() if "Event " in line) != title
+        await pilot.press("P")
+        await until(pilot, title.strip("╭─╮ "))
+
+
+@in_loop
+async def test_two_files_are_compared_by_stack(folder):
+    app = FileApp(folder / "new.pickle")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "reserved")
+        await pilot.press("5")
+        await until(pilot, "old.pickle", "Compare with an older snapshot")
+        await pilot.press("enter")
+        screen = await until(pilot, "What grew since old.pickle", "stayed ", "new ", "gone ")
+        assert "+" in screen
+        await pilot.press("b")
+        await until(pilot, "Compare with an older snapshot")
+
+
+@in_loop
+async def test_a_second_device_has_views_of_its_own(tmp_path):
+    path = synthetic.write(synthetic.training(400, devices=2), tmp_path / "two.pickle")
+    app = FileApp(path)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "cuda:0", "1 of 2")
+        await pilot.press("d")
+        await until(pilot, "cuda:1", "2 of 2")
+
+
+@in_loop
+async def test_without_history_the_map_is_there_and_the_rest_says_why(tmp_path):
+    path = synthetic.write(synthetic.training(400) | {"device_traces": [[]]}, tmp_path / "plain.pickle")
+    app = FileApp(path)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "Fragmentation: segments")
+        await pilot.press("4")
+        await until(pilot, "no history was recorded")
+
+
+class Hostile:
+    """Runs a command where somebody unpickles it."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("kind", ["hostile", "foreign", "cut", "missing", "empty"])
+def test_a_bad_file_is_a_sentence_never_a_dead_screen(kind, tmp_path):
+    path, trap = tmp_path / "bad.pickle", tmp_path / "trapped"
+    if kind == "hostile":
+        path.write_bytes(pickle.dumps({"segments": [], "device_traces": [], "x": Hostile(f"touch {trap}")}))
+    elif kind == "foreign":
+        path.write_bytes(b"\x7fELF not a pickle")
+    elif kind == "cut":
+        path.write_bytes(synthetic.dumped(synthetic.training(300))[:200])
+    elif kind == "empty":
+        path.write_bytes(b"")
+
+    @in_loop
+    async def body():
+        app = FileApp(path)
+        async with app.run_test(size=(80, 24)) as pilot:
+            screen = ""
+            while "Not shown: " not in screen and "in part: " not in screen:
+                screen = await until(pilot, "Snapshot", absent="reading ")
+            await pilot.press("1", "2", "4", "5", "d", "left", "enter")
+            await pilot.pause()
+            await pilot.press("escape")
+            await pilot.pause()
+        assert app.return_value == 0
+
+    body()
+    assert not trap.exists()
+
+
+@in_loop
+async def test_leaving_while_it_reads_kills_the_child(tmp_path, monkeypatch):
+    from gpuscope.tui.screens import snapshot as screen
+
+    readings = []
+    original = screen.SnapshotScreen._keep
+
+    def keep(self, reading):
+        readings.append(reading)
+        original(self, reading)
+
+    monkeypatch.setattr(screen.SnapshotScreen, "_keep", keep)
+    regular = synthetic.write(synthetic.training(20_000), tmp_path / "large.pickle")
+    app = FileApp(regular)
+    async with app.run_test(size=SIZE) as pilot:
+        while not readings:
+            await pilot.pause(0.01)
+        await pilot.press("escape")
+        await pilot.pause()
+    assert app.return_value == 0
+    assert readings[0]._process.wait(10) is not None
+
+
+# ── drawing ──
+
+
+def test_a_map_of_a_segment_shows_what_is_held_where():
+    bar = MapBar((FULL_CELL, FULL_CELL, 0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0, FULL_CELL, FULL_CELL))
+    pieces = bar.draw(8, UNICODE)
+    assert [(len(text), token) for text, token in pieces] == [(2, "allocated"), (4, "free"), (2, "cached")]
+    assert len("".join(text for text, _ in bar.draw(37, UNICODE))) == 37
+    assert len("".join(text for text, _ in bar.draw(3, ASCII))) == 3
+    assert MapBar((), ()).draw(5, UNICODE) == [(UNICODE.track * 5, "free")]
+
+
+def test_a_curve_is_drawn_at_any_size():
+    chart = MomentChart()
+    chart.show(Curve(tuple(range(50)), tuple(range(50)), frozenset((7,))), 49)
+    for ascii_only in (False, True):
+        tokens = Tokens(THEMES[0], ascii_only=ascii_only)
+        for width in (1, 5, 12, 13, 40, 200):
+            for height in (1, 2, 3, 10):
+                strips = chart.paint(width, height, tokens)
+                assert len(strips) <= height
+                assert all(strip.cell_length == width for strip in strips)
