@@ -10,8 +10,9 @@ __version__ = "0.1.0"
 def watch(model=None, optimizer=None):  # type: (object, object) -> None
     """Let gpuscope see this training: one line, anywhere in the script, before or after ``import torch``.
 
-    Opens a private socket (``/tmp/gpuscope-UID``, mode 0700) served by one sleeping thread; nothing is sampled until
-    somebody looks. It reads only: no synchronisation, no module hooks, no peak reset, and it never raises.
+    Opens a private socket (``/tmp/gpuscope-UID``, mode 0700) served by one sleeping thread, which writes the last ten
+    minutes into a black box there, a sample a second (GPUSCOPE_BLACKBOX=0: none), and serves whoever looks. It reads
+    only: no synchronisation, no module hooks, no peak reset, and it never raises.
 
     ``model`` and ``optimizer`` are optional, each one object or a list. With ``model`` frozen parameters are counted
     too; optimizers are found by themselves when they step. A second call adds to the first. GPUSCOPE=0 in the

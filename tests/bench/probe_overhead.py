@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,7 +159,12 @@ def main() -> int:
     what = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     head = {"device": what, "torch": torch.__version__, "alternations": args.alternations, "steps": args.steps}
     calls = [seconds for rows in samples for seconds in rows if seconds is not None]
+    # In the probe's thread, after half a second of sleep; and one call after the other, as it is when caches are warm.
     statistics_call = {"median": statistics.median(calls), "most": max(calls)} if calls else None
+    if statistics_call is not None:
+        statistics_call["warm_median"] = statistics.median(
+            timeit.repeat(lambda: torch._C._cuda_memoryStats(0), number=1, repeat=500)
+        )
     print(json.dumps({**head, "hz": args.hz, "samples": len(samples), "statistics_seconds": statistics_call, **found}))
     return 0
 
