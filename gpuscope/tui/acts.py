@@ -76,7 +76,8 @@ ACTS = {
             "Profile some steps",
             "torch.profiler runs in the trainer, from the probe's thread; the Chrome trace comes here. Refused while "
             "another profiler runs.",
-            "steps are slower while it runs, and its end synchronizes the GPU once.",
+            "steps are slower while it runs; its end synchronizes the GPU once, and the program waits while the trace "
+            "is put together: about 5 s for a million operations.",
             "profile",
             "profile",
             max_bytes=MAX_TRACE_BYTES,
@@ -185,12 +186,19 @@ def profile_came(value: Mapping[str, Any]) -> Iterable[Line]:
     """What a profile's result says."""
     steps, size = _number(value, "steps"), _number(value, "bytes")
     if steps is not None:
-        early = " (it ended early: time was up)" if value.get("stopped") == "timeout" else ""
+        early = EARLY.get(str(value.get("stopped")), "")
         yield [("Steps    ", "muted"), (f"{steps:.0f} in {_seconds(value, 'seconds')}{early}", "text")]
+    held = [_number(value, name) for name in ("stop_seconds", "export_seconds")]
+    if None not in held:
+        yield [("Held     ", "muted"), (f"the program for {sum(s or 0.0 for s in held):.2g} s at the end", "text")]
     if size is not None:
         yield [("Size     ", "muted"), (bytes_text(size), "text")]
 
 
+EARLY = {
+    "timeout": " (it ended early: time was up)",
+    "other_profiler": " (it ended early: the training started a profiler of its own)",
+}
 CAME: dict[str, Callable[[Mapping[str, Any]], Iterable[Line]]] = {
     "snapshot": snapshot_came,
     "history": history_price,

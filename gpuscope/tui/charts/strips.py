@@ -202,10 +202,14 @@ class Painted(Widget):
         if self._legend:
             self.legend(self._legend)
 
-    def render_line(self, y: int) -> Strip:
-        key = self._key()
-        if key != self._painted:
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if (key := self._key()) != self._painted:  # once a frame: asking for size and background is dear
             self._fill(key)
+        return super().render_lines(crop)
+
+    def render_line(self, y: int) -> Strip:
+        if self._painted is None:
+            self._fill(self._key())
         return self._strips[y] if y < len(self._strips) else strip_of((), self.size.width, self._look())
 
     def _look(self) -> Tokens:
@@ -216,7 +220,8 @@ class Painted(Widget):
         return (self.size, self._look().key)
 
     def _fill(self, key: tuple[object, ...]) -> list[Strip]:
-        (width, height), tokens = self.size, self._look()
+        width, height = self.size
+        tokens = self._look()
         strips = self.paint(width, height, tokens)[:height] if width > 0 and height > 0 else []
         strips += [strip_of((), width, tokens)] * (height - len(strips))
         self._strips, self._painted = strips, key
