@@ -187,7 +187,7 @@ class Stream:
             self.marks.append(Mark(event.id, event.e, self.seconds(event.m), event.text, event.data))
 
     def _gone(self, m: int, reason: str) -> Gone:
-        return Gone(self.seconds(m), self.wall(m) or 0.0, reason)
+        return Gone(self.seconds(m), self.wall(m), reason)
 
     # ── samples ────────────────────────────────────────────────────────────────────────────────────────────
 

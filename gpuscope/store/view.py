@@ -30,10 +30,11 @@ NOT_SENT = Unknown("not_sent", "no reading yet")
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An entity that ended: when (seconds on the host's monotonic clock, and wall clock) and why, in words."""
+    """An entity that ended: when (seconds on the host's monotonic clock, and wall clock, None where the host told none
+    that can be) and why, in words."""
 
     monotonic_seconds: float
-    wall_seconds: float
+    wall_seconds: float | None
     reason: str
 
 

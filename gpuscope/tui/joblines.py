@@ -126,8 +126,8 @@ def ended(job: JobView) -> Gone | None:
 def _end_notes(gone: Gone | None) -> list[list[Piece]]:
     if gone is None:
         return []
-    at = time.strftime("%H:%M:%S", time.localtime(gone.wall_seconds))
-    return [[("ended ", "warn"), (f"{at}: {gone.reason}", "muted"), (" · last state kept", "faint")]]
+    at = "" if gone.wall_seconds is None else time.strftime(" %H:%M:%S", time.localtime(gone.wall_seconds))
+    return [[("ended", "warn"), (f"{at}: {gone.reason}", "muted"), (" · last state kept", "faint")]]
 
 
 def _training(trainers: list[TrainerView]) -> dict[str, Piece]:

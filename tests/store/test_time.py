@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
-from gpuscope.wire.frames import Frame, Hello, Key, Sample
+from gpuscope.wire.frames import Event, Frame, Hello, Key, Sample
 from tests.fakes.wire import SECOND, definitions, hello, sample
 
 
@@ -105,3 +106,19 @@ def test_ticks_with_the_same_number_or_time_are_no_two_points():
     told = Told()
     told.say(sample(2), sample(2), Sample(2, at(3), g=[[1, 9]]))
     assert told.axis == (100.5, 101.0, 101.5)
+
+
+def test_an_end_at_a_time_that_no_clock_can_show_has_no_wall_time():
+    told = Told()
+    told.say(Event(3, "gone", at(2), "killed"))
+    (known,) = [process.gone for process in told.host.processes if process.gone is not None]
+    assert known.wall_seconds == pytest.approx(told.host.wall_seconds or 0.0, abs=60)
+    nowhere = Store()
+    nowhere.add_source("k", "label")
+    for frame in (replace(hello(), t=-1e12), *definitions(), sample(1), Event(3, "gone", at(2), "killed")):
+        nowhere.apply("k", frame, 1.0)
+    host = nowhere.view().host
+    assert host is not None
+    (gone,) = [process.gone for process in host.processes if process.gone is not None]
+    assert gone.wall_seconds is None
+    assert gone.reason == "killed"
