@@ -40,7 +40,7 @@ async def replayed(recording: Path, seconds: float, tab: str, size: tuple[int, i
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--png", type=Path, help="also draw PNGs into this folder")
-    parser.add_argument("--theme", default="gpuscope-dark")
+    parser.add_argument("--theme", default="dark", choices=("dark", "light", "ansi"))
     parser.add_argument("--size", default="120x36")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
