@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import threading
 from codecs import getincrementaldecoder
 from typing import Any
 
@@ -20,6 +22,16 @@ READ_BYTES = 4096
 TICK_SECONDS = 0.05
 SETTLED_TICKS = 6
 """Ticks after the last input: the parser decides by time whether an escape was a key or begins a sequence."""
+GONE_SECONDS = 1.5
+"""From the loss of the terminal to the end of the program: so long it may take to end in order."""
+
+
+def _end_without_terminal() -> None:
+    """The terminal is gone. SIGHUP says so too, and is answered in the event loop; but there drawing may be stuck for
+    good, because Textual's writing thread has died of the same. So: leave in any case, the agent ends with its pipe."""
+    timer = threading.Timer(GONE_SECONDS, os._exit, (128 + signal.SIGHUP,))
+    timer.daemon = True
+    timer.start()
 
 
 class PromptDriver(LinuxDriver):
@@ -45,9 +57,13 @@ class PromptDriver(LinuxDriver):
             ticks = max(0, ticks - 1)
             if self.fileno in ready:
                 ticks = SETTLED_TICKS
-                data = os.read(self.fileno, READ_BYTES)
-                if not data:  # the terminal is gone; what ends us then is a signal
+                try:
+                    data = os.read(self.fileno, READ_BYTES)
+                except OSError:
+                    data = b""
+                if not data:
                     watched.remove(self.fileno)
+                    _end_without_terminal()
                 for event in parser.feed(decode(data)) if data else ():
                     self.process_message(event)
             for event in parser.tick():

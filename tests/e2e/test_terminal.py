@@ -216,3 +216,26 @@ def test_the_lab_with_toggles_runs_at_once(terminal):
     screen.wait("a CPU: torch has no caching allocator there")
     screen.keys("q")
     screen.wait("EXIT=0")
+
+
+CUT = """
+import os, pty, select, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.executable, [sys.executable, "-m", "gpuscope"])
+shown, settled = b"", None
+while settled is None or time.monotonic() < settled:
+    if select.select([terminal], [], [], 0.05)[0]:
+        shown += os.read(terminal, 65536)
+    if settled is None and b"Overview" in shown:
+        settled = time.monotonic() + 2
+os.close(terminal)
+print(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_a_terminal_that_is_cut_ends_the_program(tmp_path):
+    """A window that is closed, a connection that is gone: no viewer without a screen stays behind."""
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40", "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", CUT], env=env, capture_output=True, text=True, timeout=30)
+    assert os.waitstatus_to_exitcode(int(done.stdout)) in (128 + signal.SIGHUP, -signal.SIGHUP), done.stderr
