@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuscope.probe import cuda
+from gpuscope.probe import cuda, gauges, segments
 from gpuscope.probe.ledger import Ledger
 from gpuscope.probe.sampler import Sampler
 from gpuscope.probe.steps import Steps
@@ -89,8 +89,9 @@ def test_native_statistics_become_columns(fake):
 
 
 def test_every_column_of_the_wire_has_a_source():
-    ours = {*cuda.STATISTICS, "parameter_bytes", "gradient_bytes", "optimizer_state_bytes"}
-    assert ours <= set(ALLOCATOR_COLUMNS)
+    ours = {*cuda.STATISTICS, "parameter_bytes", "gradient_bytes", "optimizer_state_bytes", *segments.COLUMNS}
+    ours.update(gauges.StepMemory(cuda.Allocators()).of(0))
+    assert ours == set(ALLOCATOR_COLUMNS)
 
 
 def test_an_older_torch_without_a_key_is_unknown_and_not_zero(fake):
