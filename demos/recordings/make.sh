@@ -1,5 +1,5 @@
 #!/bin/sh
-# How the recordings of this folder were made, on one and on two H200. Usage: make.sh one|ddp OUT.gsr
+# How the recordings of this folder were made, on one and on two H200. Usage: make.sh one|ddp|stall OUT.gsr
 # Each is a real training watched by a real agent; --redact hides users, hosts, paths and command lines.
 set -eu
 python=${PYTHON:-python3}
@@ -16,7 +16,14 @@ one)  # the lab's trainer for half a minute, then a user's own script that knows
 ddp)  # two ranks under torchrun, watched from the outside by `run`
   "$python" -m gpuscope run -- torchrun --standalone --nproc-per-node 2 "$here/ddp_train.py" & trainer=$!
   ;;
-*) echo "usage: $0 one|ddp OUT.gsr" >&2; exit 64 ;;
+stall)  # the same for half a minute, then rank 1 sleeps after 50 steps and rank 0 waits for it
+  "$python" -m gpuscope run -- torchrun --standalone --nproc-per-node 2 "$here/ddp_train.py" & trainer=$!
+  sleep 33
+  kill $trainer
+  "$python" -m gpuscope run -- torchrun --standalone --nproc-per-node 2 "$here/stall_train.py" --after 50 --seconds 90 \
+    --steps 200 & trainer=$!
+  ;;
+*) echo "usage: $0 one|ddp|stall OUT.gsr" >&2; exit 64 ;;
 esac
 wait $recorder
 kill $trainer

@@ -15,6 +15,7 @@ import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
+from . import snapshots, symbols
 from .marks import capturing
 
 EVERY_SECONDS = 30.0
@@ -34,6 +35,7 @@ SEEN = 2
 """Walks in a row that a workspace has to be in."""
 _ONCE = Unknown(NOT_INITIALISED, "told from temporary blocks of that size by a second walk over the segments")
 _NOT_YET = Unknown(NOT_INITIALISED, "counted in a walk over the segments, at most every 30 s")
+_STACKS = Unknown(NOT_SUPPORTED, "a history is recorded, and to list segments would make torch import modules here")
 _MOVING = Unknown(NOT_INITIALISED, "the allocator changed during the walk over the segments: tried again")
 Reading = Any  # Union[int, Unknown]
 
@@ -49,6 +51,7 @@ class Segments:
         self._ordinals: List[int] = []
         self._taken: Any = None
         self._reason = _NOT_YET
+        self._stacks = False  # blocks may have frames, for a history was seen
         self._sizes: Dict[int, Tuple[int, ...]] = {}
         self._workspaces: Dict[int, List[Set[int]]] = {}  # by ordinal: addresses in the last walks
 
@@ -92,6 +95,11 @@ class Segments:
             if capturing(torch):
                 self._next = time.monotonic() + AGAIN_SECONDS
                 return
+            self._stacks = self._stacks or snapshots.recording() is True
+            if self._stacks and not symbols.loaded():
+                self._next = time.monotonic() + AGAIN_SECONDS
+                self._give_up(_STACKS)
+                return
             wanted = argument(torch)
             if isinstance(wanted, Unknown):
                 self._give_up(wanted)
@@ -125,7 +133,8 @@ class Segments:
             mine = [segment for segment in segments if segment.get("device") == ordinal]
             found: Dict[str, Reading] = dict(private_pools(mine))
             last = self._workspaces.setdefault(ordinal, [])
-            live = workspace_blocks(mine, self.sizes(ordinal))
+            sizes = self.sizes(ordinal)
+            live = workspace_blocks(mine, sizes)
             last.append({place for place in live if (ordinal, place) not in owned})
             del last[:-SEEN]
             # A temporary of the same size is seldom at the same place in walk after walk; a workspace always is.
@@ -133,7 +142,8 @@ class Segments:
                 found["workspace_bytes"] = _ONCE
             else:
                 found["workspace_bytes"] = sum(live[place] for place in set.intersection(*last))
-            if len(last) < SEEN or last[-1] != last[-2]:  # the first steps make them, one for each thread and stream
+            # The first steps make them, one for each thread and stream: none at all is no lasting answer either.
+            if len(last) < SEEN or last[-1] != last[-2] or (sizes and not last[-1]):
                 self._next = min(self._next, time.monotonic() + max(AGAIN_SECONDS, self.seconds * COST_SHARE))
             self.values[ordinal] = found
 

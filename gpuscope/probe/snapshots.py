@@ -14,7 +14,7 @@ import time
 from pickle import Pickler  # written here, never read: what is read back is read by the viewer
 from typing import Any, Optional
 
-from . import cuda
+from . import cuda, symbols
 from .acts import Act, Answer, Refusal
 from .spool import OwnFile, refuse_without_memory, unlinked
 
@@ -46,6 +46,8 @@ def take(act: Act, entries: Optional[int]) -> Answer:
     ``entries`` is how long a history we have switched on. Raises :class:`Refusal` without CUDA, memory or disk."""
     memory = cuda_memory()
     refuse_without_memory(USUAL_BYTES if entries is None else entries * ENTRY_BYTES, "a snapshot")
+    if recording() is not False:
+        symbols.load()
     file = act.file = unlinked()
     try:
         act.stage = "torch writes down the state of its allocator"

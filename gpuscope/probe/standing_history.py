@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, Callable, List, Optional
 
-from . import cuda, oom
+from . import cuda, oom, symbols
 from .acts import Refusal
 from .history import History, NewSteps, cost
 from .on_import import debug
@@ -45,7 +45,12 @@ class StandingHistory:
         return self._history.entries or 0
 
     def begin(self) -> None:
-        """CUDA is being initialised, or is: in any thread. Never raises."""
+        """CUDA is being initialised, in a thread of the trainer. Never raises."""
+        if self._stage == "off":
+            symbols.load_in_trainers_thread()  # or the out-of-memory record would wait for it
+            self._begin()
+
+    def _begin(self) -> None:
         if self._stage == "off" and self._switch(True):
             self._stage = "with"
             self._fresh, self._skip = NewSteps(self._steps), WARM_STEPS
@@ -53,7 +58,7 @@ class StandingHistory:
     def tick(self) -> None:
         """In the probe's thread, about once a second."""
         if self._stage == "off" and cuda.initialised():
-            self.begin()
+            self._begin()
         if self._stage not in ("with", "without"):
             return
         if (self._stage == "with") != bool(self._history.entries):

@@ -164,7 +164,21 @@ def test_workspaces_are_what_stays_and_nobody_owns(played):
     assert memory.snapshots == 4, "nothing new in the last two: the next is half a minute away"
 
 
-def test_the_history_never_comes_along(played):
+def test_before_the_first_step_there_are_no_workspaces_and_that_does_not_last(played):
+    found, memory, clock = played(segment(0, [(MIB, LIVE)]))
+    for _ in range(3):
+        found.tick([0], None, set())
+        clock[0] += AGAIN_SECONDS
+    assert found.of(0)["workspace_bytes"] == 0
+    memory.segments.append(segment(1 << 30, [(HOPPER, LIVE)]))
+    for _ in range(2):
+        found.tick([0], None, set())
+        clock[0] += AGAIN_SECONDS
+    assert found.of(0)["workspace_bytes"] == HOPPER
+
+
+def test_the_history_never_comes_along(played, monkeypatch):
+    monkeypatch.setattr(segments_module.symbols, "loaded", lambda: True)
     found, memory, clock = played(segment(0, [(MIB, LIVE)]))
     memory.history = True
     found.tick([0], None, set())

@@ -13,7 +13,7 @@ import pytest
 
 from gpuscope.snapshot.reader import open_snapshot
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[2] / "demos" / "snapshots"
 
 TRAINING = """
 import json, sys, torch

@@ -1,0 +1,59 @@
+"""A recording from two H200s: a DDP training, then one whose rank 1 goes to sleep inside its loader. Read as the screen
+reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuscope.store.ranks import find_stall
+from gpuscope.store.store import Store
+from gpuscope.store.view import HostView
+from gpuscope.wire.decode import decode
+from gpuscope.wire.recording import RecordingReader
+
+RECORDING = Path(__file__).parents[2] / "demos" / "recordings" / "h200x2-stall.gsr"
+
+
+def moments() -> Iterator[HostView]:
+    """The host after each line of the recording."""
+    store = Store()
+    store.add_source("k", "label")
+    for line in RecordingReader(RECORDING):
+        store.apply("k", decode(line.line), line.rx)
+        host = store.view().host
+        if host is not None:
+            yield host
+
+
+def test_the_rank_that_keeps_the_others_is_named_with_its_line():
+    texts = {}
+    for host in moments():
+        for job in host.jobs:
+            stall = find_stall(job.trainers)
+            if stall is not None:
+                texts[stall.text] = stall
+    assert texts, "it stood for twenty seconds"
+    last = list(texts)[-1]
+    assert last == "rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at <path>:62 in main"
+    assert [t.definition.rank for t in texts[last].behind] == [1]
+
+
+def test_what_a_device_holds_beside_its_processes_is_within_two_percent():
+    """Used by the device less what its processes hold, where both were read within 100 ms and the device holds what it
+    held half a second before (nothing is being made, and no process is dying)."""
+    shares, before = [], {}
+    for host in moments():
+        for device in host.devices:
+            uses = [use for use in device.uses if use.gone is None]
+            used, held = device.number("used_bytes"), [use.number("used_bytes") for use in uses]
+            moment = device.sampled_seconds
+            if not used or not held or None in held or moment is None:
+                continue
+            last, before[device.id] = before.get(device.id), (moment, used)
+            if last is None or last[0] == moment or last[1] != used:
+                continue
+            if all(abs((use.sampled_seconds or 0) - moment) <= 0.1 for use in uses):
+                shares.append((used - sum(filter(None, held))) / used)
+    assert len(shares) > 50
+    assert max(map(abs, shares)) <= 0.02
