@@ -333,12 +333,17 @@ def _headline(amount: str, count: str, frames: Sequence[Frame], number: int, wid
     frame = frames[min(number, len(frames) - 1)]
     place = f"{_short(frame.file)}:{frame.line}"
     room = max(10, width - 21 - len(place))
-    return [
+    line = [
         (amount, "text"),
         (count, "muted"),
         (f"  {_cut(frame.function, room, glyphs)}", "text"),
         (f"  {place}", "accent"),
     ]
+    room = width - sum(len(text) for text, _ in line) - 2
+    if frame is not frames[0] and room > 12:  # what it called in the end: one line calls many things
+        called = f"in {frames[0].function} {_short(frames[0].file)}:{frames[0].line}"
+        line.append((f"  {_cut(called, room, glyphs)}", "muted"))
+    return line
 
 
 def _frames(row: StackRow, width: int, glyphs: Glyphs, full: bool) -> list[Line]:

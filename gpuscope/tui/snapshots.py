@@ -155,11 +155,18 @@ def _segment_row(segment: Segment) -> TableRow:
 
 
 def where(frames: Sequence[Frame], at: int) -> Line:
-    """``train.py:88 step``, of the frame that says most."""
+    """``train.py:88 step``, of the frame that says most, and what it called in the end: one line calls many things."""
     if not frames:
         return [(NO_STACK, "faint")]
     frame = frames[at] if 0 <= at < len(frames) else frames[0]
-    return [(f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}", "title"), (f" {frame.function}", "muted")]
+    line = [(_short(frame), "title"), (f" {frame.function}", "muted")]
+    if frame is not frames[0]:
+        line.append((f"  in {frames[0].function} {_short(frames[0])}", "faint"))
+    return line
+
+
+def _short(frame: Frame) -> str:
+    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
 
 
 def stack_rows(stacks: Stacks) -> list[TableRow]:

@@ -41,6 +41,10 @@ T_95 = {
     10: 2.262,
     12: 2.201,
     16: 2.131,
+    20: 2.093,
+    24: 2.069,
+    32: 2.040,
+    40: 2.023,
 }
 SETTLE = 20
 """Steps at the start of each half that are not counted: the thread starts, the client connects."""
