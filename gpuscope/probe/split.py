@@ -21,7 +21,7 @@ from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from .marks import Clocks, Spoiled
 
-WATCHED_SECONDS = 0.25
+WATCHED_SECONDS = 0.5
 """While somebody looks one step in so many seconds is measured, on average."""
 UNWATCHED_SECONDS = 10.0
 WINDOW = 32

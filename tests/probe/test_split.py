@@ -209,7 +209,7 @@ def test_few_of_many_fast_steps_are_measured_and_nobody_looking_makes_them_fewer
             opened += split.open is not None
         return opened
 
-    assert 500 <= share(True) <= 1200, "a step of 10 ms: one in 25, four a second"
+    assert 250 <= share(True) <= 600, "a step of 10 ms: one in 50, two a second"
     assert 8 <= share(False) <= 40, "one in 1000"
 
 
