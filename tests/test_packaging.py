@@ -73,7 +73,8 @@ def test_the_wheel_holds_every_module_and_style_and_nothing_else(wheel):
         infos = [name for name in archive.namelist() if ".dist-info/" in name]
         entry_points = archive.read(next(n for n in infos if n.endswith("entry_points.txt"))).decode()
     ours = {p for p in (ROOT / "gpuscope").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
-    assert names == {str(path.relative_to(ROOT)) for path in ours}
+    pitfalls = {p for p in (ROOT / "demos" / "pitfalls").iterdir() if p.is_file()}  # for `gpuscope lab pitfall`
+    assert names == {str(p.relative_to(ROOT)) for p in ours} | {f"gpuscope/{p.relative_to(ROOT)}" for p in pitfalls}
     assert any(name.endswith(".tcss") for name in names)
     assert any(name.endswith("/LICENSE") for name in infos)
     assert "gpuscope = gpuscope.cli:entry" in entry_points

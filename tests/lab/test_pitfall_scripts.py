@@ -1,0 +1,358 @@
+"""The pitfall scripts: each really commits its pitfall, and the cured one beside it does not.
+
+torch is imported once, in a process that forks for every script. Those that need GPUs: ``pytest -m gpu``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuscope.lab import pitfalls
+from gpuscope.lab.pitfalls import Pitfall
+from tests.fakes.probe_client import environment
+
+PITFALLS = {one.id: one for one in pitfalls.load()}
+
+FORKING = """
+import json, os, runpy, sys, traceback
+import torch, torch.distributed, torch.nn.parallel, torch.utils.data
+torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports the compiler
+
+def become(argv, variables, output):
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1), os.dup2(file, 2)
+    os.environ.update(variables)
+    sys.argv, code = argv, 0
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)
+
+for line in sys.stdin:
+    pids = []
+    for job in json.loads(line):
+        pids.append(os.fork())
+        if not pids[-1]:
+            become(*job)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
+"""
+SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a script: the exit code of each of its processes, and what they printed."""
+
+    codes: list[int]
+    text: str
+
+    def last(self, pattern: str) -> float:
+        """The number in the last line that shows it."""
+        found = re.findall(pattern, self.text)
+        assert found, self.text
+        return float(found[-1].replace(",", ""))
+
+
+class Forks:
+    """Runs scripts in forks of one process that has imported torch."""
+
+    def __init__(self, folder: Path, **variables: str | None):
+        self.folder, self.count = folder, 0
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", FORKING], env=environment(PYTHONUNBUFFERED=None, **variables), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, one: Pitfall, cured: bool, *words: str) -> Ended:
+        """One process, or as many as torchrun would start, in one environment of ranks."""
+        processes = one.processes(cured)
+        ranks: list[dict[str, str]] = [{}]
+        if processes:
+            common = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1"}
+            common["MASTER_PORT"] = str(free_port())
+            ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+        self.count += 1
+        output = self.folder / f"{one.id}-{self.count}.txt"
+        argv = [str(one.script(cured)), *words]
+        jobs = [[argv, {**one.variables(), **rank}, str(output)] for rank in ranks]
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        overdue = threading.Timer(SECONDS, os.killpg, (self.process.pid, signal.SIGKILL))
+        overdue.start()
+        self.process.stdin.write(json.dumps(jobs) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        overdue.cancel()
+        assert answer, f"not done in {SECONDS} s: {output.read_text()}"
+        return Ended(json.loads(answer), output.read_text())
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> Iterator[Forks]:
+    """Where no CUDA device is seen."""
+    pytest.importorskip("torch")
+    with tempfile.TemporaryDirectory() as folder:
+        forks = Forks(Path(folder), CUDA_VISIBLE_DEVICES="")
+        yield forks
+        forks.end()
+
+
+def loss_against_first(ended: Ended) -> float:
+    return ended.last(r"loss ([-+.\dena]+) of the first")
+
+
+def fp16_underflow(faulty: Ended, cured: Ended) -> None:
+    assert faulty.last(r"zero gradients (\d+)%") > 95
+    assert loss_against_first(faulty) > 0.9
+    assert cured.last(r"zero gradients (\d+)%") < 20
+    assert loss_against_first(cured) < 0.5
+
+
+def slow_input(faulty: Ended, cured: Ended) -> None:
+    waited = [one.last(r"waited for input (\d+)%") for one in (faulty, cured)]
+    assert waited[0] > 50
+    assert waited[1] < waited[0] - 25
+
+
+def dataparallel_on_cpu(faulty: Ended, cured: Ended) -> None:
+    assert "training on 0 devices in parallel" in faulty.text
+    assert "module.0.weight" in faulty.text
+    assert "module." not in cured.text
+    assert faulty.last(r"loss ([\d.]+)") == cured.last(r"loss ([\d.]+)")  # it does nothing
+
+
+def wrapped_model_attribute(_: Ended, cured: Ended) -> None:
+    assert "the checkpoint fits a new model" in cured.text
+
+
+def trains(_: Ended, cured: Ended) -> None:
+    assert cured.last(r"loss ([\d.]+)") > 0
+
+
+def ddp_no_sampler(faulty: Ended, cured: Ended) -> None:
+    """The first samples of both ranks in each epoch, and how many steps an epoch takes."""
+    seen = {}
+    for name, ended in (("faulty", faulty), ("cured", cured)):
+        found = re.findall(r"epoch (\d) rank (\d): (\d+) steps, first samples ((?:\d+ ){4}\d+)", ended.text)
+        assert len(found) == 4, ended.text
+        seen[name] = {(epoch, rank): {*samples.split()} for epoch, rank, _, samples in found}
+        assert {int(steps) for _, _, steps, _ in found} == {64 if name == "faulty" else 32}
+    for epoch in "01":
+        assert seen["faulty"][epoch, "0"] == seen["faulty"][epoch, "1"]
+        assert not seen["cured"][epoch, "0"] & seen["cured"][epoch, "1"]
+    assert seen["cured"]["0", "0"] != seen["cured"]["1", "0"]  # set_epoch
+
+
+def first_compiled_step(faulty: Ended, cured: Ended) -> None:
+    assert faulty.last(r": ([\d.]+) times as long") > 50
+    assert cured.last(r": ([\d.]+) times as long") < 20
+
+
+def accumulation_not_divided(faulty: Ended, cured: Ended) -> None:
+    first = [float(re.findall(r"gradient ([\d.]+)", one.text)[0]) for one in (faulty, cured)]
+    assert first[0] == pytest.approx(8 * first[1], rel=0.01)
+    assert not loss_against_first(faulty) < 1  # larger, infinite, or not a number
+    assert loss_against_first(cured) < 0.1
+
+
+def deprecated_cuda_amp(faulty: Ended, cured: Ended) -> None:
+    assert "FutureWarning" in faulty.text
+    assert "FutureWarning" not in cured.text
+    assert re.search(r"logits in torch\.b?float16", cured.text)
+
+
+Check = Callable[[Ended, Ended], None]
+ANYWHERE: dict[str, tuple[Check, str]] = {
+    "slow-input": (slow_input, "--steps 20"),
+    "fp16-underflow": (fp16_underflow, "--steps 60"),
+    "dataparallel-on-cpu": (dataparallel_on_cpu, "--steps 5"),
+    "wrapped-model-attribute": (wrapped_model_attribute, "--steps 30"),
+    "ddp-no-process-group": (trains, "--steps 5"),
+    "ddp-no-environment": (trains, "--steps 5"),
+    "ddp-no-sampler": (ddp_no_sampler, "--steps 1 --epochs 2"),
+    "first-compiled-step": (first_compiled_step, "--steps 1 --backend aot_eager"),  # no C++ compiler needed
+    "accumulation-not-divided": (accumulation_not_divided, "--steps 10"),
+    "deprecated-cuda-amp": (deprecated_cuda_amp, "--steps 3"),
+}
+
+
+def shown(one: Pitfall, check: Check, faulty: Ended, cured: Ended) -> None:
+    """The faulty one fails or speaks as the index says, the cured one does neither; then what else ``check`` asks."""
+    assert not any(cured.codes), cured.text
+    if one.shows_as == "error":
+        assert any(faulty.codes), faulty.text
+        assert one.expect in faulty.text
+        assert "Traceback" not in cured.text
+    else:
+        assert not any(faulty.codes), faulty.text
+    if one.shows_as != "figures":
+        assert one.expect in faulty.text
+        assert one.expect not in cured.text
+    check(faulty, cured)
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_it_shows_on_the_cpu_and_the_cure_cures(name: str, on_cpu: Forks):
+    one = PITFALLS[name]
+    check, words = ANYWHERE[name]
+    shown(one, check, *(on_cpu.run(one, cured, *words.split()) for cured in (False, True)))
+
+
+def test_what_needs_a_gpu_says_so_and_ends_with_3(on_cpu: Forks):
+    asked = [(one, cured) for one in PITFALLS.values() for cured in (False, True) if one.needs_gpus(cured)]
+    assert len(asked) > 20
+    for one, cured in asked:
+        ended = on_cpu.run(one, cured)
+        assert {*ended.codes} == {3}, (one.id, ended.text)
+        assert re.search("needs (a|two) CUDA GPU", ended.text), one.id
+
+
+# ── on GPUs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def gpus() -> int:
+    """How many CUDA devices torch sees, asked only where these tests are run."""
+    torch = pytest.importorskip("torch")
+    return int(torch.cuda.device_count())
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> Iterator[Forks]:
+    if not gpus():
+        pytest.skip("torch finds no CUDA device")
+    with tempfile.TemporaryDirectory() as folder:
+        forks = Forks(Path(folder))
+        yield forks
+        forks.end()
+
+
+def model_left_on_cpu(faulty: Ended, cured: Ended) -> None:
+    assert faulty.last(r"GPU memory (\d+) MiB") == 0
+    assert cured.last(r"GPU memory (\d+) MiB") > 30
+    for one in (faulty, cured):  # it does learn, wherever it is
+        losses = re.findall(r"loss ([\d.]+)", one.text)
+        assert float(losses[-1]) < float(losses[0])
+    assert cured.last(r"([\d.]+) steps/s") > faulty.last(r"([\d.]+) steps/s")
+
+
+def out_of_memory(faulty: Ended, cured: Ended) -> None:
+    """The cured one evaluates the same batches with a few of their activations at a time."""
+    assert cured.last(r"peak ([\d.]+) GiB") < 0.1 * faulty.last(r"total capac\w+ of ([\d.]+) GiB")
+
+
+def faster(pattern: str, times: float) -> Check:
+    """The cured one has ``times`` the figure of ``pattern``."""
+
+    def check(faulty: Ended, cured: Ended) -> None:
+        assert cured.last(pattern) > times * faulty.last(pattern), faulty.text + cured.text
+
+    return check
+
+
+def timing_without_synchronize(faulty: Ended, cured: Ended) -> None:
+    wrong, right = (one.last(r"forward ([\d.]+) ms") for one in (faulty, cured))
+    assert wrong < right / 3
+    assert cured.last(r"= ([\d.,]+) TFLOP/s") < 1000  # of float32, what a GPU of today can do
+
+
+def not_reproducible(faulty: Ended, cured: Ended) -> None:
+    assert faulty.last(r"(\d+) of \d+ weights differ") > 0
+    assert cured.last(r"(\d+) of \d+ weights differ") == 0
+
+
+def empty_cache_live_tensors(faulty: Ended, cured: Ended) -> None:
+    wrong, right = ([int(figure) for figure in re.findall(r"allocated (\d+)", one.text)] for one in (faulty, cured))
+    assert len(wrong) == len(right) == 3
+    assert wrong[1] - wrong[0] > 8
+    assert wrong[2] - wrong[1] == pytest.approx(wrong[1] - wrong[0], abs=2)
+    assert right[2] - right[0] <= 1
+
+
+def wrong_backend(faulty: Ended, cured: Ended) -> None:
+    assert "over gloo" in faulty.text
+    assert "over nccl" in cured.text
+    assert faulty.last(r"([\d.]+) ms/step") > 3 * cured.last(r"([\d.]+) ms/step")
+
+
+ON_GPU: dict[str, tuple[Check, str]] = {
+    **{name: how for name, how in ANYWHERE.items() if name != "dataparallel-on-cpu"},
+    "mixed-devices": (trains, "--steps 3"),
+    "model-left-on-cpu": (model_left_on_cpu, "--steps 40"),
+    "out-of-memory": (out_of_memory, "--steps 50"),
+    "cuda-slower-than-cpu": (faster(r"([\d.]+) steps/s", 1.0), "--steps 4000"),
+    "timing-without-synchronize": (timing_without_synchronize, "--steps 40"),
+    "convolution-speed": (faster(r"(\d+) pictures/s", 0.8), "--steps 100"),  # what it gains is no law: not slower
+    "not-reproducible": (not_reproducible, "--steps 20"),
+    "empty-cache-live-tensors": (empty_cache_live_tensors, "--rounds 3"),
+}
+ON_TWO_GPUS: dict[str, tuple[Check, str]] = {
+    "dataparallel-gil": (faster(r"(\d+) samples/s", 1.2), "--steps 60"),
+    "wrong-backend": (wrong_backend, "--steps 20"),
+    "dataparallel-odd-batch": (trains, "--epochs 2"),
+}
+BY_TORCHRUN = "inputs-on-wrong-gpu"
+"""Its first rank waits for the one that failed, and it is torchrun that ends it."""
+
+
+def test_every_pitfall_is_run_somewhere():
+    assert {*ANYWHERE, *ON_GPU, *ON_TWO_GPUS, BY_TORCHRUN} == {*PITFALLS}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ON_GPU)
+def test_it_shows_on_a_gpu_and_the_cure_cures(name: str, on_gpu: Forks):
+    one = PITFALLS[name]
+    check, words = ON_GPU[name]
+    shown(one, check, *(on_gpu.run(one, cured, *words.split()) for cured in (False, True)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ON_TWO_GPUS)
+def test_it_shows_on_two_gpus_and_the_cure_cures(name: str, on_gpu: Forks):
+    if gpus() < 2:
+        pytest.skip("needs two GPUs")
+    one = PITFALLS[name]
+    check, words = ON_TWO_GPUS[name]
+    shown(one, check, *(on_gpu.run(one, cured, *words.split()) for cured in (False, True)))
+
+
+@pytest.mark.gpu
+def test_labels_on_the_first_gpu_end_the_run_of_both_ranks():
+    if gpus() < 2:
+        pytest.skip("needs two GPUs")
+    one = PITFALLS[BY_TORCHRUN]
+    ended = []
+    for cured in (False, True):
+        command = one.command(cured, arguments=["--steps", "20"])
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+        ended.append(Ended([done.returncode], done.stdout + done.stderr))
+    shown(one, trains, *ended)
