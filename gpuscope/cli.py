@@ -26,10 +26,19 @@ VERBS = {
     "ps": "GPU processes and trainers, the ranks of one job together",
     "run": "start a trainer with the probe in it, no code change",
     "snapshot": "read an allocator snapshot, compare two, or take one of a trainer",
-    "lab": "the demo trainer, in the TUI or headless",
+    "lab": "the demo trainer, in the TUI or headless; sweep, claims, runs, pitfall: see `gpuscope lab --help`",
     "record": "keep a session in a file",
     "replay": "travel through a recording",
 }
+SUBVERBS = {
+    "lab": {
+        "sweep": "run a matrix of toggles, interleaved, and print the table",
+        "claims": "measure what is said about GPU training on this machine",
+        "runs": "the ledger of runs: list, compare, export, remove",
+        "pitfall": "start a training script with a known mistake in it, or the same one cured",
+    }
+}
+"""Second words that are verbs of their own, each in ``verbs/VERB_WORD.py``."""
 NEEDS_PYTHON = (3, 10)
 """For everything but the probe and ``gpuscope run``, which also work inside older training environments."""
 
@@ -72,10 +81,25 @@ def main(argv: Optional[List[str]] = None) -> int:
             "Here work: gpuscope.watch() in a script, and `gpuscope run`.\n"
         )
         return EXIT_UNCHECKED
-    module = import_module("gpuscope.verbs." + (verb or "tui"))
-    used = Parser(prog="gpuscope " + verb, description=VERBS[verb]) if verb else top
-    module.add_arguments(used)
-    return int(module.run(used.parse_args(words[1:] if verb else words)))
+    if not verb:
+        return _call("tui", top, words)
+    second = SUBVERBS.get(verb, {})
+    if words[1:2] and words[1] in second:
+        return _call(
+            f"{verb}_{words[1]}", Parser(prog=f"gpuscope {verb} {words[1]}", description=second[words[1]]), words[2:]
+        )
+    listed = "\n".join(f"  {verb} {word:9} {summary}" for word, summary in second.items())
+    epilog = f"verbs:\n{listed}" if listed else None
+    shape = argparse.RawDescriptionHelpFormatter
+    return _call(
+        verb, Parser(prog="gpuscope " + verb, description=VERBS[verb], epilog=epilog, formatter_class=shape), words[1:]
+    )
+
+
+def _call(module: str, used: Parser, words: List[str]) -> int:
+    found = import_module("gpuscope.verbs." + module)
+    found.add_arguments(used)
+    return int(found.run(used.parse_args(words)))
 
 
 def entry() -> NoReturn:

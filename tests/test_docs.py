@@ -58,8 +58,11 @@ def test_the_readmes_options_exist():
     """Of each command in the README, by its own parser."""
     for command in re.findall(r"`gpuscope (\w+) ([^`]*)`", README):
         verb, rest = command
+        second = rest.split(" ", 1)[0]
+        if second in cli.SUBVERBS.get(verb, {}):
+            verb = f"{verb}_{second}"
         options = re.findall(r"--[a-z][a-z-]*", rest)
-        if verb in cli.VERBS and verb != "run" and options:
+        if verb.partition("_")[0] in cli.VERBS and verb != "run" and options:
             parser = cli.Parser(prog="x")
             import_module(f"gpuscope.verbs.{verb}").add_arguments(parser)
             known = {option for action in parser._actions for option in action.option_strings}

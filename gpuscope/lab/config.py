@@ -1,7 +1,4 @@
-"""Every toggle of the lab, defined once: the command line, the worker's JSON and the TUI's switches read ``TOGGLES``.
-
-Standard library only: a viewer without torch shows the same switches.
-"""
+"""One setting of every toggle: from a command line, from JSON, and back."""
 
 from __future__ import annotations
 
@@ -11,150 +8,59 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-Value = str | int | None
+from .toggles import BY_NAME, FACTORY, PRESETS, STEPS, TOGGLES, ConfigError, Toggle, Value, shown
 
-PRESETS: dict[str, dict[str, str]] = {
-    "mlp": {"cpu": "mlp-small", "cuda": "mlp-large"},
-    "conv": {"cpu": "conv-small", "cuda": "conv-large"},
-    "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-small"},
-}
-"""A family's name stands for the preset that loads the device in use: a CPU step of 10–50 ms, real work for a GPU."""
+__all__ = ["PRESETS", "STEPS", "TOGGLES", "ConfigError", "LabConfig", "Toggle", "Value", "add_toggles"]
 
 
-class ConfigError(ValueError):
-    """A toggle has a value it cannot have. The message names the toggle and lists what it takes: a usage error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Toggle:
-    """One switch. With ``choices`` it takes one of these words, otherwise a whole number from ``minimum`` to
-    ``maximum``. ``unset`` says in words what leaving it out (``None``) means; empty where it always has a value."""
-
-    name: str
-    default: Value
-    help: str
-    on_cpu: str = ""
-    """What it does on a CPU where that differs from a GPU."""
-    choices: tuple[str, ...] = ()
-    minimum: int = 0
-    maximum: int = 0
-    unset: str = ""
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def takes(self) -> str:
-        """What it can be set to, in words."""
-        if self.choices:
-            return ", ".join(self.choices)
-        return f"a whole number from {self.minimum:,} to {self.maximum:,}"
-
-    def parse(self, value: object) -> Value:
-        """``value`` (text of a command line, or JSON) as this toggle holds it. Raises :class:`ConfigError`."""
-        if value is None and (self.unset or self.default is None):
-            return None
-        if self.choices:
-            if isinstance(value, str) and value in self.choices:
-                return value
-            raise ConfigError(f"{self.flag} cannot be {_shown(value)}. Choices: {self.takes}.")
-        number = _whole(value)
-        if number is None or not self.minimum <= number <= self.maximum:
-            raise ConfigError(f"{self.flag} cannot be {_shown(value)}. It takes {self.takes}.")
-        return number
-
-    def text(self, value: Value) -> str:
-        """A value as the screen and messages show it."""
-        return self.unset if value is None else str(value)
-
-
-def _whole(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.strip().isdigit():
-        return int(value)
-    return None
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
-TOGGLES: tuple[Toggle, ...] = (
-    Toggle(
-        "model",
-        "gpt",
-        "what is trained, on synthetic data that can be learned; a family's name picks the size for the device",
-        "a family's name picks its small preset",
-        choices=(*PRESETS, *(preset for sizes in PRESETS.values() for preset in sizes.values())),
-    ),
-    Toggle(
-        "amp",
-        "off",
-        "automatic mixed precision: autocast to bf16, or to fp16 with a GradScaler",
-        "bf16 is real and often faster; fp16 works, but 10 to 30 times slower than off",
-        choices=("off", "bf16", "fp16"),
-    ),
-    Toggle(
-        "batch",
-        None,
-        "samples in a micro-batch",
-        minimum=1,
-        maximum=1 << 20,
-        unset="the preset's",
-    ),
-    Toggle(
-        "accumulate",
-        1,
-        "micro-batches whose gradients are added up before one optimizer step",
-        minimum=1,
-        maximum=4096,
-    ),
-    Toggle(
-        "device",
-        "auto",
-        "where it runs; auto takes a CUDA device where torch finds one",
-        choices=("auto", "cpu", "cuda"),
-    ),
-    Toggle("seed", 0, "seed of the weights and of the data", minimum=0, maximum=(1 << 32) - 1),
-)
-STEPS = Toggle("steps", None, "optimizer steps to run", minimum=1, maximum=1_000_000_000, unset="until stopped")
-"""Not a switch of the training but its length; on the command line and in JSON it stands beside the toggles."""
-_ALL = {toggle.name: toggle for toggle in (*TOGGLES, STEPS)}
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LabConfig:
     """One setting of every toggle. Made with a value a toggle cannot have, it raises :class:`ConfigError`."""
 
     model: str = "gpt"
-    amp: str = "off"
-    batch: int | None = None
-    accumulate: int = 1
     device: str = "auto"
     seed: int = 0
+    amp: str = "off"
+    tf32: bool = False
+    batch: int | None = None
+    accumulate: int = 1
+    compile: str = "off"
+    fullgraph: bool = False
+    parallel: str = "none"
+    nproc: int | None = None
+    checkpoint: bool = False
+    optimizer: str = "adamw"
+    foreach: bool | None = None
+    fused: bool | None = None
+    set_to_none: bool = True
+    validate: str = "off"
+    empty_cache: bool = False
+    expandable_segments: bool = False
+    loader: str = "synthetic"
+    workers: int | None = None
+    pin_memory: bool = False
+    non_blocking: bool = False
+    prefetch: int | None = None
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name, toggle in _ALL.items():
+        for name, toggle in BY_NAME.items():
             object.__setattr__(self, name, toggle.parse(getattr(self, name)))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> LabConfig:
         """From names and values; what is left out has its default. Unknown names raise :class:`ConfigError`."""
-        unknown = sorted(set(values) - set(_ALL))
+        unknown = sorted(set(values) - set(BY_NAME))
         if unknown:
-            raise ConfigError(f"There is no lab toggle {_shown(unknown[0])}. Toggles: {', '.join(_ALL)}.")
+            raise ConfigError(f"There is no lab toggle {shown(unknown[0])}. Toggles: {', '.join(BY_NAME)}.")
         return cls(**dict(values))  # type: ignore[arg-type]  # __post_init__ checks and converts every value
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> LabConfig:
         """From the namespace of a parser that :func:`add_toggles` has extended."""
-        given = {name: getattr(arguments, name, None) for name in _ALL}
+        given = {name: getattr(arguments, name, None) for name in BY_NAME}
         return cls.from_mapping({name: value for name, value in given.items() if value is not None})
 
     @classmethod
@@ -178,6 +84,16 @@ class LabConfig:
         """A copy with one toggle set; raises :class:`ConfigError`."""
         return self.from_mapping({**self.to_mapping(), name: value})
 
+    @property
+    def factory(self) -> str | None:
+        """``MODULE:FACTORY`` where the model is the user's own."""
+        return self.model if FACTORY.fullmatch(self.model) else None
+
+    @property
+    def processes(self) -> bool:
+        """Whether it trains in several processes, one for each GPU, under torchrun's agent."""
+        return self.parallel in ("ddp", "fsdp")
+
     def preset(self, device_type: str) -> str:
         """The preset that ``model`` stands for on ``device_type`` (``cpu`` or ``cuda``)."""
         return PRESETS[self.model][device_type] if self.model in PRESETS else self.model
@@ -189,20 +105,12 @@ class LabConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and value != getattr(default, field.name):
-                words += [_ALL[field.name].flag, str(value)]
+                words += BY_NAME[field.name].words(value)
         return words
 
     def command(self, **changes: object) -> str:
         """The shell command that runs this configuration with ``changes``, for messages."""
         return " ".join(["gpuscope", "lab", *replace(self, **changes).flags()])  # type: ignore[arg-type]
-
-    def warnings(self, device_type: str) -> tuple[str, ...]:
-        """What a user should know before this runs on ``device_type`` (``cpu`` or ``cuda``)."""
-        if device_type == "cpu" and self.amp == "fp16":
-            return (
-                "fp16 autocast on a CPU works, but a step takes 10 to 30 times as long as without; bf16 is fast here.",
-            )
-        return ()
 
 
 def add_toggles(parser: argparse.ArgumentParser) -> None:
@@ -214,4 +122,7 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
         note = f"; on a CPU: {toggle.on_cpu}" if toggle.on_cpu else ""
         choices = f" ({toggle.takes})" if toggle.choices else ""
         text = f"{toggle.help}{choices}; default: {default}{note}".replace("%", "%%")
-        group.add_argument(toggle.flag, metavar=toggle.name.upper() if toggle.choices else "N", help=text)
+        if toggle.yes_no:
+            group.add_argument(toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            group.add_argument(toggle.flag, metavar=toggle.name.upper() if toggle.choices else "N", help=text)

@@ -19,10 +19,19 @@ from . import metrics
 from .config import LabConfig
 
 PYTHON_VARIABLE = "GPUSCOPE_LAB_PYTHON"
+FOLDER_VARIABLE = "GPUSCOPE_LAB_FOLDER"
+"""A folder that is removed after the worker's end."""
 OLDEST_PYTHON = (3, 10)
 ASK_SECONDS = 20.0
 STOP_SECONDS = 3.0
 """From SIGTERM to SIGKILL."""
+STOP_RANKS_SECONDS = 10.0
+"""The same for a run in processes: torchrun's agent tells its ranks, and kills those that do not end, before that."""
+RANK_VARIABLES = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+"""What a launcher tells its ranks. This program may itself be one: the worker it starts is not."""
 _QUESTION = (
     "import importlib.util as u, sys; s = u.find_spec('torch');"
     "print(sys.version_info[0], sys.version_info[1], int(bool(s and s.origin)))"
@@ -187,9 +196,10 @@ class LabRun:
         if self.pid is not None:
             self._become("stopping")
             self._signal(signal.SIGTERM)
-        done, _ = await asyncio.wait([self._following], timeout=STOP_SECONDS)
+        patience = STOP_RANKS_SECONDS if self.config.processes else STOP_SECONDS
+        done, _ = await asyncio.wait([self._following], timeout=patience)
         if not done:
-            self._signal(signal.SIGKILL)
+            self._kill_group()
         await asyncio.shield(self._following)
 
     def _signal(self, number: int) -> None:
@@ -199,12 +209,20 @@ class LabRun:
         except ProcessLookupError:
             pass
 
+    def _kill_group(self) -> None:
+        """Ends the worker and every process it started: its loaders are in its group, its ranks die with it."""
+        assert self._process is not None
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
     async def _follow(self, process: asyncio.subprocess.Process, folder: tempfile.TemporaryDirectory[str]) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         errors = asyncio.create_task(self._keep(process.stderr))
         try:
-            while line := await _line(process.stdout):
+            while line := await self._next(process.stdout):
                 record = metrics.decode(line)
                 if record is not None:
                     self._take(record)
@@ -212,6 +230,7 @@ class LabRun:
             status = await process.wait()
         finally:
             errors.cancel()
+            self._kill_group()
             folder.cleanup()
         if self.failure is None and self.summary is None and self.state != "stopping":
             self.failure = metrics.Failure(
@@ -222,8 +241,20 @@ class LabRun:
         self._become("failed" if self.failure else "stopped")
 
     async def _keep(self, stream: asyncio.StreamReader) -> None:
-        while line := await _line(stream):
+        while line := await self._next(stream):
             self.stderr.append(line.decode(errors="replace").rstrip()[:1000])
+
+    async def _next(self, stream: asyncio.StreamReader) -> bytes:
+        """The next line, b"" at the end; a line beyond the limit is left out. A worker that was killed may leave
+        processes that hold its output open: they are ended."""
+        while True:
+            try:
+                return await asyncio.wait_for(stream.readline(), timeout=1.0)
+            except ValueError:
+                continue
+            except asyncio.TimeoutError:
+                if self.pid is None:
+                    self._kill_group()
 
     def _take(self, record: metrics.Record) -> None:
         if isinstance(record, metrics.Started):
@@ -244,15 +275,6 @@ class LabRun:
             self._on_state(self)
 
 
-async def _line(stream: asyncio.StreamReader) -> bytes:
-    """The next line, b"" at the end; a line beyond the limit is left out."""
-    while True:
-        try:
-            return await stream.readline()
-        except ValueError:
-            continue
-
-
 def _ended(status: int) -> str:
     if status >= 0:
         return f"ended with exit code {status}"
@@ -268,8 +290,13 @@ def command(python: str, config: LabConfig) -> list[str]:
 
 
 def environment(path: str) -> dict[str, str]:
-    """The worker's environment, with ``path`` before the user's own PYTHONPATH."""
-    environ = dict(os.environ)
+    """The worker's environment, with ``path`` before the user's own PYTHONPATH, and without a rank."""
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in RANK_VARIABLES and not name.startswith("TORCHELASTIC_")
+    }
+    environ[FOLDER_VARIABLE] = path
     theirs = environ.get("PYTHONPATH")
     environ["PYTHONPATH"] = os.pathsep.join([path, theirs]) if theirs else path
     environ["PYTHONSAFEPATH"] = "1"  # a torch/ or random.py in the current folder is not meant

@@ -34,7 +34,15 @@ class Started:
     torch_version: str
     parameters: int
     samples_per_step: int
+    """The effective batch: micro-batch × accumulation × ranks."""
     warnings: list[str] = field(default_factory=list)
+    world_size: int = 1
+    backend: str | None = None
+    """``nccl`` or ``gloo``; None in a world of one."""
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    """rank, device (``cpu``, ``cuda:N``), name and uuid of each."""
+    environment: dict[str, str | None] = field(default_factory=dict)
+    """``python`` and ``cuda``: the versions that run, None without CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,11 @@ class Step:
     scale: float | None = None  # of the grad scaler; None without one
     skipped: int = 0  # steps the grad scaler skipped so far
     warming_up: bool = False
+    input_seconds: float | None = None  # median wait for the batches of a step, since the previous record
+    validation_loss: float | None = None  # of the newest validation
+    graphs: int | None = None  # that torch.compile has made so far; None without it
+    graph_breaks: int | None = None
+    recompiles: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +119,15 @@ def decode(line: bytes) -> Record | None:
 
 MEASURED = (
     "loss_first", "loss_last", "samples_per_second", "step_seconds", "warmup_seconds", "peak_allocated_bytes",
-    "peak_reserved_bytes",
+    "peak_reserved_bytes", "input_seconds", "loss_curve", "tensor_active_percent", "ranks",
 )  # fmt: skip
+"""Keys that every run can measure: null with a reason where it did not."""
+BY_TOGGLE = (
+    "validation_loss", "validation_seconds", "validation_peak_allocated_bytes", "scale", "compile", "cache",
+)  # fmt: skip
+"""Keys that a toggle opens: null without a reason where it is off."""
+CURVE_POINTS = 200
+"""Most points of ``loss_curve``."""
 
 
 def document(
@@ -122,14 +142,29 @@ def document(
 ) -> dict[str, Any]:
     """The document of ``gpuscope lab --headless --json``, the same keys whatever happened.
 
-    ``values`` holds what was measured, by key; every other measured key is null, with the (code, text) that ``reasons``
-    gives for it, or for ``""`` as the reason for all that have none of their own."""
+    ``values`` holds what was measured, by key; every other key of ``MEASURED`` is null, with the (code, text) that
+    ``reasons`` gives for it, or for ``""`` as the reason for all that have none of their own; a key of ``BY_TOGGLE``
+    that is null has a reason only where ``reasons`` names it.
+
+    | key | holds |
+    |---|---|
+    | ``samples_per_step`` | the effective batch: micro-batch × accumulation × ranks |
+    | ``step_seconds`` | ``median``, ``p95``, ``count`` of steady steps; ``low``, ``high``: the median's 95 % interval |
+    | ``loss_curve`` | ``[samples, loss]`` of at most ``CURVE_POINTS`` steps, evenly spaced |
+    | ``input_seconds`` | median wait of a steady step for its batches, with the copy as far as the host waits for it |
+    | ``validation_…`` | the last loss; median cost, which is no part of a step; allocated peak of the first one |
+    | ``compile`` | ``mode``, ``fullgraph``, ``first_step_seconds``, ``graphs``, ``graph_breaks`` (rows of ``where``,
+    ``reason``, ``count``), ``recompiles`` (rows of ``function``, ``reason``, ``count``) |
+    | ``cache`` | ``released_bytes`` and ``seconds``: medians over the calls of ``empty_cache()`` |
+    | ``ranks`` | ``rank``, ``device``, ``step_seconds`` (median), ``peak_allocated_bytes``, ``peak_reserved_bytes`` |
+    | ``tensor_active_percent`` | from the driver: the worker leaves it null |
+    """
     other = reasons.get("", ("not_measured", "the run ended before this was measured"))
-    measured = {key: values.get(key) for key in MEASURED}
+    measured = {key: values.get(key) for key in (*MEASURED, *BY_TOGGLE)}
     unknown = [
         {"path": key, "code": reasons.get(key, other)[0], "reason": reasons.get(key, other)[1]}
         for key, value in measured.items()
-        if value is None
+        if value is None and (key in MEASURED or key in reasons)
     ]
     if started is None:
         unknown.insert(0, {"path": "device", "code": other[0], "reason": other[1]})
@@ -137,8 +172,14 @@ def document(
         "config": started.config if started else config,
         "device": started.device if started else None,
         "device_name": started.device_name if started else None,
+        "devices": started.devices if started else [],
         "preset": started.preset if started else None,
         "torch_version": started.torch_version if started else None,
+        "environment": started.environment if started else {},
+        "parameters": started.parameters if started else None,
+        "world_size": started.world_size if started else None,
+        "backend": started.backend if started else None,
+        "samples_per_step": started.samples_per_step if started else None,
         "steps": steps,
         "skipped_steps": skipped,
         **measured,

@@ -1,8 +1,8 @@
 """The lab's models and the data they learn from. Everything is made on the device from a seed: no download, no files.
 
-Each task keeps a fixed pool of samples and hands them out in order, so that the same number of samples is the same
-data however it is cut into micro-batches. No layer mixes the samples of a batch (no batch norm, no dropout): gradients
-accumulated over micro-batches are those of one large batch.
+Each task has a fixed pool of samples, so that the same places of the pool are the same data however they are cut into
+micro-batches or dealt out to ranks. No layer mixes the samples of a batch (no batch norm, no dropout): gradients
+accumulated over micro-batches, or averaged over ranks, are those of one large batch.
 """
 
 from __future__ import annotations
@@ -14,46 +14,73 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from .config import PRESETS
+from .toggles import EVERY_PRESET
+
+Samples = tuple[Tensor, Tensor]
+"""Inputs and targets, the sample in the first dimension of both."""
+HELD_OUT = 256
+"""Samples that validation takes its micro-batches from, over and over: drawn from the same source, not trained on."""
 
 
 class Task:
-    """A model on its device, its pool of samples and its loss."""
+    """A model on its device, its pool of samples and its loss. ``draw(count)`` makes new samples of the same kind."""
 
-    def __init__(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]):
+    def __init__(
+        self, model: nn.Module, draw: Callable[[int], Samples], pool: int, loss: Callable[[Tensor, Tensor], Tensor]
+    ):
         self.model = model
-        self._inputs, self._targets, self._loss = inputs, targets, loss
-        self._order = torch.arange(len(inputs), device=inputs.device)
-        self._position = 0
+        self.criterion = loss
+        """Outputs and targets → the mean loss over the batch, a scalar that can be differentiated."""
+        self.pool = draw(pool)
+        self._draw = draw
 
-    def next_batch(self, size: int) -> tuple[Tensor, Tensor]:
-        """The next ``size`` samples of the pool, from its start again when it is used up."""
-        pool = len(self._order)
-        end = self._position + size
-        if end <= pool:
-            chosen = self._order[self._position : end]
-        else:
-            chosen = torch.arange(self._position, end, device=self._order.device) % pool
-        self._position = end % pool
-        return self._inputs[chosen], self._targets[chosen]
+    def held_out(self) -> Samples:
+        """``HELD_OUT`` samples that are not in the pool. They come after it: the pool is the same without them."""
+        return self._draw(HELD_OUT)
 
-    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss over the batch, a scalar that can be differentiated."""
-        return self._loss(self.model(inputs), targets)
+
+class Blocks(nn.Sequential):  # type: ignore[misc]  # torch is not type-checked
+    """The repeated part of a model, the unit of checkpointing and of sharding.
+
+    With ``checkpoint`` a block keeps its input alone for the backward pass, which computes its activations again."""
+
+    checkpoint = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        again = self.checkpoint and torch.is_grad_enabled()
+        for block in self:
+            x = checkpoint(block, x, use_reentrant=False) if again else block(x)
+        return x
+
+
+class Stack(nn.Module):  # type: ignore[misc]  # torch is not type-checked
+    """What comes before the blocks, the blocks, what comes after."""
+
+    def __init__(self, before: nn.Module, blocks: list[nn.Module], after: nn.Module):
+        super().__init__()
+        self.before = before
+        self.blocks = Blocks(*blocks)
+        self.after = after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.blocks(self.before(x)))
 
 
 @dataclass(frozen=True)
 class Preset:
-    """``make(device, generator)`` builds the task; the generator lives on the device and draws the data."""
+    """``make(device, generator)`` builds the task; the generator lives on the device and draws the data. The learning
+    rates are for AdamW, and for SGD with momentum 0.9."""
 
     batch: int
     learning_rate: float
+    sgd_rate: float
     make: Callable[[torch.device, torch.Generator], Task]
 
 
 def build(preset: str, device: torch.device, seed: int) -> Task:
-    """The task of ``preset`` with weights and data drawn from ``seed``."""
+    """The task of ``preset`` with weights and data drawn from ``seed``. Both are made on ``device`` itself."""
     torch.manual_seed(seed)
     return MODELS[preset].make(device, torch.Generator(device).manual_seed(seed))
 
@@ -65,15 +92,27 @@ def _mlp(width: int, depth: int, pool: int) -> Callable[[torch.device, torch.Gen
     features, hidden, outputs = 256, 16, 16
 
     def make(device: torch.device, generator: torch.Generator) -> Task:
-        layers: list[nn.Module] = [nn.Linear(features, width, device=device), nn.GELU()]
-        for _ in range(depth - 1):
-            layers += [nn.Linear(width, width, device=device), nn.GELU()]
-        model = nn.Sequential(*layers, nn.Linear(width, outputs, device=device))
-        inputs = torch.randn(pool, features, device=device, generator=generator)
+        def layer(into: int) -> nn.Module:
+            linear = nn.Linear(into, width, device=device)
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")  # a GELU passes about as much as a ReLU
+            return nn.Sequential(linear, nn.GELU())
+
+        model = Stack(
+            layer(features), [layer(width) for _ in range(depth - 1)], nn.Linear(width, outputs, device=device)
+        )
         into = torch.randn(features, hidden, device=device, generator=generator) / math.sqrt(features)
         out = torch.randn(hidden, outputs, device=device, generator=generator) / math.sqrt(hidden)
-        targets = torch.tanh(inputs @ into) @ out
-        return Task(model, inputs, targets / targets.std(), functional.mse_loss)
+
+        def teach(inputs: Tensor) -> Tensor:
+            return torch.tanh(inputs @ into) @ out
+
+        scale = teach(torch.randn(4096, features, device=device, generator=generator)).std()
+
+        def draw(count: int) -> Samples:
+            inputs = torch.randn(count, features, device=device, generator=generator)
+            return inputs, teach(inputs) / scale
+
+        return Task(model, draw, pool, functional.mse_loss)
 
     return make
 
@@ -104,18 +143,23 @@ def _conv(
     classes = 10
 
     def make(device: torch.device, generator: torch.Generator) -> Task:
-        layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 3, 1, 1, device=device)]
+        layers: list[nn.Module] = []
         into = widths[0]
         for level, width in enumerate(widths):
             for block in range(blocks):
                 layers.append(_Residual(into, width, 2 if level and not block else 1, device))
                 into = width
-        model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes, device=device))
+        head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes, device=device))
+        model = Stack(nn.Conv2d(3, widths[0], 3, 1, 1, device=device), layers, head)
         coarse = torch.randn(classes, 3, 4, 4, device=device, generator=generator)
         patterns = functional.interpolate(coarse, size=(pixels, pixels), mode="bilinear")
-        targets = torch.randint(classes, (pool,), device=device, generator=generator)
-        noise = torch.randn(pool, 3, pixels, pixels, device=device, generator=generator)
-        return Task(model, patterns[targets] + 0.5 * noise, targets, functional.cross_entropy)
+
+        def draw(count: int) -> Samples:
+            targets = torch.randint(classes, (count,), device=device, generator=generator)
+            noise = torch.randn(count, 3, pixels, pixels, device=device, generator=generator)
+            return patterns[targets] + 0.5 * noise, targets
+
+        return Task(model, draw, pool, functional.cross_entropy)
 
     return make
 
@@ -145,16 +189,22 @@ class _Block(nn.Module):  # type: ignore[misc]  # torch is not type-checked
 
 
 class Gpt(nn.Module):  # type: ignore[misc]  # torch is not type-checked
-    """A decoder-only transformer; the token embedding is also the output layer. (samples, length) int64 → logits."""
+    """A decoder-only transformer; the token embedding is also the output layer. (samples, length) int64 → logits.
+
+    Weights are drawn as GPT-2's: normal with 0.02, those that write into the residual stream smaller by √(2·depth)."""
 
     def __init__(self, vocabulary: int, length: int, width: int, depth: int, heads: int, device: torch.device):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width, device=device)
         self.positions = nn.Embedding(length, width, device=device)
-        self.blocks = nn.Sequential(*(_Block(width, heads, device) for _ in range(depth)))
+        self.blocks = Blocks(*(_Block(width, heads, device) for _ in range(depth)))
         self.norm = nn.LayerNorm(width, device=device)
-        nn.init.normal_(self.tokens.weight, std=0.02)
-        nn.init.normal_(self.positions.weight, std=0.02)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 2:
+                writes = name.endswith(("attention_out.weight", "mlp.2.weight"))
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * depth) if writes else 0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions = self.positions.weight[: tokens.shape[1]]
@@ -175,22 +225,34 @@ def _gpt(
     def make(device: torch.device, generator: torch.Generator) -> Task:
         model = Gpt(vocabulary, length, width, depth, heads, device)
         follows = torch.randint(words, (words, successors), device=device, generator=generator)
-        choice = torch.randint(successors, (pool, length), device=device, generator=generator)
-        tokens = [torch.randint(words, (pool,), device=device, generator=generator)]
-        for place in range(length):
-            tokens.append(follows[tokens[-1], choice[:, place]])
-        text = torch.stack(tokens, dim=1)
-        return Task(model, text[:, :-1].contiguous(), text[:, 1:].contiguous(), _token_loss)
+
+        def draw(count: int) -> Samples:
+            choice = torch.randint(successors, (count, length), device=device, generator=generator)
+            tokens = [torch.randint(words, (count,), device=device, generator=generator)]
+            for place in range(length):
+                tokens.append(follows[tokens[-1], choice[:, place]])
+            text = torch.stack(tokens, dim=1)
+            return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+        return Task(model, draw, pool, _token_loss)
 
     return make
 
 
+def _gpt_of(width: int, depth: int, heads: int, length: int) -> Callable[[torch.device, torch.Generator], Task]:
+    return _gpt(vocabulary=50304, length=length, width=width, depth=depth, heads=heads, pool=1024)
+
+
 MODELS: dict[str, Preset] = {
-    "mlp-small": Preset(128, 1e-3, _mlp(width=512, depth=4, pool=4096)),
-    "mlp-large": Preset(8192, 3e-4, _mlp(width=4096, depth=8, pool=65536)),
-    "conv-small": Preset(32, 1e-3, _conv((16, 32, 64), blocks=1, pixels=32, pool=1024)),
-    "conv-large": Preset(256, 1e-3, _conv((64, 128, 256, 512), blocks=2, pixels=64, pool=4096)),
-    "gpt-tiny": Preset(8, 1e-3, _gpt(vocabulary=512, length=64, width=128, depth=2, heads=4, pool=1024)),
-    "gpt-small": Preset(8, 3e-4, _gpt(vocabulary=50304, length=512, width=768, depth=12, heads=12, pool=1024)),
+    "mlp-tiny": Preset(32, 3e-3, 0.1, _mlp(width=32, depth=2, pool=4096)),
+    "mlp-small": Preset(128, 1e-3, 0.1, _mlp(width=512, depth=4, pool=4096)),
+    "mlp-large": Preset(8192, 3e-4, 0.05, _mlp(width=4096, depth=8, pool=65536)),
+    "conv-small": Preset(32, 1e-3, 0.05, _conv((16, 32, 64), blocks=1, pixels=32, pool=1024)),
+    "conv-large": Preset(256, 1e-3, 0.05, _conv((64, 128, 256, 512), blocks=2, pixels=64, pool=4096)),
+    "gpt-tiny": Preset(8, 1e-3, 0.1, _gpt(vocabulary=512, length=64, width=128, depth=2, heads=4, pool=1024)),
+    "gpt-small": Preset(8, 3e-4, 0.01, _gpt_of(width=768, depth=12, heads=12, length=512)),
+    "gpt-medium": Preset(8, 3e-4, 0.01, _gpt_of(width=1024, depth=24, heads=16, length=1024)),
+    "gpt-large": Preset(4, 2e-4, 0.005, _gpt_of(width=1280, depth=36, heads=20, length=1024)),
+    "gpt-1.3b": Preset(4, 2e-4, 0.005, _gpt_of(width=2048, depth=24, heads=16, length=1024)),
 }
-assert set(MODELS) == {preset for sizes in PRESETS.values() for preset in sizes.values()}
+assert set(MODELS) == set(EVERY_PRESET)

@@ -4,18 +4,62 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from . import metrics
 from .config import LabConfig
+from .intervals import median_interval
 
 WARMUP_STEPS = 5
 """Steps that no pace counts: kernels are loaded, workspaces and optimizer state made. Half of a shorter run."""
+SETTLED_STEPS = 3
+"""With torch.compile, warm-up also lasts until this many steps in a row have compiled nothing."""
 REMEMBERED_STEPS = 10_000
-"""Median and 95th percentile are of this many last steps at most: a run until stopped has no end."""
+"""Medians and the 95th percentile are of this many last steps at most: a run until stopped has no end."""
 
 NO_ALLOCATOR = ("not_supported", "torch counts no memory on a CPU: it has no caching allocator there")
 DIVERGED = ("not_finite", "the loss is not a finite number: the training has diverged")
+FEEDS_ITSELF = ("not_supported", "your factory's forward() fetches its batches itself")
+NOT_HERE = ("not_measured", "the driver tells it, and the worker does not ask the driver")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The steps between two reports: the newest step, and of each step its loss, its seconds and its seconds of input.
+    ``took`` leaves out what lies between two steps; ``waited`` is empty where input cannot be measured."""
+
+    step: int
+    losses: Sequence[float]
+    took: Sequence[float]
+    waited: Sequence[float]
+    warming_up: bool
+    taken: int
+    """Steps of all so far that the optimizer took: the others were skipped by the grad scaler."""
+    scale: float | None = None
+
+
+class Curve:
+    """Losses by step, evenly spaced, at most ``metrics.CURVE_POINTS``: when it is full every second one goes."""
+
+    def __init__(self) -> None:
+        self._stride = 1
+        self._points: list[tuple[int, float]] = []
+        self._last: tuple[int, float] | None = None
+
+    def add(self, step: int, loss: float) -> None:
+        self._last = (step, loss)
+        if (step - 1) % self._stride:
+            return
+        self._points.append((step, loss))
+        if len(self._points) >= metrics.CURVE_POINTS:
+            self._stride *= 2
+            self._points = [point for point in self._points if not (point[0] - 1) % self._stride]
+
+    def points(self, samples_per_step: int) -> list[list[float]]:
+        """``[samples, loss]``: samples seen when the loss was computed, those of its own step with them."""
+        points = self._points + ([self._last] if self._last and self._last not in self._points[-1:] else [])
+        return [[step * samples_per_step, loss] for step, loss in points]
 
 
 class Tally:
@@ -26,78 +70,171 @@ class Tally:
         self.started: metrics.Started | None = None
         self.steps = 0
         self.taken = 0
-        """Steps that the optimizer took: the others were skipped by the grad scaler."""
+        self.warming_up = True
+        """Whether the next step to be counted is one of the warm-up."""
         self.warmup_steps = WARMUP_STEPS if config.steps is None else min(WARMUP_STEPS, max(1, config.steps // 2))
-        self._began = self._window = 0.0
-        self._unreported = 0
+        self.compile: dict[str, Any] | None = None
+        """The document's ``compile``, kept up to date by the caller."""
+        self.began = self._reported = 0.0
+        self._events, self._unsettled = 0, 0
         self._steady: deque[float] = deque(maxlen=REMEMBERED_STEPS)
-        self._steady_steps, self._steady_seconds = 0, 0.0
+        self._waited: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self._curve = Curve()
+        self._validations: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self._released: deque[int] = deque(maxlen=REMEMBERED_STEPS)
+        self._releasing: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         self._values: dict[str, Any] = {}
-        self._reasons: dict[str, tuple[str, str]] = {}
+        self._reasons: dict[str, tuple[str, str]] = {"tensor_active_percent": NOT_HERE}
 
     def begin(self, started: metrics.Started, now: float) -> None:
         """The first step is about to start."""
         self.started = started
-        self._began = self._window = now
+        self.began = self._reported = now
+        if self.config.factory:
+            self._reasons["input_seconds"] = FEEDS_ITSELF
+        if self.config.validate != "off":
+            self._reasons["validation_loss"] = ("not_measured", "the run ended before its first validation")
         if started.device == "cpu":
             self._reasons.update(peak_allocated_bytes=NO_ALLOCATOR, peak_reserved_bytes=NO_ALLOCATOR)
+            if self.config.validate != "off":
+                self._reasons["validation_peak_allocated_bytes"] = NO_ALLOCATOR
+            if self.config.empty_cache:
+                self._reasons["cache"] = NO_ALLOCATOR
 
     @property
     def complete(self) -> bool:
         return self.config.steps is not None and self.steps >= self.config.steps
 
-    def stepped(self, taken: int, now: float) -> bool:
-        """One more step is done, ``taken`` of all so far by the optimizer; whether a report is due."""
+    def stepped(self, taken: int, now: float, events: int = 0) -> bool:
+        """One more step is done, ``taken`` of all so far by the optimizer; whether a report is due. ``events`` counts
+        what torch.compile has made so far. Warm-up ends with this step where :attr:`warming_up` becomes false."""
         self.steps += 1
         self.taken = taken
-        self._unreported += 1
-        return self.steps in (1, self.warmup_steps) or self.complete or now - self._window >= 1 / metrics.RATE_HZ
+        if events != self._events:
+            self._events, self._unsettled = events, self.steps
+        ended = False
+        if self.warming_up:
+            quiet = self.config.compile == "off" or self.steps - self._unsettled >= SETTLED_STEPS
+            ended = self.steps >= self.warmup_steps and quiet
+            if ended:
+                self.warming_up = False
+                self._values["warmup_seconds"] = now - self.began
+        return self.steps == 1 or ended or self.complete or now - self._reported >= 1 / metrics.RATE_HZ
 
-    def report(self, loss: float, took: Sequence[float], scale: float | None, now: float) -> metrics.Step:
-        """The record of the newest step. ``took``: seconds of each step since the last report, at least one; the device
-        has finished them at ``now``. Call :meth:`resume` before the next step."""
+    def closed(self, now: float) -> None:
+        """The steps up to this one are about to be reported: the next report is due an interval later."""
+        self._reported = now
+
+    def report(self, window: Window) -> metrics.Step:
+        """The record of the newest step of ``window``."""
         assert self.started is not None
-        value = metrics.finite(loss)
-        if self.steps == 1:
-            self._set("loss_first", value)
-        self._set("loss_last", value)
-        warming_up = self.steps <= self.warmup_steps
-        if self.steps == self.warmup_steps:
-            self._values["warmup_seconds"] = now - self._began
-        if not warming_up:
-            self._steady.extend(took)
-            self._steady_steps += self._unreported
-            self._steady_seconds += now - self._window
-        pace = self._unreported * self.started.samples_per_step / (now - self._window)
-        middle = metrics.percentile(took, 50)
-        return metrics.Step(self.steps, value, pace, middle, scale, self.steps - self.taken, warming_up)
+        loss = metrics.finite(window.losses[-1])
+        first = window.step - len(window.losses) + 1
+        if first == 1:
+            self._set("loss_first", metrics.finite(window.losses[0]))
+        self._set("loss_last", loss)
+        for step, value in enumerate(window.losses, first):
+            if metrics.finite(value) is not None:
+                self._curve.add(step, value)
+        if not window.warming_up:
+            self._steady.extend(window.took)
+            self._waited.extend(window.waited)
+        seconds = sum(window.took)
+        if window.scale is not None:
+            self._values["scale"] = window.scale
+        return metrics.Step(
+            window.step,
+            loss,
+            len(window.took) * self.started.samples_per_step / seconds if seconds > 0 else None,
+            metrics.percentile(window.took, 50),
+            window.scale,
+            window.step - window.taken,
+            window.warming_up,
+            metrics.percentile(window.waited, 50) if window.waited else None,
+            self._values.get("validation_loss"),
+            *self._compiled(),
+        )
 
-    def resume(self, now: float) -> None:
-        """The next step starts now: what a report costs is no part of it."""
-        self._window = now
-        self._unreported = 0
+    def _compiled(self) -> tuple[int | None, int | None, int | None]:
+        if self.compile is None:
+            return None, None, None
+        breaks, again = (sum(row["count"] for row in self.compile[key]) for key in ("graph_breaks", "recompiles"))
+        return self.compile["graphs"], breaks, again
 
     def peaks(self, allocated_bytes: int, reserved_bytes: int) -> None:
-        self._values.update(peak_allocated_bytes=allocated_bytes, peak_reserved_bytes=reserved_bytes)
+        """The peaks so far; the larger ones are kept."""
+        for key, value in (("peak_allocated_bytes", allocated_bytes), ("peak_reserved_bytes", reserved_bytes)):
+            self._values[key] = max(value, self._values.get(key, 0))
 
     @property
     def has_peaks(self) -> bool:
         return "peak_allocated_bytes" in self._values
+
+    @property
+    def has_validated(self) -> bool:
+        return bool(self._validations)
+
+    def validated(self, loss: float, seconds: float, peak_allocated_bytes: int | None) -> None:
+        """One validation is done; ``seconds`` are no part of any step."""
+        self._set("validation_loss", metrics.finite(loss))
+        self._validations.append(seconds)
+        if peak_allocated_bytes is not None:
+            self._values.setdefault("validation_peak_allocated_bytes", peak_allocated_bytes)
+
+    def released(self, count: int, seconds: float) -> None:
+        """``empty_cache()`` gave ``count`` bytes back to the driver and took ``seconds``."""
+        self._released.append(count)
+        self._releasing.append(seconds)
+
+    def rank(self, rank: int, device: str) -> dict[str, Any]:
+        """This process's line in the document's ``ranks``."""
+        return {
+            "rank": rank,
+            "device": device,
+            "step_seconds": metrics.percentile(self._steady, 50) if self._steady else None,
+            "peak_allocated_bytes": self._values.get("peak_allocated_bytes"),
+            "peak_reserved_bytes": self._values.get("peak_reserved_bytes"),
+        }
+
+    def ranks(self, found: list[dict[str, Any]]) -> None:
+        """The lines of all of them."""
+        self._values["ranks"] = found
 
     def document(self, error: metrics.Failure | None = None) -> dict[str, Any]:
         """The run's document with what is known now."""
         values, reasons = dict(self._values), dict(self._reasons)
         if error:
             reasons[""] = ("not_measured", error.what)
+        if self.compile is not None:
+            values["compile"] = self.compile
         if self._steady and self.started:
-            values["samples_per_second"] = self._steady_steps * self.started.samples_per_step / self._steady_seconds
+            values["samples_per_second"] = len(self._steady) * self.started.samples_per_step / sum(self._steady)
+            low, high = median_interval(self._steady) or (None, None)
             values["step_seconds"] = {
                 "median": metrics.percentile(self._steady, 50),
                 "p95": metrics.percentile(self._steady, 95),
+                "low": low,
+                "high": high,
+                "count": len(self._steady),
             }
         elif self.steps:
-            short = ("not_measured", f"there were only warm-up steps, {self.steps} of them")
-            reasons.update(samples_per_second=short, step_seconds=short)
+            why = f"there were only warm-up steps, {self.steps} of them"
+            if self.config.compile != "off" and self.steps >= self.warmup_steps:
+                why += ": torch.compile was still at work"
+            reasons.update(samples_per_second=("not_measured", why), step_seconds=("not_measured", why))
+            reasons.setdefault("warmup_seconds", ("not_measured", why))
+            reasons.setdefault("input_seconds", ("not_measured", why))
+        if self._waited:
+            values["input_seconds"] = metrics.percentile(self._waited, 50)
+        if self.started:
+            values["loss_curve"] = self._curve.points(self.started.samples_per_step) or None
+        if self._validations:
+            values["validation_seconds"] = metrics.percentile(self._validations, 50)
+        if self._released:
+            values["cache"] = {
+                "released_bytes": int(metrics.percentile(self._released, 50)),
+                "seconds": metrics.percentile(self._releasing, 50),
+            }
         return metrics.document(
             self.config.to_mapping(),
             values,

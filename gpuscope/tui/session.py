@@ -123,7 +123,8 @@ class Session:
         if self._labs is None:
             from .labruns import LabRuns
 
-            self._labs = LabRuns(self._lab_config, lambda: self._changed())
+            self._labs = LabRuns(self._lab_config, lambda: self._changed(),
+                                 lambda: self._store.view().host if self._store is not None else None)  # fmt: skip
         return self._labs
 
     @property
@@ -181,7 +182,7 @@ class Session:
         if self._task is None and (self._source or self._make_source):
             self._task = asyncio.get_running_loop().create_task(self._listen())
         if self.lab_autostart and not self.why_not("lab_run"):
-            self.labs.start()
+            self.labs.start_when_known()
 
     async def _listen(self) -> None:
         try:

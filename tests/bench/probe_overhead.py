@@ -1,8 +1,9 @@
 """What the probe costs a training step: on and off in turn, in one process. Prints one line of JSON.
 
 On: armed, one client in another process reading at ``--hz``. Off: detached, no hook, no thread. The order is off on, on
-off, off on, … so that a drift of the machine's speed cancels. The interval is Student's t over the differences of the
-alternations' medians.
+off, off on, … so that a drift of the machine's speed cancels. Two intervals over the differences of the alternations'
+medians: Student's t of their mean, and from order statistics that of their median, for a machine whose clock jumps now
+and then; all differences are printed too.
 
     python tests/bench/probe_overhead.py --alternations 8 --steps 300
 """
@@ -28,6 +29,7 @@ import torch  # noqa: E402
 import gpuscope  # noqa: E402
 from gpuscope import probe  # noqa: E402
 from gpuscope.probe import rendezvous  # noqa: E402
+from gpuscope.probe.history import median_interval  # noqa: E402
 
 T_95 = {
     2: 12.706,
@@ -128,13 +130,19 @@ def measure(step: Callable[[], float], alternations: int, steps: int) -> dict[st
     }
 
 
-def interval(differences: list[float], base: float) -> dict[str, float]:
-    """Mean and 95 % interval of the differences, as shares of ``base``."""
+def interval(differences: list[float], base: float) -> dict[str, object]:
+    """Mean and median of the differences, each with its 95 % interval, and all of them, as shares of ``base``."""
     count = len(differences)
     mean = statistics.fmean(differences)
     factor = T_95.get(count, 2.0 if count > 16 else 2.2)
     half = factor * statistics.stdev(differences) / count**0.5
-    return {"mean": mean / base, "low": (mean - half) / base, "high": (mean + half) / base}
+    low, high = median_interval(sorted(differences), 0.95)
+    middle = statistics.median(differences)
+    return {
+        "mean": mean / base, "low": (mean - half) / base, "high": (mean + half) / base,
+        "median": middle / base, "median_low": low / base, "median_high": high / base,
+        "all": [round(difference / base, 6) for difference in differences],
+    }  # fmt: skip
 
 
 def main() -> int:

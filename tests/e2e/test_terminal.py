@@ -205,7 +205,7 @@ def test_the_lab_without_a_terminal_names_the_command_that_needs_none():
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch to train")
 def test_the_lab_with_toggles_runs_at_once(terminal):
     screen = terminal("lab --model mlp --batch 8 --device cpu", columns=120, rows=40)
-    screen.wait(r"state +running")
+    screen.wait("Run · running")
     screen.wait(r"loss +\d")
     screen.keys("2")
     screen.wait(r"optimizer state +[\d.]+ [KM]iB")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuscope.lab.config import TOGGLES, ConfigError, LabConfig, add_toggles
+from gpuscope.lab.config import TOGGLES, ConfigError, LabConfig, Toggle, add_toggles
 
 
 def parse(*words: str) -> LabConfig:
@@ -23,7 +23,7 @@ def test_defaults_need_no_argument() -> None:
 
 def test_command_line_json_and_flags_are_the_same_configuration() -> None:
     config = parse("--model", "conv", "--amp", "bf16", "--batch", "32", "--accumulate", "4", "--steps", "7")
-    assert config == LabConfig("conv", "bf16", 32, 4, steps=7)
+    assert config == LabConfig(model="conv", amp="bf16", batch=32, accumulate=4, steps=7)
     assert LabConfig.from_json(config.to_json()) == config
     assert parse(*config.flags()) == config
 
@@ -83,15 +83,56 @@ def test_a_changed_toggle_is_checked() -> None:
 
 
 def test_a_family_has_a_preset_for_each_device_and_a_preset_is_itself() -> None:
-    assert LabConfig("gpt").preset("cpu") == "gpt-tiny"
-    assert LabConfig("gpt").preset("cuda") == "gpt-small"
-    assert LabConfig("gpt-tiny").preset("cuda") == "gpt-tiny"
+    assert LabConfig(model="gpt").preset("cpu") == "gpt-tiny"
+    assert LabConfig(model="gpt").preset("cuda") == "gpt-small"
+    assert LabConfig(model="gpt-tiny").preset("cuda") == "gpt-tiny"
 
 
-def test_slow_fp16_on_a_cpu_is_said_beforehand() -> None:
-    assert LabConfig(amp="fp16").warnings("cpu")
-    assert not LabConfig(amp="fp16").warnings("cuda")
-    assert not LabConfig(amp="bf16").warnings("cpu")
+@pytest.mark.parametrize("toggle", [toggle for toggle in TOGGLES if toggle.yes_no], ids=lambda toggle: toggle.name)
+def test_a_switch_is_turned_on_and_off(toggle: Toggle) -> None:
+    on, off = parse(toggle.flag), parse(toggle.flag.replace("--", "--no-", 1))
+    assert (getattr(on, toggle.name), getattr(off, toggle.name)) == (True, False)
+    for config in (on, off):
+        assert parse(*config.flags()) == config
+        assert LabConfig.from_json(config.to_json()) == config
+    assert LabConfig(**{toggle.name: "on"}) == on  # as the screen writes it
+    with pytest.raises(ConfigError, match="on, off"):
+        LabConfig(**{toggle.name: 1})
+
+
+def test_a_switch_that_is_left_alone_may_be_torchs_own_choice() -> None:
+    assert LabConfig().fused is None
+    assert LabConfig().set_to_none is True
+    assert "--no-set-to-none" in LabConfig(set_to_none=False).flags()
+    assert "--no-tf32" not in LabConfig(tf32=False).flags()
+    assert "--no-fused" in LabConfig(fused=False).flags()
+
+
+def test_a_model_of_ones_own_is_named_by_module_and_factory() -> None:
+    config = parse("--model", "my.models:Net.make")
+    assert config.factory == "my.models:Net.make"
+    assert config.preset("cuda") == "my.models:Net.make"
+    assert parse(*config.flags()) == config
+    assert LabConfig(model="gpt-small").factory is None
+
+
+@pytest.mark.parametrize(
+    "name", ["a:", ":b", "a:b:c", "a b:c", "../a:b", "a.py:b()", "a;rm:b", "1a:b", "a:b\n", "-a:b"]
+)
+def test_what_is_no_module_and_factory_is_no_model(name: str) -> None:
+    with pytest.raises(ConfigError, match="MODULE:FACTORY"):
+        LabConfig(model=name)
+
+
+def test_ddp_and_fsdp_train_in_processes() -> None:
+    assert [LabConfig(parallel=kind).processes for kind in ("none", "dp", "ddp", "fsdp")] == [False, False, True, True]
+
+
+def test_a_command_says_what_differs_from_the_defaults() -> None:
+    config = LabConfig(parallel="ddp", nproc=4, checkpoint=True, loader="workers", prefetch=3)
+    assert config.command(nproc=2) == (
+        "gpuscope lab --parallel ddp --nproc 2 --checkpoint --loader workers --prefetch 3"
+    )
 
 
 def test_help_names_every_toggle_its_choices_and_its_default() -> None:

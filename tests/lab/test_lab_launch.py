@@ -20,6 +20,7 @@ from tests.fakes.waiting import alive, until
 ROOT = Path(__file__).resolve().parents[2]
 BARE = getattr(sys, "_base_executable", sys.executable)
 """The Python that the virtual environment was made from: usually without torch."""
+TINY = LabConfig(model="mlp-tiny", device="cpu")
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ class Heard:
 def with_run(work: Callable[[LabRun, Heard], Awaitable[None]], config: LabConfig | None = None) -> LabRun:
     async def whole() -> LabRun:
         heard = Heard()
-        run = LabRun(config or LabConfig("mlp"), heard.records.append, heard.state)
+        run = LabRun(config or TINY, heard.records.append, heard.state)
         try:
             await work(run, heard)
         finally:
@@ -108,7 +109,7 @@ def test_a_run_of_n_steps_ends_by_itself() -> None:
         await run.wait()
         assert run.state == "stopped"
 
-    run = with_run(work, LabConfig("mlp", steps=3))
+    run = with_run(work, TINY.changed("steps", 3))
     assert run.summary is not None
     assert run.summary["steps"] == 3
 
@@ -145,7 +146,7 @@ def test_a_worker_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_two_restarts_at_once_leave_one_worker() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
-        await asyncio.gather(run.restart(LabConfig("mlp", seed=1)), run.restart(LabConfig("mlp", seed=2)))
+        await asyncio.gather(run.restart(TINY.changed("seed", 1)), run.restart(TINY.changed("seed", 2)))
         await heard.steps(1)
         assert run.started is not None
         assert run.started.config["seed"] == 2
@@ -162,10 +163,83 @@ def test_the_failure_of_the_worker_is_the_failure_of_the_run() -> None:
 
     if subprocess.run([sys.executable, "-c", "import torch; assert not torch.cuda.is_available()"]).returncode:
         pytest.skip("there is a CUDA device")
-    run = with_run(work, LabConfig("mlp", device="cuda"))
+    run = with_run(work, TINY.changed("device", "cuda"))
     assert run.state == "failed"
     assert run.failure is not None
     assert "--device cpu" in run.failure.next
+
+
+def test_ranks_are_stopped_and_started_again_like_a_single_worker() -> None:
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await heard.steps(2)
+        agent = run.pid
+        assert agent is not None
+        ranks = children(agent)
+        assert len(ranks) == 2
+        await run.restart(run.config.changed("parallel", "fsdp"))
+        assert run.summary is None
+        assert not any(map(alive, [agent, *ranks]))
+        await heard.steps(1)
+        assert run.started is not None
+        assert run.started.config["parallel"] == "fsdp"
+        await run.stop()
+
+    run = with_run(work, LabConfig(model="mlp-tiny", device="cpu", parallel="ddp"))
+    assert run.failure is None
+    assert run.summary is not None
+    assert run.summary["world_size"] == 2
+
+
+def children(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+
+
+def test_ranks_that_hear_nothing_are_killed_with_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "STOP_RANKS_SECONDS", 0.3)
+
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await heard.steps(1)
+        assert run.pid is not None
+        family = [run.pid, *children(run.pid)]
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        await run.stop()
+        assert run.state == "stopped"
+        until(lambda: not any(map(alive, family)), seconds=10)
+
+    with_run(work, LabConfig(model="mlp-tiny", device="cpu", parallel="ddp"))
+
+
+def test_a_rank_of_somebody_elses_job_starts_a_worker_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*launch.RANK_VARIABLES, "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    environ = launch.environment("/ours")
+    assert not [name for name in environ if name in launch.RANK_VARIABLES or name.startswith("TORCHELASTIC")]
+    assert environ["PYTHONPATH"] == "/ours:/theirs"
+
+
+def test_what_a_killed_worker_leaves_behind_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that it had started holds its output open: nobody waits for that one."""
+    python, left = tmp_path / "python", tmp_path / "left"
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nsleep 600 &\necho $! > {left}\nkill -9 $$\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv(PYTHON_VARIABLE, str(python))
+
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await asyncio.wait_for(run.wait(), 20)
+        assert run.failure is not None
+        assert "SIGKILL" in run.failure.what
+        until(lambda: not alive(int(left.read_text())), seconds=5)
+
+    with_run(work)
 
 
 ORPHAN = """
@@ -175,7 +249,8 @@ from gpuscope.lab.launch import LabRun
 
 async def main():
     heard = asyncio.Event()
-    run = LabRun(LabConfig("mlp"), lambda record: (print(record.kind, run.pid, flush=True), heard.set()))
+    config = LabConfig(model="mlp-tiny", device="cpu")
+    run = LabRun(config, lambda record: (print(record.kind, run.pid, flush=True), heard.set()))
     await run.start()
     await heard.wait()
     LEAVE

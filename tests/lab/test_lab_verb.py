@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE
+from gpuscope.lab.ledger import Ledger
+from gpuscope.verbs.lab_words import in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
@@ -21,6 +24,14 @@ KEYS = {
     "peak_allocated_bytes", "peak_reserved_bytes",
 }  # fmt: skip
 """What others may rely on."""
+
+
+@pytest.fixture(autouse=True)
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test writes into the user's own ledger."""
+    path = tmp_path / "ledger.sqlite"
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(path))
+    return path
 
 
 def lab(*words: str, python: str = sys.executable, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +46,7 @@ def lab(*words: str, python: str = sys.executable, **environ: str) -> subprocess
     )
 
 
-def test_the_document_has_its_keys_and_says_what_it_does_not_know() -> None:
+def test_the_document_has_its_keys_and_says_what_it_does_not_know(ledger: Path) -> None:
     pytest.importorskip("torch")
     done = lab("--model", "mlp", "--amp", "bf16", "--batch", "16", "--steps", "12", "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
@@ -47,18 +58,47 @@ def test_the_document_has_its_keys_and_says_what_it_does_not_know() -> None:
     assert document["device"] == "cpu"
     assert document["steps"] == 12
     assert document["loss_last"] < document["loss_first"]
-    assert set(document["step_seconds"]) == {"median", "p95"}
+    assert set(document["step_seconds"]) >= {"median", "p95"}
     assert isinstance(document["warmup_seconds"], float)
     assert document["peak_allocated_bytes"] is None
-    assert {entry["path"] for entry in document["unknown"]} == {"peak_allocated_bytes", "peak_reserved_bytes"}
+    on_gpus = {"peak_allocated_bytes", "peak_reserved_bytes", "tensor_active_percent"}
+    assert {entry["path"] for entry in document["unknown"]} == on_gpus
     assert all(entry["code"] and entry["reason"] for entry in document["unknown"])
     assert "mlp-small" in done.stderr
     assert "samples/s" in done.stderr
+    assert "gpuscope lab runs" in done.stderr
+    (entry,) = Ledger(ledger).entries()
+    assert entry.source == "lab"
+    assert entry.config == LabConfig.from_mapping(document["config"])
+    assert entry.document["loss_last"] == document["loss_last"]
+
+
+def test_a_ledger_that_cannot_be_written_loses_no_result(ledger: Path) -> None:
+    pytest.importorskip("torch")
+    ledger.write_bytes(b"this is no ledger, and somebody may want to keep it")
+    done = lab("--model", "mlp-tiny", "--steps", "2", "--device", "cpu", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["steps"] == 2
+    assert "Warning: the run is not in the ledger." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert ledger.read_bytes().startswith(b"this is no ledger")
+
+
+def test_two_ranks_and_no_ledger(ledger: Path) -> None:
+    pytest.importorskip("torch")
+    words = ["--model", "mlp-tiny", "--device", "cpu", "--parallel", "ddp", "--steps", "8", "--accumulate", "2"]
+    done = lab(*words, "--headless", "--no-ledger")
+    assert done.returncode == 0, done.stderr
+    assert "ddp over gloo, 128 samples a step in 2 micro-batches on 2 ranks" in done.stderr
+    assert "8 steps on cpu, 128 samples a step on 2 ranks over gloo" in done.stdout
+    assert "rank 0" in done.stdout
+    assert "rank 1" in done.stdout
+    assert not ledger.exists()
 
 
 def test_headless_without_json_speaks_to_a_person() -> None:
     pytest.importorskip("torch")
-    done = lab("--model", "mlp", "--steps", "6", "--device", "cpu", "--headless")
+    done = lab("--model", "mlp-tiny", "--steps", "6", "--device", "cpu", "--headless")
     assert done.returncode == 0
     assert "6 steps on cpu" in done.stdout
     assert "ms median" in done.stdout
@@ -67,9 +107,51 @@ def test_headless_without_json_speaks_to_a_person() -> None:
 
 def test_slow_fp16_on_a_cpu_is_said() -> None:
     pytest.importorskip("torch")
-    done = lab("--model", "mlp", "--amp", "fp16", "--batch", "8", "--steps", "2", "--device", "cpu", "--json")
+    done = lab("--model", "mlp-tiny", "--amp", "fp16", "--batch", "8", "--steps", "2", "--device", "cpu", "--json")
     assert "10 to 30 times" in done.stderr
     assert json.loads(done.stdout)["warnings"]
+
+
+def test_everything_that_was_measured_is_told() -> None:
+    document = {
+        **metrics.document({}, {}, {}, steps=30),
+        "device": "cuda", "samples_per_step": 64, "world_size": 2, "backend": "nccl", "skipped_steps": 3,
+        "loss_first": 2.0, "loss_last": 1.0, "validation_loss": 1.5, "validation_seconds": 0.02,
+        "step_seconds": {"median": 0.1, "p95": 0.2, "low": 0.09, "high": 0.11, "count": 25}, "scale": 32768.0,
+        "samples_per_second": 640.0, "input_seconds": 0.05, "warmup_seconds": 4.0, "tensor_active_percent": 41.6,
+        "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30,
+        "cache": {"released_bytes": 1 << 30, "seconds": 0.004},
+        "compile": {
+            "mode": "default", "fullgraph": False, "first_step_seconds": 12.0, "graphs": 3,
+            "graph_breaks": [{"where": "train.py:7", "reason": "print", "count": 2}],
+            "recompiles": [{"function": f"f{n}", "reason": "shape", "count": 1} for n in range(7)],
+        },
+        "ranks": [
+            {"rank": n, "device": f"cuda:{n}", "step_seconds": 0.1, "peak_allocated_bytes": 1 << 30} for n in range(2)
+        ],
+        "unknown": [{"path": "x", "code": "y", "reason": "because"}],
+    }  # fmt: skip
+    assert in_words(document).splitlines() == [
+        "30 steps on cuda, 64 samples a step on 2 ranks over nccl",
+        "loss          2.0000 → 1.0000",
+        "validation    1.5000, 20.0 ms each",
+        "step          100.0 ms median, 200.0 ms p95; the median is within 90.0 and 110.0 ms (95 %)",
+        "throughput    640 samples/s",
+        "input         50.00 ms of a step, 50%",
+        "warm-up       4.00 s",
+        "compile       default: first step 12.0 s, 3 graphs, 2 graph breaks, 7 recompiles",
+        "              graph break ×2 in train.py:7: print",
+        *[f"              recompile in f{n}: shape" for n in range(5)],
+        "              and 2 more places",
+        "grad scaler   32768, 3 steps skipped",
+        "peak memory   3.00 GiB allocated, 4.00 GiB reserved",
+        "empty_cache   gave back 1.00 GiB and took 4.00 ms, each time",
+        "tensor pipes  42 % busy",
+        "rank 0        cuda:0, 100.0 ms/step, 1.00 GiB allocated",
+        "rank 1        cuda:1, 100.0 ms/step, 1.00 GiB allocated",
+        "x: unknown, because",
+    ]
+    assert in_words(metrics.document({}, {}, {})).startswith("0 steps on ")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +196,7 @@ def test_another_python_with_torch_trains_for_one_without() -> None:
     bare = getattr(sys, "_base_executable", sys.executable)
     if subprocess.run([bare, "-c", "import torch"], capture_output=True).returncode == 0:
         pytest.skip(f"{bare} has torch")
-    done = lab("--model", "mlp", "--steps", "2", "--json", python=bare, **{PYTHON_VARIABLE: sys.executable})
+    done = lab("--model", "mlp-tiny", "--steps", "2", "--json", python=bare, **{PYTHON_VARIABLE: sys.executable})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 2
 
@@ -123,7 +205,7 @@ def test_another_python_with_torch_trains_for_one_without() -> None:
 def test_ctrl_c_ends_it_with_the_document(steps: tuple[str, ...], code: int) -> None:
     pytest.importorskip("torch")
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpuscope", "lab", "--model", "mlp", "--device", "cpu", "--json", *steps],
+        [sys.executable, "-m", "gpuscope", "lab", "--model", "mlp-tiny", "--device", "cpu", "--json", *steps],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -24,13 +24,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def worker(config: str, *words: str, before: Callable[[], None] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def worker(
+    config: str, *words: str, before: Callable[[], None] | None = None, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "gpuscope.lab.worker", "--config", config, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=ROOT,
+        cwd=cwd or ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         preexec_fn=before,
     )
     try:
@@ -40,8 +43,8 @@ def worker(config: str, *words: str, before: Callable[[], None] | None = None) -
         process.communicate()
 
 
-def records(process: subprocess.Popen[bytes]) -> list[metrics.Record]:
-    out, _ = process.communicate(timeout=60)
+def records(process: subprocess.Popen[bytes], seconds: float = 60) -> list[metrics.Record]:
+    out, _ = process.communicate(timeout=seconds)
     found = [metrics.decode(line) for line in out.splitlines()]
     assert None not in found, out
     return found  # type: ignore[return-value]
@@ -57,7 +60,7 @@ def first_step(process: subprocess.Popen[bytes]) -> metrics.Step:
 
 
 def test_a_run_tells_how_it_started_went_and_ended() -> None:
-    with worker(LabConfig("mlp", batch=16, accumulate=2, steps=20).to_json()) as process:
+    with worker(LabConfig(model="mlp", batch=16, accumulate=2, steps=20).to_json()) as process:
         started, *steps, ended = records(process)
     assert process.returncode == 0
     assert isinstance(started, metrics.Started)
@@ -78,7 +81,7 @@ def test_a_run_tells_how_it_started_went_and_ended() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
-    with worker(LabConfig("mlp").to_json()) as process:
+    with worker(LabConfig(model="mlp").to_json()) as process:
         first_step(process)
         process.send_signal(number)
         ended = records(process)[-1]
@@ -87,8 +90,18 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     assert ended.summary["steps"] >= 1
 
 
+def test_a_signal_while_torch_is_being_imported_ends_it_at_once() -> None:
+    with worker(LabConfig(model="mlp").to_json()) as process:
+        until(lambda: b"libtorch" in Path(f"/proc/{process.pid}/maps").read_bytes(), seconds=20)
+        process.send_signal(signal.SIGTERM)
+        ended = records(process)[-1]
+    assert process.returncode == 0
+    assert isinstance(ended, metrics.Ended)
+    assert ended.summary["steps"] == 0
+
+
 def test_the_end_of_stdin_ends_it() -> None:
-    with worker(LabConfig("mlp").to_json(), "--stop-on-eof") as process:
+    with worker(LabConfig(model="mlp").to_json(), "--stop-on-eof") as process:
         first_step(process)
         assert process.stdin is not None
         process.stdin.close()
@@ -98,7 +111,7 @@ def test_the_end_of_stdin_ends_it() -> None:
 
 
 def test_a_reader_that_went_away_ends_it() -> None:
-    with worker(LabConfig("mlp").to_json()) as process:
+    with worker(LabConfig(model="mlp").to_json()) as process:
         first_step(process)
         assert process.stdout is not None
         process.stdout.close()
@@ -112,12 +125,12 @@ def test_cuda_where_there_is_none_names_the_nearest_that_works() -> None:
     )
     if os_cuda.stdout.strip() == b"True":
         pytest.skip("there is a CUDA device")
-    with worker(LabConfig("mlp", "bf16", device="cuda", steps=2).to_json()) as process:
+    with worker(LabConfig(model="mlp", amp="bf16", device="cuda", steps=2).to_json()) as process:
         (failure,) = records(process)
     assert process.returncode == 2
     assert isinstance(failure, metrics.Failure)
     assert "cuda" in failure.what
-    assert failure.next == "gpuscope lab --model mlp --amp bf16 --device cpu --steps 2"
+    assert failure.next == "gpuscope lab --model mlp --device cpu --amp bf16 --steps 2"
     assert failure.summary["error"]["what"] == failure.what
     assert failure.summary["steps"] == 0
 
@@ -129,13 +142,13 @@ def test_running_out_of_memory_says_what_needs_less() -> None:
     def small() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 
-    with worker(LabConfig("mlp", device="cpu", batch=1 << 20).to_json(), before=small) as process:
+    with worker(LabConfig(model="mlp", device="cpu", batch=1 << 20).to_json(), before=small) as process:
         *_, failure = records(process)
         assert process.returncode == 2
     assert isinstance(failure, metrics.Failure)
     assert failure.what == "The lab ran out of memory at step 1."
     assert "can't allocate memory" in failure.why
-    assert failure.next == "gpuscope lab --model mlp --batch 524288 --accumulate 2 --device cpu"
+    assert failure.next == "gpuscope lab --model mlp --device cpu --batch 524288 --accumulate 2"
     assert failure.summary["device"] == "cpu"
 
 
@@ -148,7 +161,7 @@ def test_a_configuration_that_is_none_is_a_usage_error() -> None:
 
 
 def test_the_probe_in_it_answers_like_that_of_any_training() -> None:
-    with worker(LabConfig("mlp").to_json()) as process:
+    with worker(LabConfig(model="mlp").to_json()) as process:
         first_step(process)
         folder = Path(f"/tmp/gpuscope-{os.getuid()}")
         (path,) = until(lambda: list(folder.glob(f"{process.pid}-*.sock")), seconds=20)
@@ -165,7 +178,66 @@ def test_the_probe_in_it_answers_like_that_of_any_training() -> None:
 
 
 def test_every_line_is_json_even_when_torch_talks() -> None:
-    with worker(LabConfig("conv", "fp16", batch=2, steps=2).to_json()) as process:
+    with worker(LabConfig(model="conv", amp="fp16", batch=2, steps=2).to_json()) as process:
         out, _ = process.communicate(timeout=60)
     kinds = [json.loads(line)["kind"] for line in out.splitlines()]
     assert kinds == ["started", "step", "step", "ended"]
+
+
+def test_processes_report_one_run() -> None:
+    config = LabConfig(model="mlp-tiny", device="cpu", batch=4, accumulate=2, parallel="ddp", nproc=2, steps=12)
+    with worker(config.to_json()) as process:
+        started, *_, ended = records(process)
+    assert isinstance(started, metrics.Started)
+    assert isinstance(ended, metrics.Ended)
+    document = ended.summary
+    assert (started.world_size, started.backend, started.samples_per_step) == (2, "gloo", 16)
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
+    assert all(rank["step_seconds"] > 0 for rank in document["ranks"])
+    assert len(document["loss_curve"]) == document["steps"] == 12
+
+
+# ── a user's own model ────────────────────────────────────────────────────────────────────────────────────────────────
+
+OWN = """
+import torch
+from torch import nn
+print("a module that prints")
+
+def make(batch, device):
+    torch.manual_seed(1)
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    def forward():
+        inputs = torch.randn(batch, 8, device=device)
+        return (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+    return model, optimizer, forward
+
+def broken(batch, device):
+    model, optimizer, _ = make(batch, device)
+    def forward():
+        raise KeyError("labels")
+    return model, optimizer, forward
+"""
+
+
+def test_a_model_of_the_user_s_in_the_current_folder_trains(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    config = LabConfig(model="own:make", device="cpu", batch=16, accumulate=2, steps=60)
+    with worker(config.to_json(), cwd=tmp_path) as process:
+        started, *_, ended = records(process)
+    assert isinstance(started, metrics.Started)
+    assert (started.preset, started.parameters, started.samples_per_step) == ("own:make", 9, 32)
+    assert isinstance(ended, metrics.Ended)
+    assert ended.summary["loss_last"] < 0.5 * ended.summary["loss_first"]
+    assert "input_seconds" in [entry["path"] for entry in ended.summary["unknown"]]
+
+
+def test_an_exception_in_their_forward_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    with worker(LabConfig(model="own:broken", device="cpu").to_json(), cwd=tmp_path) as process:
+        *_, failure = records(process)
+    assert process.returncode == 2
+    assert isinstance(failure, metrics.Failure)
+    assert "step 1 with KeyError" in failure.what
+    assert failure.why == f"'labels' (at {tmp_path / 'own.py'}:18)"

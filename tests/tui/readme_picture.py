@@ -1,12 +1,14 @@
 """The README's pictures: SVGs exported from the committed recordings, through the same app as ``gpuscope replay``.
 
-``python -m tests.tui.readme_picture`` rewrites ``docs/*.svg``. ``--png DIR`` draws them as PNG too, for looking at.
+``python -m tests.tui.readme_picture`` rewrites ``docs/*.svg``. ``--png DIR`` draws them as PNG too, for looking at;
+``--ledger FILE`` draws the lab as well, with runs that were measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,11 +45,15 @@ def main() -> None:
     parser.add_argument("--theme", default="dark", choices=("dark", "light", "ansi"))
     parser.add_argument("--size", default="120x36")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
+    parser.add_argument("--ledger", type=Path, help="also draw the lab, with the runs of this ledger")
     options = parser.parse_args()
+    if options.ledger:
+        os.environ["GPUSCOPE_LEDGER"] = str(options.ledger)
     width, height = map(int, options.size.split("x"))
     for name, recording, seconds, tab in (
         ("overview", "h200x2-ddp.gsr", 92.0, "overview"),
         ("memory", "h200-lab.gsr", 92.0, "memory"),
+        *((("lab", "h200-lab.gsr", 92.0, "lab"),) if options.ledger else ()),
     ):
         svg = asyncio.run(replayed(RECORDINGS / recording, seconds, tab, (width, height), options.theme))
         options.out.mkdir(parents=True, exist_ok=True)

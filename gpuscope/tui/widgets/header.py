@@ -94,16 +94,34 @@ class FooterLine(Painted):
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         if self._notice:
             return [strip_of(cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis), width, tokens)]
+        left, right = self._kept(width)
+        pieces = [[piece for a in kept for piece in self._entry(a)] for kept in (left, right)]
+        gap = width - cells_of(pieces[0]) - cells_of(pieces[1])
+        return [strip_of([*pieces[0], (" " * gap, "text"), *pieces[1]], width, tokens)]
+
+    def _kept(self, width: int) -> tuple[list[Action], list[Action]]:
+        """What there is room for, at the left and at the right end."""
         room, kept = width, []
         for action in sorted(self._actions, key=lambda a: a.footer):
             need = cells_of(self._entry(action))
             if need <= room:
                 kept.append(action)
                 room -= need
-        left = [piece for a in kept if a.name not in LAST_IN_FOOTER for piece in self._entry(a)]
-        right = [piece for a in kept if a.name in LAST_IN_FOOTER for piece in self._entry(a)]
-        gap = width - cells_of(left) - cells_of(right)
-        return [strip_of([*left, (" " * gap, "text"), *right], width, tokens)]
+        return [a for a in kept if a.name not in LAST_IN_FOOTER], [a for a in kept if a.name in LAST_IN_FOOTER]
+
+    async def on_click(self, event: events.Click) -> None:
+        """A click on a key does what the key does."""
+        if self._notice:
+            return
+        left, right = self._kept(self.size.width)
+        x = event.x
+        for actions, start in ((left, 0), (right, self.size.width - sum(cells_of(self._entry(a)) for a in right))):
+            for action in actions:
+                end = start + cells_of(self._entry(action))
+                if start <= x < end:
+                    await self.screen.action_do(action.name)  # type: ignore[attr-defined]
+                    return
+                start = end
 
     @staticmethod
     def _entry(action: Action) -> list[tuple[str, str]]:

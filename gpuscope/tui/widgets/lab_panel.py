@@ -1,26 +1,41 @@
-"""The lab's switches, one compact line each, and the table of runs side by side."""
+"""The lab's switches: one compact line each under the name of its group; the cursor is always in sight."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
-from ...lab.config import TOGGLES, LabConfig, Toggle
-from ..cells import bytes_text, fit, seconds_text
-from ..charts.strips import Painted, strip_of
-from ..labruns import Run, differing
+from ...lab.config import LabConfig
+from ...lab.toggles import Toggle
+from ..cells import fit, width
+from ..charts.strips import Painted, pad, strip_of
+from ..lab_choices import SWITCHES, Device, does_nothing, value_text
 from ..theme import Tokens
-from .table import Cell, Column, TableRow
 
 Piece = tuple[str, str]
-NAME_CELLS = 12
+DEFAULTS = LabConfig()
+TAIL = 3
+"""Cells behind a value: the arrow of the line under the cursor, and the mark of one that waits."""
+
+
+def _lines() -> tuple[str | Toggle, ...]:
+    out: list[str | Toggle] = []
+    for group in dict.fromkeys(toggle.group for toggle in SWITCHES):
+        out += [group, *(toggle for toggle in SWITCHES if toggle.group == group)]
+    return tuple(out)
+
+
+LINES = _lines()
+"""The lines of the panel from top to bottom: a group's name (text), then its switches."""
 
 
 class Switches(Painted, can_focus=True):
-    """A line for each toggle. ← → change the one under the cursor; so does a click, at its right half forwards."""
+    """A line for each switch. ← → change the one under the cursor. So does a click on its value, or on the arrow before
+    it; the wheel moves the cursor. Bold: not the default. Faint, ``·``: does nothing here. ``*``: waits for a
+    restart."""
 
     class Turned(Message):
         """A switch was clicked: ``by`` is 1 or -1."""
@@ -29,80 +44,124 @@ class Switches(Painted, can_focus=True):
             super().__init__()
             self.toggle, self.by = toggle, by
 
-    def __init__(self, config: LabConfig, **kwargs: str) -> None:
+    class Moved(Message):
+        """The cursor stands on another switch."""
+
+    def __init__(self, config: LabConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._config = config
         self._in_run: LabConfig | None = None
-        self._cursor = 0
+        self._device = Device()
+        self._nothing: dict[str, str] = {}
+        self._cursor = 1
+        self._top = 0
 
     @property
     def current(self) -> Toggle:
         """The toggle under the cursor."""
-        return TOGGLES[self._cursor]
+        line = LINES[self._cursor]
+        assert isinstance(line, Toggle)
+        return line
 
-    def show(self, config: LabConfig, running: LabConfig | None) -> None:
+    def show(self, config: LabConfig, running: LabConfig | None, device: Device) -> None:
         """``running`` is how the run in progress was set: what differs from it waits for a restart."""
-        if (config, running) != (self._config, self._in_run):
-            self._config, self._in_run = config, running
+        if (config, running, device) != (self._config, self._in_run, self._device):
+            self._config, self._in_run, self._device = config, running, device
+            self._nothing = does_nothing(config, device)
             self.repaint()
 
     def move(self, by: int) -> None:
-        """Move the cursor, staying inside."""
-        self._cursor = max(0, min(len(TOGGLES) - 1, self._cursor + by))
-        self.repaint()
+        """Move the cursor by switches, staying inside."""
+        places = [i for i, line in enumerate(LINES) if isinstance(line, Toggle)]
+        at = max(0, min(len(places) - 1, places.index(self._cursor) + by))
+        self._go(places[at])
+
+    def go_to(self, name: str) -> None:
+        """Put the cursor on a switch."""
+        self._go(next(i for i, line in enumerate(LINES) if isinstance(line, Toggle) and line.name == name))
+
+    def _go(self, line: int) -> None:
+        if line != self._cursor:
+            self._cursor = line
+            self.repaint()
+            self.post_message(self.Moved())
+
+    # ── painting ──
+
+    def _follow(self, height: int) -> None:
+        """The cursor in the window, with its group's name where it is the group's first, and no blank lines below."""
+        first = self._cursor - 1 if isinstance(LINES[self._cursor - 1], str) else self._cursor
+        self._top = min(max(self._top, self._cursor - height + 1), first)
+        self._top = max(0, min(self._top, len(LINES) - height))
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        return [self._line(toggle, i == self._cursor, width, tokens) for i, toggle in enumerate(TOGGLES)]
+        self._follow(height)
+        overflow = len(LINES) > height
+        inner = width - 2 if overflow else width
+        out = []
+        for y, line in enumerate(LINES[self._top : self._top + height]):
+            here = self._top + y == self._cursor
+            pieces = self._heading(line, inner) if isinstance(line, str) else self._line(line, here, inner, tokens)
+            if overflow:
+                pieces = [*pad(pieces, inner + 1), self._thumb(y, height)]
+            out.append(strip_of(pieces, width, tokens, "selected" if here and self.has_focus else ""))
+        return out
 
-    def _line(self, toggle: Toggle, here: bool, width: int, tokens: Tokens) -> Strip:
+    @staticmethod
+    def _heading(group: str, cells: int) -> list[Piece]:
+        name = {"cudnn": "cuDNN"}.get(group, group)
+        return [(f"{name} ", "faint"), ("─" * max(0, cells - len(name) - 1), "border")]
+
+    def _line(self, toggle: Toggle, here: bool, cells: int, tokens: Tokens) -> list[Piece]:
         value = getattr(self._config, toggle.name)
+        idle = toggle.name in self._nothing
         waits = self._in_run is not None and getattr(self._in_run, toggle.name) != value
-        cursor, room = tokens.glyphs.cursor if here else " ", max(4, width - NAME_CELLS - 8)
-        pieces: list[Piece] = [
-            (f"{cursor} ", "accent"), (fit(toggle.name.replace("_", " "), NAME_CELLS), "muted"),
-            ("◂ ", "accent" if here else "faint"), (fit(toggle.text(value), room), "title" if here else "text"),
-            (" ▸", "accent" if here else "faint"), (" *" if waits else "  ", "warn"),
-        ]  # fmt: skip
-        return strip_of(pieces, width, tokens, "selected" if here and self.has_focus else "")
+        name = toggle.name.replace("_", " ")
+        text = fit(value_text(toggle, self._config, self._device), self._room(name, cells), "right").lstrip(" ")
+        gap = cells - 2 - width(name) - width(text) - TAIL
+        arrows = here and gap > 2
+        changed = value != getattr(DEFAULTS, toggle.name)
+        return [
+            (f"{tokens.glyphs.cursor} " if here else "  ", "accent" if self.has_focus else "muted"),
+            (name, "faint" if idle else "text" if here else "muted"),
+            (" " * (gap - 2) + "◂ " if arrows else " " * gap, "accent"),
+            (text, "faint" if idle else "title" if changed else "text" if here else "muted"),
+            (" ▸" if arrows else "  ", "accent"),
+            ("*", "warn") if waits else ("·" if idle else " ", "faint"),
+        ]
+
+    @staticmethod
+    def _room(name: str, cells: int) -> int:
+        """Cells a value may take behind its name."""
+        return max(3, cells - 2 - width(name) - TAIL - 1)
+
+    def _thumb(self, y: int, height: int) -> Piece:
+        """The scroll mark of a line: a thumb on a thin line, as tables have it."""
+        size = max(round(height * height / len(LINES)), 1)
+        start = round((height - size) * self._top / max(len(LINES) - height, 1))
+        return ("┃", "muted") if start <= y < start + size else ("│", "border")
+
+    # ── mouse ──
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is None or not 0 <= offset.y < len(TOGGLES):
+        if offset is None or not 0 <= self._top + offset.y < len(LINES):
             return
-        self._cursor = offset.y
-        self.repaint()
-        if offset.x > NAME_CELLS:
-            self.post_message(self.Turned(self.current, 1 if offset.x >= self.size.width // 2 else -1))
+        line = LINES[self._top + offset.y]
+        if not isinstance(line, Toggle):
+            return
+        event.stop()
+        self._go(self._top + offset.y)
+        cells = self.size.width - (2 if len(LINES) > self.size.height else 0)
+        text = value_text(line, self._config, self._device)
+        first = cells - TAIL - min(width(text), self._room(line.name, cells)) - 2  # the arrow before the value
+        if offset.x >= first:
+            self.post_message(self.Turned(line, 1 if line.yes_no or offset.x >= first + 2 else -1))
 
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.move(1)
 
-def run_columns(runs: Sequence[Run]) -> list[Column]:
-    """Toggles that differ come first, then what was measured."""
-    toggles = [Column(t.name, t.name.upper()[:8], 6, priority=9) for t in differing(list(runs))]
-    return [
-        Column("run", "RUN", 5), Column("model", "MODEL", 6, priority=7), *[c for c in toggles if c.key != "model"],
-        Column("pace", "SAMPLES/S", 10, align="right"), Column("step", "STEP", 8, align="right"),
-        Column("peak", "PEAK", 9, align="right", priority=2), Column("loss", "LOSS", 8, align="right", priority=3),
-        Column("steps", "STEPS", 7, align="right", priority=5),
-    ]  # fmt: skip
-
-
-def run_row(run: Run, runs: Sequence[Run], now: bool) -> TableRow:
-    """A run against the first one; what it was set to differently is marked."""
-    marked = {t.name for t in differing(list(runs))}
-    first = runs[0]
-    cells: dict[str, Cell] = {"run": [(f"{run.letter}{' ▸' if now else ''}", "title" if now else "text")]}
-    for toggle in TOGGLES:
-        value = getattr(run.config, toggle.name)
-        differs = toggle.name in marked and value != getattr(first.config, toggle.name)
-        cells[toggle.name] = [(toggle.text(value), "accent" if differs else "muted")]
-    summary = run.summary or {}
-    pace = summary.get("samples_per_second") or run.samples_per_second
-    median = (summary.get("step_seconds") or {}).get("median") or run.step_seconds
-    cells["pace"] = (
-        [(f"{pace:,.0f}", "muted" if run.warming_up and not summary else "text")] if pace else [("–", "faint")]
-    )
-    cells["step"] = [(seconds_text(median), "text")] if median else [("–", "faint")]
-    cells["peak"] = [(bytes_text(run.peak_bytes), "text")] if run.peak_bytes else [("–", "faint")]
-    cells["loss"] = [(f"{run.loss:.4f}", "text")] if run.loss is not None else [("–", "faint")]
-    cells["steps"] = [(f"{run.step:,}", "muted")]
-    return TableRow(run.letter, cells)
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.move(-1)

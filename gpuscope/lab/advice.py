@@ -1,0 +1,85 @@
+"""Why a run ended, in words: what happened, why, and the nearest combination that does better."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from . import metrics
+from .config import PRESETS, LabConfig
+from .tally import Tally
+
+NO_COMPILER = ("Cannot find a working triton", "InvalidCxxCompiler", "No working C++ compiler", "CppCompileError")
+MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
+
+
+def said_itself(error: BaseException) -> bool:
+    """Whether it was raised on purpose, with what, why and next."""
+    return type(error).__name__ in ("Refused", "BadFactory", "CannotJoin") and len(error.args) == 3
+
+
+def explain(error: BaseException, config: LabConfig, tally: Tally, batch: int | None = None) -> metrics.Failure:
+    """An exception of a run. ``batch``: the micro-batch in use where the configuration leaves it to the preset."""
+    if said_itself(error):
+        return metrics.Failure(*error.args)
+    text = " ".join(str(error).split())[:300] or type(error).__name__
+    when = f"at step {tally.steps + 1}" if tally.started else "before the first step"
+    again = config.command(steps=10) + " --headless"
+    kind = type(error).__name__
+    if kind in MEMORY_ERRORS or "can't allocate memory" in text or "out of memory" in text:
+        return metrics.Failure(f"The lab ran out of memory {when}.", text, smaller(config, batch))
+    if config.compile != "off":
+        if any(words in f"{kind} {text}" for words in NO_COMPILER):
+            return metrics.Failure(
+                f"torch.compile found no compiler {when}.", text, config.command(compile="off", fullgraph=False)
+            )
+        if config.fullgraph and kind in ("Unsupported", "UserError", "FailOnRecompileLimitHit"):
+            return metrics.Failure(
+                f"The model cannot be compiled as one graph ({when}).", text, config.command(fullgraph=False)
+            )
+    if config.deterministic and "deterministic" in text:
+        return metrics.Failure(
+            f"An operation of this model has no deterministic algorithm ({when}).",
+            text,
+            config.command(deterministic=False),
+        )
+    if "shared memory" in text or "Bus error" in text:
+        return metrics.Failure(
+            f"The DataLoader's processes ran out of shared memory {when}.",
+            text,
+            "df -h /dev/shm    or    " + config.command(workers=0, prefetch=None),
+        )
+    if config.factory:
+        text += _where(error)
+    return metrics.Failure(f"The lab's training ended {when} with {kind}.", text, again)
+
+
+def smaller(config: LabConfig, batch: int | None) -> str:
+    """The command of the nearest combination that needs less memory: half the micro-batch and twice the accumulation,
+    which trains the same; then what lowers the rest."""
+    batch = config.batch or batch
+    if config.validate == "grad":
+        return config.command(validate="no-grad")
+    if batch is not None and batch > 1 and config.accumulate <= 2048 and not config.factory:
+        return config.command(batch=batch // 2, accumulate=config.accumulate * 2)
+    if not config.checkpoint and not config.factory:
+        return config.command(checkpoint=True)
+    if config.amp == "off":
+        return config.command(amp="bf16")
+    if config.factory:
+        return config.command(batch=max(1, (batch or 2) // 2))
+    if config.optimizer == "adamw":
+        return config.command(optimizer="sgd")
+    return config.command(model=PRESETS[config.model.split("-")[0]]["cpu"], batch=None, accumulate=1)
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the user's own code in the traceback."""
+    ours = os.path.dirname(os.path.abspath(__file__))
+    torch = sys.modules.get("torch")
+    theirs = os.path.dirname(os.path.abspath(getattr(torch, "__file__", None) or ours))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((ours, theirs, "<")):
+            return f" (at {frame.filename}:{frame.lineno})"
+    return ""

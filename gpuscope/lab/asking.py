@@ -1,0 +1,75 @@
+"""Asks the Python that has torch what machine it sees, in a child process: the viewer never loads torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+from .config import LabConfig
+from .rules import Facts
+
+ASK_SECONDS = 120.0
+"""``import torch`` from a cold network disk takes its time."""
+_QUESTION = """
+import json, os, shutil, importlib.util
+import torch
+gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+names = [torch.cuda.get_device_name(i) for i in range(gpus)]
+capability = list(torch.cuda.get_device_capability(0)) if gpus else None
+try:
+    free = [torch.cuda.mem_get_info(i)[0] for i in range(gpus)] if gpus else None
+except Exception:
+    free = None
+cxx = bool(shutil.which(os.environ.get("CXX") or "g++") or (not os.environ.get("CXX") and shutil.which("clang++")))
+cc = bool(shutil.which(os.environ.get("CC") or "cc") or (not os.environ.get("CC") and shutil.which("gcc")))
+triton = importlib.util.find_spec("triton") is not None
+print(json.dumps({"gpus": gpus, "names": names, "capability": capability, "free": free,
+                  "torch": str(torch.__version__), "cxx": cxx, "cuda_compiler": cc and triton}))
+"""
+
+
+class Machine:
+    """What a child has told; ``problem`` says why it told nothing."""
+
+    def __init__(self, told: dict[str, Any], problem: str = "") -> None:
+        self._told = told
+        self.problem = problem
+
+    def facts(self, config: LabConfig) -> Facts:
+        """For :func:`rules.check`: of the device that ``config`` would train on. What is unknown is None."""
+        gpus = self._told.get("gpus")
+        cuda = config.device == "cuda" or (config.device == "auto" and bool(gpus))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        facts = Facts("cuda" if cuda else "cpu", gpus=gpus, torch_version=self._told.get("torch"), cores=cores)
+        if not cuda:
+            return replace(facts, has_compiler=self._told.get("cxx"))
+        names, capability = self._told.get("names"), self._told.get("capability")
+        return replace(
+            facts,
+            gpu_name=names[0] if names else None,
+            capability=(capability[0], capability[1]) if capability else None,
+            free_bytes=self._told.get("free"),
+            has_compiler=self._told.get("cuda_compiler"),
+        )
+
+
+def ask(python: str) -> Machine:
+    """Takes the seconds that ``import torch`` takes. Never raises: a child that fails has told nothing."""
+    environ = {**os.environ, "PYTHONSAFEPATH": "1"}
+    try:
+        done = subprocess.run(
+            [python, "-c", _QUESTION], stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_SECONDS, env=environ
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Machine({}, f"{python} did not answer: {error}")
+    try:
+        told = json.loads(done.stdout.splitlines()[-1])
+        if isinstance(told, dict):
+            return Machine(told)
+    except (ValueError, IndexError):
+        pass
+    last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+    return Machine({}, f"{python} could not import torch: {last[0][:300]}")

@@ -1,0 +1,316 @@
+"""A against B: ratios with what is known of their spread, and what differs between the two.
+
+Each side is one run, or the repeats of one configuration. Every ratio is B over A. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from . import intervals
+from .intervals import Interval
+from .ledger import Entry
+from .measures import (
+    ALWAYS,
+    MEASURES,
+    PER_SAMPLE,
+    Curve,
+    Measure,
+    loss_at,
+    loss_by_step,
+    loss_curve,
+    samples_per_step,
+    why,
+    world_size,
+)
+from .toggles import BY_NAME
+
+SINGLE = "single figures"
+WITHIN = "steps within one run"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured thing. ``a`` and ``b`` in ``unit`` (geometric means where there are repeats), None where unknown;
+    ``ratio`` is b / a, and [``low``, ``high``] holds it with 95 %: ``basis`` says where that comes from. ``reason``
+    says why something is None."""
+
+    key: str
+    title: str
+    unit: str
+    a: float | None
+    b: float | None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    basis: str = ""
+    better: str = ""
+    reason: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval lies wholly on one side of 1: the two do differ."""
+        return self.low is not None and self.high is not None and (self.low > 1 or self.high < 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A toggle (or, if not ``toggle``, something of the surroundings) in which the two are not alike, in words."""
+
+    name: str
+    a: str
+    b: str
+    toggle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``break_even_step``: steps after the warm-up until a compiled run has made up for its longer warm-up; None with
+    ``break_even_reason``."""
+
+    a: list[Entry]
+    b: list[Entry]
+    changes: list[Change]
+    rows: list[Row]
+    break_even_step: int | None
+    break_even_reason: str
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def differing(self) -> list[str]:
+        """Names of the toggles in which they differ, then of what else differs."""
+        return [change.name for change in self.changes]
+
+    def row(self, key: str) -> Row | None:
+        return next((row for row in self.rows if row.key == key), None)
+
+
+def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
+    """Both sides have one entry or more; failed runs say nothing about pace and are left out, with a note, unless there
+    is nothing else. Raises ValueError for an empty side."""
+    if not a or not b:
+        raise ValueError("there is nothing to compare: each side needs a run")
+    left, right = ([entry for entry in side if not entry.failure] or list(side) for side in (a, b))
+    rows = [_row(measure, left, right) for measure in MEASURES]
+    rows = [row for row in rows if row.a is not None or row.b is not None or row.key in ALWAYS]
+    if _different_samples(left, right):  # a longer step of more samples is no worse
+        rows = [replace(row, better="") if row.key in _OF_A_STEP else row for row in rows]
+    rows += [_loss(left, right), *_efficiency(left, right)]
+    first = next(iter(_pairs(left, right)), (left[0], right[0]))  # repeats have seeds of their own
+    changes = differences(*first)
+    step, reason = _break_even(left, right, rows)
+    return Comparison(left, right, changes, rows, step, reason, _notes((a, b), (left, right), changes, rows))
+
+
+_OF_A_STEP = ("step_seconds", "step_p95_seconds", "warmup_seconds", "input_seconds")
+
+
+def _different_samples(a: list[Entry], b: list[Entry]) -> bool:
+    """Whether both tell how many samples a step has, and it is not the same."""
+    samples = [samples_per_step(side[0].document) for side in (a, b)]
+    return None not in samples and samples[0] != samples[1]
+
+
+# ── ratios ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_Values = Mapping[int, float | None]
+"""By ``id()`` of the entry."""
+_Figures = tuple[float | None, float | None]
+
+
+def _row(measure: Measure, a: list[Entry], b: list[Entry]) -> Row:
+    of_a, of_b = ({id(entry): measure.take(entry.document) for entry in side} for side in (a, b))
+    interval, basis, shown = _ratio(a, b, of_a, of_b, measure)
+    reason = ""
+    if interval is None:
+        missing = next((pair for pair in (("A", a, of_a), ("B", b, of_b)) if _none(pair[2])), None)
+        reason = f"{missing[0]}: {measure.unknown(missing[1][0])}" if missing else "one of them is 0: there is no ratio"
+    return _filled(measure.key, measure.title, measure.unit, shown, interval, basis, measure.better, reason)
+
+
+def _filled(
+    key: str, title: str, unit: str, shown: _Figures, interval: Interval | None, basis: str, better: str, reason: str
+) -> Row:
+    ratio, low, high = interval or (None, None, None)
+    return Row(key, title, unit, shown[0], shown[1], ratio, low, high, basis, better, reason)
+
+
+def _none(values: _Values) -> bool:
+    return all(value is None for value in values.values())
+
+
+def _ratio(
+    a: list[Entry], b: list[Entry], of_a: _Values, of_b: _Values, measure: Measure | None = None
+) -> tuple[Interval | None, str, _Figures]:
+    """The ratio, its basis, and what to show for a and b."""
+    pairs = [(x, y) for x, y in _pairs(a, b) if (of_a[id(x)] or 0.0) > 0 and (of_b[id(y)] or 0.0) > 0]
+    if pairs:  # what was not run beside each other (yet) is left out
+        a, b = [x for x, _ in pairs], [y for _, y in pairs]
+        of_a, of_b = {id(x): of_a[id(x)] for x in a}, {id(y): of_b[id(y)] for y in b}
+    if len(pairs) >= 2:
+        xs, ys = [of_a[id(x)] or 0.0 for x in a], [of_b[id(y)] or 0.0 for y in b]
+        return intervals.paired(xs, ys), f"{len(pairs)} interleaved repeats", (mean(xs), mean(ys))
+    xs, ys = ([value for value in values.values() if value is not None] for values in (of_a, of_b))
+    shown = (mean(xs), mean(ys))
+    if not xs or not ys or min(*xs, *ys) <= 0:
+        return None, "", shown
+    if min(len(xs), len(ys)) >= 2:
+        return intervals.separate(xs, ys), f"{len(xs)} and {len(ys)} separate runs", shown
+    if measure and measure.interval and len(a) == len(b) == 1:
+        of_left, of_right = measure.interval(a[0].document), measure.interval(b[0].document)
+        if of_left and of_right:
+            return intervals.of_medians(of_left, of_right), WITHIN, shown
+    return intervals.separate(xs, ys), SINGLE, shown
+
+
+def _pairs(a: list[Entry], b: list[Entry]) -> list[tuple[Entry, Entry]]:
+    """Runs that were made beside each other: the same repeat of the same group."""
+    theirs = {(entry.group, entry.repeat): entry for entry in b if entry.group}
+    return [(entry, theirs[entry.group, entry.repeat]) for entry in a if (entry.group, entry.repeat) in theirs]
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Geometric where it can be, so that the ratio of two means is the mean ratio."""
+    if len(values) < 2:
+        return values[0] if values else None
+    if min(values) > 0:
+        return math.exp(math.fsum(map(math.log, values)) / len(values))
+    return math.fsum(values) / len(values)
+
+
+# ── loss ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _loss(a: list[Entry], b: list[Entry]) -> Row:
+    """The loss after as many samples as the shortest run has seen; after as many steps where a trainer does not tell
+    its samples."""
+    for unit, read in (("samples", loss_curve), ("steps", loss_by_step)):
+        curves: dict[int, Curve] = {id(entry): read(entry) for entry in (*a, *b)}
+        if all(any(curves[id(entry)] for entry in side) for side in (a, b)):
+            return _loss_after(a, b, curves, unit)
+    letter, side = next(((name, side) for name, side in (("A", a), ("B", b)) if not _has_loss(side)), ("A", a))
+    key = "loss_by_step" if "loss_by_step" in side[0].document else "loss_curve"
+    reason = f"{letter}: {why(side[0], key)}"
+    return _filled("loss", "loss at equal samples", "", (None, None), None, "", "lower", reason)
+
+
+def _has_loss(side: list[Entry]) -> bool:
+    return any(loss_curve(entry) or loss_by_step(entry) for entry in side)
+
+
+def _loss_after(a: list[Entry], b: list[Entry], curves: dict[int, Curve], unit: str) -> Row:
+    at = min(points[-1][0] for points in curves.values() if points)
+    of_a, of_b = ({id(entry): loss_at(curves[id(entry)], at) for entry in side} for side in (a, b))
+    interval, basis, shown = _ratio(a, b, of_a, of_b)
+    reason = ""
+    if interval is None:
+        short = None in shown
+        reason = f"they have no number of {unit} in common" if short else "a loss that is not above 0 has no ratio"
+    return _filled("loss", f"loss after {at:,.0f} {unit}", "", shown, interval, basis, "lower", reason)
+
+
+# ── scaling, and the price of compiling ───────────────────────────────────────────────────────────────────────────────
+
+
+def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
+    """How near B's pace is to A's times as many as it has more processes: 1 is linear scaling. At the same micro-batch
+    that is weak scaling, at the same effective batch strong scaling; otherwise it would say nothing."""
+    worlds = world_size(a[0].document), world_size(b[0].document)
+    if worlds[0] is None or worlds[1] is None or worlds[0] == worlds[1]:
+        return []
+    shapes = [(e.config.batch, e.config.accumulate) if e.config and e.config.batch else None for e in (a[0], b[0])]
+    effective = [samples_per_step(side[0].document) for side in (a, b)]
+    if shapes[0] is not None and shapes[0] == shapes[1]:
+        kind = "weak scaling"
+    elif effective[0] is not None and effective[0] == effective[1]:
+        kind = "strong scaling"
+    else:
+        return []
+    title = f"efficiency, {kind} {worlds[0]} → {worlds[1]}"
+    row = _row(PER_SAMPLE, a, b)
+    if row.ratio is None:
+        return [Row("efficiency", title, "", None, None, better="higher", reason=row.reason)]
+    share = worlds[0] / worlds[1]
+    low, high = (share / bound if bound else None for bound in (row.high, row.low))
+    return [Row("efficiency", title, "", 1.0, share / row.ratio, share / row.ratio, low, high, row.basis, "higher")]
+
+
+def _break_even(a: list[Entry], b: list[Entry], rows: list[Row]) -> tuple[int | None, str]:
+    """(seconds that the warm-up is longer) / (seconds gained with each step), or why there is none."""
+    compiled = [bool(side[0].config and side[0].config.compile != "off") for side in (a, b)]
+    if compiled[0] == compiled[1]:
+        return None, "both are compiled" if compiled[0] else "neither is compiled"
+    found = {row.key: row for row in rows}
+    step, warm = found.get("step_seconds"), found.get("warmup_seconds")
+    if step is None or step.a is None or step.b is None or warm is None or warm.a is None or warm.b is None:
+        return None, "a median step or a warm-up is unknown"
+    if samples_per_step(a[0].document) != samples_per_step(b[0].document):
+        return None, "their steps are of different numbers of samples"
+    gained, longer = (step.a - step.b, warm.b - warm.a) if compiled[1] else (step.b - step.a, warm.a - warm.b)
+    if gained <= 0:
+        return None, "compiled is not faster: it never makes up for its warm-up"
+    if step.low is not None and not step.decided:
+        return None, "whether compiled is faster is undecided: the interval of the step's ratio holds 1"
+    return max(0, math.ceil(longer / gained)), ""
+
+
+# ── what differs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SURROUNDINGS = ("device", "device_name", "torch_version", "world_size", "backend")
+_LOUD = {
+    "device": "different kinds of device: {a} and {b}",
+    "device_name": "different devices: {a} and {b}",
+    "torch_version": "different torch: {a} and {b}",
+    "driver": "different drivers: {a} and {b}",
+    "cuda": "different CUDA: {a} and {b}",
+    "host": "different hosts: {a} and {b}",
+}
+
+
+def differences(left: Entry, right: Entry) -> list[Change]:
+    """Toggles first, in their order, then the surroundings."""
+    changes = []
+    if left.config and right.config:
+        for name, toggle in BY_NAME.items():
+            x, y = getattr(left.config, name), getattr(right.config, name)
+            if x != y:
+                changes.append(Change(name, toggle.text(x), toggle.text(y), True))
+    around = [
+        {**side.environment, **{name: side.document.get(name) for name in _SURROUNDINGS}} for side in (left, right)
+    ]
+    for name in (*_SURROUNDINGS, *sorted(left.environment.keys() & right.environment.keys())):
+        x, y = around[0].get(name), around[1].get(name)
+        if x is not None and y is not None and x != y and name not in [change.name for change in changes]:
+            changes.append(Change(name, str(x), str(y), False))
+    return changes
+
+
+def _notes(
+    given: Sequence[Sequence[Entry]], used: Sequence[list[Entry]], changes: list[Change], rows: list[Row]
+) -> list[str]:
+    notes = [_LOUD[c.name].format(a=c.a, b=c.b) for c in changes if c.name in _LOUD and not c.toggle]
+    for letter, side, kept in zip("AB", given, used, strict=True):
+        failed = [entry for entry in side if entry.failure]
+        if failed:
+            count = "" if len(side) == 1 else f"{len(failed)} of {len(side)} runs "
+            left_out = "" if len(kept) == len(side) else " (left out)"
+            notes.append(f"{letter}: {count}failed{left_out}: {failed[0].failure}")
+        if len({entry.torch_version for entry in kept}) > 1:
+            notes.append(f"{letter}: its runs were made with different torch versions")
+        if side[0].source == "recording":
+            notes.append(f"{letter} is a recording: its toggles are not known, what else differs is for you to say")
+        elif any(entry.config is None for entry in side):
+            notes.append(f"{letter}: its toggles are not known to this gpuscope, so what differs is not either")
+    if _different_samples(*used):
+        samples = [samples_per_step(side[0].document) or 0 for side in used]
+        notes.append(f"steps are of {samples[0]:,.0f} and {samples[1]:,.0f} samples: samples/s tells which is faster")
+    bases = {row.basis for row in rows if row.basis}
+    if WITHIN in bases:
+        notes.append("95 % is of the steps within one run each; what changes from run to run is not in it")
+    elif bases == {SINGLE}:
+        notes.append("single figures: what changes from run to run is unknown")
+    if bases <= {WITHIN, SINGLE} and all(side[0].source != "recording" for side in used):
+        notes.append("interleaved repeats would tell: gpuscope lab sweep --repeats 5 --vary TOGGLE=A,B")
+    return notes

@@ -1,0 +1,145 @@
+"""What ``torch.compile`` made of a model: its graphs, its graph breaks and its recompiles, by place and reason.
+
+Torch tells them to two loggers, which it names the same since 2.1; they are read here and not printed. Graphs are
+counted by ``torch._dynamo.utils.counters``. What a version does not tell is None.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+MOST_NAMED = 50
+"""Different breaks, and recompiles, kept by name: a model can have thousands of them."""
+MOST_CHARACTERS = 300
+
+_PLACE = re.compile(r"in user code at ([^\n]+?):(\d+)")
+_REASON = re.compile(r"(?:Graph Break )?Reason: *(?:Encountered graph break when[^\n]*\s+)?([^\n]+)")
+"""Newer torch says first at which instruction it stood; what was wrong is the next line."""
+_EXPLANATION = re.compile(r"^ *Explanation: *([^\n]+)", re.MULTILINE)
+_RECOMPILED = re.compile(r"Recompiling function (\S+) in ([^\n]+)")
+_GUARD = re.compile(r"^ *- *(?:\d+/\d+: *)?([^\n]+)", re.MULTILINE)
+_BREAKS = "graph_breaks"
+_RECOMPILES = "recompiles"
+
+
+def compiled(call: Callable[..., Any], mode: str, fullgraph: bool) -> Callable[..., Any]:
+    """A module or function under ``torch.compile`` in this mode of the toggle ``compile``."""
+    return torch.compile(call, mode=mode, fullgraph=fullgraph)  # type: ignore[no-any-return]
+
+
+class Compilation:
+    """Listens from its making on. One at a time in a process."""
+
+    def __init__(self, mode: str, fullgraph: bool):
+        self.mode, self.fullgraph = mode, fullgraph
+        self.first_step_seconds: float | None = None
+        self._breaks: Counter[tuple[str, str]] = Counter()
+        self._recompiles: Counter[tuple[str, str]] = Counter()
+        self._before = self._counted()
+        _listen(self._heard)
+
+    @property
+    def events(self) -> int:
+        """Graphs, breaks and recompiles so far: while it grows, compilation has not settled."""
+        return (self._counted() or 0) + sum(self._breaks.values()) + sum(self._recompiles.values())
+
+    @property
+    def replays(self) -> bool:
+        """Whether this mode replays CUDA graphs, whose outputs the next replay writes over."""
+        return self.mode in ("reduce-overhead", "max-autotune")
+
+    def summary(self) -> dict[str, Any]:
+        """The document's ``compile``."""
+        counted = self._counted()
+        return {
+            "mode": self.mode,
+            "fullgraph": self.fullgraph,
+            "first_step_seconds": self.first_step_seconds,
+            "graphs": None if counted is None else counted - (self._before or 0),
+            "graph_breaks": [
+                {"where": where, "reason": reason, "count": count}
+                for (where, reason), count in self._breaks.most_common()
+            ],
+            "recompiles": [
+                {"function": function, "reason": reason, "count": count}
+                for (function, reason), count in self._recompiles.most_common()
+            ],
+        }
+
+    def _counted(self) -> int | None:
+        """Graphs that the process has compiled."""
+        try:
+            from torch._dynamo.utils import counters
+
+            return int(counters["stats"].get("unique_graphs", 0))
+        except (ImportError, AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+    def _heard(self, kind: str, text: str) -> None:
+        counter, named = (self._breaks, a_break) if kind == _BREAKS else (self._recompiles, a_recompile)
+        key = named(text)
+        if key is not None:
+            if key not in counter and len(counter) >= MOST_NAMED:
+                key = ("others", f"beyond the first {MOST_NAMED}")
+            counter[key] += 1
+
+
+# Paths are resolved: the worker finds this package through a link in a temporary folder.
+
+
+def a_break(text: str) -> tuple[str, str] | None:
+    """Place and reason of a graph break, from what torch logs of it; None for a line that names no break."""
+    place, reason, explanation = _PLACE.search(text), _REASON.search(text), _EXPLANATION.search(text)
+    if place is None:
+        return None
+    why = ": ".join(found[1].strip() for found in (reason, explanation) if found)
+    return f"{os.path.realpath(place[1])}:{place[2]}"[-MOST_CHARACTERS:], why[
+        :MOST_CHARACTERS
+    ] or "torch gave no reason"
+
+
+def a_recompile(text: str) -> tuple[str, str] | None:
+    """Function and reason of a recompile, from what torch logs of it; of several failed guards the first, which is
+    that of the newest graph."""
+    function, reason = _RECOMPILED.search(text), _GUARD.search(text)
+    if function is None:
+        return None
+    path, colon, line = function[2].strip().rpartition(":")
+    name = f"{function[1]} ({os.path.realpath(path) if path else ''}{colon}{line})"
+    return name[:MOST_CHARACTERS], reason[1].strip()[:MOST_CHARACTERS] if reason else "torch gave no reason"
+
+
+class _Listener(logging.Handler):
+    def __init__(self, kind: str, heard: Callable[[str, str], None]):
+        super().__init__(logging.DEBUG)
+        self._kind, self._heard = kind, heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._heard(self._kind, record.getMessage())
+        except Exception:  # whatever it says, a log line never ends a training
+            self.handleError(record)
+
+
+def _listen(heard: Callable[[str, str], None]) -> None:
+    """Has torch say every break and recompile, and says them to ``heard`` instead of stderr."""
+    import torch._dynamo  # makes the loggers
+
+    set_logs = getattr(getattr(torch, "_logging", None), "set_logs", None)
+    if set_logs is None:
+        return
+    set_logs(graph_breaks=True, recompiles=True)
+    for name in list(logging.root.manager.loggerDict):
+        for kind in (_BREAKS, _RECOMPILES):
+            if name.startswith("torch.") and name.endswith(f".__{kind}"):
+                logger = logging.getLogger(name)
+                logger.handlers = [_Listener(kind, heard)]
+                logger.propagate = False
+                logger.setLevel(logging.DEBUG)

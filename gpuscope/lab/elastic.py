@@ -1,0 +1,244 @@
+"""Ranks of one machine under torchrun's elastic agent, and how their ends become one end.
+
+``main`` runs in the process the viewer started. The agent starts a process for each rank, which becomes a worker in
+:func:`rank_main`; rank 0's records go on unchanged, and when a rank dies the run ends with a record that names it.
+Only ``main`` imports torch, once it runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from typing import Any, BinaryIO
+
+from . import machine, metrics, rules
+from .config import LabConfig
+from .launch import FOLDER_VARIABLE
+from .relay import Relay
+
+GRACE_SECONDS = 5
+"""How long a rank that was told to end may take for its micro-batch and its summary; then it leaves without."""
+AGENT_SECONDS = GRACE_SECONDS + 3
+"""How long the agent waits for its ranks after it has told them to end; then it kills them."""
+MONITOR_SECONDS = 0.1
+_PEER = re.compile(
+    r"connection (closed|reset|refused)|peer|socket timeout|broken pipe|remote process|nccl ?(remote|communicator)"
+    r"|heartbeat|timed? ?out|barrier|store",
+    re.IGNORECASE,
+)
+"""What a rank says when it fails only because another one is gone."""
+
+
+def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
+    """Trains ``config`` in its ranks and returns the exit code, 0 or 2. Records go to ``stream``. On SIGTERM,
+    SIGINT, and with ``stop_on_eof`` at the end of stdin, all ranks end at the same step."""
+    known = facts(config)
+    refusal = next((verdict for verdict in rules.check(config, known) if verdict.level == "refuse"), None)
+    if refusal is not None:
+        stream.write(metrics.encode(refusal.failure()))
+        stream.flush()
+        return 2
+    processes = rules.processes(config, known)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    folder = tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(FOLDER_VARIABLE) or None)
+    relay = Relay(folder, processes, stream)
+    try:
+        if stop_on_eof:
+            threading.Thread(target=_end_with_parent, name="lab-parent", daemon=True).start()
+        failures = _run_agent(config, folder, processes)
+        relay.finish()
+        return _conclude(config, relay, failures, processes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def facts(config: LabConfig) -> rules.Facts:
+    """What is known before the ranks start. Each of them checks again with what only a CUDA context tells: this process
+    makes none."""
+    import torch
+
+    cuda = config.device != "cpu" and torch.cuda.is_available()
+    return rules.Facts(
+        device_type="cuda" if cuda else "cpu",
+        gpus=torch.cuda.device_count() if cuda else 0,
+        torch_version=str(torch.__version__),
+        cores=len(os.sched_getaffinity(0)),
+        free_bytes=None if cuda else machine.available_bytes(),
+    )
+
+
+def _end_with_parent() -> None:
+    try:
+        while os.read(0, 4096):
+            pass
+    except OSError:
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(AGENT_SECONDS + 1)
+    os._exit(0)  # the kernel takes the ranks with it
+
+
+def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]:
+    """Runs the ranks until all have ended. Returns the agent's failures by rank; none if all ended well or were told to
+    end."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    known = {field.name for field in dataclasses.fields(LaunchConfig)}
+    newer: dict[str, Any] = {"shutdown_timeout": AGENT_SECONDS}
+    if "logs_specs" in known:
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+
+        newer["logs_specs"] = DefaultLogsSpecs(log_dir=folder)
+    else:
+        newer["log_dir"] = folder  # torch before 2.3
+    launch = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=f"gpuscope-lab-{os.getpid()}",
+        role="lab",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        monitor_interval=MONITOR_SECONDS,
+        **{name: value for name, value in newer.items() if name in known},
+    )
+    words = ["-m", "gpuscope.lab.elastic", folder, str(os.getpid()), config.to_json()]
+    try:
+        elastic_launch(launch, sys.executable)(*words)
+    except ChildFailedError as error:
+        return dict(error.failures)
+    except SignalException:
+        pass
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):  # its handlers raise, and all that is left is to say the end
+            signal.signal(number, signal.SIG_IGN)
+    return {}
+
+
+# ── how it ended ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> int:
+    """Says the last record; the exit code."""
+    if relay.ended is not None:
+        relay.write(relay.ended)  # what a rank does after the last step's summary changes nothing in it
+        return 0
+    if not failures:
+        said = relay.failures.get(0) or next(iter(relay.failures.values()), None)
+        if said is not None:
+            relay.write(metrics.encode(said))
+        return 2 if said else 0
+    relay.write(metrics.encode(explain(config, relay, failures, processes)))
+    return 2
+
+
+def explain(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> metrics.Failure:
+    """The failure of the run: that of the rank which died first, or the one that all ranks tell alike."""
+    said = relay.failures
+    if len(said) == processes and len({(failure.what, failure.why) for failure in said.values()}) == 1:
+        return said[min(said)]
+    rank = culprit(relay, failures)
+    process = failures[rank]
+    who = f"Rank {rank} (pid {process.pid})"
+    ended = _ended(process.exitcode)
+    summary = said[0].summary if 0 in said else {}
+    if rank in said:
+        own = said[rank]
+        failure = metrics.Failure(f"{who} {ended}: {own.what}", own.why, own.next)
+    else:
+        last = relay.last_line(rank)
+        why = f"its last words: {last}" if last else "it said nothing on stderr."
+        step = f"It has ended the run at step {relay.step}. " if relay.step else "It has ended the run. "
+        command = config.command(steps=10) + " --headless"
+        if process.exitcode == -signal.SIGKILL:
+            why = f"somebody killed it, or the kernel did because memory was short. Before that {why}"
+            command = "journalctl -k | grep -i 'out of memory'    or again    " + command
+        failure = metrics.Failure(f"{who} {ended}.", step + why[0].upper() + why[1:], command)
+    if summary:
+        summary = {**summary, "error": {"what": failure.what, "why": failure.why, "next": failure.next}}
+    return dataclasses.replace(failure, summary=summary)
+
+
+def culprit(relay: Relay, failures: dict[int, Any]) -> int:
+    """The rank whose end came first: a signal outdoes an exit code, and an error of its own one about its peers."""
+
+    def order(rank: int) -> tuple[bool, bool, float, int]:
+        code = failures[rank].exitcode
+        said = relay.failures.get(rank)
+        words = said.why if said else relay.last_line(rank)
+        killed = code < 0 and code != -signal.SIGTERM
+        return (not killed, bool(_PEER.search(words)), relay.failed_at.get(rank, 0.0), rank)
+
+    return min(failures, key=order)
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+# ── a rank ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rank_main(folder: str, agent: int, config: str) -> int:
+    """A rank's process: its output goes into its pipes, it dies with the agent, and it always ends when told to."""
+    rank = os.environ["LOCAL_RANK"]
+    for number, name in ((1, "out"), (2, "err")):
+        pipe = os.open(os.path.join(folder, f"{rank}.{name}"), os.O_WRONLY)
+        os.dup2(pipe, number)
+        os.close(pipe)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    _die_with(agent)
+    _end_when_told()
+    from . import worker
+
+    return int(worker.main(["--config", config]))
+
+
+def _die_with(agent: int) -> None:
+    """The kernel kills this process when the agent is gone, however it went."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:
+        os._exit(1)  # it was gone before
+
+
+def _end_when_told() -> None:
+    """Leaves ``GRACE_SECONDS`` after SIGTERM or SIGINT also where the main thread waits inside a collective for a rank
+    that is gone, and no Python handler can run."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while True:
+            told = os.read(read, 1)
+            if told and told[0] in (signal.SIGTERM, signal.SIGINT):
+                time.sleep(GRACE_SECONDS)
+                os._exit(128 + told[0])
+
+    threading.Thread(target=wait, name="lab-end", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(rank_main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

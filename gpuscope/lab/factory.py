@@ -1,0 +1,161 @@
+"""A user's own model: ``MODULE:FACTORY``. ``FACTORY(batch=…, device=…)`` returns (model, optimizer, forward).
+
+``forward()`` runs one micro-batch and returns its loss, a scalar. Autocast, scaling, accumulation, backward and step
+are the lab's. With the optional keyword ``checkpoint`` the factory opens that toggle. Whatever is wrong with it raises
+:class:`BadFactory`, which says what, why and what to do; the user's own exceptions are named with their line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BATCH = 8
+"""Samples in a micro-batch where the user gives none."""
+_HOW = (
+    "def FACTORY(batch, device): … return model, optimizer, forward    # forward() runs a micro-batch, returns its loss"
+)
+
+
+class BadFactory(Exception):
+    """``args``: what, why, next."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a factory has returned, checked."""
+
+    model: nn.Module
+    optimizer: Any
+    forward: Callable[[], Tensor]
+
+
+def find(name: str) -> Callable[..., Any]:
+    """The factory ``MODULE:FACTORY``, looked up in the current folder as well. Raises :class:`BadFactory`."""
+    module_name, _, attribute = name.partition(":")
+    with _current_folder():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+                raise _failed(name, "importing its module", error) from None
+            raise BadFactory(
+                f"There is no module {module_name}.",
+                f"it is neither in {os.getcwd()} nor installed for {sys.executable}.",
+                f"cd to the folder that holds {module_name.split('.')[0]}.py, or export PYTHONPATH=/that/folder",
+            ) from None
+        except Exception as error:
+            raise _failed(name, "importing its module", error) from None
+        except SystemExit as error:
+            raise _failed(name, "importing its module", error) from None
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            functions = [key for key, value in vars(module).items() if inspect.isfunction(value)][:8]
+            has = f"it has the functions {', '.join(functions)}." if functions else "it has no function."
+            raise BadFactory(f"The module {module_name} has no {attribute}.", has, f"in {module_name}: {_HOW}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise BadFactory(f"{name} cannot be called.", f"it is of type {type(found).__name__}.", _HOW)
+    return found  # type: ignore[no-any-return]
+
+
+def takes_checkpoint(factory: Callable[..., Any]) -> bool:
+    """Whether it has the keyword ``checkpoint``."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
+    named = parameters.get("checkpoint")
+    return named is not None and named.kind is not inspect.Parameter.POSITIONAL_ONLY
+
+
+def make(name: str, factory: Callable[..., Any], batch: int, device: torch.device, checkpoint: bool) -> Made:
+    """Calls the factory and checks what it returns. Raises :class:`BadFactory`, and what torch raises for want of
+    memory."""
+    options = {"checkpoint": checkpoint} if takes_checkpoint(factory) else {}
+    try:
+        with _current_folder():
+            made = factory(batch=batch, device=device, **options)
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(name, f"{name}(batch={batch}, device={device})", error) from None
+    if not (isinstance(made, (tuple, list)) and len(made) == 3):
+        size = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+        raise _wrong(name, f"it returned {type(made).__name__}{size}, not (model, optimizer, forward).")
+    model, optimizer, forward = made
+    if not isinstance(model, nn.Module):
+        raise _wrong(name, f"the first thing it returned is no torch.nn.Module but {_type(model)}.")
+    if not all(callable(getattr(optimizer, name, None)) for name in ("step", "zero_grad")):
+        raise _wrong(name, f"the second thing it returned is no optimizer but {_type(optimizer)}.")
+    if not callable(forward):
+        raise _wrong(name, f"the third thing it returned cannot be called: {_type(forward)}.")
+    return Made(model, optimizer, forward)
+
+
+def checked(name: str, loss: object) -> Tensor:
+    """What ``forward()`` returned, if it is a loss that can be differentiated; raises :class:`BadFactory`."""
+    if not isinstance(loss, Tensor):
+        raise _wrong(name, f"forward() returned {_type(loss)}, not the loss as a tensor.", part="forward()")
+    if loss.numel() != 1 or not loss.is_floating_point():
+        what = f"a tensor of shape {tuple(loss.shape)} and type {loss.dtype}"
+        raise _wrong(name, f"forward() returned {what}, not a scalar loss: loss.mean() makes one.", part="forward()")
+    if not loss.requires_grad:
+        why = "the loss of forward() has no gradient: it was detached, or computed under torch.no_grad()."
+        raise _wrong(name, why, part="forward()")
+    return loss.reshape(())
+
+
+def _failed(name: str, doing: str, error: BaseException) -> BadFactory:
+    """The user's code raised: their exception, and the last line of theirs in its traceback."""
+    text = " ".join(str(error).split())[:300]
+    frames = traceback.extract_tb(error.__traceback__)
+    here = os.path.dirname(os.path.abspath(__file__))
+    theirs = [frame for frame in frames if not frame.filename.startswith((here, "<frozen"))]
+    at = f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        at = f" at {error.filename}:{error.lineno}"
+    why = f"{type(error).__name__}{': ' + text if text else ''}{at}."
+    module, _, attribute = name.partition(":")
+    command = f'python -c "import {module}; {module}.{attribute}(batch={BATCH}, device={_default_device()!r})"'
+    return BadFactory(f"{name} failed: {doing} raised an exception.", why, command)
+
+
+def _wrong(name: str, why: str, part: str = "what it returned") -> BadFactory:
+    return BadFactory(f"{name} cannot be trained: {part} is not as it must be.", why, _HOW)
+
+
+def _type(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Modules of the current folder first, as for a script there. Afterwards they come last: what torch imports later
+    must not be a ``random.py`` of the user's."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        try:
+            sys.path.remove(folder)
+        except ValueError:
+            pass
+        if folder not in sys.path:
+            sys.path.append(folder)

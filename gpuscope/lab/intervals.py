@@ -1,0 +1,137 @@
+"""95 % intervals of ratios: what the comparisons of the lab rest on. Standard library only.
+
+All of it works on logarithms, because what is asked is "how many times": 2 × and ½ × are equally far from 1 ×.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+CONFIDENCE = 0.95
+_WIDER = 1.1412
+"""Quantile of the normal distribution for √0.95 over that for 0.95: two intervals of 95 % widened by it hold both at
+once with 95 % (Šidák)."""
+
+
+class Interval(NamedTuple):
+    """A ratio and what holds it with 95 %; ``low`` and ``high`` are None where nothing tells the spread."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """The geometric mean of ``b[i] / a[i]``, all above 0, of runs measured beside each other: Student's t over the
+    logarithms of the ratios. What slows a pair as a whole (a warm machine, a neighbour) cancels. Without spread from
+    fewer than two pairs."""
+    logs = [math.log(right / left) for left, right in zip(a, b, strict=True)]
+    mean = math.fsum(logs) / len(logs)
+    if len(logs) < 2:
+        return Interval(math.exp(mean), None, None)
+    error = math.sqrt(_variance(logs, mean) / len(logs)) * t_quantile(len(logs) - 1)
+    return Interval(*_exp(mean, mean - error, mean + error))
+
+
+def separate(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """The ratio of two geometric means from runs that do not come in pairs: Welch's t over the logarithms, with
+    Satterthwaite's degrees of freedom. Without spread unless both have two runs or more."""
+    logs = [[math.log(value) for value in values] for values in (a, b)]
+    means = [math.fsum(values) / len(values) for values in logs]
+    mean = means[1] - means[0]
+    if min(len(values) for values in logs) < 2:
+        return Interval(b[0] / a[0] if len(a) == len(b) == 1 else math.exp(mean), None, None)
+    parts = [_variance(values, middle) / len(values) for values, middle in zip(logs, means, strict=True)]
+    total = sum(parts)
+    if total == 0:
+        return Interval(*_exp(mean, mean, mean))
+    freedom = total**2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+    error = math.sqrt(total) * t_quantile(freedom)
+    return Interval(*_exp(mean, mean - error, mean + error))
+
+
+def of_medians(a: tuple[float, float, float], b: tuple[float, float, float]) -> Interval:
+    """The ratio of two medians, each ``(median, low, high)`` with its 95 % interval from order statistics of the steps
+    of one run. Both intervals are widened so that both hold at once with 95 %; the quotient of their ends is then an
+    interval of the quotient, a wide one, on the safe side. Steps are taken as independent of each other."""
+    (a_low, a_high), (b_low, b_high) = _widened(a), _widened(b)
+    ratio = b[0] / a[0]
+    return Interval(ratio, min(b_low / a_high, ratio), max(b_high / a_low, ratio))
+
+
+def _widened(median: tuple[float, float, float]) -> tuple[float, float]:
+    middle, low, high = median
+    return middle * (low / middle) ** _WIDER, middle * (high / middle) ** _WIDER
+
+
+def _variance(values: Sequence[float], mean: float) -> float:
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _exp(*values: float) -> tuple[float, ...]:
+    return tuple(math.exp(min(value, 700.0)) for value in values)
+
+
+# ── Student's t ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """t such that ``confidence`` of Student's distribution with ``freedom`` (≥ 0.5, need not be whole) degrees of
+    freedom lies between −t and t, to 1e-10 of itself."""
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < confidence:
+        low, high = high, high * 2
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+    return (low + high) / 2
+
+
+def _within(t: float, freedom: float) -> float:
+    """The share of Student's distribution between −t and t: 1 − I(ν / (ν + t²); ν/2, ½)."""
+    return 1.0 - _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
+
+
+def _incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    if x <= 0.0 or x >= 1.0:
+        return 0.0 if x <= 0.0 else 1.0
+    if x > (a + 1) / (a + b + 2):  # where the other tail's fraction converges faster
+        return 1.0 - _incomplete_beta(1.0 - x, b, a)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / a / _fraction(x, a, b)
+
+
+def _fraction(x: float, a: float, b: float) -> float:
+    """1 + d₁/(1 + d₂/(1 + …)), from the inside out: 200 terms are far more than any argument here needs."""
+    value = 1.0
+    for index in range(200, 0, -1):
+        m = index // 2
+        if index % 2:
+            d = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            d = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        value = 1.0 + d / value
+    return value
+
+
+# ── order statistics ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """What holds the median with at least ``confidence``, None from too few values (under 6 for 95 %).
+
+    Between the r-th smallest and the r-th largest lies the median of any continuous distribution with probability
+    1 − 2·P(Binomial(n, ½) < r). Values are taken as independent of each other."""
+    ordered, n = sorted(values), len(values)
+    tail, rank = 0.0, 0
+    while rank < n // 2:
+        tail += math.exp(math.lgamma(n + 1) - math.lgamma(rank + 1) - math.lgamma(n - rank + 1) - n * math.log(2))
+        if 1 - 2 * tail < confidence:
+            break
+        rank += 1
+    return (ordered[rank - 1], ordered[n - rank]) if rank else None

@@ -1,0 +1,378 @@
+"""A sweep: every configuration of a matrix, ``repeats`` times, each in a fresh worker, written down in the ledger.
+
+The plan is written down before the first run, and every run when it ends: a sweep that was killed goes on where it
+was, with no run lost and none made twice. Standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import platform
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from ..wire.clean import clean
+from . import metrics
+from .config import ConfigError, LabConfig
+from .launch import LabRun
+from .ledger import Entry, Ledger
+from .ledger_file import explain
+from .matrix import MAX_CELLS, MAX_REPEATS, interleaved, label, varying
+from .toggles import BY_NAME
+
+SOURCE = "sweep"
+STEPS = 50
+"""Of each run where nothing else is asked."""
+REPEATS = 3
+LIMIT_SECONDS = 3600.0
+"""After which a run is given up, unless something else is asked."""
+
+
+class SweepError(Exception):
+    """The sweep cannot be run. What happened, why, and the next command."""
+
+    def __init__(self, what: str, why: str, next: str):  # noqa: A002  # the word of every failure here
+        super().__init__(what)
+        self.what, self.why, self.next = what, why, next
+
+    def __str__(self) -> str:
+        return f"{self.what}\nWhy: {self.why}\nNext: {self.next}"
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """What was known about a combination before anything started: that it cannot run, or that it does little.
+    ``nearest`` is the command of the nearest one that has no such fault, "" where there is none."""
+
+    label: str
+    what: str
+    why: str
+    nearest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sweep does. ``digest`` is the same for the same work on the same host."""
+
+    group: str
+    cells: list[LabConfig]
+    repeats: int
+    refused: list[Objection] = field(default_factory=list)
+    host: str = ""
+    warnings: list[Objection] = field(default_factory=list)
+
+    @property
+    def digest(self) -> str:
+        words = [self.host, str(self.repeats), *(cell.to_json() for cell in self.cells)]
+        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+    @property
+    def labels(self) -> list[str]:
+        """What tells each cell from the others."""
+        names = varying(self.cells)
+        return [label(cell, names) for cell in self.cells]
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {
+            "cells": [cell.to_mapping() for cell in self.cells],
+            "repeats": self.repeats,
+            "refused": [[row.label, row.what, row.why, row.nearest] for row in self.refused],
+            "warnings": [[row.label, row.what, row.why, row.nearest] for row in self.warnings],
+            "host": self.host,
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_mapping(cls, group: str, values: Mapping[str, Any]) -> Plan:
+        """Inverse of :meth:`to_mapping`. Raises :class:`SweepError` for anything else."""
+        try:
+            cells = [LabConfig.from_mapping(cell) for cell in values["cells"]]
+            refused, warnings = (
+                [Objection(*(clean(str(word)) for word in row)) for row in values[key]]
+                for key in ("refused", "warnings")
+            )
+            repeats = int(values["repeats"])
+            if not 0 < len(cells) <= MAX_CELLS or not 0 < repeats <= MAX_REPEATS:
+                raise ValueError("it has no runs, or too many")
+            return cls(group, cells, repeats, refused, str(values["host"]), warnings)
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise SweepError(
+                f"The plan of {group} cannot be read.",
+                f"It is of another gpuscope, or damaged ({type(error).__name__}: {str(error)[:200]}).",
+                "gpuscope lab sweep --new ...    begins again",
+            ) from None
+
+
+def new_plan(
+    cells: Sequence[LabConfig], repeats: int, refused: Sequence[Objection] = (), warnings: Sequence[Objection] = ()
+) -> Plan:
+    """A plan under a group name of its own."""
+    group = time.strftime("sweep-%m%d-%H%M-") + secrets.token_hex(2)
+    return Plan(group, list(cells), repeats, list(refused), platform.node(), list(warnings))
+
+
+def unfinished(ledger: Ledger, plan: Plan) -> Plan | None:
+    """The newest sweep of exactly this work that has not come to its end."""
+    for group, _, values in ledger.unfinished():
+        if values.get("digest") == plan.digest:
+            return Plan.from_mapping(group, values)
+    return None
+
+
+def stored(ledger: Ledger, group: str) -> Plan:
+    """The plan of a sweep that was begun. Raises :class:`SweepError` where there is none."""
+    values = ledger.plan(group)
+    if values is not None:
+        return Plan.from_mapping(group, values)
+    known = ", ".join(name for name, _, _ in ledger.unfinished(5)) or "none"
+    raise SweepError(
+        f"There is no sweep {group!r} in {ledger.path}.",
+        f"Sweeps that have not come to their end: {known}.",
+        "gpuscope lab runs    lists the runs with their sweeps",
+    )
+
+
+def cell_key(cell: LabConfig) -> str:
+    """What names a cell in the ledger: a digest of all its toggles as they were asked for."""
+    return hashlib.sha256(cell.to_json().encode()).hexdigest()[:12]
+
+
+# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class State:
+    """How far a sweep is, for whoever shows it. ``done`` counts runs that are written down or need not be made."""
+
+    plan: Plan
+    total: int
+    done: int
+    ahead: int  # runs still to be made, the one in progress with them
+    cell: int = -1
+    repeat: int = 0
+    step: int = 0
+    steps: int = 0
+    made: int = 0  # runs of this process
+    took_seconds: float = 0.0  # all of these together
+
+    def eta_seconds(self) -> float | None:
+        """Until the end, from the runs so far; None before the first has ended."""
+        if not self.made:
+            return None
+        share = self.step / self.steps if self.steps else 0.0
+        return self.took_seconds / self.made * max(0.0, self.ahead - share)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``complete``: the whole plan was done. Else ``stopped`` says by what, in words."""
+
+    complete: bool
+    stopped: str = ""
+    failure: metrics.Failure | None = None
+    """Where nothing can run here at all (no torch)."""
+
+
+OnChange = Callable[[State, Entry | None], None]
+"""Called when something moved; with the entry when a run has ended."""
+
+
+def seeded(cell: LabConfig, repeat: int) -> LabConfig:
+    """A repeat has a seed of its own, the same for all cells: what a loss owes to the seed is in its spread, and not in
+    the ratio of two cells."""
+    return cell.changed("seed", (cell.seed + repeat) % (BY_NAME["seed"].maximum + 1))
+
+
+class Watcher(Protocol):
+    """Looks at one run from outside, and tells what the worker cannot know."""
+
+    def record(self, record: metrics.Record) -> None:
+        """What the worker has just said."""
+
+    def finish(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The run has ended: its document, filled in."""
+
+
+class Sweep:
+    """Runs what of the plan is not in the ledger yet."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        ledger: Ledger,
+        on_change: OnChange,
+        limit_seconds: float = LIMIT_SECONDS,
+        watch: Callable[[], Watcher] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.ledger = ledger
+        self._on_change = on_change
+        self._watch = watch
+        self._limit = limit_seconds
+        self._keys = [cell_key(cell) for cell in plan.cells]
+        self._stopped = ""
+        self._run: LabRun | None = None
+        self._stopping: asyncio.Future[None] | None = None
+
+    def run(self) -> Outcome:
+        """All of it. SIGINT, SIGTERM and SIGHUP end it in order: the run in progress is dropped, what is written stays.
+        Raises :class:`SweepError` where another process runs the same sweep, ``LedgerError`` where nothing can be
+        written down."""
+        with _alone(self.ledger.path, self.plan.group):
+            self.ledger.keep_plan(self.plan.group, self.plan.to_mapping())
+            outcome = asyncio.run(self._all())
+            if outcome.complete:
+                self.ledger.finish_plan(self.plan.group)
+            return outcome
+
+    def stop(self, why: str) -> None:
+        """Ends it after the run in progress is ended."""
+        self._stopped = self._stopped or why
+        if self._run is not None:
+            self._stopping = asyncio.ensure_future(self._run.stop())
+
+    async def _all(self) -> Outcome:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup wants it ignored
+                loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
+        written = self.ledger.entries(limit=None, group=self.plan.group)
+        done = {(entry.cell, entry.repeat) for entry in written}
+        failed = {entry.cell for entry in written if entry.failure}
+        # What failed before is left as it is, unless the caller has taken it out of the ledger.
+        order = interleaved(len(self.plan.cells), self.plan.repeats)
+        left = [(repeat, cell) for repeat, cell in order if (self._keys[cell], repeat) not in done]
+        left = [(repeat, cell) for repeat, cell in left if self._keys[cell] not in failed]
+        state = State(self.plan, len(order), len(order) - len(left), len(left))
+        while left and not self._stopped:
+            repeat, cell = left.pop(0)
+            state.cell, state.repeat, state.step, state.steps = cell, repeat, 0, self.plan.cells[cell].steps or 0
+            self._on_change(state, None)
+            began = time.monotonic()
+            entry, failure = await self._one(state)
+            if failure is not None:
+                return Outcome(False, "", failure)
+            if entry is None:
+                break
+            if entry.failure:  # what failed once is not tried again in every round
+                left = [pair for pair in left if pair[1] != cell]
+            state.made, state.took_seconds = state.made + 1, state.took_seconds + time.monotonic() - began
+            state.done, state.ahead, state.step = len(order) - len(left), len(left), 0
+            self._on_change(state, entry)
+        return Outcome(not self._stopped, self._stopped)
+
+    async def _one(self, state: State) -> tuple[Entry | None, metrics.Failure | None]:
+        """One run and its entry; None when it was stopped; a failure where no run can ever succeed."""
+        config = seeded(self.plan.cells[state.cell], state.repeat)
+        watcher = self._watch() if self._watch is not None else None
+
+        def take(record: metrics.Record) -> None:
+            if watcher is not None:
+                watcher.record(record)
+            if isinstance(record, metrics.Step):
+                state.step = record.step
+                self._on_change(state, None)
+
+        run = self._run = LabRun(config, take)
+        late = False
+        await run.start()
+        try:
+            await asyncio.wait_for(run.wait(), self._limit)
+        except (asyncio.TimeoutError, TimeoutError):
+            late = True
+            await run.stop()
+        finally:
+            self._run = None
+        document = document_of(run, self._late(config) if late else None)
+        if watcher is not None:  # also of a run that is dropped: it may have threads to end
+            document = await asyncio.to_thread(watcher.finish, document)
+        if self._stopped:
+            await run.stop()
+            return None, None
+        if run.no_torch:
+            return None, run.failure
+        label_ = self.plan.labels[state.cell]
+        return self.ledger.add(
+            document, source=SOURCE, group=self.plan.group, repeat=state.repeat, label=label_,
+            cell=self._keys[state.cell],
+        ), None  # fmt: skip
+
+    def _late(self, config: LabConfig) -> metrics.Failure:
+        return metrics.Failure(
+            f"The run was given up after {self._limit:,.0f} s.",
+            "it had not ended by then.",
+            config.command() + " --headless    shows where it stands",
+        )
+
+
+def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str, Any]:
+    """The worker's document, or one that says why there is none. ``failure``: one that the worker knows nothing of."""
+    failure = failure or run.failure
+    if run.summary and (failure is None or run.summary.get("error")):
+        return run.summary
+    reason = failure.what if failure else "the run was stopped before it had begun"
+    document = metrics.document(
+        run.config.to_mapping(), {}, {"": ("not_initialised", reason)}, started=run.started, error=failure
+    )
+    if run.summary:  # it ended in order, when it was told to
+        document = {**document, **run.summary, "error": document["error"]}
+    return document
+
+
+@contextmanager
+def _alone(ledger: Path, group: str) -> Iterator[None]:
+    """Holds the sweep's lock, which goes with the process however that ends."""
+    path = ledger.with_name(f".{group}.lock")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = _locked(path)
+    except OSError as error:
+        raise explain(ledger, error) from None
+    if file is None:
+        raise SweepError(
+            f"The sweep {group} is not begun a second time.",
+            f"Another process runs it{_holder(path)}.",
+            f"gpuscope lab sweep --resume {group}    once that has ended; --new begins another",
+        )
+    try:
+        file.write(f"{os.getpid()}")
+        file.flush()
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()
+
+
+def _locked(path: Path) -> IO[str] | None:
+    for _ in range(10):
+        file = path.open("a+", encoding="ascii")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return None
+        try:
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                file.truncate(0)
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()  # whoever had it has just removed it: the lock is on a file that nobody finds
+    return None
+
+
+def _holder(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")[:20].strip()
+    except OSError:
+        return ""
+    return f" (pid {text})" if text.isdigit() else ""

@@ -1,0 +1,112 @@
+"""A demonstration script as a child process: what it says, and how it ends. It is a trainer like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+STOP_SECONDS = 3.0
+"""From SIGTERM to SIGKILL."""
+KEPT_LINES = 200
+MAX_LINE_CHARS = 500
+
+State = Literal["starting", "running", "stopping", "ended", "failed"]
+
+
+class Demo:
+    """One script under way, in a session of its own so that all it starts can be ended. ``output``: its last lines;
+    ``problem``: why it could not be started; ``code``: its exit status, negative for a signal."""
+
+    def __init__(self, name: str, cured: bool, command: Sequence[str], changed: Callable[[], None]) -> None:
+        self.name, self.cured, self.command = name, cured, list(command)
+        self.state: State = "starting"
+        self.problem = ""
+        self.code: int | None = None
+        self.output: deque[str] = deque(maxlen=KEPT_LINES)
+        self._changed = changed
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's pid while there is one."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("ended", "failed")
+
+    def start(self) -> None:
+        """Begin; what becomes of it is told by ``state``."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """SIGTERM to it and all it started, SIGKILL after ``STOP_SECONDS``."""
+        if self.state == "running" and self._ending is None:
+            self.state = "stopping"
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+            self._changed()
+
+    def let_go(self) -> None:
+        """The program leaves: everything is told to end, nothing is waited for."""
+        self._signal(signal.SIGTERM)
+
+    async def wait(self) -> None:
+        """Returns when it has ended."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _run(self) -> None:
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,  # the terminal's Ctrl-C is for us
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        except OSError as error:
+            self.state, self.problem = "failed", f"{self.command[0]} cannot be started: {error.strerror}"
+            self._changed()
+            return
+        self.state = "running"
+        self._changed()
+        assert self._process.stdout is not None
+        await self._read(self._process.stdout)
+        self.code = await self._process.wait()
+        self.state = "ended"
+        self._changed()
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        """Lines as they come; a bar that is drawn over itself counts as its newest state."""
+        rest = ""
+        while data := await stream.read(1 << 16):
+            rest += data.decode("utf-8", "replace")
+            *lines, rest = rest.split("\n")
+            for line in lines:
+                self.output.append(line.rstrip("\r").rsplit("\r", 1)[-1][:MAX_LINE_CHARS])
+            rest = rest[-4 * MAX_LINE_CHARS :]
+            if lines:
+                self._changed()
+        if rest.strip():
+            self.output.append(rest.rsplit("\r", 1)[-1][:MAX_LINE_CHARS])
+
+    async def _end(self) -> None:
+        assert self._task is not None
+        self._signal(signal.SIGTERM)
+        done, _ = await asyncio.wait([self._task], timeout=STOP_SECONDS)
+        if not done:
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and not self.over:  # the first of them may be gone, and others go on
+            try:
+                os.killpg(self._process.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass

@@ -1,0 +1,40 @@
+"""How the lab's panels share the rows of the terminal: comparison, loss, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+VIEWS = ("ab", "loss", "runs")
+"""The panels at the right: A against B, the loss, the table of runs. In the order in which they get rows."""
+LEAST = {"ab": 11, "loss": 7, "runs": 5}
+"""Rows without which a panel says too little to stand there."""
+COMFORT = {"ab": 11, "loss": 10, "runs": 8}
+"""The same in a high terminal."""
+HIGH = 30
+
+
+def least(room: int) -> dict[str, int]:
+    """The rows each panel gets at least where there are ``room``."""
+    return COMFORT if room >= HIGH else LEAST
+
+
+def fitting(room: int, first: str, wanted: Mapping[str, bool]) -> list[str]:
+    """The panels there is room for: ``first`` in any case, then those that have anything to show."""
+    shown, left = [first], room - LEAST[first]
+    for name in VIEWS:
+        if name not in shown and wanted[name] and left >= LEAST[name]:
+            shown.append(name)
+            left -= LEAST[name]
+    return shown
+
+
+def heights_of(shown: Sequence[str], natural: int, room: int, runs: int) -> dict[str, int | str]:
+    """Panel → its height. The comparison takes what it needs (``natural``), the table what its ``runs`` need; the loss
+    grows, else the table, else the comparison."""
+    grows = next(name for name in ("loss", "runs", "ab") if name in shown)
+    heights: dict[str, int | str] = dict.fromkeys(shown, "1fr")
+    if "ab" in shown and grows != "ab":
+        heights["ab"] = natural
+    if "runs" in shown and grows == "loss":
+        heights["runs"] = max(least(room)["runs"], min(runs + 3, room - natural - least(room)["loss"]))
+    return heights

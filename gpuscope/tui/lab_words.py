@@ -1,0 +1,108 @@
+"""What the lab says in words: what speaks against the switches, what a switch does, what is under way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lab.config import LabConfig
+from ..lab.toggles import BY_NAME, Toggle
+from .cells import bytes_text
+from .lab_choices import note
+from .widgets.text import cut, hang
+
+if TYPE_CHECKING:
+    from .lab_devices import Occupant
+    from .labruns import LabRuns
+
+Piece = tuple[str, str]
+Line = list[Piece]
+STATE_TOKENS = {"running": "ok", "failed": "bad", "starting": "warn", "stopping": "warn"}
+
+
+def title_of_run(runs: LabRuns) -> tuple[str, str]:
+    """The title of the run's panel, and the token of its state."""
+    state = runs.state
+    run = runs.current
+    name = "Run" if run is None or runs.busy else f"Run {run.name}" if run.entry is not None else "Run"
+    if state == "running" and run is not None and run.compiling_seconds is not None:
+        word = f"compiling… {run.compiling_seconds:.0f} s"
+    else:
+        word = "warming up" if state == "running" and run and run.last and run.last.warming_up else state
+    parts = [name, word, f"pid {runs.pid}" if runs.pid else ""]
+    return " · ".join(part for part in parts if part), STATE_TOKENS.get(state, "muted")
+
+
+def change_text(before: LabConfig, after: LabConfig) -> str:
+    """``parallel off, nproc 2``: what ``after`` has otherwise."""
+    changes = [
+        f"{name.replace('_', ' ')} {toggle.text(getattr(after, name))}"
+        for name, toggle in BY_NAME.items()
+        if getattr(before, name) != getattr(after, name)
+    ]
+    return ", ".join(changes)
+
+
+def occupant_text(one: Occupant) -> str:
+    """``GPU 0: pid 51120 (lin) jupyter holds 21.6 GiB``."""
+    held = bytes_text(one.used_bytes) if one.used_bytes is not None else "an unknown amount"
+    who = f"pid {one.pid} ({one.user}) " if one.pid else ""
+    return f"GPU {one.index}: {who}{one.command} holds {held}"
+
+
+def notes_of(runs: LabRuns, toggle: Toggle, cells: int, rows: int) -> list[Line]:
+    """``rows`` lines below the panels: what matters before a start, then the switch under the cursor."""
+    lines: list[Line] = [*_series(runs), *_verdicts(runs)]
+    if runs.dirty and not (runs.refusal or (runs.repeats and not runs.repeats.over)):
+        lines.append(
+            [("* ", "warn"), ("changed: ", "text"), ("r", "accent"), (" restarts with these switches", "muted")]
+        )
+    if runs.held:
+        more = f", and {len(runs.held) - 1} more" if len(runs.held) > 1 else ""
+        lines.append([("▲ ", "warn"), ("not started: ", "text"), (occupant_text(runs.held[0]) + more, "muted"),
+                      ("  r", "accent"), (": asks again", "muted")])  # fmt: skip
+    if runs.book.problem is not None:
+        what, why, _ = runs.book.problem
+        lines.append([("◆ ", "warn"), (f"{what} ", "text"), (why, "muted")])
+    kept = [cut(line, cells) for line in lines[: rows - 1]]
+    if len(lines) == 1 and rows > 2:  # there is room to read it in full
+        kept = hang(lines[0], cells)[: rows - 1]
+    about, here = note(toggle, runs.config, runs.device)
+    pieces: Line = [(f"{toggle.name.replace('_', ' ')}  ", "accent"), (about, "muted")]
+    own = hang([*pieces, *([("; ", "muted"), (here, "text")] if here else [])], cells)
+    left = rows - len(kept)
+    if len(own) > left:
+        own = [*own[: left - 1], cut([*own[left - 1], (" ", "muted"), *own[left][1:], ("  ", "muted")], cells)]
+    return [*kept, *own, *([[]] * (left - len(own)))]
+
+
+def _verdicts(runs: LabRuns) -> list[Line]:
+    """Refusals, then warnings; the key for the nearest combination stands with the first that has one."""
+    out: list[Line] = []
+    offered = False
+    for verdict in runs.verdicts():
+        refused = verdict.level == "refuse"
+        line: Line = [("▲ ", "bad"), ("cannot start: ", "bad")] if refused else [("◆ ", "warn")]
+        line += [(verdict.what, "text"), (f" {verdict.why[:1].upper()}{verdict.why[1:]}", "muted")]
+        nearest = verdict.nearest
+        if not offered and nearest is not None and nearest != runs.config:
+            line += [("  n", "accent"), (f": {change_text(runs.config, nearest)}", "text")]
+            offered = True
+        out.append(line)
+    return out
+
+
+def _series(runs: LabRuns) -> list[Line]:
+    """A series of repeats: where it stands, or how it ended."""
+    series = runs.repeats
+    if series is None:
+        return []
+    done = sum(map(len, series.entries.values()))
+    if series.state == "running":
+        turn = series.turns[series.at]
+        where = f"A/B in turns: run {series.at + 1} of {len(series.turns)}"
+        which = f", {turn.side} of repeat {turn.repeat + 1}   "
+        return [[("▸ ", "ok"), (where, "title"), (which, "muted"), ("x", "accent"), (": stop", "muted")]]
+    if series.state == "done":
+        return []
+    token = "warn" if series.state == "failed" else "muted"
+    return [[(f"A/B in turns {series.state}: ", token), (f"{series.why}; {done} runs are kept", "muted")]]

@@ -1,0 +1,277 @@
+"""GPUs that another job uses, and the tensor share of a run's own: on a fake driver, with real processes on it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuscope.agent.oneshot import collect_once
+from gpuscope.agent.picture import Picture
+from gpuscope.collect import processes
+from gpuscope.lab import metrics
+from gpuscope.lab.config import LabConfig
+from gpuscope.verbs import lab
+from gpuscope.verbs.lab_devices import TensorShare, beside, facts, refusal, visible, with_tensor_share
+from gpuscope.wire.frames import ProcDef
+from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeNvml]:
+    """Three GPUs with nobody on them."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "ledger.sqlite"))
+    monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": None)
+    fake = FakeNvml(gpus=3)
+    for gpu in range(3):
+        fake.set(gpu, used=10 << 20)
+    with fake.install():
+        yield fake
+
+
+def occupy(fake: FakeNvml, gpu: int, used: int = 7 * GIB, pid: int | None = None) -> int:
+    pid = pid or os.getpid()
+    fake.processes.append(FakeProcess(pid, used=used, gpu=gpu))
+    fake.set(gpu, used=used)
+    return pid
+
+
+def picture() -> Picture:
+    return collect_once(5.0, want_trainers=False).picture
+
+
+AUTO = LabConfig(steps=5)
+ALL = LabConfig(parallel="ddp", steps=5)
+
+
+def test_free_gpus_are_taken_without_a_word(fake: FakeNvml) -> None:
+    occupy(fake, 1)
+    assert refusal(AUTO, picture(), {}) is None
+    assert refusal(LabConfig(device="cpu"), picture(), {}) is None
+
+
+def test_a_busy_gpu_is_refused_with_its_owner_and_the_command_for_a_free_one(fake: FakeNvml) -> None:
+    pid = occupy(fake, 0)
+    found = refusal(AUTO, picture(), {}, options=" --headless")
+    assert found is not None
+    assert found.what == "GPU 0 is in use by another job."
+    assert f"pid {pid} (" in found.why
+    assert "python" in found.why
+    assert "holds 7.0 GiB of GPU 0" in found.why
+    assert found.next == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --steps 5 --headless"
+
+
+def test_a_run_on_all_gpus_minds_each_of_them(fake: FakeNvml) -> None:
+    occupy(fake, 0)
+    occupy(fake, 2)
+    found = refusal(ALL, picture(), {})
+    assert found is not None
+    assert found.what == "GPUs 0, 2 are in use by another job."
+    assert found.next == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --parallel ddp --steps 5"
+    two = refusal(ALL.changed("nproc", 2), picture(), {})
+    assert two is not None
+    assert two.next == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --parallel ddp --nproc 1 --steps 5"
+
+
+def test_without_a_free_gpu_the_way_around_is_named(fake: FakeNvml) -> None:
+    for gpu in range(3):
+        occupy(fake, gpu)
+    found = refusal(AUTO, picture(), {})
+    assert found is not None
+    assert "gpuscope lab --steps 5 --force" in found.next
+
+
+def test_visible_devices_are_those_of_cuda_by_index_and_by_uuid(fake: FakeNvml) -> None:
+    devices = picture().devices
+    uuids = [device.definition.uuid for device in devices]
+
+    def seen(chosen: str | None, **more: str) -> list[int] | None:
+        environ = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
+        found = visible(devices, {**environ, **more})
+        return None if found is None else [device.definition.index for device in found]
+
+    assert seen(None) == [0, 1, 2]
+    assert seen("2,0") == [2, 0]
+    assert seen(f"{uuids[1]},{uuids[0][:12]}") == [1, 0]
+    assert seen("1,7,0") == [1]  # CUDA stops at what is none
+    assert seen("1,1") == [1]
+    assert seen("") == []
+    assert seen("GPU-,0") == []
+    assert seen("MIG-1234") == []
+
+
+def test_the_order_of_unlike_gpus_is_not_guessed(fake: FakeNvml) -> None:
+    fake.set(0, name="NVIDIA T4")
+    occupy(fake, 0)
+    now = picture()
+    assert visible(now.devices, {}) is None
+    assert refusal(AUTO, now, {}) is None
+    by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    found = refusal(AUTO, now, by_bus)
+    assert found is not None
+    uuid = now.devices[1].definition.uuid
+    assert found.next.startswith(f"CUDA_VISIBLE_DEVICES={uuid} gpuscope lab")  # an index would be another GPU's
+    assert refusal(AUTO, now, {"CUDA_VISIBLE_DEVICES": uuid}) is None
+
+
+def test_a_busy_gpu_that_this_run_does_not_see_is_no_concern(fake: FakeNvml) -> None:
+    occupy(fake, 0)
+    assert refusal(ALL, picture(), {"CUDA_VISIBLE_DEVICES": "1,2"}) is None
+    assert refusal(AUTO, picture(), {"CUDA_VISIBLE_DEVICES": "2,0"}) is None
+
+
+def test_a_screen_and_a_monitor_are_no_jobs(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    occupy(fake, 0, used=30 << 20)
+    assert beside(AUTO, picture(), {}) == []
+    desk = ProcDef(os.getpid(), 1, "root", "Xorg", "/usr/lib/xorg/Xorg :0")
+    monkeypatch.setattr(processes, "describe", lambda pid, redact=True: (desk, {}))
+    occupy(fake, 0, used=2 * GIB)
+    assert beside(AUTO, picture(), {}) == []
+
+
+def test_what_a_container_hides_is_still_somebody(fake: FakeNvml) -> None:
+    fake.set(0, used=30 * GIB)
+    found = refusal(AUTO, picture(), {})
+    assert found is not None
+    assert "a process that cannot be seen from here holds" in found.why
+    fake.set(0, used=600 << 20)  # the driver's own
+    assert refusal(AUTO, picture(), {}) is None
+
+
+def test_without_a_driver_nothing_is_asked_and_nothing_refused() -> None:
+    nothing = Picture(0.0, None, {}, {}, 0.0, None)  # type: ignore[arg-type]
+    assert refusal(AUTO, nothing, {}) is None
+    assert facts(AUTO, nothing, {}) is None
+
+
+def test_the_facts_of_the_driver_are_those_of_the_visible_gpus(fake: FakeNvml) -> None:
+    found = facts(AUTO, picture(), {"CUDA_VISIBLE_DEVICES": "2,1"})
+    assert found is not None
+    assert (found.device_type, found.gpus, found.gpu_name, found.capability) == ("cuda", 2, "NVIDIA H200", (9, 0))
+    assert found.free_bytes is not None
+    assert len(found.free_bytes) == 2
+
+
+def arguments(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    lab.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_the_verb_refuses_before_anything_starts(fake: FakeNvml, capsys: pytest.CaptureFixture[str]) -> None:
+    occupy(fake, 0)
+    assert lab.run(arguments("--model", "mlp", "--steps", "3", "--json")) == 2
+    out, errors = capsys.readouterr()
+    document = json.loads(out)
+    assert document["error"]["what"] == "GPU 0 is in use by another job."
+    assert document["error"]["next"] == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --model mlp --steps 3 --json"
+    assert document["steps"] == 0
+    assert "Next: CUDA_VISIBLE_DEVICES=1" in errors
+    assert lab.run(arguments("--parallel", "ddp", "--nproc", "5", "--steps", "3", "--headless", "--force")) == 2
+    assert "5 processes on 3 GPUs" in capsys.readouterr().err
+
+
+def test_forced_it_trains_and_claims_no_tensor_share(
+    fake: FakeNvml, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[LabConfig] = []
+
+    def trained(config: LabConfig, hear: Any) -> Any:
+        asked.append(config)
+        hear(started(fake.gpus[0].uuid))
+        found = lab.LabRun(config)
+        found.summary = metrics.document(config.to_mapping(), {}, {}, steps=3)
+        return found
+
+    occupy(fake, 0)
+    monkeypatch.setattr(lab, "run_blocking", trained)
+    assert lab.run(arguments("--steps", "3", "--json", "--force")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert asked == [LabConfig(steps=3)]
+    assert document["tensor_active_percent"] is None
+    why = next(row for row in document["unknown"] if row["path"] == "tensor_active_percent")
+    assert f"pid {os.getpid()}" in why["reason"]
+
+
+# ── the tensor share ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def started(*uuids: str, device: str = "cuda") -> metrics.Started:
+    config = {**LabConfig().to_mapping(), "batch": 8}
+    devices = [{"rank": rank, "device": f"cuda:{rank}", "uuid": uuid} for rank, uuid in enumerate(uuids)]
+    return metrics.Started(config, "gpt-small", device, "NVIDIA H200", "2.11", 1, 8, devices=devices)
+
+
+STEADY = metrics.Step(9, 1.0, 10.0, 0.1)
+
+
+def test_the_share_is_the_mean_over_the_gpus_of_the_run(fake: FakeNvml) -> None:
+    fake.set(0, gpm={2: 90.0, 3: 50.0, 5: 20.0})
+    fake.set(2, gpm={2: 90.0, 3: 50.0, 5: 60.0})
+    share = TensorShare()
+    share.record(started(fake.gpus[0].uuid, fake.gpus[2].uuid))
+    share.record(metrics.Step(1, 1.0, None, None, warming_up=True))
+    share.record(STEADY)
+    deadline = time.monotonic() + 20
+    while len(share._sums) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    share.record(metrics.Ended({}))
+    assert share.finish() == (40.0, "", "")
+
+
+def test_a_gpu_without_the_counters_says_so(fake: FakeNvml) -> None:
+    fake.set(0, gpm_supported=False)
+    share = TensorShare()
+    share.record(started(fake.gpus[0].uuid))
+    share.record(STEADY)
+    deadline = time.monotonic() + 20
+    while share._code != "not_supported" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    percent, code, why = share.finish()
+    assert (percent, code) == (None, "not_supported")
+    assert "Hopper" in why
+
+
+def test_a_run_that_is_over_at_once_has_no_share(fake: FakeNvml) -> None:
+    share = TensorShare()
+    share.record(started(fake.gpus[0].uuid))
+    assert share.finish() == (None, "not_measured", "the run had no steady steps")
+
+
+def test_on_a_cpu_no_driver_is_asked() -> None:
+    asked: list[str] = []
+    share = TensorShare(make_nvml=lambda: asked.append("the driver"))
+    share.record(started(device="cpu"))
+    share.record(STEADY)
+    assert share.finish()[:2] == (None, "not_supported")
+    assert asked == []
+
+
+def test_the_document_gets_the_share_or_the_reason() -> None:
+    document = {"tensor_active_percent": None, "unknown": [{"path": "tensor_active_percent"}, {"path": "loss_last"}]}
+    assert with_tensor_share(document, (41.5, "", "")) == {
+        "tensor_active_percent": 41.5, "unknown": [{"path": "loss_last"}],
+    }  # fmt: skip
+    row = {"path": "tensor_active_percent", "code": "not_supported", "reason": "why"}
+    assert with_tensor_share(document, (None, "not_supported", "why"))["unknown"][-1] == row
+
+
+def test_a_run_on_the_cpu_never_loads_the_drivers_library() -> None:
+    code = (
+        "import sys; from gpuscope import cli; "
+        "cli.main(['lab', '--device', 'cpu', '--parallel', 'ddp', '--nproc', '900', '--headless']); "
+        "print([m for m in ('pynvml', 'torch', 'textual') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert "900 processes" in done.stderr

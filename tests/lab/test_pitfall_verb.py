@@ -1,0 +1,108 @@
+"""``gpuscope lab pitfall``: the list, and trainings that are really started."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuscope.lab import pitfalls
+from tests.fakes.probe_client import ROOT, Reader, environment, sockets, wait_for
+
+PITFALLS = {one.id: one for one in pitfalls.load()}
+SECONDS = 120
+
+
+def started(*words: str, **variables: str | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpuscope", "lab", "pitfall", *words], text=True, cwd=ROOT, start_new_session=True,
+        env=environment(CUDA_VISIBLE_DEVICES="", **variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finished(*words: str, **variables: str | None) -> tuple[int, str, str]:
+    process = started(*words, **variables)
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, out, err
+
+
+def test_the_list_names_every_pitfall_in_one_line():
+    code, out, err = finished()
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[: len(PITFALLS)]] == [*PITFALLS]
+    assert max(map(len, lines)) <= 100
+    code, out, _ = finished("--json")
+    document: list[dict[str, Any]] = json.loads(out)["pitfalls"]
+    assert [one["id"] for one in document] == [*PITFALLS]
+    for one in document:
+        assert Path(one["faulty"]["script"]).is_file()
+        assert one["cured"]["command"][-1] == one["cured"]["script"]
+
+
+def test_no_such_pitfall_and_json_of_one_are_usage_errors():
+    for words in (["no\x1bsuch"], ["slow-input", "--json"]):
+        code, out, err = finished(*words)
+        assert (code, out) == (64, "")
+        assert "gpuscope lab pitfall" in err
+        assert "\x1b" not in err
+
+
+def test_one_that_needs_gpus_and_torchrun_is_not_started_without():
+    pytest.importorskip("torch")
+    code, out, err = finished("wrong-backend")
+    assert (code, out) == (3, "")
+    assert "wrong-backend needs 2 GPUs" in err
+    assert "torch.distributed" not in err
+
+
+def test_no_python_with_torch_is_said(tmp_path: Path):
+    code, out, err = finished("fp16-underflow", GPUSCOPE_LAB_PYTHON=str(tmp_path / "none"))
+    assert (code, out) == (3, "")
+    assert "The lab needs a Python with PyTorch" in err
+
+
+def test_it_becomes_the_training_with_the_probe_in_it():
+    pytest.importorskip("torch")
+    process = started("accumulation-not-divided", "--cured", "--args", "--seconds", "100")
+    try:
+        (path,) = wait_for(lambda: sockets(process.pid), SECONDS, "a socket")
+        reader = Reader(path)
+        try:
+            reader.until(lambda: (reader.value("step") or 0) > 10)
+            assert reader.trainer().origin == "run"
+        finally:
+            reader.close()
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    assert "accumulation_not_divided_cured.py --seconds 100" in err
+    assert "of the first" in out
+
+
+def test_output_and_exit_code_are_those_of_the_script():
+    pytest.importorskip("torch")
+    code, out, err = finished("wrapped-model-attribute", "--args", "--steps", "2")
+    assert code == 1
+    assert re.fullmatch(r"step 2  loss [\d.]+\n", out)
+    assert err.rstrip().endswith("AttributeError: " + PITFALLS["wrapped-model-attribute"].expect)
+
+
+def test_torchrun_is_used_where_the_index_says_so():
+    pytest.importorskip("torch")
+    code, out, err = finished("ddp-no-environment", "--cured", "--args", "--steps", "5")
+    assert code == 0, err
+    assert re.search(r"step 5  loss [\d.]+", out)
+    assert "torch.distributed.run --standalone --nproc-per-node 2" in err

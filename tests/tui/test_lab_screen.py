@@ -1,0 +1,755 @@
+"""The lab's tab: switches, what speaks against them, runs and their comparison, starting, repeating, pitfalls."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.ledger import Ledger
+from gpuscope.lab.metrics import Ended, Failure
+from gpuscope.lab.toggles import STEPS, TOGGLES
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.lab_choices import SWITCHES, Device, choices, does_nothing, turned
+from gpuscope.tui.lab_demo import Demo
+from gpuscope.tui.lab_devices import facts, family, occupants, visible
+from gpuscope.tui.lab_now import fact_lines, facts_of, named_events
+from gpuscope.tui.lab_repeats import order
+from gpuscope.tui.lab_run import Run
+from gpuscope.tui.labruns import LabRuns
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.fakes.waiting import alive
+from tests.tui import lab_data
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import check, text
+
+CPU, CUDA = Device("cpu"), Device("cuda")
+GIB = 1 << 30
+RECORDING = Path(__file__).parents[2] / "demos" / "recordings" / "h200-lab.gsr"
+"""Of two trainings on a real H200."""
+SIZES = [(80, 24), (120, 40), (200, 60)]
+needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch to train")
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch, tmp_path):
+    """The ledger of this test."""
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    time.tzset()
+    return tmp_path / "lab.sqlite"
+
+
+@pytest.fixture
+def launched(monkeypatch) -> list[LabConfig]:
+    """What would have been started: no worker is."""
+    out: list[LabConfig] = []
+
+    async def launch(self: LabRuns, config: LabConfig) -> None:
+        out.append(config)
+
+    monkeypatch.setattr(LabRuns, "launch", launch)
+    return out
+
+
+class Worker:
+    """Stands for ``LabRun``: a worker that said what it is told to say."""
+
+    def __init__(self, config: LabConfig, state: str = "running", pid: int = 7021) -> None:
+        self.config, self.state, self.pid = config, state, pid
+        self.failure: Failure | None = None
+        self.summary: dict[str, Any] | None = None
+
+    def let_go(self) -> None:
+        """Nobody is there."""
+
+
+def running(app: GpuscopeApp, config: LabConfig, **more: Any) -> LabRuns:
+    """A run in progress in ``app``, as far as the screen can tell."""
+    runs = app.session.labs
+    runs._worker = Worker(config)  # type: ignore[assignment]
+    runs.current = Run(config)
+    runs._record(lab_data.started(config, **more))
+    return runs
+
+
+def end(runs: LabRuns, document: dict[str, Any]) -> None:
+    worker: Any = runs._worker
+    worker.state, worker.summary, worker.pid = "stopped", document, None
+    runs._record(Ended(document))
+    runs._became(worker)
+
+
+# ── switches ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_toggle_is_a_switch_and_walks_through_its_values_and_back():
+    assert set(SWITCHES) == {*TOGGLES, STEPS}
+    config = LabConfig()
+    for toggle in SWITCHES:
+        start = getattr(config, toggle.name)
+        value, seen = start, []
+        for _ in choices(toggle, start):
+            seen.append(value)
+            config = config.changed(toggle.name, value)  # raises for one it cannot have
+            value = turned(toggle, value, 1)
+        assert value == start
+        assert len({repr(one) for one in seen}) == len(seen), toggle.name
+        assert turned(toggle, turned(toggle, start, 1), -1) == start
+        config = config.changed(toggle.name, start)
+    assert choices(TOGGLES[5], 24) == (None, 1, 2, 4, 8, 16, 24, 32, 64, 128, 256, 512, 1024)
+
+
+def test_what_does_nothing_says_why():
+    plain = does_nothing(LabConfig(), CPU)
+    assert plain["tf32"] == "nothing: it is for CUDA only"
+    assert "loader synthetic" in plain["workers"]
+    assert "parallel none" in plain["nproc"]
+    busy = LabConfig(loader="workers", compile="default", parallel="ddp", pin_memory=True)
+    assert does_nothing(busy, CUDA) == {}
+    assert "pinned" in does_nothing(LabConfig(loader="workers", non_blocking=True), CUDA)["non_blocking"]
+    assert "amp" not in plain, "bf16 and fp16 are real on a CPU"
+
+
+@in_loop
+async def test_all_switches_can_be_reached_on_the_smallest_terminal_and_the_cursor_is_always_in_sight():
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Demo trainer")
+        for toggle in SWITCHES:
+            screen = text(app)
+            name = toggle.name.replace("_", " ")
+            assert any(f"▸ {name} " in line for line in screen.splitlines()), f"{name} is not in\n{screen}"
+            assert f" {name}  " in screen.splitlines()[-4], "the note below is about it"
+            await pilot.press("j")
+            await pilot.pause()
+        for _ in SWITCHES:
+            await pilot.press("k")
+        await until(pilot, "▸ model", "│ model ──")
+
+
+@in_loop
+async def test_switches_turn_by_key_and_by_mouse_and_start_from_the_given_ones():
+    app = make_app(views.cpu_only(), "lab", lab=LabConfig(amp="bf16", batch=24))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Demo trainer", "bf16")
+        config = lambda: app.session.labs.config  # noqa: E731
+        assert config().batch == 24
+        await pilot.press("right")
+        assert config().model == "mlp-small"
+        await pilot.press("backspace")
+        assert config().model == "gpt"
+        await pilot.press("j", "j", "j", "l")
+        assert config().amp == "fp16"
+        await pilot.press("h", "h")
+        assert config().amp == "off"
+        row = next(y for y, line in enumerate(text(app).splitlines()) if "   accumulate" in line)
+        line = text(app).splitlines()[row]
+        value = line.index(" 1 ") + 1
+        await pilot.click(offset=(value, row))
+        assert config().accumulate == 2
+        await pilot.click(offset=(value - 2, row))
+        assert config().accumulate == 1
+        await pilot.click(offset=(5, row))
+        assert config().accumulate == 1, "a click on the name only chooses it"
+        await pilot.press("enter")
+        await until(pilot, "a whole number from 1 to 4,096")
+        await pilot.press("tab", *"5000", "enter")
+        await until(pilot, "--accumulate cannot be '5000'")
+        await pilot.press("backspace", "enter")
+        await until(pilot, "◂ 500 ▸")
+        assert config().accumulate == 500
+
+
+@in_loop
+async def test_a_click_in_the_footer_does_what_the_key_does():
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Demo trainer")
+        line = text(app).splitlines()[-1]
+        await pilot.click(offset=(line.index("Pitfalls"), 39))
+        await until(pilot, "WHAT IS WRONG")
+        await pilot.press("q")
+        await pilot.click(offset=(line.index("Help"), 39))
+        await until(pilot, "╭─ Help", "Esc: close")
+
+
+# ── what speaks against them ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_a_refused_combination_cannot_be_started_and_the_nearest_is_a_key_away(launched):
+    app = make_app(views.vacant(), "lab", lab=LabConfig(parallel="ddp", nproc=16))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "cannot start: 16 processes on 8 GPUs cannot be.", "n: nproc 8")
+        await pilot.press("r")
+        await until(pilot, "not started: 16 processes")
+        assert launched == []
+        await pilot.press("n")
+        await until(pilot, "Demo trainer", absent="cannot start")
+        assert app.session.labs.config == LabConfig(parallel="ddp", nproc=8)
+
+
+@in_loop
+async def test_a_warning_is_shown_before_the_start_and_does_not_keep_from_it(launched):
+    app = make_app(views.cpu_only(), "lab", lab=LabConfig(amp="fp16"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "fp16 autocast on a CPU is slow.", "n: amp bf16")
+        await pilot.press("r")
+        await pilot.pause()
+        assert launched == [LabConfig(amp="fp16")]
+
+
+@in_loop
+async def test_a_device_that_another_job_uses_is_refused_unless_forced(launched):
+    app = make_app(views.training(4.0), "lab")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Demo trainer")
+        await pilot.press("r")
+        screen = await until(pilot, "Another job is there")
+        row = next(line for line in screen.splitlines() if "48213" in line)
+        for part in ("ada", "69.7 GiB", "python train.py --cfg 7b"):
+            assert part in row
+        assert "51120" not in screen, "one process takes one GPU"
+        await pilot.press("escape")
+        await until(pilot, "not started: GPU 0: pid 48213 (ada)")
+        assert launched == []
+        await pilot.press("r", "enter")
+        await pilot.pause()
+        assert launched == [LabConfig()]
+
+
+def test_a_run_takes_the_devices_it_has_processes_for_and_our_own_workers_are_no_strangers():
+    host = views.store_of(views.training(3.0)).view().host
+    assert host is not None
+    who = lambda config, own=(): {(o.index, o.pid) for o in occupants(config, host, CUDA, own)}  # noqa: E731
+    assert who(LabConfig()) == {(0, 48213)}
+    assert who(LabConfig(parallel="ddp", nproc=3)) == {(0, 48213), (1, 48214), (2, 48215), (2, 51120)}
+    assert len(who(LabConfig(parallel="fsdp"))) == 8
+    assert who(LabConfig(), own=family(host, 48213)) == set()
+    assert occupants(LabConfig(), host, CPU) == []
+
+
+def test_hidden_devices_are_not_taken_and_other_numbers_mean_others():
+    host = views.store_of(views.training(3.0)).view().host
+    assert host is not None
+    index = lambda value: [d.definition.index for d in visible(host, {"CUDA_VISIBLE_DEVICES": value})]  # noqa: E731
+    assert index("7,2") == [7, 2]
+    assert index("7,99,2") == [7]
+    assert index("GPU-00000004") == [4]
+    assert index("") == []
+    assert [d.definition.index for d in visible(host, {})] == list(range(8))
+
+
+def test_memory_in_use_by_nobody_who_is_seen_is_somebodys():
+    host = views.store_of(views.vacant(container="docker", named=False)).view().host
+    assert host is not None
+    found = occupants(LabConfig(), host, CUDA)
+    assert [(o.index, o.used_bytes) for o in found] == [(0, 40 * GIB)]
+    assert occupants(LabConfig(), host, CUDA, alone=False) == []
+
+
+def test_what_is_known_of_the_machine_comes_from_the_picture():
+    host = views.store_of(views.vacant()).view().host
+    known = facts(LabConfig(), host, CUDA, None, None)
+    assert (known.gpus, known.gpu_name, known.capability) == (8, "NVIDIA H200", (9, 0))
+    assert known.free_bytes is not None
+    assert len(known.free_bytes) == 8
+    assert known.torch_version is None
+    cpu = facts(LabConfig(), views.store_of(views.cpu_only()).view().host, CPU, None, None)
+    assert (cpu.device_type, cpu.gpus, cpu.free_bytes) == ("cpu", 0, [20 * GIB])
+
+
+# ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_two_runs_of_the_ledger_stand_side_by_side_with_what_differs(path):
+    plain, bf16 = LabConfig(device="cpu"), LabConfig(device="cpu", amp="bf16", checkpoint=True)
+    lab_data.ledger(path, lab_data.document(plain, 400.0), lab_data.document(bf16, 800.0))
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await until(pilot, "A #1 · B #2", "≠ amp off → bf16   checkpoint off → on")
+        row = next(line for line in screen.splitlines() if "step, median" in line)
+        for part in ("20.0 ms", "10.0 ms", "0.50×", "0.48 – 0.52", "● better", "steps within one run"):
+            assert part in row, row
+        allocated = next(line for line in screen.splitlines() if "peak allocated" in line)
+        assert "no allocator here" in allocated, "unknown is a reason, not 0"
+        assert "–" in allocated
+        assert "gpt-tiny · amp bf16 · checkpoint" in screen
+        assert "loss after 800 samples" in screen
+        await pilot.press("tab", "A")  # the newest one becomes A
+        await until(pilot, "A #2 · B #1", "≠ amp bf16 → off")
+
+
+@in_loop
+async def test_many_repeats_are_one_row_and_their_interval_is_theirs(path):
+    book = Ledger(path)
+    for repeat, drift in enumerate((1.0, 1.02, 0.97)):
+        for cell, config, pace in (("A", LabConfig(), 100.0), ("B", LabConfig(amp="bf16"), 150.0)):
+            book.add(lab_data.document(config, pace * drift), group="g", repeat=repeat, cell=cell)
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "#6 ×3", "#5 ×3")
+        assert "1.50×" in screen
+        assert "1.500 – 1.500" in screen, "the drift meets both alike"
+        assert "95 % over 3 interleaved repeats" in screen
+        assert "A #5 ×3 · B #6 ×3" in screen
+
+
+@in_loop
+async def test_a_run_of_the_ledger_opens_and_gives_its_switches(path):
+    events = {"mode": "default", "fullgraph": False, "first_step_seconds": 21.0, "graphs": 3,
+              "graph_breaks": [{"where": "train.py:7", "reason": "call to print", "count": 2}],
+              "recompiles": [{"function": "forward", "reason": "size mismatch at index 0", "count": 1}]}  # fmt: skip
+    config = LabConfig(device="cpu", compile="default")
+    lab_data.ledger(path, lab_data.document(config, 400.0, compile=events))
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, "#1")
+        await pilot.press("tab", "enter")
+        await until(pilot, "break ×2 train.py:7: call to print", "recompile forward: size mismatch at index 0")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.session.labs.config.compile == "default"
+
+
+@in_loop
+async def test_a_recording_of_a_trainer_stands_beside_a_run(path):
+    lab_data.ledger(path, lab_data.document(LabConfig(device="cuda"), 400.0, device="cuda", peak=40.0 * GIB))
+    app = make_app(views.vacant(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "#1")
+        await pilot.press("o", *"/nowhere.gsr", "enter")
+        await until(pilot, "▲ ", "nowhere.gsr")
+        for _ in "/nowhere.gsr":
+            await pilot.press("backspace")
+        await pilot.press(*str(RECORDING), "enter")
+        await until(pilot, "script-1", "script-2", "STEPS")
+        await pilot.press("down", "enter")
+        screen = await until(pilot, "A #1 · B ~1", "the switches of one are not known", "Loss over steps")
+        assert "peak allocated" in screen
+
+
+@in_loop
+async def test_a_ledger_that_is_none_is_said_and_runs_are_kept_meanwhile(path):
+    path.write_bytes(b"this is no database at all" * 200)
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "is not a ledger of gpuscope's")
+        runs = running(app, LabConfig(device="cpu"))
+        end(runs, lab_data.document(LabConfig(device="cpu"), 400.0))
+        await runs.filed()
+        await until(pilot, "~1", "400")
+
+
+@in_loop
+async def test_what_others_add_to_the_ledger_is_there_at_the_next_visit(path):
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "No run yet.")
+        lab_data.ledger(path, lab_data.document(LabConfig(), 400.0), source="sweep", group="s", cell="1")
+        await pilot.press("1", "3")
+        await until(pilot, "#1 ", "400")
+
+
+@in_loop
+async def test_a_filter_keeps_the_runs_that_contain_it(path):
+    lab_data.ledger(path, lab_data.document(LabConfig(amp="bf16"), 400.0), lab_data.document(LabConfig(), 300.0))
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "  #1", "  #2")
+        await pilot.press("slash", *"bf16", "enter")
+        await until(pilot, "  #1", absent="  #2 ")
+
+
+@in_loop
+async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
+    config = LabConfig(device="cuda", amp="fp16", accumulate=4, steps=500, validate="no-grad", loader="workers")
+    app = make_app(views.vacant(), "lab", lab=config)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Demo trainer")
+        devices = [{"rank": 0, "device": "cuda:0", "uuid": "GPU-00000000-0000-0000-0000-000000000000"}]
+        runs = running(app, config, device="cuda", devices=devices)
+        runs._record(lab_data.step(40, 1.25, 310.0, scale=65536.0, skipped=2, input_seconds=0.004, validation_loss=1.5))
+        app.main.refresh_all()
+        screen = await until(pilot, "40/500")
+        for name, value in (("loss", "1.2500"), ("samples/s", "310"), ("per step", "20.0 ms"), ("batch", "32 = 4×8"),
+                            ("scale", "65,536"), ("skipped", "2"), ("val. loss", "1.5000"), ("tensor", "–"),
+                            ("input wait", "4.00 ms")):  # fmt: skip
+            assert any(f" {name} " in line and value in line for line in screen.splitlines()), (name, screen)
+        await pilot.press("j", "j", "j", "l")
+        await until(pilot, "r restarts with these switches")
+        end(runs, lab_data.document(config, 310.0, device="cuda"))
+        await runs.filed()
+        await until(pilot, "Run #1 · stopped")
+        entry = Ledger(path).get(1)
+        assert entry is not None
+        assert entry.document["tensor_active_percent"] is None
+        reason = next(u["reason"] for u in entry.document["unknown"] if u["path"] == "tensor_active_percent")
+        assert "whole GPU's, and pid 51120" in reason, "another job's work would be counted as ours"
+
+
+def test_the_tensor_share_is_the_mean_of_the_steady_steps_and_leaves_the_first_reading_out():
+    config = LabConfig(device="cuda")
+    run = Run(config)
+    uuid = "GPU-00000007-0000-0000-0000-000000000000"
+    run.begin(lab_data.started(config, "cuda", devices=[{"rank": 0, "device": "cuda:0", "uuid": uuid.upper()}]))
+    frames = views.training(1.0)
+    store = views.store_of(frames)
+    run.heard(lab_data.step(10))
+    for q, share in enumerate((90.0, 40.0, 60.0)):
+        sample = f.Sample(900 + q, int((views.END + 1 + q) * 1e9))
+        sample.g = [views.device_row(7, 0.0, 0.0, tensor_active_percent=share)]
+        store.apply(views.SOURCE, sample, views.END + 1 + q)
+        for _ in range(3):  # reports come more often than readings
+            run.see(store.view().host, 1, set())
+    assert run.tensor_percent == 50.0
+    assert run.finish(lab_data.document(config, 5.0, device="cuda"))["tensor_active_percent"] == 50.0
+
+
+def test_compiling_is_counted_in_seconds_then_by_what_it_made():
+    config = LabConfig(compile="default", device="cpu")
+    run = Run(config)
+    run.begin(lab_data.started(config))
+    shown = {name: value for name, value, _ in facts_of(run)}
+    assert shown["compile"].startswith("compiling… ")
+    assert shown["loss"] == "–"
+    run.heard(lab_data.step(1, graphs=3, graph_breaks=2, recompiles=0))
+    shown = {name: value for name, value, _ in facts_of(run)}
+    assert shown["compile"] == "3 graphs, 2 breaks"
+    assert named_events({"compile": None}) == []
+    for columns, cells in ((1, 36), (2, 44)):
+        for line in fact_lines(facts_of(run), cells, columns):
+            assert len("".join(text for text, _ in line)) <= cells
+
+
+# ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_torch
+@in_loop
+async def test_a_real_run_on_the_cpu_from_the_key_to_the_ledger(path):
+    app = make_app(views.cpu_only(), "lab", lab=LabConfig(model="mlp-tiny", device="cpu", steps=12))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Demo trainer")
+        await pilot.press("r")
+        runs = app.session.labs
+        async with asyncio.timeout(90):
+            while runs.current is None or runs.current.entry is None:
+                assert not runs.failure, runs.failure
+                await asyncio.sleep(0.05)
+        await until(pilot, "Run #1 · stopped", "12/12", "mlp-tiny · batch 32")
+        entry = Ledger(path).get(1)
+        assert entry is not None
+        assert entry.config is not None
+        assert (entry.config.model, entry.document["steps"], entry.source) == ("mlp-tiny", 12, "lab")
+        assert [point[0] for point in entry.document["loss_curve"]][-1] == 12 * 32
+
+
+@needs_torch
+@in_loop
+async def test_what_a_worker_says_last_belongs_to_its_own_run(path):
+    runs = LabRuns(LabConfig(model="mlp-tiny", batch=2, device="cpu"), lambda: None)
+
+    async def until_step(batch: int) -> Run:
+        async with asyncio.timeout(90):
+            while runs.current is None or runs.current.config.batch != batch or runs.current.step < 3:
+                assert not runs.failure, runs.failure
+                await asyncio.sleep(0.02)
+        return runs.current
+
+    assert runs.start() == ""
+    assert runs.start() == "busy"
+    first = await until_step(2)
+    runs.put("batch", 4)
+    assert runs.dirty
+    assert runs.start() == ""
+    second = await until_step(4)
+    assert first.summary is not None
+    assert first.summary["config"]["batch"] == 2
+    assert second.summary is None
+    runs.stop()
+    async with asyncio.timeout(30):
+        while second.entry is None:
+            await asyncio.sleep(0.02)
+    assert [e.config.batch for e in Ledger(path).entries() if e.config] == [4, 2]
+
+
+@pytest.mark.gpu
+@in_loop
+async def test_on_a_gpu_the_driver_s_figures_go_into_the_ledger(path):
+    """A real agent beside a real run: peak from torch, tensor share from the driver, and our own worker no stranger."""
+    from gpuscope.config import Settings
+    from gpuscope.tui.launch import local_source
+    from gpuscope.tui.session import Session
+
+    config = LabConfig(device="cuda", model="gpt", amp="bf16")
+    session = Session(make_source=lambda hz: local_source(hz, Settings()), lab=config, lab_autostart=True)
+    app = GpuscopeApp(session, "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        runs = session.labs
+        async with asyncio.timeout(120):
+            while runs.current is None or runs.current.tensor_percent is None:
+                assert not runs.failure, runs.failure
+                assert not runs.held, runs.held
+                await asyncio.sleep(0.1)
+        await until(pilot, "Run · running", "tensor")
+        assert runs.occupants() == []
+        assert runs.start() == "", "a restart meets its own worker on the device"
+        async with asyncio.timeout(120):
+            while not (entries := Ledger(path).entries()):
+                await asyncio.sleep(0.1)
+    document = entries[0].document
+    assert document["peak_allocated_bytes"] > 1 << 28
+    assert 0 < document["tensor_active_percent"] <= 100
+
+
+@in_loop
+async def test_a_start_that_nobody_watches_waits_for_the_host_and_takes_no_device_in_use(launched):
+    app = make_app(views.training(3.0), "lab", lab=LabConfig(), lab_autostart=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "not started: GPU 0: pid 48213 (ada)")
+        assert launched == []
+    app = make_app(views.cpu_only(), "lab", lab=LabConfig(), lab_autostart=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        async with asyncio.timeout(10):
+            while not launched:
+                await pilot.pause(0.02)
+
+
+# ── repeats ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_turns_alternate_and_each_repeat_has_both():
+    turns = order(3)
+    assert "".join(turn.side for turn in turns) == "ABBAAB"
+    assert [turn.repeat for turn in turns] == [0, 0, 1, 1, 2, 2]
+
+
+def scripted(runs: LabRuns, fail_at: int = -1) -> list[LabConfig]:
+    """Instead of workers: each run ends at once with a document of its own pace."""
+    seen: list[LabConfig] = []
+
+    async def launch(config: LabConfig) -> Any:
+        seen.append(config)
+        worker: Any = Worker(config)
+        runs._worker, runs.current = worker, Run(config)
+        runs._record(lab_data.started(config))
+        if len(seen) - 1 == fail_at:
+            worker.failure, worker.state = Failure("It ran out of memory.", "why", "next"), "failed"
+            runs._became(worker)
+        else:
+            end(
+                runs,
+                lab_data.document(
+                    config, 200.0 if config.amp == "bf16" else 100.0 + len(seen), steps=config.steps or 0
+                ),
+            )
+
+        async def wait() -> None:
+            await asyncio.sleep(0)
+
+        worker.wait = wait
+        return worker
+
+    runs.launch = launch  # type: ignore[method-assign]
+    return seen
+
+
+@in_loop
+async def test_how_often_and_how_long_is_chosen_before_a_series_begins(path, monkeypatch):
+    begun: list[Any] = []
+    monkeypatch.setattr(LabRuns, "measure", lambda self, *given: begun.append(given))
+    now = LabConfig(device="cpu", amp="bf16", batch=8)
+    app = make_app(views.cpu_only(), "lab", lab=now)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "No run yet.")
+        await pilot.press("i")
+        await until(pilot, "a run in the table is needed as A")
+    lab_data.ledger(path, lab_data.document(LabConfig(device="cpu"), 90.0))
+    app = make_app(views.cpu_only(), "lab", lab=now)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "#1")
+        await pilot.press("i")
+        await until(pilot, "Measure A and B in turns", "amp bf16", "10 runs, A B B A A B B A")
+        await pilot.press("right", "up")
+        screen = text(app).splitlines()
+        row = next(y for y, line in enumerate(screen) if "Enter begin" in line)
+        await pilot.click(offset=(screen[row].index("→ more"), row))
+        await pilot.click(offset=(screen[row].index("Enter begin"), row))
+        await pilot.pause()
+    (given,) = begun
+    assert [c.amp for c in given[:2]] == ["off", "bf16"]
+    assert given[2:] == (10, 100)
+
+
+@in_loop
+async def test_the_runs_of_a_series_are_a_group_and_a_failure_ends_it(path):
+    runs = LabRuns(LabConfig(), lambda: None)
+    runs.book.open()
+    seen = scripted(runs)
+    a, b = LabConfig(device="cpu"), LabConfig(device="cpu", amp="bf16")
+    runs.measure(a, b, 3, 20)
+    series = runs.repeats
+    assert series is not None
+    async with asyncio.timeout(20):
+        while not series.over:
+            await asyncio.sleep(0.01)
+    assert (series.state, series.why) == ("done", "")
+    assert [c.amp for c in seen] == ["off", "bf16", "bf16", "off", "off", "bf16"]
+    assert {c.steps for c in seen} == {20}
+    found = Ledger(path).entries(group=series.group)
+    assert sorted((e.cell, e.repeat) for e in found) == [(s, r) for s in "AB" for r in range(3)]
+    from gpuscope.lab.compare import compare
+
+    made = compare(series.entries["A"], series.entries["B"])
+    assert made.rows[0].basis == "3 interleaved repeats"
+
+    scripted(runs, fail_at=1)
+    runs.measure(a, b, 3, 20)
+    async with asyncio.timeout(20):
+        while runs.repeats is None or not runs.repeats.over:
+            await asyncio.sleep(0.01)
+    assert (runs.repeats.state, runs.repeats.why) == ("failed", "B: It ran out of memory.")
+
+
+@in_loop
+async def test_a_series_can_be_stopped_and_what_was_measured_stays(path):
+    runs = LabRuns(LabConfig(), lambda: None)
+    seen = scripted(runs)
+    whole = runs.launch
+
+    async def launch(config: LabConfig) -> Any:
+        worker = await whole(config)
+        if len(seen) == 2:
+            runs.stop()
+        return worker
+
+    runs.launch = launch  # type: ignore[method-assign]
+    runs.measure(LabConfig(device="cpu"), LabConfig(device="cpu", amp="bf16"), 5, 10)
+    async with asyncio.timeout(20):
+        while runs._tasks:
+            await asyncio.sleep(0.01)
+    assert runs.repeats is not None
+    assert runs.repeats.state == "stopped"
+    assert len(seen) == 2
+    assert len(Ledger(path).entries()) >= 1
+
+
+# ── pitfalls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_the_pitfalls_are_listed_with_cure_and_what_shows_them_and_start_with_the_probe(monkeypatch):
+    begun: list[Demo] = []
+    monkeypatch.setattr(Demo, "start", lambda self: begun.append(self))
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Demo trainer")
+        await pilot.press("p")
+        await until(pilot, "needs 1 GPU, and 0 are here", "cure ", "shows ")
+        await pilot.press("enter")
+        assert begun == [], "what needs a GPU does not start without one"
+        while "not here" in text(app):
+            await pilot.press("j")
+            await pilot.pause(0.02)
+        await pilot.press("c")
+        await pilot.pause()
+        assert begun[0].cured
+        assert begun[0].command[:5] == [sys.executable, "-m", "gpuscope", "lab", "pitfall"]
+        assert begun[0].command[-1] == "--cured"
+        assert f"{begun[0].name}, cured" in text(app)
+
+
+@in_loop
+async def test_a_script_on_a_device_in_use_is_asked_about_first(monkeypatch):
+    begun: list[Demo] = []
+    monkeypatch.setattr(Demo, "start", lambda self: begun.append(self))
+    app = make_app(views.training(3.0), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Demo trainer")
+        await pilot.press("p")
+        await until(pilot, "WHAT IS WRONG", "1 GPU")
+        await pilot.press("enter")
+        await until(pilot, "not started: GPU 0: pid 48213 (ada)")
+        assert begun == []
+        await pilot.press("exclamation_mark")
+        assert len(begun) == 1
+
+
+@in_loop
+async def test_a_script_is_heard_and_ends_with_all_it_started(tmp_path):
+    child = "import time, os; print('child', os.getpid(), flush=True); time.sleep(60)"
+    script = f"import subprocess, sys; print('begins', flush=True); subprocess.run([sys.executable, '-c', {child!r}])"
+    demo = Demo("x", False, [sys.executable, "-c", script], lambda: None)
+    demo.start()
+    async with asyncio.timeout(20):
+        while len(demo.output) < 2:
+            await asyncio.sleep(0.02)
+    assert demo.output[0] == "begins"
+    pid = int(demo.output[1].split()[1])
+    demo.stop()
+    await demo.wait()
+    assert (demo.state, demo.pid) == ("ended", None)
+    async with asyncio.timeout(5):
+        while alive(pid):
+            await asyncio.sleep(0.02)
+    missing = Demo("x", False, ["/nowhere/python"], lambda: None)
+    missing.start()
+    await missing.wait()
+    assert missing.state == "failed"
+    assert "/nowhere/python cannot be started" in missing.problem
+
+
+# ── looks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rich_app(path, monkeypatch) -> GpuscopeApp:
+    """Four runs of made-up figures and one in progress."""
+    monkeypatch.setattr("gpuscope.tui.lab_table._age", lambda at: "5 min")
+    base = LabConfig(device="cuda", model="gpt-1.3b")
+    configs = (
+        (base, 61.0, 96.0), (replace(base, amp="bf16"), 118.0, 71.0),
+        (replace(base, amp="bf16", checkpoint=True, batch=32), 104.0, 44.0), (replace(base, tf32=True), 83.0, 96.0),
+    )  # fmt: skip
+    lab_data.ledger(path, *(lab_data.document(c, pace, device="cuda", peak=peak * GIB) for c, pace, peak in configs))
+    app = make_app(views.vacant(), "lab", lab=replace(base, amp="fp16"))
+    app.session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
+    return app
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@in_loop
+async def test_the_lab_looks_as_it_did(size, path, monkeypatch):
+    app = rich_app(path, monkeypatch)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "A #3 · B #4")
+        runs = running(app, replace(app.session.labs.config, steps=300), device="cuda")
+        for n in range(1, 60):
+            runs._record(lab_data.step(n, 1.4 + 4.0 / n, 95.0, scale=32768.0, skipped=1))
+        app.main.refresh_all()
+        await until(pilot, "59/300")
+        app.main.refresh_all()
+        await pilot.pause(0.1)
+        check(app, "lab-rich")
+
+
+@in_loop
+async def test_without_colour_marks_and_words_tell_the_same(path, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = rich_app(path, monkeypatch)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "A #3 · B #4", "▲ worse")
+        assert "≠ amp bf16 → off" in screen
+        await pilot.press("tab", "down", "down", "B", "down", "A")
+        await until(pilot, "A #1 · B #2", "● better")
