@@ -323,7 +323,7 @@ class _Child:
             return "its program closed its output and did not end"
         self._threads[1].join(1.0)
         said = _last(self.stderr)
-        return f"its program {launch._ended(code)}{': ' + said if said else ''}"[:MAX_TEXT]
+        return f"its program {launch.how_it_ended(code)}{': ' + said if said else ''}"[:MAX_TEXT]
 
     def close(self) -> None:
         """Ends it and every process of its group."""

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from . import machine, metrics, rules
 from .config import LabConfig
-from .launch import FOLDER_VARIABLE
+from .launch import FOLDER_VARIABLE, how_it_ended
 from .relay import Relay
 
 GRACE_SECONDS = 5
@@ -154,7 +154,7 @@ def explain(config: LabConfig, relay: Relay, failures: dict[int, Any], processes
     rank = culprit(relay, failures)
     process = failures[rank]
     who = f"Rank {rank} (pid {process.pid})"
-    ended = _ended(process.exitcode)
+    ended = how_it_ended(process.exitcode)
     summary = said[0].summary if 0 in said else {}
     if rank in said:
         own = said[rank]
@@ -184,15 +184,6 @@ def culprit(relay: Relay, failures: dict[int, Any]) -> int:
         return (not killed, bool(_PEER.search(words)), relay.failed_at.get(rank, 0.0), rank)
 
     return min(failures, key=order)
-
-
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:
-        return f"was ended by signal {-code}"
 
 
 # ── a rank ────────────────────────────────────────────────────────────────────────────────────────────────────────────

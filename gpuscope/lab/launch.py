@@ -234,7 +234,7 @@ class LabRun:
             folder.cleanup()
         if self.failure is None and self.summary is None and self.state != "stopping":
             self.failure = metrics.Failure(
-                f"The lab's worker {_ended(status)}.",
+                f"The lab's worker {how_it_ended(status)}.",
                 self.stderr[-1] if self.stderr else "it said nothing on stderr.",
                 self.config.command() + " --headless",
             )
@@ -275,7 +275,8 @@ class LabRun:
             self._on_state(self)
 
 
-def _ended(status: int) -> str:
+def how_it_ended(status: int) -> str:
+    """A process's exit status in words, after its name: a signal where it is negative."""
     if status >= 0:
         return f"ended with exit code {status}"
     try:

@@ -129,7 +129,7 @@ def device_name(device: torch.device) -> str:
     """The model name of a GPU, or of the CPU."""
     import torch
 
-    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else _cpu_name()
+    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else cpu_name()
 
 
 def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
     import torch
 
     if world.device.type != "cuda":
-        return [{"rank": world.rank, "device": "cpu", "name": _cpu_name(), "uuid": None}]
+        return [{"rank": world.rank, "device": "cpu", "name": cpu_name(), "uuid": None}]
     indices = [world.device.index or 0]
     if config.parallel == "dp":
         indices = list(range(min(config.nproc or torch.cuda.device_count(), torch.cuda.device_count())))
@@ -153,7 +153,8 @@ def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
     return found
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """As the kernel names it; the architecture where it does not."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

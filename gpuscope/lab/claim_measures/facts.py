@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..machine import cpu_name
 from .bench import sender, take_stdout
 
 
@@ -32,15 +33,6 @@ def facts() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "compiler": shutil.which(os.environ.get("CXX", "g++")) is not None or shutil.which("clang++") is not None,
     }
-
-
-def cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    except OSError:
-        name = ""
-    return name or platform.machine() or "CPU"
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ class LabPane(Pane):
         frame = 0 if height < 20 else 2
         wide, two = width >= WIDE, width >= TWO_COLUMNS
         self._right.display = two or self._side == "right"
-        self._switches.parent.display = two or self._side == "left"  # type: ignore[union-attr]
+        self._switches.parent.display = two or self._side == "left"
         inner = self._inner()
         if wide:
             taken = self._show_now(self._now_left, 2, LEFT_WIDE - 4, rows // 2) + frame
