@@ -109,10 +109,16 @@ def _together(document: Mapping[str, Any]) -> str:
 
 
 def _steps(seconds: Mapping[str, Any]) -> str:
-    line = f"step          {seconds['median'] * 1e3:,.1f} ms median, {seconds['p95'] * 1e3:,.1f} ms p95"
+    line = f"step          {_ms(seconds['median'])} median"
     if seconds.get("low") is not None and seconds.get("high") is not None:
-        line += f"; the median is within {seconds['low'] * 1e3:,.1f} and {seconds['high'] * 1e3:,.1f} ms (95 %)"
-    return line
+        line += f" (95 %: {_ms(seconds['low'])} to {_ms(seconds['high'])})"
+    return f"{line}, {_ms(seconds['p95'])} p95"
+
+
+def _ms(seconds: float) -> str:
+    """Three digits: a step takes microseconds in one model and seconds in another."""
+    milliseconds = seconds * 1e3
+    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
 
 
 def _took(seconds: float | None) -> str:

@@ -135,7 +135,7 @@ def test_everything_that_was_measured_is_told() -> None:
         "30 steps on cuda, 64 samples a step on 2 ranks over nccl",
         "loss          2.0000 → 1.0000",
         "validation    1.5000, 20.0 ms each",
-        "step          100.0 ms median, 200.0 ms p95; the median is within 90.0 and 110.0 ms (95 %)",
+        "step          100 ms median (95 %: 90 ms to 110 ms), 200 ms p95",
         "throughput    640 samples/s",
         "input         50.00 ms of a step, 50%",
         "warm-up       4.00 s",
