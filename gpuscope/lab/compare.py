@@ -218,7 +218,7 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
     """How near B's pace is to A's times as many as it has more processes: 1 is linear scaling. At the same micro-batch
     that is weak scaling, at the same effective batch strong scaling; otherwise it would say nothing."""
     worlds = world_size(a[0].document), world_size(b[0].document)
-    if worlds[0] is None or worlds[1] is None or worlds[0] == worlds[1]:
+    if worlds[0] is None or worlds[1] is None or worlds[0] == worlds[1] or _models(a) != _models(b):
         return []
     shapes = [(e.config.batch, e.config.accumulate) if e.config and e.config.batch else None for e in (a[0], b[0])]
     effective = [samples_per_step(side[0].document) for side in (a, b)]
@@ -235,6 +235,12 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
     share = worlds[0] / worlds[1]
     low, high = (share / bound if bound else None for bound in (row.high, row.low))
     return [Row("efficiency", title, "", 1.0, share / row.ratio, share / row.ratio, low, high, row.basis, "higher")]
+
+
+def _models(side: list[Entry]) -> str | None:
+    """What was trained: the preset that a family's name stood for, or a user's own; None where it is not known."""
+    preset = side[0].document.get("preset")
+    return str(preset) if preset else side[0].config.model if side[0].config else None
 
 
 def _break_even(a: list[Entry], b: list[Entry], rows: list[Row]) -> tuple[int | None, str]:
@@ -291,6 +297,9 @@ def _notes(
     given: Sequence[Sequence[Entry]], used: Sequence[list[Entry]], changes: list[Change], rows: list[Row]
 ) -> list[str]:
     notes = [_LOUD[c.name].format(a=c.a, b=c.b) for c in changes if c.name in _LOUD and not c.toggle]
+    models = [_models(side) for side in used]
+    if None not in models and models[0] != models[1]:
+        notes.append(f"different models, {models[0]} and {models[1]}: no row says which setting is better")
     for letter, side, kept in zip("AB", given, used, strict=True):
         failed = [entry for entry in side if entry.failure]
         if failed:

@@ -186,6 +186,13 @@ def test_strong_scaling_efficiency_and_neither() -> None:
     assert compare([entry(0.1)], [entry(0.2)]).row("efficiency") is None
 
 
+def test_different_models_have_no_efficiency_and_a_note() -> None:
+    other = entry(0.1, parallel="ddp", world=4, preset="mlp-tiny")
+    found = compare([entry(0.1, preset="gpt-tiny")], [other])
+    assert found.row("efficiency") is None
+    assert any("different models, gpt-tiny and mlp-tiny" in note for note in found.notes)
+
+
 # ── loss ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
