@@ -22,6 +22,7 @@ EXIT_UNCHECKED = 3
 EXIT_USAGE = 64
 
 VERBS = {
+    "doctor": "one-shot checks of environment, trainers, log or traceback, script, snapshot, recording",
     "devices": "one-shot inventory and readings of this machine's GPUs",
     "ps": "GPU processes and trainers, the ranks of one job together",
     "run": "start a trainer with the probe in it, no code change",

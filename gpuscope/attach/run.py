@@ -4,6 +4,7 @@ It ends in ``execvpe``: pid, exit code, signals, terminal are the trainer's, and
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from ..probe import rendezvous
 from ..probe.rendezvous import Refused
 from .hook_directory import prepare
 
+DOCTOR = "GPUSCOPE_DOCTOR"
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]?")
 _WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
 
@@ -97,8 +99,13 @@ def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
 def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
     """What is left of ``words`` behind our own options, and the environment that carries them to the probe. Raises
     :class:`Usage`."""
-    out = dict(env)
-    while words and (words[0] == "--history" or words[0].startswith("--history=")):
+    out = {name: value for name, value in env.items() if name != DOCTOR}
+    out.update(_doctor())
+    while words and (words[0] in ("--history", "--no-doctor") or words[0].startswith("--history=")):
+        if words[0] == "--no-doctor":
+            out.pop(DOCTOR, None)
+            words = words[1:]
+            continue
         name, equals, value = words[0].partition("=")
         rest = words[1:]
         if not equals:
@@ -107,6 +114,19 @@ def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[s
             raise Usage(f"{name} needs a number: how many of the last allocations to remember")
         out["GPUSCOPE_HISTORY"], words = value, rest
     return words, out
+
+
+def _doctor() -> Dict[str, str]:
+    """What the trainer needs to have its own failure diagnosed (``probe/diagnosis.py``): which standard error is ours,
+    and how to start the doctor. Empty where this installation has none, or there is no standard error."""
+    program = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "verbs", "doctor_after.py")
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return {}
+    if not os.path.isfile(program) or not sys.executable:
+        return {}
+    return {DOCTOR: json.dumps([found.st_dev, found.st_ino, sys.executable, program])}
 
 
 def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str], str]:

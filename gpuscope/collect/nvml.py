@@ -17,7 +17,7 @@ from .nvml_calls import Calls, Gate
 from .nvml_errors import MissingWrapper, NvmlUnavailable, explain_start
 from .nvml_gpm import GpmSampler
 from .nvml_processes import ProcessLists
-from .nvml_readings import FAST, FAST_COLUMNS, GPM_COLUMNS, SLOW, SLOW_COLUMNS, STATIC, Spec, text
+from .nvml_readings import FAST, FAST_COLUMNS, GPM_COLUMNS, HEALTH, SLOW, SLOW_COLUMNS, STATIC, Spec, text
 
 __all__ = [
     "CLOCK_EVENT_REASONS", "FAST_COLUMNS", "HARMLESS_CLOCK_EVENTS", "SLOW_COLUMNS",
@@ -203,6 +203,10 @@ class Device:
     def slow(self) -> Dict[str, Reading]:
         """Every column of ``SLOW_COLUMNS``; a few ms at worst."""
         return self._read(SLOW)
+
+    def health(self) -> Dict[str, Reading]:
+        """Persistence mode, the default power limit, and what waits for a reset: see ``HEALTH``."""
+        return self._read(HEALTH)
 
     def processes(self) -> Union[List[Tuple[int, Reading]], Unknown]:
         """``(pid, used bytes or why not)`` of every process on the device, or why there is no list. The pids are the

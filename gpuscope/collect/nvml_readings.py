@@ -152,6 +152,20 @@ STATIC: Tuple[Spec, ...] = (
 """Once: the fields of GpuDef but the index."""
 
 
+def _remapped(n: Any, h: Any) -> Tuple[Reading, ...]:
+    _, _, pending, failed = n.nvmlDeviceGetRemappedRows(h)
+    return int(pending), int(failed)
+
+
+HEALTH: Tuple[Spec, ...] = (
+    _plain("persistence", "nvmlDeviceGetPersistenceMode", 1),
+    _plain("default_power_watts", "nvmlDeviceGetPowerManagementDefaultLimit", 10**8, 1e-3),
+    _plain("pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", 1),
+    Spec(("remap_pending", "remap_failed"), (("nvmlDeviceGetRemappedRows", _remapped),)),
+)
+"""Only when somebody asks whether the device is well; 0 and 1 for no and yes. No columns of samples."""
+
+
 def columns_of(specs: Tuple[Spec, ...]) -> Tuple[str, ...]:
     return tuple(column for spec in specs for column in spec.columns)
 

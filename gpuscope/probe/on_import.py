@@ -89,6 +89,34 @@ def _arm():  # type: () -> None
     arm("run")
 
 
+def _diagnose_at_the_end():  # type: () -> None
+    """Have an exception that ends the program diagnosed, below its traceback: where `gpuscope run` asked for it."""
+    import atexit
+
+    pid = os.getpid()
+    here = os.path.dirname(os.path.abspath(__file__))
+
+    def gpuscope_diagnosis():  # type: () -> None
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        # Ctrl-C: what compiles a string from here on (an import may) makes Python forget that it is to die of SIGINT.
+        if error is None or isinstance(error, KeyboardInterrupt) or os.getpid() != pid:
+            return
+        if os.lstat(here).st_uid != os.geteuid():
+            return
+        archive = os.path.join(here, "probe.zip")
+        sys.path.insert(0, archive)
+        try:
+            from _gpuscope_probe.probe.diagnosis import show  # type: ignore[import-not-found]
+        except Exception as failure:
+            debug("no diagnosis", failure)
+            return
+        finally:
+            sys.path.remove(archive)
+        show(error)
+
+    atexit.register(gpuscope_diagnosis)
+
+
 def _as_sitecustomize():  # type: () -> None
     """Arm for torch, then step aside: the user's own sitecustomize, further down ``sys.path``, runs as if alone."""
     try:
@@ -96,6 +124,8 @@ def _as_sitecustomize():  # type: () -> None
         sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
         if os.environ.get("GPUSCOPE") != "0" and not hasattr(sys, MARK):
             setattr(sys, MARK, True)
+            if os.environ.get("GPUSCOPE_DOCTOR"):
+                _diagnose_at_the_end()
             if "torch" in sys.modules:
                 _arm()
             else:

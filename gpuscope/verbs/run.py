@@ -6,7 +6,7 @@ import os
 import sys
 from typing import List
 
-HELP = """usage: gpuscope run [--history N] SCRIPT [ARGS...]
+HELP = """usage: gpuscope run [--history N] [--no-doctor] SCRIPT [ARGS...]
        gpuscope run -m MODULE [ARGS...]
        gpuscope run -- COMMAND [ARGS...]
 
@@ -18,6 +18,9 @@ code, signals and terminal are its own. SCRIPT and MODULE run under the Python o
 
 --history N keeps the last N CUDA allocations with their stacks (50000 at most), for the record of an out-of-memory
 error. It slows steps down: by how much is measured, and told to whoever looks.
+
+A trainer that ends with a traceback gets a diagnosis below it, on standard error; its exit code stays its own.
+--no-doctor leaves the diagnosis out.
 
 The probe only reads. GPUSCOPE=0 leaves it out.  GPUSCOPE_DEBUG=1 shows on stderr what keeps it from working.
 """

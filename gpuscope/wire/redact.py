@@ -45,6 +45,14 @@ class Redactor:
             return Bye(self._text(frame.why))
         return frame if isinstance(frame, Key) else None
 
+    def hide(self, kind: str, name: str) -> str:
+        """The pseudonym of a name, which :meth:`text` from now on replaces too."""
+        return self._name(kind, name)
+
+    def text(self, text: str) -> str:
+        """Words that come in no frame, without the names seen so far, paths and addresses."""
+        return self._text(text)
+
     def _definition(self, frame: Def) -> Def:
         if frame.proc is not None:
             return replace(frame, proc=self._process(frame.proc))

@@ -97,7 +97,9 @@ def test_output_and_exit_code_are_those_of_the_script():
     code, out, err = finished("wrapped-model-attribute", "--args", "--steps", "2")
     assert code == 1
     assert re.fullmatch(r"step 2  loss [\d.]+\n", out)
-    assert err.rstrip().endswith("AttributeError: " + PITFALLS["wrapped-model-attribute"].expect)
+    traceback, _, diagnosis = err.partition("\ngpuscope doctor, ")
+    assert traceback.rstrip().endswith("AttributeError: " + PITFALLS["wrapped-model-attribute"].expect)
+    assert "--explain use-module-attr" in diagnosis, "a failing run is diagnosed below its traceback"
 
 
 def test_torchrun_is_used_where_the_index_says_so():

@@ -1,0 +1,52 @@
+"""What is wrong with an environment before anything trains in it: facts in, findings out.
+
+Each rule abstains where what it needs is unknown. A host where all is well gets nothing above ``info``.
+"""
+
+from __future__ import annotations
+
+from . import environment_allocator, environment_build, environment_devices, environment_host, environment_settings
+from .environment_facts import Facts
+from .finding import Abstained, Finding, Report
+
+_RULES = (
+    environment_build.judge,
+    environment_devices.judge,
+    environment_allocator.judge,
+    environment_host.judge,
+    environment_settings.judge,
+)
+
+
+def examine(facts: Facts) -> Report:
+    """The findings on ``facts``, what could not be decided, and what was looked at."""
+    findings: list[Finding] = []
+    abstained: list[Abstained] = []
+    for rule in _RULES:
+        for one in rule(facts):
+            if isinstance(one, Finding):
+                findings.append(one)
+            else:
+                abstained.append(one)
+    problems = []
+    if facts.torch_asked and facts.torch is None:
+        problems.append(f"torch was asked and gave no answer: {facts.why.get('torch', 'no reason is known')}.")
+    if facts.devices is None and facts.driver_code == "not_initialised" and (
+        facts.host.nvidia_nodes or facts.host.nvidia_pci
+    ):  # fmt: skip
+        problems.append(f"The GPUs of this machine cannot be asked: {facts.why.get('devices', 'no reason is known')}.")
+    return Report(
+        findings=tuple(findings), abstained=tuple(abstained), problems=tuple(problems), examined=_examined(facts)
+    )
+
+
+def _examined(facts: Facts) -> tuple[str, ...]:
+    found = ["environment"]
+    if facts.devices is None:
+        found.append("driver: none")
+    else:
+        found.append(f"{len(facts.devices)} GPU{'' if len(facts.devices) == 1 else 's'}")
+        if facts.driver_version:
+            found.append(f"driver {facts.driver_version}")
+    found.append(f"torch {facts.build.version}" if facts.build is not None else "torch: none")
+    return tuple(found)

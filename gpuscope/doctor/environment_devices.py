@@ -1,0 +1,364 @@
+"""The GPUs: which of them a program may use, whether they are well, and who holds their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from .environment_facts import Device, Facts, gib, names
+from .finding import Abstained, Evidence, Finding, Fix
+
+UNOWNED_BYTES = 1 << 30
+"""In use and not in the lists of processes: below that, a driver's own share and rounding explain it."""
+_SERIOUS_XIDS = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
+"""Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its firmware. Others (13, 31,
+43, 45 …) are mostly a program's fault."""
+_BUSY_PERCENT = 20
+_XID_PAGE = "https://docs.nvidia.com/deploy/xid-errors/"
+
+
+def judge(facts: Facts) -> Iterator[Finding | Abstained]:
+    """Findings, and what could not be decided."""
+    devices = facts.devices or ()
+    if not devices:
+        return
+    for device in devices:
+        yield from _health(device, facts)
+        yield from _clocks(device)
+    yield from _visible(facts, devices)
+    yield from _order(facts, devices)
+    yield from _pcie([device for device in devices if device.lost is None])
+    yield from _settings([device for device in devices if device.lost is None])
+    yield from _unowned(facts, [device for device in devices if device.lost is None])
+    if facts.xids is None:
+        why = facts.why.get("xids", "the kernel's log cannot be read")
+        yield Abstained(
+            pitfall="gpu-health", missing=f"XID errors since boot: {why}. sudo dmesg | grep -i xid shows them"
+        )
+    if len(devices) > 1:
+        yield Abstained(
+            pitfall="nccl-config",
+            missing="whether the GPUs reach each other directly: nvidia-smi topo -p2p r and nvidia-smi topo -m show it",
+        )
+
+
+# ── health ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _health(device: Device, facts: Facts) -> Iterator[Finding]:
+    where = f"GPU {device.index}"
+    broken = device.lost or device.hung
+    if broken is not None:
+        yield Finding(
+            pitfall="gpu-health",
+            cause="device.lost",
+            title=f"{where} {'is lost' if device.lost else 'does not answer'}: no program can use it",
+            severity="problem",
+            confidence="definite",
+            evidence=(Evidence(text=broken, source="nvml"), *_xids(device, facts)),
+            fixes=(Fix(title="See what the kernel says of it", command="sudo dmesg | grep -iE 'nvrm|xid'", now=True),),
+            verify="gpuscope devices",
+            where=where,
+        )
+        return
+    evidence, problem = [], False
+    if device.remap_failed:
+        problem = True
+        evidence.append("memory rows could not be remapped: there are no spare rows left (row remapping failure)")
+    if device.remap_pending:
+        evidence.append("memory rows wait to be remapped until the GPU is reset")
+    if device.pages_pending:
+        evidence.append("memory pages wait to be retired until the GPU is reset")
+    if device.ecc_uncorrected:
+        evidence.append(f"{device.ecc_uncorrected} uncorrected memory errors (ECC) since the driver was loaded")
+    xids = _xids(device, facts)
+    if not evidence and not xids:
+        return
+    serious = [xid for xid in facts.xids or () if _same(xid.pci, device.pci) and xid.number in _SERIOUS_XIDS]
+    sure = bool(evidence)
+    yield Finding(
+        pitfall="gpu-health",
+        cause="environment.ecc" if device.ecc_uncorrected else "environment.remap" if sure else "environment.xid",
+        title=f"{where} has had errors of its hardware"
+        if sure or serious
+        else f"A program on {where} failed with an XID",
+        severity="problem" if problem else "warning" if sure or serious else "info",
+        confidence="definite" if sure else "likely",
+        evidence=(*(Evidence(text=text, source="nvml") for text in evidence), *xids),
+        fixes=(
+            (
+                Fix(
+                    title="Let the jobs on it end, then reset it",
+                    command=f"sudo nvidia-smi --gpu-reset -i {device.index}",
+                ),
+                Fix(
+                    title="If it comes back: have the card tested or replaced",
+                    command="nvidia-smi -q -d ECC,ROW_REMAPPER",
+                ),
+            )
+            if sure or serious
+            else (Fix(title=f"Look the number up: {_XID_PAGE}"),)
+        ),
+        verify="gpuscope devices",
+        where=where,
+    )
+
+
+def _xids(device: Device, facts: Facts) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(text=f"XID {xid.number}, {xid.count} times since boot", source="kernel log")
+        for xid in facts.xids or ()
+        if _same(xid.pci, device.pci)
+    )
+
+
+def _same(left: str, right: str | None) -> bool:
+    """The same PCI address: NVML writes eight digits of the domain, the kernel four, and no function."""
+    return right is not None and _bus(left) == _bus(right)
+
+
+def _bus(address: str) -> tuple[str, ...]:
+    domain, *rest = address.lower().split(".")[0].split(":")
+    return (domain[-4:].rjust(4, "0"), *rest)
+
+
+def _clocks(device: Device) -> Iterator[Finding]:
+    if device.slowed:
+        heat = f", {device.temperature_celsius:.0f} °C" if device.temperature_celsius is not None else ""
+        yield Finding(
+            pitfall="gpu-clocks",
+            cause="environment.throttle",
+            title=f"GPU {device.index} is slowed down now: {', '.join(device.slowed)}",
+            severity="warning",
+            confidence="definite",
+            evidence=(Evidence(text=f"clock events: {', '.join(device.slowed)}{heat}", source="nvml"),),
+            fixes=(
+                Fix(
+                    title="See to its cooling and power supply",
+                    command="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+                ),
+            ),
+            verify="gpuscope devices",
+            where=f"GPU {device.index}",
+        )
+    limit, default = device.power_limit_watts, device.default_power_watts
+    if limit is not None and default is not None and limit < 0.95 * default:
+        used = f", {device.power_watts:.0f} W drawn now" if device.power_watts is not None else ""
+        holds = "; it holds the clock down now" if device.capped else ""
+        yield Finding(
+            pitfall="gpu-clocks",
+            cause="environment.power-cap",
+            title=f"GPU {device.index} may draw {limit:.0f} W, its default is {default:.0f} W",
+            severity="info",
+            confidence="definite",
+            evidence=(Evidence(text=f"power limit {limit:.0f} W of {default:.0f} W{used}{holds}", source="nvml"),),
+            fixes=(
+                Fix(
+                    title="If nobody set it on purpose",
+                    command=f"sudo nvidia-smi -i {device.index} -pl {default:.0f}",
+                    now=True,
+                ),
+            ),
+            where=f"GPU {device.index} power",
+        )
+
+
+def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
+    """The link's width stays when the GPU idles, its generation does not: only a busy GPU shows that one."""
+    narrow = [
+        device for device in devices
+        if device.pcie_width and device.max_pcie_width and device.pcie_width < device.max_pcie_width
+    ]  # fmt: skip
+    if narrow:
+        half = any(2 * (device.pcie_width or 0) <= (device.max_pcie_width or 0) and _busy(device) for device in narrow)
+        yield Finding(
+            pitfall="pcie-link",
+            cause="environment.pcie",
+            title=f"{names(narrow)}: the PCIe link has fewer lanes than it can have",
+            severity="warning" if half else "info",
+            confidence="likely",
+            evidence=tuple(
+                Evidence(text=f"GPU {one.index}: x{one.pcie_width} of x{one.max_pcie_width}", source="nvml")
+                for one in narrow
+            ),
+            fixes=(
+                Fix(
+                    title="Copies from the host take longer: seat the card anew, look at the slot and its BIOS setting"
+                ),
+            ),
+            verify="gpuscope devices",
+            where=names(narrow),
+        )
+    slow = [
+        device for device in devices
+        if _busy(device) and device.pcie_generation and device.max_pcie_generation
+        and device.pcie_generation < device.max_pcie_generation
+    ]  # fmt: skip
+    if slow:
+        yield Finding(
+            pitfall="pcie-link",
+            cause="environment.pcie",
+            title=f"{names(slow)}: the PCIe link is slower than it can be, under load",
+            severity="info",
+            confidence="likely",
+            evidence=tuple(
+                Evidence(
+                    text=f"GPU {one.index}: generation {one.pcie_generation} of {one.max_pcie_generation}, "
+                    f"{one.utilization_percent or 0:.0f} % busy",
+                    source="nvml",
+                )
+                for one in slow
+            ),
+            fixes=(Fix(title="Look at the slot and its BIOS setting, if copies from the host are slow"),),
+            where=f"{names(slow)} generation",
+        )
+
+
+def _busy(device: Device) -> bool:
+    return (device.utilization_percent or 0) >= _BUSY_PERCENT and device.performance_state in (0, 1, 2, None)
+
+
+def _settings(devices: Sequence[Device]) -> Iterator[Finding]:
+    off = [device for device in devices if device.persistence is False]
+    if off:
+        yield Finding(
+            pitfall="persistence-mode",
+            cause="environment.persistence",
+            title=f"{names(off)}: persistence mode is off, so the first program waits while the driver loads the GPU",
+            severity="info",
+            confidence="definite",
+            evidence=(Evidence(text=f"persistence mode off on {names(off)}", source="nvml"),),
+            fixes=(Fix(title="Keep the driver loaded", command="sudo nvidia-smi -pm 1", now=True),),
+            where=names(off),
+        )
+
+
+# ── who may use them ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES as CUDA reads it: an entry that is no device hides itself and everything after it."""
+    text = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return
+    words = [word.strip() for word in text.split(",")]
+    shown = Evidence(text=f"CUDA_VISIBLE_DEVICES={text[:300]}", source="environment")
+    here = Evidence(text=f"the driver has {len(devices)} GPUs: 0 to {len(devices) - 1}", source="nvml")
+    unset = Fix(title="Show all", command="unset CUDA_VISIBLE_DEVICES")
+    if not text.strip() or words[0] == "-1":
+        yield Finding(
+            pitfall="visible-devices", cause="environment.visible-devices",
+            title="CUDA_VISIBLE_DEVICES hides every GPU: torch sees none", severity="warning", confidence="definite",
+            evidence=(shown, here), fixes=(unset,), verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
+        )  # fmt: skip
+        return
+    if any(word.upper().startswith("MIG-") for word in words):
+        return
+    bad = next((word for word in words if not _is_device(word, devices)), None)
+    repeated = next((word for position, word in enumerate(words) if word in words[:position]), None)
+    if bad is not None:
+        left = words.index(bad)
+        seen = f"it sees the {left} before it" if left else "it sees none"
+        yield Finding(
+            pitfall="visible-devices", cause="environment.visible-devices",
+            title=f"CUDA_VISIBLE_DEVICES: {bad[:60] or 'an empty entry'} is no GPU here. CUDA stops there, {seen}",
+            severity="problem", confidence="definite", evidence=(shown, here),
+            fixes=(Fix(title="Name GPUs that are here", environment=f"CUDA_VISIBLE_DEVICES={_all(devices)}"), unset),
+            verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
+        )  # fmt: skip
+    elif repeated is not None:
+        yield Finding(
+            pitfall="visible-devices", cause="environment.visible-devices",
+            title=f"CUDA_VISIBLE_DEVICES names {repeated[:60]} more than once, which CUDA takes for an error",
+            severity="warning", confidence="likely", evidence=(shown, here),
+            fixes=(Fix(title="Name it once", environment=f"CUDA_VISIBLE_DEVICES={','.join(dict.fromkeys(words))}"),),
+            verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
+        )  # fmt: skip
+
+
+def _is_device(word: str, devices: Sequence[Device]) -> bool:
+    if word.isascii() and word.isdigit() and len(word) < 8:
+        return int(word) < len(devices)
+    if not word.upper().startswith("GPU-"):
+        return False
+    told = [device.uuid for device in devices if device.uuid.startswith("GPU-")]
+    return len(told) < len(devices) or sum(uuid.lower().startswith(word.lower()) for uuid in told) == 1
+
+
+def _all(devices: Iterable[Device]) -> str:
+    return ",".join(str(device.index) for device in devices)
+
+
+def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
+    order = facts.environment.get("CUDA_DEVICE_ORDER")
+    fix = Fix(title="Number them as nvidia-smi does", environment="CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    if order is not None and order not in ("PCI_BUS_ID", "FASTEST_FIRST"):
+        yield Finding(
+            pitfall="visible-devices", cause="environment.visible-devices",
+            title=f"CUDA_DEVICE_ORDER={order[:60]} is neither PCI_BUS_ID nor FASTEST_FIRST", severity="warning",
+            confidence="likely", evidence=(Evidence(text=f"CUDA_DEVICE_ORDER={order[:300]}", source="environment"),),
+            fixes=(fix,), where="CUDA_DEVICE_ORDER",
+        )  # fmt: skip
+    models = {device.name for device in devices if device.name}
+    if order != "PCI_BUS_ID" and len(models) > 1:
+        yield Finding(
+            pitfall="visible-devices", cause="environment.visible-devices",
+            title="Different GPUs, and CUDA numbers the fastest first: cuda:0 may not be GPU 0 of nvidia-smi",
+            severity="info", confidence="likely",
+            evidence=(
+                *(Evidence(text=f"GPU {one.index}: {one.name}", source="nvml") for one in devices[:16]),
+                Evidence(text="CUDA_DEVICE_ORDER is not PCI_BUS_ID", source="environment"),
+            ),
+            fixes=(fix,), where="CUDA_DEVICE_ORDER numbers",
+        )  # fmt: skip
+
+
+def _unowned(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
+    """Memory in use that no listed process holds. Where the list may lack processes nobody can tell: in a container
+    that hides them, under WSL, and in MIG mode, in which the driver tells no utilisation."""
+    found = []
+    for device in devices:
+        if device.used_bytes is None or device.owners is None:
+            continue
+        held = [owner.used_bytes for owner in device.owners]
+        unowned = device.used_bytes - sum(size or 0 for size in held)
+        if unowned < UNOWNED_BYTES + (0 if device.reserved_bytes is not None else UNOWNED_BYTES):
+            continue
+        why = device.owners_incomplete
+        if facts.host.pids_hidden is not None or facts.host.own_pid_namespace:
+            why = "this container cannot see the host's processes"
+        elif "microsoft" in (facts.host.kernel or "").lower():
+            why = "under WSL the driver lists no processes"
+        elif None in held or device.utilization_percent is None:
+            why = why or "the driver does not tell what each process holds"
+        if why is not None:
+            missing = f"who holds {gib(unowned)} on GPU {device.index}: {why}"
+            yield Abstained(pitfall="kill-zombie-process", missing=missing)
+        else:
+            found.append((device, unowned, f"{len(held)} that hold {gib(sum(size or 0 for size in held))}"))
+    if not found:
+        return
+    where, paths = names([one for one, _, _ in found]), " ".join(f"/dev/nvidia{one.index}" for one, _, _ in found)
+    yield Finding(
+        pitfall="kill-zombie-process",
+        cause="environment.memory-without-process",
+        title=f"{gib(sum(size for _, size, _ in found))} of {where} are in use, and no listed process holds them",
+        severity="warning",
+        confidence="likely",
+        evidence=tuple(
+            Evidence(
+                text=f"GPU {one.index}: {gib(one.used_bytes or 0)} in use; processes listed: "
+                f"{listed if one.owners else 'none'}",
+                source="nvml",
+            )
+            for one, _, listed in found
+        ),
+        fixes=(
+            Fix(
+                title="See who has the device open, and end what is left over",
+                command=f"sudo fuser -v {paths}",
+                now=True,
+            ),
+        ),
+        verify="gpuscope devices",
+        where=where,
+    )

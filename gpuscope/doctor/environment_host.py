@@ -1,0 +1,263 @@
+"""The host around the GPUs: memory, /dev/shm, limits, the container, the packages that read NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .environment_facts import Facts, gib, version
+from .finding import Abstained, Evidence, Finding, Fix
+
+_GIB = 1 << 30
+SMALL_SHM_BYTES = 256 << 20
+"""Docker and Podman give 64 MiB where nobody asks for more; one batch of pictures in a loader's worker needs that."""
+
+
+def judge(facts: Facts) -> Iterator[Finding | Abstained]:
+    """Findings, and what could not be decided."""
+    yield from _shm(facts)
+    yield from _cgroup(facts)
+    yield from _memory(facts)
+    yield from _limits(facts)
+    yield from _packages(facts)
+    if facts.devices and (facts.host.pids_hidden is not None or facts.host.own_pid_namespace):
+        why = facts.host.pids_hidden or "this runs in a pid namespace of its own"
+        yield Finding(
+            pitfall="container-pids",
+            cause="environment.pid-namespace",
+            title="This container hides who uses the GPUs: memory of other processes has no name here",
+            severity="info",
+            confidence="definite",
+            evidence=(Evidence(text=why, source="/proc/self/ns/pid"),),
+            fixes=(Fix(title="Share the host's pids", command="docker run --pid=host …  (Kubernetes: hostPID: true)"),),
+        )
+
+
+# ── shared memory ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
+    total, used = facts.host.shm_total_bytes, facts.host.shm_used_bytes
+    if total is None:
+        missing = facts.why.get("shm_total_bytes", "/dev/shm cannot be read")
+        yield Abstained(pitfall="shm-size", missing=f"the size of /dev/shm: {missing}")
+        return
+    inside = facts.host.container is not None
+    fixes: tuple[Fix, ...] = (
+        Fix(title="Start the container with more", command="docker run --shm-size=8g …  or  --ipc=host"),
+        Fix(title="Kubernetes: mount an emptyDir of medium Memory at /dev/shm"),
+    )
+    if not inside:
+        fixes = (Fix(title="Make it larger", command="sudo mount -o remount,size=8G /dev/shm", now=True),)
+    if total <= SMALL_SHM_BYTES:
+        yield Finding(
+            pitfall="shm-size",
+            cause="environment.shm",
+            title=f"/dev/shm holds only {gib(total)}: DataLoader workers die of it with a bus error",
+            severity="warning",
+            confidence="likely",
+            evidence=(Evidence(text=f"/dev/shm: {gib(total)} in all, {gib(used or 0)} used", source="/dev/shm"),)
+            if used is not None
+            else (Evidence(text=f"/dev/shm: {gib(total)} in all", source="/dev/shm"),),
+            fixes=(*fixes, Fix(title="Or load without workers", code="DataLoader(…, num_workers=0)")),
+            verify="df -h /dev/shm",
+        )
+    elif used is not None and used > 0.9 * total:
+        yield Finding(
+            pitfall="shm-size",
+            cause="environment.shm",
+            title=f"/dev/shm is nearly full: {gib(total - used)} of {gib(total)} are free",
+            severity="warning",
+            confidence="definite",
+            evidence=(Evidence(text=f"/dev/shm: {gib(used)} of {gib(total)} used", source="/dev/shm"),),
+            fixes=(
+                Fix(title="Look for what is left over, and remove it", command="ls -lhS /dev/shm | head", now=True),
+                *fixes,
+            ),
+            verify="df -h /dev/shm",
+        )
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _cgroup(facts: Facts) -> Iterator[Finding]:
+    host = facts.host
+    limit, used, kills = host.cgroup_limit_bytes, host.cgroup_used_bytes, host.oom_kills
+    near = limit is not None and used is not None and limit > 0 and used > 0.9 * limit
+    if not near and not kills:
+        return
+    evidence, title = [], ""
+    if limit is not None and used is not None:
+        evidence.append(Evidence(text=f"{gib(used)} of {gib(limit)} used, without file cache", source="cgroup"))
+        title = f"The memory limit here is nearly reached: {gib(max(0, limit - used))} of {gib(limit)} are left"
+    if kills:
+        times = "once" if kills == 1 else f"{kills} times"
+        evidence.append(Evidence(text=f"oom_kill {kills}", source=host.oom_kills_source or "memory.events"))
+        if not near:
+            title = f"The kernel has killed a process here for want of memory, {times}"
+    yield Finding(
+        pitfall="host-memory-limit",
+        cause="environment.host-memory",
+        title=title,
+        severity="warning",
+        confidence="definite",
+        evidence=tuple(evidence),
+        fixes=(
+            Fix(
+                title="Ask for more memory", command="docker run --memory=… | sbatch --mem=… | resources.limits.memory"
+            ),
+            Fix(
+                title="Or need less: fewer loader workers, less prefetching",
+                code="DataLoader(…, num_workers=2, prefetch_factor=2)",
+            ),
+        ),
+        where="cgroup",
+        rank=1.0,
+    )
+
+
+def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
+    host = facts.host
+    total, free = host.memory_total_bytes, host.memory_available_bytes
+    if total is None or free is None:
+        missing = facts.why.get("memory_available_bytes", "/proc/meminfo cannot be read")
+        yield Abstained(pitfall="host-memory-limit", missing=f"the host's free memory: {missing}")
+        return
+    memory = Evidence(text=f"{gib(free)} of {gib(total)} available", source="/proc/meminfo")
+    swapped = host.swap_used_bytes or 0
+    swap = Evidence(text=f"{gib(swapped)} of {gib(host.swap_total_bytes or 0)} swap used", source="/proc/meminfo")
+    stall = host.memory_stall_percent
+    stalls = (
+        (
+            Evidence(
+                text=f"all tasks waited for memory {stall:.0f} % of the last minute", source="/proc/pressure/memory"
+            ),
+        )
+        if stall is not None and stall >= 1
+        else ()
+    )
+    look = Fix(title="See who holds it", command="ps -eo pid,user,rss,args --sort=-rss | head", now=True)
+    if free < 0.05 * total:
+        yield Finding(
+            pitfall="host-memory-limit", cause="environment.host-memory",
+            title=f"The host's memory is nearly used up: {gib(free)} of {gib(total)} are available",
+            severity="warning", confidence="definite",
+            evidence=(memory, *((swap,) if swapped else ()), *stalls), fixes=(look,), where="host",
+        )  # fmt: skip
+    elif stall is not None and stall >= 10:
+        yield Finding(
+            pitfall="host-memory-limit", cause="environment.host-memory",
+            title=f"The host waits for memory: {stall:.0f} % of the last minute nothing ran for want of it",
+            severity="warning", confidence="definite", evidence=(*stalls, memory, swap), fixes=(look,), where="host",
+        )  # fmt: skip
+    elif swapped > _GIB and free < 0.1 * total and (stall is None or stall >= 1):  # else they are old pages
+        yield Finding(
+            pitfall="host-memory-limit", cause="environment.host-memory",
+            title=f"The host swaps: {gib(swapped)} are on disk and {gib(free)} of memory are left",
+            severity="warning", confidence="likely", evidence=(swap, memory, *stalls), fixes=(look,), where="host",
+        )  # fmt: skip
+
+
+# ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _limits(facts: Facts) -> Iterator[Finding]:
+    host = facts.host
+    files, hard = host.open_files, host.open_files_hard
+    many = (host.cpu_count or 0) >= 16 and bool(facts.devices)
+    if files is not None and files >= 0 and (files < 1024 or (files == 1024 and many)):
+        more = hard if hard is not None and hard > files else 65536
+        yield Finding(
+            pitfall="process-limits",
+            cause="environment.ulimit",
+            title=f"A process may open {files} files: loaders with many workers need more",
+            severity="warning" if files < 1024 else "info",
+            confidence="likely",
+            evidence=(Evidence(text=f"open files: soft limit {files}, hard {_told(hard)}", source="ulimit -n"),),
+            fixes=(
+                Fix(title="Raise it in the job script", command=f"ulimit -n {more if more > 0 else 65536}", now=True),
+            ),
+            where="open files",
+        )
+    if host.processes is not None and 0 <= host.processes < 1024:
+        yield Finding(
+            pitfall="process-limits",
+            cause="environment.ulimit",
+            title=f"This user may run {host.processes} threads in all: ranks and loader workers need more",
+            severity="warning",
+            confidence="likely",
+            evidence=(Evidence(text=f"processes: soft limit {host.processes}", source="ulimit -u"),),
+            fixes=(Fix(title="Raise it in the job script", command="ulimit -u 65536", now=True),),
+            where="processes",
+        )
+    if host.pids_limit and host.pids_used is not None and host.pids_used > 0.9 * host.pids_limit:
+        yield Finding(
+            pitfall="process-limits",
+            cause="environment.ulimit",
+            title=f"Nearly all processes that may run here do: {host.pids_used} of {host.pids_limit}",
+            severity="warning",
+            confidence="definite",
+            evidence=(Evidence(text=f"pids: {host.pids_used} of {host.pids_limit}", source="cgroup"),),
+            fixes=(Fix(title="Raise the container's limit", command="docker run --pids-limit=-1 …"),),
+            where="cgroup pids",
+        )
+    locked = host.locked_bytes
+    if host.infiniband and not host.root and locked is not None and 0 <= locked < _GIB and len(facts.devices or ()) > 1:
+        several = facts.environment.get("SLURM_NNODES", "1") not in ("", "1")
+        yield Finding(
+            pitfall="process-limits",
+            cause="environment.ulimit",
+            title=f"A process may lock {gib(locked)}: NCCL over InfiniBand registers more",
+            severity="warning" if several else "info",
+            confidence="likely",
+            evidence=(
+                Evidence(text=f"locked memory: soft limit {gib(locked)}", source="ulimit -l"),
+                Evidence(
+                    text=f"InfiniBand or RoCE here: {', '.join(host.infiniband[:8])}", source="/sys/class/infiniband"
+                ),
+            ),
+            fixes=(Fix(title="Raise it", command="ulimit -l unlimited   (docker run --ulimit memlock=-1)"),),
+            where="locked memory",
+        )
+
+
+def _told(limit: int | None) -> str:
+    return "unknown" if limit is None else "unlimited" if limit < 0 else str(limit)
+
+
+# ── packages ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _packages(facts: Facts) -> Iterator[Finding]:
+    for where, packages in (("", facts.own_packages), ("the trainer's environment", facts.packages)):
+        old, new = packages.get("pynvml"), packages.get("nvidia-ml-py")
+        both = old is not None and new is not None and () < version(old) < (12,)
+        if not both and not (facts.nvml_note and not where):
+            continue
+        evidence = []
+        if old is not None:
+            evidence.append(
+                Evidence(text=f"pynvml {old} brings a module of its own named pynvml", source="installed metadata")
+            )
+        if new is not None:
+            evidence.append(
+                Evidence(text=f"nvidia-ml-py {new} brings another of the same name", source="installed metadata")
+            )
+        if facts.nvml_note and not where:
+            evidence.append(Evidence(text=facts.nvml_note, source="nvml"))
+        yield Finding(
+            pitfall="nvml-packages",
+            cause="environment.pynvml",
+            title="Two packages hold a module pynvml, and the old one may be the one that is imported",
+            severity="warning",
+            confidence="definite",
+            evidence=tuple(evidence),
+            fixes=(
+                Fix(
+                    title="Keep NVIDIA's", command="pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py"
+                ),
+            ),
+            verify="gpuscope devices",
+            where=where,
+        )
+        return

@@ -1,0 +1,132 @@
+"""The pitfall table for people: the list, one row in full, and the page of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from .report import said
+from .table import Pitfall
+from .wrapping import wrap
+
+if TYPE_CHECKING:
+    from ..snapshot.drawing import Line
+    from .finding import Fix
+
+PAGE = "docs/pitfalls.md"
+MORE = "gpuscope doctor --explain ID"
+
+
+def document(row: Pitfall) -> dict[str, Any]:
+    """A row as JSON. What it does not have is null."""
+    found = {key: None if value == "" else value for key, value in asdict(row).items() if key != "fixes"}
+    fixes = [{key: None if value == "" else value for key, value in asdict(fix).items()} for fix in row.fixes]
+    return {**found, "fixes": fixes}
+
+
+def listed(rows: Iterable[Pitfall], width: int) -> list[Line]:
+    """One pitfall a line, and how to see more."""
+    known = list(rows)
+    column = max(len(row.id) for row in known) + 2
+    out: list[Line] = []
+    for row in known:
+        parts = wrap(row.title, max(width - column, 20))
+        out.append([(f"{row.id:<{column}}", "accent"), (parts[0], "text")])
+        out += [[(" " * column, ""), (part, "text")] for part in parts[1:]]
+    return [*out, [], [(f"{len(known)} pitfalls. One in full:  {MORE}", "muted")]]
+
+
+def explained(row: Pitfall, width: int) -> list[Line]:
+    """A row in full."""
+    out: list[Line] = [[(row.id, "title"), (f"  {row.title}", "text")], []]
+    out += _part("How it shows", row.symptom, width)
+    for number, fix in enumerate(row.fixes, 1):
+        out += _fix(number, fix, width)
+    out += _part("Without a restart", row.now, width)
+    out += _part("When not", row.not_when, width)
+    out += _part("What it costs", row.cost, width)
+    if row.verify:
+        out += [[("Prove it here", "accent")], [("  " + row.verify, "text")], []]
+    if row.causes:
+        out += _part("Found as", ", ".join(row.causes), width)
+    out.append([("Where this is from", "accent")])
+    for source in row.sources:
+        shown = [source] if source.startswith("https://") else wrap(source, max(width - 2, 20))
+        out += [[("  " + part, "muted")] for part in shown]
+    return out
+
+
+def _part(head: str, text: str, width: int) -> list[Line]:
+    return [[(head, "accent")], *([("  " + part, "text")] for part in wrap(text, max(width - 2, 20))), []]
+
+
+def _fix(number: int, fix: Fix, width: int) -> list[Line]:
+    out: list[Line] = [[(f"Fix {number}", "accent"), ("  helps without a restart" if fix.now else "", "muted")]]
+    out += [[("  " + part, "text")] for part in wrap(said(fix), max(width - 2, 20))]
+    sign = "+ " if fix.before else ""
+    out += [[("    - " + text, "faint")] for text in fix.before.splitlines()]
+    out += [[("    " + sign + text, "text")] for text in fix.code.splitlines()]
+    out += [[("    " + text, "text")] for text in (fix.environment, fix.command) if text]
+    return [*out, []]
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_INTRODUCTION = """# What the doctor knows
+
+`gpuscope doctor` names these pitfalls. A row's name is its main cure, and the `pitfall` of a finding in the JSON
+document.
+
+```
+gpuscope doctor --list              all of them
+gpuscope doctor --explain ID        one of them, as below
+```
+
+This page is made of `gpuscope/doctor/pitfalls.toml` by `python -m gpuscope.doctor.table`.
+
+"""
+
+
+def page(rows: Iterable[Pitfall]) -> str:
+    """The page of the documentation, in Markdown."""
+    known = list(rows)
+    index = ["| name | what is wrong, or what to do |", "|---|---|"]
+    index += [f"| [`{row.id}`](#{row.id}) | {_safe(row.title)} |" for row in known]
+    return _INTRODUCTION + "\n".join(index) + "\n\n" + "\n".join(map(_section, known))
+
+
+def _section(row: Pitfall) -> str:
+    lines = [f"## {row.id}", "", f"**{_safe(row.title)}.**", "", f"*How it shows.* {_safe(row.symptom)}", ""]
+    for number, fix in enumerate(row.fixes, 1):
+        now = " *Helps without a restart.*" if fix.now else ""
+        lines += [f"{number}. {_safe(said(fix))}{now}", "", *_block(fix)]
+    for head, text in (("Without a restart", row.now), ("When not", row.not_when), ("Cost", row.cost)):
+        lines += [f"*{head}.* {_safe(text)}", ""]
+    if row.verify:
+        lines += [f"*Prove it here:* `{row.verify}`", ""]
+    if row.causes:
+        lines += ["*Found as:* " + ", ".join(f"`{cause}`" for cause in row.causes), ""]
+    sources = [f"<{source}>" if source.startswith("https://") else _safe(source) for source in row.sources]
+    return "\n".join([*lines, f"*Sources:* {'; '.join(sources)}", ""])
+
+
+def _block(fix: Fix) -> list[str]:
+    """What is to be copied, as fenced blocks inside of the list's item."""
+    out: list[str] = []
+    if fix.before:
+        changed = [f"- {text}" for text in fix.before.splitlines()] + [f"+ {text}" for text in fix.code.splitlines()]
+        out += ["```diff", *changed, "```", ""]
+    elif fix.code:
+        out += ["```python" if "volumeMounts" not in fix.code else "```yaml", *fix.code.splitlines(), "```", ""]
+    shell = [text for text in (fix.environment, fix.command) if text]
+    if shell:
+        out += ["```sh", *shell, "```", ""]
+    return [f"   {line}".rstrip() for line in out]
+
+
+def _safe(text: str) -> str:
+    """Prose that Markdown leaves as it is."""
+    for char in "\\`*_[]<|":
+        text = text.replace(char, "\\" + char)
+    return text

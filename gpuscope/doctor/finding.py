@@ -1,0 +1,87 @@
+"""What the doctor says: findings with their evidence and fixes, and what could not be decided or not be looked at.
+
+Every examiner returns these and nothing else; ``order`` ranks them, ``report`` prints them. Texts may hold words from
+outside: whoever makes a finding passes them through ``Evidence`` and the like as they are, the report cleans them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Confidence = Literal["definite", "likely", "prior"]
+"""``definite``: the evidence leaves no other cause. ``likely``: it speaks for this one. ``prior``: only how often it is
+the cause of such a failure; such a finding is never more than ``info``."""
+
+Severity = Literal["problem", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One line of evidence. Numbers stand in the text, with their unit; ``source`` says where it was read:
+    ``log:1204``, ``train.py:88``, ``nvml``, ``/proc/meminfo``."""
+
+    text: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """One way out. ``code`` replaces ``before``; ``environment`` is the exact line to set, ``command`` the exact
+    command. ``now``: it helps without a restart. ``effect``: what it is predicted to bring, with its unit, where that
+    can be computed; ``cost``: what it takes."""
+
+    title: str
+    code: str = ""
+    before: str = ""
+    environment: str = ""
+    command: str = ""
+    now: bool = False
+    effect: str = ""
+    cost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A cause that the evidence names. ``pitfall`` is an id of the table, ``cause`` the examiner's own id
+    (``oom.fragmentation``). No ``fixes`` and no ``verify`` mean those of the table. ``where`` is a file and line, a
+    rank or a device; ``rank`` orders findings that are otherwise equal, the highest first."""
+
+    pitfall: str
+    cause: str
+    title: str
+    severity: Severity
+    confidence: Confidence
+    evidence: tuple[Evidence, ...]
+    fixes: tuple[Fix, ...] = ()
+    verify: str = ""
+    where: str = ""
+    rank: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abstained:
+    """A pitfall that could be the cause, and what would decide."""
+
+    pitfall: str
+    missing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one or several examiners found. ``problems``: what could not be checked, and why, as whole sentences;
+    ``examined``: what was looked at, as short names."""
+
+    findings: tuple[Finding, ...] = ()
+    abstained: tuple[Abstained, ...] = ()
+    problems: tuple[str, ...] = ()
+    examined: tuple[str, ...] = ()
+
+    def __add__(self, other: Report) -> Report:
+        """Both together, in this order."""
+        return Report(
+            findings=self.findings + other.findings,
+            abstained=self.abstained + other.abstained,
+            problems=self.problems + other.problems,
+            examined=self.examined + other.examined,
+        )

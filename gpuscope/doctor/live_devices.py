@@ -1,0 +1,269 @@
+"""Live rules about who is where: other programs on the card, ranks on the wrong card, DataParallel, a model left on the
+CPU; and what the host itself runs short of."""
+
+from __future__ import annotations
+
+from ..store.ranks import headroom, name_of, stands
+from ..store.view import AllocView, JobView
+from ..wire.frames import NOT_SUPPORTED, Unknown
+from .finding import Abstained, Evidence, Finding, Fix
+from .live_scene import GIB, MIB, Said, Scene, living, percent, place, size, warmed_up
+
+FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
+"""Less than that is a context, a desktop, a monitor."""
+TIGHT = 0.10
+UNEVEN = 1.15
+LEAST_BYTES = 64 * MIB
+SHORT_SHARE, SHORT_BYTES = 0.05, 2 * GIB
+FULL_LIMIT, FULL_SHM = 0.95, 0.90
+
+
+def foreign(scene: Scene, job: JobView) -> Said:
+    """Memory of the card that other programs hold. A warning where the trainer itself has little left."""
+    for trainer in living(job):
+        for allocator in trainer.allocators:
+            device = scene.device(allocator)
+            total = device.definition.total_bytes if device is not None else None
+            others = scene.others(device, job) if device is not None else []
+            held = sum(amount for _, amount in others)
+            if device is None or not total or held < max(FOREIGN_BYTES, FOREIGN_SHARE * total):
+                continue
+            left = headroom(scene.host.devices, allocator)
+            tight = left is not None and left < TIGHT * total
+            names = ", ".join(
+                f"pid {p.definition.pid} ({p.definition.user or 'unknown user'}, "
+                f"{p.definition.name or 'unknown program'}) {size(amount)}"
+                for p, amount in others[:4]
+            )
+            evidence = [Evidence(text=f"of {size(total)}: {names}", source="nvml")]
+            evidence.append(
+                Evidence(
+                    text=f"left to {name_of(trainer)}: {size(left)}" if left is not None else "what is left is unknown"
+                )
+            )
+            mine = [p for p, _ in others if p.definition.mine]
+            fixes = [
+                Fix(
+                    title="Choose a card that is free", command="gpuscope devices", environment="CUDA_VISIBLE_DEVICES=N"
+                )
+            ]
+            if mine:
+                pids = " ".join(str(p.definition.pid) for p in mine[:8])
+                fixes.insert(0, Fix(title="End yours, if it is left over", now=True, command=f"kill {pids}"))
+            yield Finding(
+                pitfall="other-process-holds-gpu",
+                cause="live.shared_device",
+                confidence="definite",
+                severity="warning" if tight else "info",
+                where=place(scene, trainer, allocator),
+                rank=held / total,
+                title=f"Other programs hold {size(held)} of GPU {device.definition.index}",
+                evidence=tuple(evidence),
+                fixes=tuple(fixes),
+            )
+
+
+def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
+    """Several ranks of a job use one card while there are cards enough."""
+    ranks = living(job)
+    if len(ranks) < 2:
+        return
+    for device in scene.host.devices:
+        here = [
+            p for p in job.processes if p.gone is None and any(u.gpu == device.id and u.gone is None for u in p.uses)
+        ]
+        homes = [t for t in ranks if device in scene.devices(t)[:1]]
+        extra = [p for p in here if p.trainer not in {t.id for t in homes}]
+        sizes = [u.number("used_bytes") for p in extra for u in p.uses if u.gpu == device.id]
+        shown = sum(amount for amount in sizes if amount is not None)
+        if len(homes) > 1 and len(scene.host.devices) >= len(ranks):
+            names = ", ".join(name_of(t) for t in homes[:8])
+            text = f"{names} all train on GPU {device.definition.index}; {len(scene.host.devices)} GPUs are here"
+            evidence = [Evidence(text=text, source="probe")]
+            title = f"{len(homes)} ranks share GPU {device.definition.index}"
+        elif extra and len(here) > 1 and len(homes) == 1:
+            names = ", ".join(f"pid {p.definition.pid}" for p in extra[:8])
+            evidence = [Evidence(text=f"{names} hold {size(shown)} there and train elsewhere", source="nvml")]
+            title = f"{len(extra)} ranks also hold memory on GPU {device.definition.index}, which is not theirs"
+        else:
+            continue
+        yield Finding(
+            pitfall="set-device-per-rank",
+            cause="ranks.one_device",
+            severity="warning",
+            confidence="definite",
+            title=title,
+            evidence=tuple(evidence),
+            where=f"GPU {device.definition.index}",
+            fixes=(
+                Fix(
+                    title="Choose the card before anything touches CUDA",
+                    code='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+                ),
+                Fix(title="Load checkpoints to the CPU first", code='torch.load(path, map_location="cpu")'),
+            ),
+        )
+
+
+def data_parallel(scene: Scene, job: JobView) -> Said:
+    """One process, several cards, the weights on the first only: nn.DataParallel copies them in every step."""
+    for trainer in living(job):
+        used = [
+            (one, amount)
+            for one in trainer.allocators
+            if one.definition.ordinal >= 0
+            and one.gone is None
+            and (amount := _held(one)) is not None
+            and amount >= LEAST_BYTES
+        ]
+        weights = {one.definition.ordinal: one.number("parameter_bytes") for one, _ in used}
+        if len(used) < 2 or None in weights.values() or not warmed_up(trainer):
+            continue
+        owners = [ordinal for ordinal, amount in weights.items() if amount]
+        if len(owners) != 1:
+            continue
+        first = owners[0]
+        held = {one.definition.ordinal: amount for one, amount in used}
+        others = [amount for ordinal, amount in held.items() if ordinal != first]
+        text = ", ".join(f"cuda:{ordinal} {size(amount)}" for ordinal, amount in sorted(held.items()))
+        evidence = (
+            Evidence(
+                text=f"parameters on cuda:{first} only ({size(weights[first] or 0)}), memory on {len(used)} cards",
+                source="probe",
+            ),
+            Evidence(text=f"most allocated so far: {text}", source="probe"),
+        )
+        yield Finding(
+            pitfall="ddp-instead-of-dp",
+            cause="live.data_parallel",
+            severity="warning",
+            confidence="likely",
+            title="One process drives several GPUs, as nn.DataParallel does",
+            evidence=evidence,
+            where=place(scene, trainer),
+            rank=0.5,
+        )
+        if held[first] > UNEVEN * (sum(held.values()) / len(held)):
+            yield Finding(
+                pitfall="dp-imbalance-gpu0",
+                cause="live.data_parallel_imbalance",
+                severity="info",
+                confidence="likely",
+                title=f"cuda:{first} holds {held[first] / max(others):.1f} times as much as the others: outputs and "
+                "gradients are gathered there",
+                evidence=evidence,
+                where=place(scene, trainer),
+            )
+
+
+def _held(allocator: AllocView) -> float | None:
+    peak = allocator.number("peak_allocated_bytes")
+    return allocator.number("allocated_bytes") if peak is None else peak
+
+
+def on_the_cpu(scene: Scene, job: JobView) -> Said:
+    """It trains on the CPU of a machine with GPUs."""
+    if not any(device.gone is None for device in scene.host.devices):
+        return
+    for trainer in living(job):
+        weights = {one.definition.ordinal: one.number("parameter_bytes") for one in trainer.allocators}
+        on_cpu = weights.get(-1)
+        on_gpu = [amount for ordinal, amount in weights.items() if ordinal >= 0]
+        if (
+            not on_cpu
+            or any(amount is None or amount > 0 for amount in on_gpu)
+            or stands(trainer)
+            or not warmed_up(trainer)
+        ):
+            continue
+        version = trainer.definition.torch_version or ""
+        evidence = [Evidence(text=f"{size(on_cpu)} of parameters on the CPU, none on a GPU", source="probe")]
+        loads = [v for d in scene.host.devices if (v := scene.mean(d, "utilization_percent")) is not None]
+        if loads:
+            evidence.append(
+                Evidence(
+                    text=f"{len(scene.host.devices)} GPUs here, the busiest {max(loads):.0f} % in use", source="nvml"
+                )
+            )
+        if version.endswith("+cpu"):
+            evidence.append(Evidence(text=f"torch {version}: a build without CUDA", source="probe"))
+            pitfall, cause, title = (
+                "wrong-torch-build-cpu-only",
+                "live.cpu_build",
+                "torch is a build for CPUs, and there are GPUs here",
+            )
+        else:
+            pitfall, cause, title = (
+                "move-model-to-device",
+                "live.model_on_cpu",
+                "The model trains on the CPU, and there are GPUs here",
+            )
+        cuda = "initialised" if trainer.definition.cuda else "never used"
+        evidence.append(Evidence(text=f"CUDA is {cuda} in this process", source="probe"))
+        yield Finding(
+            pitfall=pitfall,
+            cause=cause,
+            title=title,
+            severity="warning",
+            confidence="definite",
+            evidence=tuple(evidence),
+            where=place(scene, trainer),
+            rank=1.0,
+        )
+
+
+def host_memory(scene: Scene) -> Said:
+    """The host, or the cgroup that holds us, is about to run out of memory."""
+    host, definition = scene.host, scene.host.definition
+    total, free = definition.memory_total_bytes, host.number("memory_available_bytes")
+    limit, used = definition.cgroup_memory_limit_bytes, host.number("cgroup_memory_used_bytes")
+    evidence = []
+    if total and free is not None and free < min(SHORT_SHARE * total, SHORT_BYTES):
+        evidence.append(
+            Evidence(text=f"{size(free)} of the host's {size(total)} are available", source="/proc/meminfo")
+        )
+    if limit and used is not None and used >= FULL_LIMIT * limit:
+        text = f"{size(used)} in use of the {size(limit)} that the cgroup allows: {percent(used / limit)}"
+        evidence.append(Evidence(text=text, source="cgroup"))
+    if not evidence:
+        reading = host.reading("memory_available_bytes")
+        if isinstance(reading, Unknown) and reading.code not in ("not_sent", "no_reason", NOT_SUPPORTED):
+            yield Abstained(pitfall="host-memory-limit", missing=f"how much memory the host has left: {reading.text}")
+        return
+    largest = sorted(
+        ((size_, p) for p in host.processes if p.gone is None and (size_ := p.number("rss_bytes"))),
+        key=lambda pair: -pair[0],
+    )[:3]
+    for amount, process in largest:
+        name = process.definition.name or "unknown program"
+        evidence.append(Evidence(text=f"pid {process.definition.pid} ({name}) holds {size(amount)}", source="/proc"))
+    swap = host.number("swap_used_bytes")
+    if swap:
+        evidence.append(Evidence(text=f"{size(swap)} are swapped out", source="/proc/meminfo"))
+    yield Finding(
+        pitfall="host-memory-limit",
+        cause="host.memory_short",
+        severity="warning",
+        confidence="definite",
+        title="The host is about to run out of memory: the kernel then kills the trainer without a traceback",
+        evidence=tuple(evidence),
+        where="host",
+        rank=0.8,
+    )
+
+
+def shared_memory(scene: Scene) -> Said:
+    """/dev/shm, through which loader workers pass batches, is full."""
+    total, used = scene.host.definition.shm_total_bytes, scene.host.number("shm_used_bytes")
+    if not total or used is None or used < FULL_SHM * total:
+        return
+    text = f"{size(used)} of {size(total)} in /dev/shm are in use: {percent(used / total)}"
+    yield Finding(
+        pitfall="shm-size",
+        cause="host.shm_full",
+        severity="warning",
+        confidence="definite",
+        where="host",
+        title="/dev/shm is nearly full: loader workers will die with a bus error",
+        evidence=(Evidence(text=text, source="/dev/shm"),),
+    )

@@ -1,0 +1,255 @@
+"""Live rules about memory: growth that runs out, an allocator under pressure, a card that is full and well."""
+
+from __future__ import annotations
+
+from ..store.growth import Forecast, Trend
+from ..store.ranks import MemoryRoom, name_of, rooms
+from ..store.view import AllocView, JobView, TrainerView
+from .finding import Abstained, Evidence, Finding, Fix, Severity
+from .live_scene import MIB, Said, Scene, place, seconds, size
+
+NEAR = 4.0
+"""Growth is a warning where the memory ends within so many times the steps over which it was seen to grow: it has
+taken a fifth of its room before our eyes. A cache that fills over a first epoch stops long before."""
+FRAGMENTED = 0.10
+"""Of the card: so much was reserved beyond what was ever allocated."""
+FULL = 0.90
+GRAPH_BLOCKS, TENSOR_BLOCKS = 8.0, 3.0
+"""Live blocks a step leaves: a graph that is kept has many, a list of tensors one or two."""
+EXPANDABLE = Fix(
+    title="Let segments grow instead of being cut: for the next run",
+    environment="PYTORCH_ALLOC_CONF=expandable_segments:True",
+    cost="none known on Linux; not for memory that other processes map",
+)
+SAVE = Fix(title="Save a checkpoint if your trainer can", now=True)
+
+
+def growth(scene: Scene, job: JobView) -> Said:
+    """Memory after each step rises, all the way. Which line keeps it only a snapshot with stacks can tell."""
+    unjudged = 0
+    for room in rooms(scene.host.devices, job.trainers):
+        trend = room.allocator.growth
+        if trend is None:
+            unjudged += 1
+        elif trend.grows:
+            yield from _growing(scene, room, trend)
+    if unjudged:
+        yield Abstained(
+            pitfall="detach-loss-accumulation",
+            missing="whether memory grows: its size after each of at least 30 steps, which were not seen yet. "
+            "Watch it: gpuscope",
+        )
+
+
+def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
+    trainer, left, ends = room.trainer, room.headroom_bytes, room.runs_out
+    near = ends is not None and ends.steps <= NEAR * trend.steps
+    eta = trainer.number("eta_seconds")
+    ends_first = ends is not None and ends.seconds is not None and eta is not None and eta < ends.seconds
+    evidence = [_arithmetic(left, ends, trend)]
+    evidence.append(
+        Evidence(
+            text="read right after optimizer.step(), where activations are gone: live tensors grow. Not fragmentation, "
+            "empty_cache() cannot help",
+            source="probe",
+        )
+    )
+    blocks = _blocks_per_step(scene, room.allocator, trainer)
+    if blocks is not None:
+        evidence.append(Evidence(text=f"each step leaves about {blocks:.1f} more live blocks", source="probe"))
+    if ends_first and ends is not None and ends.seconds is not None and eta is not None:
+        evidence.append(
+            Evidence(text=f"the run ends in about {seconds(eta)}, before the memory does ({seconds(ends.seconds)})")
+        )
+    if ends is not None and near and not ends_first:
+        title = f"{_capital(name_of(trainer))} runs out of memory in {_steps(ends)}"
+        severity: Severity = "problem" if ends.steps <= trend.steps else "warning"
+    else:
+        title = f"Memory of {name_of(trainer)} grows by {size(trend.slope)} a step"
+        severity = "info"
+        if not ends_first:
+            evidence.append(
+                Evidence(text="far from its end, and a cache that fills in the first epoch looks the same so far")
+            )
+    where = place(scene, trainer, room.allocator)
+    pid = trainer.definition.pid
+    find = Fix(
+        title="Find the line that keeps it",
+        now=True,
+        cost="slows steps down while it is on: --trial measures it",
+        command=f"gpuscope snapshot {pid} --history 100000; sleep 60; gpuscope snapshot {pid} -o grown.pickle; "
+        "gpuscope doctor grown.pickle",
+    )
+    keeps_graph = Fix(
+        title="Keep numbers, not tensors with their graph",
+        before="losses.append(loss)",
+        code="losses.append(loss.item())",
+        effect=f"memory after a step stays level instead of +{size(trend.slope)} a step",
+    )
+    bounded = Fix(title="Bound or empty the list, dictionary or cache that keeps tensors; .cpu() what must stay")
+    graph, kept = ("detach-loss-accumulation", keeps_graph), ("memory-leak-in-user-list", bounded)
+    first, second = (kept, graph) if blocks is not None and blocks <= TENSOR_BLOCKS else (graph, kept)
+    told = tuple(evidence)
+    yield Finding(
+        pitfall=first[0],
+        cause="live.memory_grows",
+        title=title,
+        severity=severity,
+        confidence="likely",
+        evidence=told,
+        fixes=(SAVE, find, first[1]),
+        where=where,
+        rank=1.0,
+        verify=f"gpuscope doctor {pid}    on the next run, after 60 steps",
+    )
+    yield Finding(
+        pitfall=second[0],
+        cause="live.memory_grows",
+        title="The same growth, kept another way",
+        severity="info",
+        confidence="prior",
+        evidence=told[:1],
+        fixes=(find, second[1]),
+        where=where,
+    )
+
+
+def _arithmetic(left: float | None, ends: Forecast | None, trend: Trend) -> Evidence:
+    pace = (
+        f"{size(trend.slope)} per step ({size(trend.low)} to {size(trend.high)}), fitted over {trend.steps:.0f} steps"
+    )
+    if left is None:
+        return Evidence(text=f"{pace}; how much is left on the card is unknown", source="probe")
+    text = f"{size(left)} left / {pace}"
+    return Evidence(text=f"{text} = {_steps(ends)}" if ends is not None else text, source="probe, nvml")
+
+
+def _steps(ends: Forecast) -> str:
+    text = f"about {ends.steps:,.0f} steps ({ends.low:,.0f}–{ends.high:,.0f})"
+    return text if ends.seconds is None else f"{text}, ~{seconds(ends.seconds)}"
+
+
+def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -> float | None:
+    """Live blocks that a step adds, by what their number never falls below in the first and the last third of what was
+    seen; None where that is not clear."""
+    counts, steps = scene.known(allocator, "allocation_count", None), scene.known(trainer, "step", None)
+    if len(counts) < 15 or len(steps) < 15 or steps[-1] <= steps[0]:
+        return None
+    third = len(counts) // 3
+    rise = min(counts[-third:]) - min(counts[:third])
+    return 1.5 * rise / (steps[-1] - steps[0]) if rise > 0 else None
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def pressure(scene: Scene, job: JobView) -> Said:
+    """cudaMalloc fails, the cache is emptied and it is tried again. With much reserved that was never allocated that is
+    fragmentation, else the card is simply too small."""
+    for room in rooms(scene.host.devices, job.trainers):
+        allocator, trainer = room.allocator, room.trainer
+        device = scene.device(allocator)
+        total = device.definition.total_bytes if device is not None else None
+        retries = allocator.number("alloc_retries")
+        if not retries or not total or trainer.definition.backend == "cudaMallocAsync":
+            continue
+        lately = scene.rise(allocator, "alloc_retries")
+        evidence = [_retries(retries, lately)]
+        where = place(scene, trainer, allocator)
+        gap = _never_allocated(allocator)
+        if gap is None:
+            missing = (
+                "peak_allocated_bytes and peak_reserved_bytes of the allocator, to tell fragmentation from a full card"
+            )
+            yield Abstained(pitfall="expandable-segments", missing=missing)
+        elif gap >= FRAGMENTED * total and "expandable_segments:True" not in (
+            trainer.definition.allocator_settings or ""
+        ):
+            evidence.append(
+                Evidence(
+                    text=f"reserved at its peak {size(allocator.number('peak_reserved_bytes') or 0)}, allocated "
+                    f"{size(allocator.number('peak_allocated_bytes') or 0)}: {size(gap)} of the card's {size(total)} "
+                    f"could not be used",
+                    source="probe",
+                )
+            )
+            split = allocator.number("inactive_split_bytes")
+            if split is not None:
+                evidence.append(Evidence(text=f"inactive split now: {size(split)}", source="probe"))
+            yield Finding(
+                pitfall="expandable-segments",
+                cause="live.fragmentation",
+                where=where,
+                confidence="likely",
+                title=f"Fragmentation keeps {size(gap)} of {name_of(trainer)}'s memory from use",
+                severity="warning" if lately else "info",
+                evidence=tuple(evidence),
+                fixes=(EXPANDABLE,),
+                verify="the next run: alloc_retries stays at 0 (gpuscope ps --json)",
+            )
+        elif lately:
+            yield Finding(
+                pitfall="reduce-batch-size",
+                cause="live.at_the_edge",
+                where=where,
+                confidence="definite",
+                title=f"{_capital(name_of(trainer))} trains at the edge of its memory: its cache is emptied in steps",
+                severity="warning",
+                evidence=(
+                    *evidence,
+                    Evidence(
+                        text=f"reserved beyond the peak of what was allocated: "
+                        f"{size(gap)}, {100 * gap / total:.0f} % of the card, so it is not fragmentation",
+                        source="probe",
+                    ),
+                ),
+            )
+
+
+def _retries(retries: float, lately: float) -> Evidence:
+    text = f"cudaMalloc failed and was tried again {retries:.0f} times since the start"
+    text += f", {lately:.0f} times in the last minute; each waits for the GPU" if lately else ", not lately"
+    return Evidence(text=text, source="probe")
+
+
+def _never_allocated(allocator: AllocView) -> float | None:
+    """Bytes reserved at the peak beyond the most that was ever allocated, without the private pools of CUDA graphs."""
+    reserved, allocated = allocator.number("peak_reserved_bytes"), allocator.number("peak_allocated_bytes")
+    if reserved is None or allocated is None:
+        return None
+    return max(0.0, reserved - allocated - (allocator.number("private_pool_idle_bytes") or 0.0))
+
+
+def full_but_steady(scene: Scene, job: JobView) -> Said:
+    """A card that is nearly full while nothing grows and nothing is tried again: that is what it was bought for."""
+    for room in rooms(scene.host.devices, job.trainers):
+        allocator, trainer, device = room.allocator, room.trainer, scene.device(room.allocator)
+        trend, retries = allocator.growth, allocator.number("alloc_retries")
+        used = device.number("used_bytes") if device is not None else None
+        total = device.definition.total_bytes if device is not None else None
+        if not used or not total or used < FULL * total or trend is None or trend.grows:
+            continue
+        if retries is None or scene.rise(allocator, "alloc_retries"):
+            continue
+        peak = allocator.number("peak_allocated_bytes")
+        evidence = [
+            Evidence(text=f"used {size(used)} of {size(total)}", source="nvml"),
+            Evidence(
+                text=f"memory after a step is level over {trend.steps:.0f} steps ({trend.slope / MIB:+.2f} MiB each)",
+                source="probe",
+            ),
+            Evidence(text="no cudaMalloc had to be tried again lately", source="probe"),
+        ]
+        if peak is not None:
+            evidence.append(Evidence(text=f"the largest ever allocated: {size(peak)}", source="probe"))
+        yield Finding(
+            pitfall="benign-warning",
+            cause="live.full_but_steady",
+            severity="info",
+            confidence="definite",
+            title=f"{100 * used / total:.0f} % of the memory is in use, and that is not a problem: it is steady",
+            evidence=tuple(evidence),
+            where=place(scene, trainer, allocator),
+            fixes=(Fix(title="Nothing to do; a longer sample or a second program on this card would not fit"),),
+        )

@@ -1,0 +1,112 @@
+"""What the live rules look at: a host's picture with the course of its readings, and the words they share.
+
+A reading that is unknown stays None: a rule that needs it abstains and says what would decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..store.view import AllocView, DeviceView, Entity, History, HostView, JobView, ProcView, TrainerView
+from .finding import Abstained, Finding
+
+HistoryOf = Callable[[int, str, float | None], History]
+"""(entity id, column, of the last how many seconds or None for all) → its history on the host in question."""
+Said = Iterator[Finding | Abstained]
+GIB, MIB = 1 << 30, 1 << 20
+MIN_STEPS = 30
+"""Steps before these are warm-up: autotuning, the first epoch's files, worker processes that start."""
+RECENT_SECONDS = 60.0
+
+
+def no_history(_id: int, _column: str, _seconds: float | None) -> History:
+    """Of a picture alone: nothing is known of before."""
+    return History()
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A host at one moment and the history of its readings."""
+
+    host: HostView
+    history: HistoryOf = no_history
+
+    def known(self, entity: Entity, column: str, seconds: float | None = RECENT_SECONDS) -> list[float]:
+        """The known readings of the last ``seconds``, oldest first; the one at hand where there is no history."""
+        values = [value for value in self.history(entity.id, column, seconds).values if value is not None]
+        now = entity.number(column)
+        return values or ([] if now is None else [now])
+
+    def mean(self, entity: Entity, column: str, seconds: float = RECENT_SECONDS) -> float | None:
+        """Their mean; None where none is known."""
+        values = self.known(entity, column, seconds)
+        return fmean(values) if values else None
+
+    def rise(self, entity: Entity, column: str, seconds: float = RECENT_SECONDS) -> float:
+        """How much a counter grew in that time: 0 where nothing was seen to grow."""
+        values = self.known(entity, column, seconds)
+        return max(0.0, values[-1] - values[0]) if len(values) > 1 else 0.0
+
+    def device(self, allocator: AllocView) -> DeviceView | None:
+        """The device of an allocator; None for the CPU's, and where the mapping is unknown."""
+        return next((one for one in self.host.devices if one.id == allocator.gpu and one.gone is None), None)
+
+    def devices(self, trainer: TrainerView) -> list[DeviceView]:
+        """The devices on which a trainer's allocators live."""
+        found = [self.device(allocator) for allocator in trainer.allocators if allocator.gone is None]
+        return [one for one in found if one is not None]
+
+    def others(self, device: DeviceView, job: JobView) -> list[tuple[ProcView, float]]:
+        """Living processes on a device that are not of ``job``, with their bytes there; those whose bytes are unknown
+        are left out."""
+        own = {process.id for process in job.processes}
+        out = []
+        for use in device.uses:
+            process = next((one for one in self.host.processes if one.id == use.process and one.gone is None), None)
+            size = use.number("used_bytes")
+            if process is not None and process.id not in own and use.gone is None and size is not None:
+                out.append((process, size))
+        return sorted(out, key=lambda pair: -pair[1])
+
+
+def living(job: JobView) -> list[TrainerView]:
+    """The ranks of a job that still run."""
+    return [trainer for trainer in job.trainers if trainer.gone is None]
+
+
+def warmed_up(trainer: TrainerView) -> bool:
+    """Whether it has stepped often enough for its times to mean something."""
+    step = trainer.number("step")
+    return step is not None and step >= MIN_STEPS
+
+
+def place(scene: Scene, trainer: TrainerView, allocator: AllocView | None = None) -> str:
+    """Where a finding is: ``rank 3, GPU 3, pid 48216``."""
+    definition = trainer.definition
+    chosen = [scene.device(allocator)] if allocator is not None else scene.devices(trainer)
+    names = [f"rank {definition.rank}"] if definition.rank is not None else []
+    names += [f"GPU {one.definition.index}" for one in chosen if one is not None][:4]
+    return ", ".join([*names, f"pid {definition.pid}"])
+
+
+def size(amount: float) -> str:
+    """Bytes in GiB, below one of them in MiB: ``3.40 GiB``, ``120 MiB``, ``1.2 MiB``."""
+    if abs(amount) >= GIB:
+        return f"{amount / GIB:,.1f} GiB" if abs(amount) >= 10 * GIB else f"{amount / GIB:.2f} GiB"
+    return f"{amount / MIB:.1f} MiB" if abs(amount) < 10 * MIB else f"{amount / MIB:.0f} MiB"
+
+
+def seconds(value: float) -> str:
+    """``0.36 ms``, ``23 ms``, ``1.4 s``, ``12 min``, ``3.1 h``."""
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def percent(share: float) -> str:
+    """A share of 1 as ``42 %``."""
+    return f"{100 * share:.1f} %" if 0 < share < 0.02 else f"{100 * share:.0f} %"

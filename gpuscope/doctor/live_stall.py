@@ -1,0 +1,150 @@
+"""Live rules about a job that stands: which rank, which line, which collective; and ranks that are gone."""
+
+from __future__ import annotations
+
+import re
+
+from ..store.ranks import Stall, find_stall, name_of, names_of, stands, waits_in_collective
+from ..store.ranks import place as stands_at
+from ..store.view import JobView, TrainerView
+from ..wire.frames import Unknown
+from .finding import Abstained, Evidence, Finding, Fix
+from .live_scene import Said, Scene, living, place, seconds
+
+_LOADER = re.compile(r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler", re.I)
+
+
+def standing(scene: Scene, job: JobView) -> Said:
+    """A job without steps: who keeps it, and where that one stands."""
+    if not living(job):
+        return
+    stall = find_stall(living(job))
+    if stall is None:
+        return
+    if stall.busy:
+        yield Abstained(
+            pitfall="distributed-sampler",
+            missing=f"whether it hangs: {stall.text}. If no step follows within minutes, look again: gpuscope doctor",
+        )
+        return
+    ranks = living(job)
+    culprits = stall.behind or (ranks if len(ranks) == 1 else ())
+    evidence = [_rank(trainer) for trainer in (culprits or ranks)[:8]]
+    if stall.behind and stall.waiting:
+        evidence += [_rank(trainer) for trainer in stall.waiting[:4]]
+        evidence += _counts(stall)
+    yield _finding(scene, job, stall, tuple(culprits), evidence)
+
+
+def _finding(
+    scene: Scene, job: JobView, stall: Stall, culprits: tuple[TrainerView, ...], evidence: list[Evidence]
+) -> Finding:
+    first = culprits[0] if culprits else living(job)[0]
+    at, function = stands_at(first)
+    where = place(scene, first) + (f", {at}" if at else "")
+    pid = first.definition.pid
+    look = Fix(title="See its whole stack now", now=True, command=f"gpuscope    (S on pid {pid})")
+    if not culprits:
+        pitfall, cause = "nccl-config", "stall.all_in_collective"
+        title = f"No step on any rank: all wait in {function or 'a collective'}"
+        evidence.append(
+            Evidence(text="all ranks launched as many collectives: none is behind, the transport is suspect")
+        )
+        fixes: tuple[Fix, ...] = (
+            look,
+            Fix(title="Let NCCL say which transport it chose, next run", environment="NCCL_DEBUG=INFO"),
+            Fix(title="Rule out a broken peer path, next run", environment="NCCL_P2P_DISABLE=1"),
+        )
+    elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
+        pitfall, cause = "num-workers", "stall.loader"
+        title = f"Standing still: {stall.text}"
+        evidence.append(Evidence(text=f"{function or at} is the input pipeline: it waits for data, not for the GPU"))
+        fixes = (
+            look,
+            Fix(title="What the loader opens or waits for there: a file server, a lock, a worker that died"),
+            Fix(title="Fail instead of hanging", code="DataLoader(…, num_workers=N, timeout=60)"),
+        )
+    elif len(living(job)) > 1 or (first.definition.world_size or 1) > 1:
+        pitfall, cause = "distributed-sampler", "stall.ranks_differ"
+        title = f"Standing still: {stall.text}"
+        fixes = (
+            look,
+            Fix(
+                title="Make every rank take as many steps, and call the same collectives in the same order: no "
+                "collective under if rank == 0, batches of equal number (DistributedSampler, Join)"
+            ),
+        )
+    else:
+        pitfall, cause = "synchronize-timing", "stall.alone"
+        title = f"Standing still: {stall.text}"
+        evidence.append(
+            Evidence(text="where it stands is where it waits; with CUDA that may be an earlier kernel's line")
+        )
+        fixes = (look, Fix(title="Find the kernel that does not end, next run", environment="CUDA_LAUNCH_BLOCKING=1"))
+    sure = bool(culprits) and bool(at)
+    return Finding(
+        pitfall=pitfall,
+        cause=cause,
+        title=title,
+        severity="problem",
+        confidence="definite" if sure else "likely",
+        evidence=tuple(evidence),
+        fixes=fixes,
+        where=where,
+        rank=2.0,
+        verify=f"gpuscope doctor {pid}    shows its steps",
+    )
+
+
+def _rank(trainer: TrainerView) -> Evidence:
+    at, function = stands_at(trainer)
+    age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
+    parts = [f"last step {seconds(age)} ago" if age is not None else "age of its last step unknown"]
+    if usual is not None:
+        parts.append(f"usually one every {seconds(usual)}")
+    if at:
+        parts.append(f"main thread at {at}" + (f" in {function}" if function else ""))
+    else:
+        reading = trainer.reading("stall_at")
+        parts.append(f"where it stands is unknown ({reading.text})" if isinstance(reading, Unknown) else "")
+    return Evidence(text=f"{name_of(trainer)}: " + ", ".join(filter(None, parts)), source="probe")
+
+
+def _counts(stall: Stall) -> list[Evidence]:
+    """How many collectives each side has launched: the one that is behind launched fewer."""
+    behind = [count for t in stall.behind if (count := t.number("collectives")) is not None]
+    others = [count for t in stall.waiting if (count := t.number("collectives")) is not None]
+    if not behind or not others or min(others) <= max(behind):
+        return []
+    text = (
+        f"collectives launched: {names_of(stall.behind)} {max(behind):.0f}, {names_of(stall.waiting)} {min(others):.0f}"
+    )
+    return [Evidence(text=text, source="probe")]
+
+
+def lost_ranks(scene: Scene, job: JobView) -> Said:
+    """Ranks that ended while others of their job go on or wait."""
+    gone = [trainer for trainer in job.trainers if trainer.gone is not None]
+    here = living(job)
+    if not gone or not here or not all(stands(trainer) for trainer in here):
+        return
+    evidence = [Evidence(text=f"{name_of(t)}: {t.gone.reason}", source="agent") for t in gone[:8] if t.gone is not None]
+    evidence += [_rank(trainer) for trainer in here[:4]]
+    pids = " ".join(str(t.definition.pid) for t in here[:16])
+    yield Finding(
+        pitfall="kill-zombie-process",
+        cause="stall.rank_gone",
+        severity="problem",
+        confidence="definite",
+        title=f"{names_of(gone)} ended, {names_of(here)} wait{'s' if len(here) == 1 else ''} for what will not come",
+        evidence=tuple(evidence),
+        where=place(scene, gone[0]),
+        rank=3.0,
+        fixes=(
+            Fix(title="End the ranks that are left: their memory and time are lost", now=True, command=f"kill {pids}"),
+            Fix(
+                title="Start it under torchrun, which ends all ranks when one fails",
+                command="gpuscope run -- torchrun …",
+            ),
+        ),
+    )

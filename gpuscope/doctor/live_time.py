@@ -1,0 +1,295 @@
+"""Live rules about time: the loader, copies, communication, a rank that is slower, launches, skipped steps.
+
+Shares of a step are those measured on the device where there are any. The waiting of the training thread alone proves
+nothing: while it waits for the loader, the GPU may still work through what was launched before.
+"""
+
+from __future__ import annotations
+
+from ..store.ranks import find_stall, name_of, own_seconds, shares_of, split_of, straggler
+from ..store.view import JobView, TrainerView
+from .finding import Abstained, Confidence, Evidence, Finding, Fix
+from .live_scene import Said, Scene, living, percent, place, seconds, warmed_up
+
+STARVED, STARVED_CPU = 0.20, 0.50
+"""On a CPU the loader and the training share the cores: while one waits the other works, up to a point."""
+COPIES, MANY_COPIES = 0.10, 0.20
+TALKS, TALKS_MUCH = 0.25, 0.40
+STRAGGLES_MUCH = 1.30
+SM_LOW, SM_TENTH = 20.0, 10.0
+BUSY_HOST = 90.0
+SKIPPED_STEPS, SKIPPED_SHARE = 10, 0.05
+WORKERS = Fix(
+    title="Load in worker processes, so that the next batches are ready",
+    code="DataLoader(…, num_workers=8, pin_memory=True, persistent_workers=True)",
+    cost="memory of the host for each worker",
+)
+
+
+def _runs(job: JobView) -> list[TrainerView]:
+    """Ranks whose times mean something: warm, and the job does not stand."""
+    ranks = living(job)
+    return [] if not ranks or find_stall(ranks) is not None else [trainer for trainer in ranks if warmed_up(trainer)]
+
+
+def waits_for_input(scene: Scene, job: JobView) -> Said:
+    """The device waits for the loader."""
+    found: list[tuple[float, TrainerView, Confidence, list[Evidence]]] = []
+    for trainer in _runs(job):
+        judged = _input(scene, trainer)
+        if isinstance(judged, Abstained):
+            yield judged
+        elif judged is not None:
+            found.append((judged[0], trainer, judged[1], judged[2]))
+    if not found:
+        return
+    share, trainer, confidence, evidence = max(found, key=lambda one: one[0])
+    if len(found) > 1:
+        names = ", ".join(f"{name_of(one[1])} {percent(one[0])}" for one in found[:8])
+        evidence.append(Evidence(text=f"waiting for input: {names}", source="probe"))
+    step = trainer.number("step_seconds")
+    fixes = [WORKERS]
+    cpu = scene.mean(scene.host, "cpu_percent")
+    if cpu is not None and cpu >= BUSY_HOST:
+        evidence.append(
+            Evidence(text=f"all cores of the host are {cpu:.0f} % busy: more workers will not help", source="host")
+        )
+        fixes = [
+            Fix(title="Make the preparation cheaper: prepare once and store, decode smaller, augment on the GPU"),
+            *fixes,
+        ]
+    elif cpu is not None:
+        evidence.append(
+            Evidence(text=f"the host's cores are {cpu:.0f} % busy: there is room for workers", source="host")
+        )
+    effect = f"at best {seconds(step * (1 - share))} instead of {seconds(step)} a step" if step else ""
+    yield Finding(
+        pitfall="num-workers",
+        cause="live.input_bound",
+        severity="warning" if trainer.definition.cuda or share >= STARVED_CPU else "info",
+        confidence=confidence,
+        title=f"{name_of(trainer)} waits for its input {percent(share)} of each step".capitalize(),
+        evidence=tuple(evidence),
+        where=place(scene, trainer),
+        rank=share,
+        fixes=(Fix(title=fixes[0].title, code=fixes[0].code, cost=fixes[0].cost, effect=effect), *fixes[1:]),
+        verify="gpuscope lab pitfall slow-input",
+    )
+
+
+def _input(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
+    step = trainer.number("step_seconds")
+    measured, waited = trainer.number("input_seconds"), trainer.number("loader_wait_seconds")
+    parts = sum(max(0.0, value) for value in split_of(trainer).values())
+    if measured is not None and parts > 0:
+        share = measured / parts
+        if share < STARVED:
+            return None
+        text = f"{seconds(measured)} of {seconds(parts)} a step the device waits for the loader: {percent(share)}"
+        return share, "definite", [Evidence(text=text, source="probe")]
+    if waited is None or not step or waited < STARVED * step:
+        return None
+    share = min(1.0, waited / step)
+    text = f"the training thread waits {seconds(waited)} of {seconds(step)} a step for the loader: {percent(share)}"
+    evidence = [Evidence(text=text, source="probe")]
+    if not trainer.definition.cuda:
+        return share, "definite", evidence
+    busy = [value for one in scene.devices(trainer) if (value := scene.mean(one, "sm_active_percent")) is not None]
+    if not busy:
+        missing = "whether the GPU waits too while the thread waits for its loader: the SM activity, unknown here"
+        return Abstained(pitfall="num-workers", missing=missing)
+    if max(busy) / 100 + share > 1.0 + STARVED / 2:
+        return None  # it works meanwhile: launched before
+    evidence.append(Evidence(text=f"meanwhile the SMs are active {max(busy):.0f} % of the time", source="nvml"))
+    return share, "likely", evidence
+
+
+def copies(scene: Scene, job: JobView) -> Said:
+    """Copies to the device that nothing overlaps."""
+    for trainer in _runs(job)[:1]:
+        share = shares_of([trainer]).get("h2d")
+        took = trainer.number("h2d_seconds")
+        if share is None or took is None or share < COPIES:
+            continue
+        text = f"{seconds(took)} a step are copies from host to device: {percent(share)}"
+        yield Finding(
+            pitfall="pin-memory",
+            cause="live.copies",
+            confidence="likely",
+            where=place(scene, trainer),
+            rank=share,
+            severity="warning" if share >= MANY_COPIES else "info",
+            title=f"Copying batches to the GPU takes {percent(share)} of each step",
+            evidence=(Evidence(text=text, source="probe"),),
+            fixes=(
+                Fix(
+                    title="Pinned memory and copies that do not wait",
+                    code="DataLoader(…, pin_memory=True); batch.to(device, non_blocking=True)",
+                ),
+            ),
+        )
+
+
+def communication(scene: Scene, job: JobView) -> Said:
+    """Collectives that nothing overlaps, where no single rank makes the others wait."""
+    ranks = _runs(job)
+    if len(ranks) < 2:
+        return
+    share = shares_of(ranks).get("communication")
+    if share is None or share < TALKS or straggler(ranks)[0] is not None:
+        return
+    took = max(value for t in ranks if (value := t.number("communication_seconds")) is not None)
+    text = f"mean of {len(ranks)} ranks: {percent(share)} of a step, up to {seconds(took)}, are exposed collectives"
+    yield Finding(
+        pitfall="nccl-config",
+        cause="live.communication",
+        confidence="likely",
+        where=place(scene, ranks[0]),
+        rank=share,
+        severity="warning" if share >= TALKS_MUCH else "info",
+        title=f"{percent(share)} of each step is communication",
+        evidence=(
+            Evidence(text=text, source="probe"),
+            Evidence(
+                text="no rank is behind the others: it is the transport, or too little work between", source="probe"
+            ),
+        ),
+        fixes=(
+            Fix(
+                title="More work between two exchanges: a larger batch, or accumulate under no_sync()",
+                code="with model.no_sync():  # for all micro-batches but the last",
+            ),
+            Fix(title="See which transport NCCL took", environment="NCCL_DEBUG=INFO", command="nvidia-smi topo -m"),
+        ),
+    )
+
+
+def straggling(scene: Scene, job: JobView) -> Said:
+    """One rank's own work takes longer: the others wait for it in every step."""
+    ranks = _runs(job)
+    slow, words = straggler(ranks)
+    if slow is None:
+        return
+    own = own_seconds(slow) or 0.0
+    others = sorted(value for t in ranks if t is not slow and (value := own_seconds(t)) is not None)
+    usual = others[len(others) // 2] if others else 0.0
+    ratio = own / usual if usual > 0 else 1.0
+    evidence = [Evidence(text=words, source="probe")]
+    parts = split_of(slow)
+    waits = parts.get("input", 0.0) > 0.5 * max(own - usual, 1e-9)
+    pitfall, cause = ("num-workers", "ranks.slow_input") if waits else ("distributed-sampler", "ranks.straggler")
+    fixes = [WORKERS] if waits else []
+    for device in scene.devices(slow):
+        foreign = scene.others(device, job)
+        if foreign and not waits:
+            pitfall, cause = "other-process-holds-gpu", "ranks.shared_device"
+            pids = ", ".join(str(process.definition.pid) for process, _ in foreign[:4])
+            evidence.append(Evidence(text=f"GPU {device.definition.index} is shared with pid {pids}", source="nvml"))
+        reasons = scene.mean(device, "sm_clock_mhz")
+        peers = [
+            v
+            for t in ranks
+            if t is not slow
+            for d in scene.devices(t)
+            if (v := scene.mean(d, "sm_clock_mhz")) is not None
+        ]
+        if reasons is not None and peers and reasons < 0.9 * max(peers):
+            evidence.append(
+                Evidence(text=f"its SM clock is {reasons:.0f} MHz, the others' {max(peers):.0f} MHz", source="nvml")
+            )
+    fixes += [Fix(title="Give every rank as much work: batches of like size and length, nothing extra on one rank")]
+    yield Finding(
+        pitfall=pitfall,
+        cause=cause,
+        severity="warning" if ratio >= STRAGGLES_MUCH else "info",
+        confidence="likely",
+        title=f"{name_of(slow).capitalize()} keeps the others waiting in every step",
+        evidence=tuple(evidence),
+        fixes=tuple(fixes),
+        where=place(scene, slow),
+        rank=ratio - 1,
+    )
+
+
+def launch_bound(scene: Scene, job: JobView) -> Said:
+    """The GPU is in use most of the time and its SMs hardly at all: kernels are short, starting them takes the time."""
+    ranks = _runs(job)
+    for trainer in ranks[:1]:
+        devices = scene.devices(trainer)
+        if not trainer.definition.cuda or not devices:
+            continue
+        device = devices[0]
+        step = trainer.number("step_seconds")
+        shares = shares_of([trainer])
+        if max(shares.get("input", 0.0), shares.get("h2d", 0.0), shares.get("communication", 0.0)) >= STARVED:
+            continue
+        wait = trainer.number("loader_wait_seconds")
+        if "input" not in shares and (wait is None or not step or wait >= STARVED * step):
+            continue  # nothing says that it is not the input
+        sm, load = scene.mean(device, "sm_active_percent"), scene.mean(device, "utilization_percent")
+        if sm is None:
+            if load is not None and load < 50:
+                missing = "whether kernels are too small for this GPU: the share of active SMs, which it does not tell"
+                yield Abstained(pitfall="too-small-workload", missing=missing)
+            continue
+        if sm >= SM_LOW or scene.others(device, job):
+            continue
+        tensor = scene.mean(device, "tensor_active_percent")
+        evidence = [
+            Evidence(
+                text=f"SMs active {sm:.1f} % of the time"
+                + (f", in use by any kernel {load:.0f} %" if load is not None else "")
+                + (f", tensor cores {tensor:.1f} %" if tensor is not None else ""),
+                source="nvml",
+            )
+        ]
+        if step:
+            waits = shares.get("input", (wait or 0.0) / step)
+            evidence.append(
+                Evidence(text=f"{seconds(step)} a step, of which input is {percent(waits)}", source="probe")
+            )
+        yield Finding(
+            pitfall="too-small-workload",
+            cause="live.launch_bound",
+            severity="info",
+            confidence="likely",
+            title=f"The work is too small for this GPU: {sm:.0f} % of its SMs' time is used",
+            evidence=tuple(evidence),
+            where=place(scene, trainer),
+            rank=1 - sm / 100,
+            fixes=(
+                Fix(title="More work per launch: a larger batch"),
+                Fix(
+                    title="Fewer launches",
+                    code='model = torch.compile(model, mode="reduce-overhead")',
+                    cost="the first steps compile",
+                ),
+                Fix(title="Where the model stays this small, a CPU may be as fast"),
+            ),
+            verify="gpuscope lab --compile reduce-overhead    against    gpuscope lab",
+        )
+
+
+def skipped(scene: Scene, job: JobView) -> Said:
+    """The grad scaler leaves out steps again and again: infinities, not its start-up."""
+    for trainer in _runs(job)[:1]:
+        left_out, step = trainer.number("skipped_steps"), trainer.number("step")
+        if left_out is None or step is None or left_out < SKIPPED_STEPS:
+            continue
+        share = left_out / (step + left_out)
+        if share < SKIPPED_SHARE:
+            continue
+        lately = scene.rise(trainer, "skipped_steps")
+        text = f"{left_out:.0f} of {step + left_out:.0f} steps were left out for inf or NaN gradients: {percent(share)}"
+        evidence = [Evidence(text=text + (f"; {lately:.0f} in the last minute" if lately else ""), source="probe")]
+        evidence.append(Evidence(text="a healthy scaler leaves out a few at its start, then about one in 2,000"))
+        yield Finding(
+            pitfall="bf16-instead-of-fp16",
+            cause="live.skipped_steps",
+            confidence="likely",
+            where=place(scene, trainer),
+            severity="warning",
+            title=f"The grad scaler leaves out {percent(share)} of the steps",
+            evidence=tuple(evidence),
+            rank=share,
+        )

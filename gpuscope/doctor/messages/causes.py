@@ -1,0 +1,183 @@
+"""Why a device ran out of memory: arithmetic first, then what the circumstances speak for.
+
+The arithmetic decides few things, and those well: a tensor larger than the device, a limit of the process' own, memory
+that somebody else holds, fragmentation in its strict form. torch's own hint of fragmentation stands in every message
+and is ignored. What remains is a job too large for its device, and there the phase ranks the ways out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from .amounts import GIB, MIB
+from .amounts import text as gib
+from .oom import OutOfMemory
+from .scene import Scene
+from .text import Log
+from .votes import Vote
+from .weights import BASE, CAUSES, SHIFTS, TITLES
+
+OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
+"""More than both outside this process' allocator is not this process alone: reports of jobs that had the device to
+themselves have 1.1 GiB in the median."""
+FRAGMENTED_SHARE, FRAGMENTED_OUTSIDE = 0.10, 0.15
+GIANT_SHARE = 0.25
+"""A single request above this share of the device is one tensor's problem: sequence, resolution or a score matrix."""
+FULL_SHARE = 0.55
+"""Below this share of live tensors the device was not filled by them."""
+
+LIKELY_WEIGHT = 0.45
+"""From here on a circumstance has spoken for the cause, or the numbers for the plain one."""
+
+
+def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
+    """Every cause of one refusal, each with its weight."""
+    line = (log.quote(one.hit), log.where(one.hit))
+    where = f"cuda:{one.device}" if one.device and one.backend == "cuda" else ""
+    where = ", ".join(filter(None, (log.rank(one.hit), where)))
+    decided = list(_arithmetic(one, scene, line))
+    sure = any(vote.confidence != "prior" for vote in decided)
+    for vote in (*decided, *_circumstances(one, scene, line, sure)):
+        yield replace(vote, where=where)
+
+
+def _vote(pitfall: str, cause: str, title: str, weight: float, confidence: str, *evidence: tuple[str, str]) -> Vote:
+    return Vote(pitfall=pitfall, cause=cause, title=title, weight=weight, evidence=evidence,
+                confidence=confidence)  # type: ignore[arg-type]  # fmt: skip
+
+
+def _arithmetic(one: OutOfMemory, scene: Scene, line: tuple[str, str]) -> Iterator[Vote]:
+    asked, total, held = one.requested_bytes, one.capacity_bytes, one.allocated_bytes
+    free, spare, outside = one.free_bytes, one.unallocated_bytes, one.outside_bytes
+    if one.backend == "mps":
+        yield from _mps(one, line)
+        return
+    if asked is None or total is None:
+        return
+    if asked > total:
+        said = (f"one request of {gib(asked)} on a device of {gib(total)}: no batch size alone explains that", line[1])
+        yield _vote("reduce-seq-length-or-resolution", "oom.request-over-capacity", "One tensor is larger than the "
+        "device",
+                    0.95, "likely", line, said)  # fmt: skip
+        yield _vote("flash-attention-sdpa", "oom.request-over-capacity", TITLES["flash-attention-sdpa"],
+                    *((0.96, "likely") if "attention" in scene else (0.6, "prior")), line, said)  # fmt: skip
+        return
+    if one.allowed_bytes is not None and one.allowed_bytes < total and (free is None or free >= asked):
+        said = (f"the process may use {gib(one.allowed_bytes)} of {gib(total)}; {gib(free)} are free", line[1])
+        yield _vote("memory-fraction-cap", "oom.fraction", "The process has reached its own limit, not the device's",
+                    1.0, "definite", line, said)  # fmt: skip
+        return
+    if one.backend == "xpu" and asked >= 4 * GIB * 0.98 and (free is None or free >= asked or total > asked):
+        said = (f"one allocation of {gib(asked)}: Intel Arc refuses single ones of 4 GiB and more", line[1])
+        yield _vote("single-allocation-limit", "oom.single-allocation", "The request is over the limit for one "
+        "allocation",
+                    0.95, "likely", line, said)  # fmt: skip
+    elif one.backend == "xpu" and free is not None and free > 2 * asked:
+        said = (f"{gib(free)} are free and {gib(asked)} were refused", line[1])
+        yield _vote("single-allocation-limit", "oom.single-allocation", "The driver refuses with memory free",
+                    0.6, "likely", line, said)  # fmt: skip
+    if held is not None and held > total:
+        said = (f"{gib(held)} allocated on a device of {gib(total)}: the driver spills into host memory (Windows, WSL)",
+                line[1])  # fmt: skip
+        yield _vote("reduce-batch-size", "oom.system-fallback", "The job outgrew the device and spilled into host "
+        "memory",
+                    0.7, "likely", line, said)  # fmt: skip
+        return
+    if spare is not None and held is not None and outside is not None:
+        yield from _holders(one, scene, line, asked, total, spare, outside)
+
+
+def _holders(
+    one: OutOfMemory, scene: Scene, line: tuple[str, str], asked: int, total: int, spare: int, outside: int
+) -> Iterator[Vote]:
+    named = sum(size for _, size in one.others) if one.process_bytes is not None else 0
+    if (outside > OUTSIDE_SHARE * total and outside > OUTSIDE_BYTES) or named > max(asked, 0.1 * total):
+        own = one.non_torch_bytes
+        if own is not None and own > 0.7 * outside and own > OUTSIDE_BYTES:
+            said = (
+                f"this process holds {gib(own)} outside torch's allocator (contexts, NCCL, other libraries)",
+                line[1],
+            )
+            yield _vote("empty-cache", "oom.other-library", "Much of the device is held by this process outside torch",
+                        0.4, "prior", line, said)  # fmt: skip
+            yield _vote("set-device-per-rank", "oom.other-library", "Several contexts or ranks may share the device",
+                        0.3, "prior", line, said)  # fmt: skip
+            return
+        who = ", ".join(f"process {pid} {gib(size)}" for pid, size in one.others[:4]) if named else "not named"
+        said = (f"outside this process' allocator: {gib(outside)} of {gib(total)} (holders: {who})", line[1])
+        yield _vote("other-process-holds-gpu", "oom.other-process", TITLES["other-process-holds-gpu"],
+                    0.92, "likely", line, said)  # fmt: skip
+        yield _vote("visible-devices", "oom.other-process", "The job shares a device that somebody else uses",
+                    0.30, "prior", line, said)  # fmt: skip
+        yield _vote(
+            "kill-zombie-process", "oom.other-process", TITLES["kill-zombie-process"], 0.33, "prior", line, said
+        )
+        return
+    free = one.free_bytes or 0
+    if free > 2 * asked + 32 * MIB and spare + asked < 0.5 * total:
+        said = (f"{gib(free)} are free and {gib(asked)} were refused: a limit of the driver, not of this job", line[1])
+        yield _vote(
+            "driver-cuda-mismatch", "driver.init", "The driver refuses with memory free", 0.36, "prior", line, said
+        )
+    idle = spare - (one.private_pool_bytes or 0)
+    said = (
+        f"{gib(idle)} reserved but unallocated, {gib(asked)} asked for, {gib(outside)} outside the allocator",
+        line[1],
+    )
+    pitfall = "max-split-size" if one.form in ("1.0", "1.4") else "expandable-segments"
+    other = "expandable-segments" if pitfall == "max-split-size" else "max-split-size"
+    if idle >= asked and idle >= FRAGMENTED_SHARE * total and outside < FRAGMENTED_OUTSIDE * total:
+        yield _vote(pitfall, "oom.fragmentation", TITLES[pitfall], 0.95, "definite", line, said)
+        yield _vote(other, "oom.fragmentation", TITLES[other], 0.6, "prior", line, said)
+    elif idle >= 0.08 * total or (idle >= asked and idle >= 0.04 * total):
+        yield _vote(pitfall, "oom.fragmentation", TITLES[pitfall], 0.31, "prior", line, said)
+    if one.private_pool_bytes and one.private_pool_bytes > 0.05 * total:
+        said = (f"{gib(one.private_pool_bytes)} are idle in private pools of CUDA graphs", line[1])
+        yield _vote("compile-mode", "oom.graph-pools", TITLES["compile-mode"], 0.5, "likely", line, said)
+
+
+def _mps(one: OutOfMemory, line: tuple[str, str]) -> Iterator[Vote]:
+    most, held, other = one.allowed_bytes, one.allocated_bytes, one.other_allocations_bytes
+    said = (f"torch holds {gib(held)}, others {gib(other)}, the watermark is at {gib(most)}", line[1])
+    yield _vote("mps-watermark-ratio", "oom.mps", "The watermark of the MPS allocator is reached",
+                0.8, "likely", line, said)  # fmt: skip
+    asked = one.requested_bytes
+    if asked is not None and most is not None and asked > most:
+        yield _vote("reduce-seq-length-or-resolution", "oom.request-over-capacity", "One tensor is larger than the "
+        "device", 0.95,
+                    "likely", line, said)  # fmt: skip
+
+
+def _circumstances(one: OutOfMemory, scene: Scene, line: tuple[str, str], decided: bool) -> Iterator[Vote]:
+    weights = dict(BASE)
+    reasons: dict[str, list[str]] = {}
+    for name, words in scene.facts.items():
+        for pitfall, shift in SHIFTS.get(name, {}).items():
+            weights[pitfall] = weights.get(pitfall, 0.0) + shift
+            if shift > 0.05:
+                reasons.setdefault(pitfall, []).append(words)
+    asked, total, held = one.requested_bytes, one.capacity_bytes, one.allocated_bytes
+    filled = None
+    if asked is not None and total:
+        if asked >= GIANT_SHARE * total:
+            weights["reduce-seq-length-or-resolution"] += 0.34
+            weights["flash-attention-sdpa"] += 0.22
+            reasons.setdefault("reduce-seq-length-or-resolution", []).append(
+                f"one request of {gib(asked)} is {asked / total:.0%} of the device"
+            )
+        if held is not None:
+            filled = held / total
+            weights["other-process-holds-gpu"] = -1.0
+    if one.backend in ("mps", "xpu", "hip"):
+        weights["other-process-holds-gpu"] = min(weights["other-process-holds-gpu"], 0.05)
+    plain = filled is not None and filled > FULL_SHARE and "growth" not in scene
+    shown = f"{gib(held)} of {gib(total)} are live tensors" if filled is not None else ""
+    for pitfall, weight in sorted(weights.items(), key=lambda pair: -pair[1])[:7]:
+        if weight <= 0:
+            break
+        why = reasons.get(pitfall, [])
+        strong = (why and weight >= LIKELY_WEIGHT) or (plain and pitfall == "reduce-batch-size")
+        sources = [(words, line[1]) for words in ([shown] if shown else []) + why[:2]]
+        yield _vote(pitfall, CAUSES.get(pitfall, f"oom.{pitfall}"), TITLES[pitfall], weight,
+                    "likely" if strong and not decided else "prior", line, *sources)  # fmt: skip

@@ -1,0 +1,41 @@
+"""Whether the memory that a log prints grows steadily."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from .amounts import text as gib
+from .oom import size
+from .text import Log
+
+_AMOUNT = re.compile(r"mem\w*\D{0,24}?(\d+(?:\.\d+)?)\s?(gib|gb|g|mib|mb|m)\b", re.I)
+LEAST_READINGS = 12
+GROWTH_SHARE = 0.25
+"""A rise by this share over the whole log, in most of its readings, is growth; a first step's rise is not looked at."""
+
+
+def steady(log: Log) -> str | None:
+    """The words for a steady growth of the memory that the log prints, or None: readings that mostly rise after the
+    first tenth of the log and end a quarter above it."""
+    series: list[int] = []
+    for _, line in log.excerpt.figures or log.excerpt.lines:
+        match = _AMOUNT.search(line) if "mem" in line.lower() else None
+        if match is None or "tried to allocate" in line.lower() or "memory in use" in line.lower():
+            continue
+        unit = match[2].lower()
+        value = size(match[1], unit if len(unit) > 1 else unit + "b")
+        if value is not None:
+            series.append(value)
+    series = series[len(series) // 10 + 1 :]
+    if len(series) < LEAST_READINGS or not series[0]:
+        return None
+    steps = list(pairwise(series))
+    falls = sum(later < earlier for earlier, later in steps)
+    if (
+        falls > len(steps) // 10
+        or series[-1] < series[0] * (1 + GROWTH_SHARE)
+        or series[-1] <= series[len(series) // 2]
+    ):
+        return None
+    return f"the log's memory readings rise from {gib(series[0])} to {gib(series[-1])} over {len(series)} readings"

@@ -1,0 +1,93 @@
+"""Brings the rules together: what the messages say, weighed by the circumstances, becomes findings and abstentions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from ..finding import Abstained, Finding
+from . import causes, growth, oom, rule, smi, symptoms
+from . import scene as scenes
+from .oom import OutOfMemory
+from .scene import Scene
+from .text import Log
+from .votes import Vote, best, finding
+from .weights import TITLES
+
+_TABLES = ("rules_devices", "rules_distributed", "rules_host", "rules_build", "rules_training")
+MOST_REFUSALS = 4
+"""Refusals of one log that are judged; a loop that catches them repeats itself."""
+_PINNED = ("host.pinned",)
+
+
+def judge(log: Log) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
+    """Findings, best first, and abstentions."""
+    scene = scenes.read(log)
+    grown = growth.steady(log)
+    if grown:
+        scene.facts.setdefault("growth", grown)
+    votes = list(_messages(log, scene))
+    refusals = oom.find(log)
+    tries = len(log.find_all("tried to allocate", 50))
+    if tries > 1 and scene.any("rerun", "notebook"):
+        scene.facts.setdefault("repeated", f"{tries} refusals in one session: the first was caught")
+    if any(one.form == "async" for one in refusals):
+        scene.facts.setdefault("comfyui", "the message of a server that keeps several models on the device")
+    if not any(vote.cause in _PINNED for vote in votes):
+        for one in _device(refusals, votes)[-MOST_REFUSALS:]:
+            votes += causes.votes(log, scene, one)
+    if (
+        not any(vote.confidence != "prior" for vote in votes)
+        or " symptom:" in log.flat[:400]
+        or log.flat.startswith("symptom:")
+    ):
+        votes += symptoms.votes(log)
+    if not votes:
+        votes += smi.votes(log)
+    if not votes and grown:
+        votes += _growth(grown, log)
+    chosen = best(votes)
+    return tuple(map(finding, chosen)), tuple(_abstained(chosen, refusals))
+
+
+def _messages(log: Log, scene: Scene) -> Iterator[Vote]:
+    for name in _TABLES:
+        yield from rule.apply(import_module(f"{__package__}.{name}").RULES, log, scene)
+
+
+def _device(refusals: list[OutOfMemory], votes: list[Vote]) -> list[OutOfMemory]:
+    """The refusals of a device. One without numbers is left out where a library's own message explains it better."""
+    explained = any(vote.cause.startswith(("nccl.", "vllm.", "host.")) and vote.confidence != "prior" for vote in votes)
+    return [one for one in refusals if one.backend != "cpu" and not (one.form == "bare" and explained)]
+
+
+def _growth(grown: str, log: Log) -> Iterator[Vote]:
+    for pitfall, weight in (("detach-loss-accumulation", 0.5), ("memory-leak-in-user-list", 0.45)):
+        yield Vote(
+            pitfall=pitfall, cause="memory.growth", title=TITLES[pitfall], weight=weight, severity="warning",
+            confidence="likely" if pitfall == "detach-loss-accumulation" else "prior", evidence=((grown, log.source),),
+        )  # fmt: skip
+
+
+def _abstained(chosen: list[Vote], refusals: list[OutOfMemory]) -> Iterator[Abstained]:
+    """What the message leaves open and what would close it."""
+    device = [one for one in refusals if one.backend not in ("cpu", "mps")]
+    if device and not any(one.complete for one in device):
+        yield Abstained(
+            pitfall="other-process-holds-gpu",
+            missing="The message has no figures for capacity, free and allocated memory. gpuscope devices, or the "
+            "whole "
+            "message of a newer torch, would decide whether somebody else holds the device.",
+        )
+    if any(one.complete for one in device) and not any(vote.confidence == "definite" for vote in chosen):
+        yield Abstained(
+            pitfall="memory-leak-in-user-list",
+            missing="One message shows no trend. The log of the steps before it, or gpuscope run on the script, would "
+            "decide between a step that is too large and memory that grows.",
+        )
+    if any(vote.cause.startswith("disguise.cublas") for vote in chosen):
+        yield Abstained(
+            pitfall="bad-index-or-label",
+            missing="Run once with CUDA_LAUNCH_BLOCKING=1, or on the CPU: an index or label out of range then "
+            "names its line.",
+        )

@@ -1,0 +1,258 @@
+"""Reads a log of any size into the few lines that matter: where something speaks of trouble, with lines around it.
+
+Memory is bounded: the log passes in chunks, a chunk is searched for a handful of words at the speed of ``bytes.find``,
+and only the windows around hits, the beginning and the end are kept. A log that is small is kept whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from os import PathLike
+from typing import IO, cast
+
+CHUNK_BYTES = 4 * 1024 * 1024
+WHOLE_BYTES = 512 * 1024
+"""A log up to this size is kept whole."""
+HEAD_LINES = 40
+TAIL_LINES = 300
+BEFORE_LINES = 40
+AFTER_LINES = 30
+FIRST_WINDOWS = 24
+LAST_WINDOWS = 24
+LINE_BYTES = 4000
+"""A longer line keeps its beginning and its end."""
+FIGURE_LINES = 512
+"""Lines with a figure of memory that are kept for the trend, spread evenly over the log."""
+
+CHUNK_FIGURES = 64
+"""Of one chunk at most so many are looked at."""
+
+# One of these stands in every message that a rule reads; a log that repeats one of them on each line is still bounded.
+# Letter case is as torch and its neighbours write it: lowering a chunk would double the work.
+NEEDLES = tuple(
+    word.encode()
+    for word in (
+        "rror",
+        "out of memory",
+        "Traceback (most",
+        "xception",
+        "illed",
+        "SIGKILL",
+        "oom",
+        "OOM",
+        "DataLoader",
+        "dataloader",
+        "NCCL",
+        "_limit",
+        "capability",
+        "did not receive grad",
+        "raph break",
+        "would exceed",
+        "nan",
+        "NaN",
+        "ssert",
+        "ailed",
+        "Warning",
+        "exitcode",
+        "MiB /",
+        "too old",
+        "Duplicate GPU",
+    )
+)
+MOST_HITS = 1000
+"""Hits of one needle in one chunk that are looked at; more of them in 4 MiB is how the program always talks."""
+
+
+@dataclass(slots=True)
+class Excerpt:
+    """The kept ``lines``: number from 1, raw text. ``lines_read`` and ``bytes_read`` count the whole log; ``binary``
+    says that it is no text, ``cut`` that lines are missing; ``figures`` are lines with a figure of memory, from the
+    whole log."""
+
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    lines_read: int = 0
+    bytes_read: int = 0
+    binary: bool = False
+    cut: bool = False
+    figures: list[tuple[int, str]] = field(default_factory=list)
+
+
+def read(source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str]) -> Excerpt:
+    """An excerpt of a path, an open stream (bytes or text) or lines. Raises OSError where a path cannot be read."""
+    if isinstance(source, (str, PathLike)):
+        with open(source, "rb") as stream:
+            return _read(_stream_chunks(stream))
+    if hasattr(source, "read"):
+        return _read(_stream_chunks(cast("IO[bytes]", source)))
+    return _read(_line_chunks(source))
+
+
+def _stream_chunks(stream: IO[bytes] | IO[str]) -> Iterator[bytes]:
+    rest = b""
+    while piece := stream.read(CHUNK_BYTES):
+        data = piece if isinstance(piece, bytes) else piece.encode("utf-8", "replace")
+        end = data.rfind(b"\n") + 1
+        if not end and len(rest) + len(data) < 2 * CHUNK_BYTES:
+            rest += data
+            continue
+        yield rest + data[:end] if end else rest + data
+        rest = data[end:] if end else b""
+    if rest:
+        yield rest
+
+
+def _line_chunks(lines: Iterable[str]) -> Iterator[bytes]:
+    kept: list[bytes] = []
+    size = 0
+    for line in lines:
+        data = line.rstrip("\r\n").encode("utf-8", "replace") + b"\n"
+        kept.append(data)
+        size += len(data)
+        if size >= CHUNK_BYTES:
+            yield b"".join(kept)
+            kept, size = [], 0
+    if kept:
+        yield b"".join(kept)
+
+
+class _Windows:
+    """The windows around hits, the first ones and the last ones; between them only a count."""
+
+    def __init__(self) -> None:
+        self.first: list[tuple[int, list[bytes]]] = []
+        self.last: deque[tuple[int, list[bytes]]] = deque(maxlen=LAST_WINDOWS)
+        self.dropped = 0
+
+    def add(self, number: int, lines: list[bytes]) -> None:
+        if len(self.first) < FIRST_WINDOWS:
+            self.first.append((number, lines))
+            return
+        self.dropped += len(self.last) == LAST_WINDOWS
+        self.last.append((number, lines))
+
+
+class _Figures:
+    """At most ``FIGURE_LINES`` lines, every 2^k-th one of all that came."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, bytes]] = []
+        self.every, self.seen = 1, 0
+
+    def add(self, number: int, line: bytes) -> None:
+        if self.seen % self.every == 0:
+            if len(self.kept) == FIGURE_LINES:
+                self.kept, self.every = self.kept[::2], self.every * 2
+            self.kept.append((number, line[:400]))
+        self.seen += 1
+
+
+def _read(chunks: Iterator[bytes]) -> Excerpt:
+    found = Excerpt()
+    start: list[bytes] = []
+    for chunk in chunks:
+        start.append(chunk)
+        found.bytes_read += len(chunk)
+        if found.bytes_read > WHOLE_BYTES:
+            break
+    head = b"".join(start)
+    found.binary = _is_binary(head[:65536])
+    if found.binary:
+        return found
+    if found.bytes_read <= WHOLE_BYTES:
+        found.lines = [(i, _text(line)) for i, line in enumerate(head.split(b"\n"), 1)]
+        found.lines_read = len(found.lines) - head.endswith(b"\n")
+        return found
+    windows, figures, tail = _Windows(), _Figures(), b""
+    numbered: dict[int, bytes] = {}
+    number = 1
+    for data in chain((head,), chunks):
+        if number > 1:
+            found.bytes_read += len(data)
+        else:
+            for i, line in enumerate(data.split(b"\n", HEAD_LINES)[:HEAD_LINES], 1):
+                numbered[i] = line
+        _search(data, number, windows, figures)
+        number += data.count(b"\n")
+        tail = (tail + data)[-256 * 1024 :] if len(data) < 256 * 1024 else data[-256 * 1024 :]
+    found.lines_read = number - 1
+    found.cut = True
+    for first, lines in [*windows.first, *windows.last]:
+        numbered.update((first + i, line) for i, line in enumerate(lines))
+    last = tail.rstrip(b"\n").split(b"\n")[1:][-TAIL_LINES:]
+    end = number - (1 if tail.endswith(b"\n") else 0)
+    numbered.update((end - len(last) + 1 + i, line) for i, line in enumerate(last))
+    found.lines = [(i, _text(line)) for i, line in sorted(numbered.items())]
+    found.figures = [(i, _text(line)) for i, line in figures.kept]
+    return found
+
+
+def _search(data: bytes, number: int, windows: _Windows, figures: _Figures) -> None:
+    """Adds the windows of one chunk whose first line has this ``number``."""
+    hits: set[int] = set()
+    for needle in NEEDLES:
+        at, count = data.find(needle), 0
+        found = []
+        while at >= 0 and count < MOST_HITS:
+            found.append(data.rfind(b"\n", 0, at) + 1)
+            end = data.find(b"\n", at)
+            if end < 0:
+                break
+            at, count = data.find(needle, end), count + 1
+        if count < MOST_HITS:
+            hits.update(found)
+        else:
+            hits.update(found[:8])
+    line, counted = number, 0
+    done = -1
+    for at in sorted(hits):
+        if at < done:
+            continue
+        begin = _back(data, at, BEFORE_LINES)
+        end = _forth(data, at, AFTER_LINES)
+        line += data.count(b"\n", counted, begin) if begin >= counted else -data.count(b"\n", begin, counted)
+        counted = begin
+        windows.add(line, data[begin:end].split(b"\n"))
+        done = _forth(data, at, AFTER_LINES // 2)
+    at, line, counted = data.find(b"mem"), number, 0
+    while at >= 0:
+        begin = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        line += data.count(b"\n", counted, begin)
+        counted = begin
+        figures.add(line, data[begin:end])
+        at = data.find(b"mem", max(end, begin + len(data) // CHUNK_FIGURES))
+
+
+def _back(data: bytes, at: int, lines: int) -> int:
+    for _ in range(lines):
+        if at <= 0:
+            return 0
+        at = data.rfind(b"\n", 0, at - 1) + 1
+    return at
+
+
+def _forth(data: bytes, at: int, lines: int) -> int:
+    for _ in range(lines):
+        end = data.find(b"\n", at)
+        if end < 0:
+            return len(data)
+        at = end + 1
+    return max(at - 1, 0)
+
+
+def _text(line: bytes) -> str:
+    if len(line) > LINE_BYTES:
+        line = line[: LINE_BYTES // 2] + b" ... " + line[-LINE_BYTES // 2 :]
+    return line.rstrip(b"\r").decode("utf-8", "replace")
+
+
+def _is_binary(data: bytes) -> bool:
+    """A zero byte or many bytes that no text has; UTF-16 counts as binary."""
+    if b"\0" in data:
+        return True
+    odd = len(data) - len(data.translate(None, bytes(i for i in range(32) if i not in (7, 8, 9, 10, 12, 13, 27))))
+    return odd > len(data) // 20 and odd > 8

@@ -1,0 +1,73 @@
+"""What a rule on a message is: the words it is known by, and the causes it can have, each under its circumstances."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..finding import Confidence, Severity
+from .scene import Scene
+from .text import Hit, Log, tight
+from .votes import Vote
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One cause of a message. ``words``: a pattern that the message or its neighbourhood must show (``unlike``: must
+    not), ``when``: circumstances of which one must hold, ``unless``: none of these."""
+
+    pitfall: str
+    title: str
+    weight: float
+    confidence: Confidence = "prior"
+    when: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    words: str = ""
+    unlike: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A message. ``gate``: literal texts in lower case of which one must stand in the log, so that most rules cost one
+    search; ``pattern``: the message itself where the gate says too little; both read without spaces."""
+
+    cause: str
+    gate: tuple[str, ...]
+    options: tuple[Option, ...]
+    pattern: str = ""
+    severity: Severity = "problem"
+
+
+NEAR = 2500
+"""Characters without spaces around a message in which ``words`` are looked for."""
+
+
+def apply(rules: tuple[Rule, ...], log: Log, scene: Scene) -> Iterator[Vote]:
+    """The votes of every rule whose message stands in the log."""
+    for rule in rules:
+        hit = log.first(*rule.gate)
+        if hit is not None and rule.pattern:
+            hit = log.find(rule.pattern)
+        if hit is not None:
+            yield from _votes(rule, hit, log, scene)
+
+
+def _votes(rule: Rule, hit: Hit, log: Log, scene: Scene) -> Iterator[Vote]:
+    near = log.squeezed[max(0, hit.start - NEAR) : hit.end + NEAR]
+    quoted = (log.quote(hit), log.where(hit))
+    for option in rule.options:
+        if option.when and not scene.any(*option.when):
+            continue
+        if scene.any(*option.unless):
+            continue
+        if option.words and not re.search(tight(option.words), near):
+            continue
+        if option.unlike and re.search(tight(option.unlike), near):
+            continue
+        fact = scene.any(*option.when)
+        more = ((scene.facts[fact], log.where(hit)),) if fact else ()
+        yield Vote(
+            pitfall=option.pitfall, cause=rule.cause, title=option.title, weight=option.weight, severity=rule.severity,
+            confidence=option.confidence, evidence=(quoted, *more), where=log.rank(hit),
+        )  # fmt: skip

@@ -1,0 +1,164 @@
+"""What was going on when the message came: phase, library, kind of work, trend. Read from the traceback and the log.
+
+These are circumstances, no verdicts: a rule combines them with its message. Each fact keeps the words that say it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .text import Log
+
+_FRAME = re.compile(r'File "([^"]{1,400})", line (\d+), in ([^\s,]{1,200})')
+_IN_CELL = re.compile(r"<ipython-input-|Cell In\s?\[\d+\]|ipykernel_\d+|site-packages/IPython/")
+_KILLED = re.compile(r"^\s*Killed\s*$|line \d+:\s+\d+ Killed\s|^\[\d+\]\s*[+-]?\s+\d* ?Killed\s")
+MOST_FRAMES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a traceback; ``code`` is the line printed below it, or nothing."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+    number: int
+
+    @property
+    def own(self) -> bool:
+        """Whether the file is the user's: neither installed nor torch's."""
+        return "site-packages" not in self.file and not re.search(
+            r"(?:^|/)(?:torch|multiprocessing|threading)\b", self.file
+        )
+
+
+@dataclass(slots=True)
+class Scene:
+    """``facts``: name of a circumstance → the words that say it. ``frames`` in the order of the log."""
+
+    frames: list[Frame] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.facts
+
+    def any(self, *names: str) -> str | None:
+        """The first of these circumstances that holds, else None."""
+        return next((name for name in names if name in self.facts), None)
+
+
+# Circumstance → where it is looked for → pattern. In frames: "file function code", the user's identifiers as they are.
+_IN_FRAMES: dict[str, str] = {
+    "no-grad": r"torch/(?:utils/_contextlib|autograd/grad_mode)\.py|inference_mode|torch\.no_grad",
+    "evaluation": r"(?:^|[^a-z])(?:valid|val(?=_|\b)|eval|test(?=_|\b)|infer|predict|evaluate|sample_image)",
+    "training": r"(?:^|[^a-z])train|\.backward\(|loss\b|optimizer\.",
+    "backward": r"\.backward\(|autograd/__init__\.py|run_backward|_engine_run_backward",
+    "loading": r"torch/serialization\.py|torch\.load\(|load_state_dict|load_checkpoint|_cuda_deserialize"
+    r"|restore_location"
+    r"|load_file\(|resume",
+    "weights-loading": r"from_pretrained|modeling_utils|load_model|init_model|create_weights|checkpoint_shards",
+    "optimizer": r"torch/optim/|optimizer\.step|optim\.step|exp_avg|_multi_tensor_adam|_init_group|bitsandbytes/optim",
+    "model-to-device": r"in _apply|\.cuda\(\)|model\.to\(|\.to\((?:self\.)?device|\bmodule\.py _apply| _apply "
+    r"|lambda t: t\.",
+    "attention": r"attn|attention|softmax|q\s?@\s?k|torch\.bmm|einsum|query.*key|baddbmm|scaled_dot",
+    "logits": r"lm_head|logits|cross_entropy|log_softmax|vocab",
+    "convolution": r"conv\d?d|conv\.py",
+    "gather": r"scatter_gather|data_parallel\.py|comm\.gather|parallel_apply|_functions\.py gather",
+    "ddp": r"parallel/distributed\.py|DistributedDataParallel|DDP\(",
+    "fsdp": r"fsdp|fully_shard|_flat_param|_all_gather|full_state_dict|all_gather",
+    "deepspeed": r"deepspeed",
+    "checkpointing": r"torch/utils/checkpoint\.py|CheckpointFunction",
+    "saving": r"torch\.save\(|save_checkpoint|save_pretrained|state_dict\(\)",
+    "compile": r"_inductor|_dynamo|torch\.compile|cudagraph|CUDAGraph|torch/cuda/graphs\.py",
+    "appending": r"\.append\(|\.extend\(|torch\.cat\(",
+    "metric": r"metric|accuracy|iou|pairwise|cdist|distance|\bdist\b|knn|score\(|matching",
+    "loader": r"dataloader\.py|DataLoader",
+    "pinning": r"pin_memory",
+    "vllm": r"vllm|sglang",
+    "diffusion": r"diffusers|ComfyUI|comfy|stable-diffusion|stable_diffusion|unet|vae|ldm/|k_diffusion",
+    "llm": r"transformers|trl|peft|llama|mistral|gpt|qwen|bert|litgpt|axolotl",
+}
+_IN_TEXT: dict[str, str] = {
+    "evaluation": r"\b(?:validat(?:e|ing|ion)|evaluat(?:e|ing|ion)|inference|at test time|testing|predicting"
+    r"|predictions?)\b",
+    "optimizer-second-step": r"\b(?:second|2nd) (?:\w+ )?(?:step|iteration)|at (?:the )?second step"
+    r"|\badam\w*\b.{0,60}\bstates?\b",
+    "resume": r"\bresum(?:e|ed|ing)\b|restor(?:e|ed|ing) (?:from )?(?:the )?checkpoint|loaded checkpoint"
+    r"|loading checkpoint",
+    "growth": r"(?:memory|usage|ram|allocated)\b[^.;]{0,60}\b(?:grow(?:s|ing|n)?|increas(?:es?|ing)|creep(?:s|ing)"
+    r"|accumulat|leak)"
+    r"|leaks? memory|memory leak|more and more (?:\w+ )?memory",
+    "late": r"\bafter (?:\d+|several|a few|some|many) (?:epoch|iteration|step|batch|hour|k iter)",
+    "notebook": r"\b(?:jupyter|notebook|colab|kaggle|ipykernel)\b",
+    "rerun": r"(?:second|again|several) (?:run|time)|re-?run",
+    "vllm": r"\bvllm|\bsglang|max_model_len|kv[ _]cache|gpu_memory_utilization",
+    "diffusion": r"comfyui|\bsdxl\b|\bflux\b|\bvae\b|\bunet\b|stable diffusion|diffus",
+    "llm": r"\b(?:llama|mistral|falcon|qwen|gpt|deepseek|gemma|codegen|bloom|opt)-?\d*\w*\b.{0,40}\b(?:\d+b)\b"
+    r"|\b\d+b\b.{0,30}model"
+    r"|fine-?tun|\blora\b|\bpeft\b|tokeniz",
+    "lora": r"\bq?lora\b|\badapter",
+    "context-length": r"\b(?:seq(?:uence)?[ _]?len(?:gth)?|context length|max_length|\d+k (?:context|seq\w*|tokens)"
+    r"|length \d{4,})",
+    "image-size": r"\b(?:resolution|image size|\d{3,4}\s?[x×]\s?\d{3,4}|full[- ]size|high[- ]res|upscal|tile|crop"
+    r"|chop)",
+    "compile": r"torch\.compile|inductor|cuda ?graphs? captur|capturing cuda graph|reduce-overhead|dynamo",
+    "ddp": r"\b(?:ddp|distributeddataparallel|torchrun|torch\.distributed\.launch|all ranks|each rank|every rank)\b",
+    "dataparallel": r"\bdata ?parallel\b|nn\.dataparallel",
+    "deepspeed": r"\bdeepspeed\b|\bzero-?[123]\b",
+    "fsdp": r"\bfsdp\b|fully sharded",
+    "wsl": r"\bwsl2?\b",
+    "gpu-process-table": r"\d+mib\s?/\s?\d+mib",
+    "dead-process": r"\b(?:zombie|orphan(?:ed)?|left-?over|no (?:running )?process(?:es)? found|after (?:killing"
+    r"|ctrl-?c)|defunct)",
+    "cudnn-benchmark": r"cudnn\.benchmark\s?=?\s?true|benchmark\s?=\s?true|benchmark mode",
+    "distributed-error": r"processgroupnccl|torchelastic|childfailederror|exitcode\s*:\s*-9",
+}
+_LINE_IS_LIBRARY = ("backward", "attention", "logits")
+
+
+def read(log: Log) -> Scene:
+    """The scene of a log."""
+    scene = Scene(frames=_frames(log))
+    said = [f"{f.file} {f.function} {f.code}" for f in scene.frames]
+    said += [line for _, line in log.lines[-1500:] if "File" not in line and _code(line)]
+    for name, pattern in _IN_FRAMES.items():
+        compiled = re.compile(pattern)
+        for words in said:
+            match = compiled.search(words)
+            if match:
+                scene.facts[name] = words.strip()[:160]
+                break
+    for name, pattern in _IN_TEXT.items():
+        found = re.search(pattern, log.flat[:400_000])
+        if found and name not in scene.facts:
+            scene.facts[name] = _sentence(log.flat, found.start(), found.end())
+    killed = next((line for _, line in log.lines if _KILLED.search(line)), None)
+    if killed:
+        scene.facts["killed-line"] = killed.strip()[:160]
+    if any(line.startswith(">>> ") for _, line in log.lines):
+        scene.facts.setdefault("rerun", "an interactive session: what an exception holds stays until the next one")
+    if any(_IN_CELL.search(line) for _, line in log.lines):
+        scene.facts.setdefault("notebook", "the traceback is from a notebook's cell")
+    return scene
+
+
+def _code(line: str) -> bool:
+    """Whether a line is one of a traceback's code lines: indented, and like an expression."""
+    return line[:2] == "  " and any(mark in line for mark in "(=.") and "%|" not in line
+
+
+def _sentence(text: str, start: int, end: int) -> str:
+    return text[max(0, start - 30) : end + 40].strip()
+
+
+def _frames(log: Log) -> list[Frame]:
+    found = []
+    for i, (number, line) in enumerate(log.lines):
+        match = _FRAME.search(line)
+        if match is None:
+            continue
+        code = log.lines[i + 1][1].strip() if i + 1 < len(log.lines) and "File" not in log.lines[i + 1][1] else ""
+        found.append(Frame(match[1], int(match[2][:9]), match[3], code[:300], number))
+    return found[-MOST_FRAMES:]

@@ -1,0 +1,16 @@
+"""What a symptom is: words that describe it, and the causes it speaks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """A pattern in the flat lower-case text, and the causes it speaks for with their weights. ``described``: only where
+    the text is a description and no program's output."""
+
+    cause: str
+    pattern: str
+    votes: tuple[tuple[str, str, float], ...]
+    described: bool = True

@@ -1,0 +1,33 @@
+"""Complaints without an error message: slow, idle, growing, hanging.
+
+Nothing here is definite: a description narrows the causes down, and a measurement decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..finding import Confidence
+from . import symptoms_memory, symptoms_speed
+from .text import Log
+from .votes import Vote
+
+
+def votes(log: Log) -> Iterator[Vote]:
+    """Votes of a description (a text that says ``symptom:``, or is short prose), or of printed readings."""
+    described = log.flat.lstrip().startswith("symptom:") or " symptom:" in log.flat[:20_000]
+    for symptom in (*symptoms_speed.SYMPTOMS, *symptoms_memory.SYMPTOMS) if described else symptoms_speed.PRINTED:
+        found = log.words(symptom.pattern)
+        if found is None:
+            continue
+        words = log.flat[max(0, found.start() - 40) : found.end() + 60].strip()
+        for pitfall, title, weight in symptom.votes:
+            yield Vote(
+                pitfall=pitfall, cause=symptom.cause, title=title, weight=weight,
+                confidence=_confidence(weight, described),
+                severity="warning" if described else "info", evidence=((words, log.source),),
+            )  # fmt: skip
+
+
+def _confidence(weight: float, described: bool) -> Confidence:
+    return "likely" if described and weight >= 0.7 else "prior"

@@ -1,0 +1,51 @@
+"""What rules hand in: votes for a cause. Several rules may vote for one pitfall; the report gets the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..finding import Confidence, Evidence, Finding, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """One cause with its weight (0 to 1, an order and no probability). ``evidence``: (text, source) pairs."""
+
+    pitfall: str
+    cause: str
+    title: str
+    weight: float
+    confidence: Confidence = "prior"
+    severity: Severity = "problem"
+    evidence: tuple[tuple[str, str], ...] = ()
+    where: str = ""
+    missing: str = ""
+
+
+_ORDER = {"definite": 0, "likely": 1, "prior": 2}
+_SEVERITY = {"problem": 0, "warning": 1, "info": 2}
+MOST_FINDINGS = 8
+MOST_PRIORS = 5
+
+
+def best(votes: Iterable[Vote]) -> list[Vote]:
+    """One vote a pitfall, best first, and of mere priors only the first few."""
+    kept: dict[str, Vote] = {}
+    for vote in sorted(votes, key=lambda v: (_ORDER[v.confidence], _SEVERITY[v.severity], -v.weight)):
+        kept.setdefault(vote.pitfall, vote)
+    result, priors = [], 0
+    for vote in kept.values():
+        priors += vote.confidence == "prior"
+        if vote.confidence != "prior" or priors <= MOST_PRIORS:
+            result.append(vote)
+    return result[:MOST_FINDINGS]
+
+
+def finding(vote: Vote) -> Finding:
+    """The vote as the report wants it."""
+    return Finding(
+        pitfall=vote.pitfall, cause=vote.cause, title=vote.title, confidence=vote.confidence,
+        severity="info" if vote.confidence == "prior" else vote.severity, rank=round(vote.weight, 3), where=vote.where,
+        evidence=tuple(Evidence(text=text, source=source) for text, source in vote.evidence if text),
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""What a trainer left behind: an allocator snapshot, the record of an out-of-memory error, a black box, a recording."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..wire.clean import clean
+from .finding import Finding, Report
+
+if TYPE_CHECKING:
+    from ..store.view import History
+
+LAST_SECONDS = 900.0
+"""Of a recording only its end is read: what began longer ago still holds then, or does not matter."""
+EVERY_SECONDS = 2.0
+MAX_SOURCES = 16
+MAX_LINES = 400_000
+_KEY = "past"
+
+
+def examine(path: str | Path, kind: str) -> Report:
+    """``kind``: snapshot (also a record of an out-of-memory error), recording or box."""
+    path = Path(path)
+    if kind == "snapshot":
+        from . import postmortem_snapshot
+
+        return postmortem_snapshot.examine(path)
+    return _replayed(path, kind == "box")
+
+
+def _replayed(path: Path, box: bool) -> Report:
+    """The live rules at the last moment of every job in it, and how each ended."""
+    from ..store.blackbox import BoxReader
+    from ..wire.recording import RecordingReader
+
+    name = clean(path.name, 100)
+    reader: Any = BoxReader(path) if box else RecordingReader(path)
+    members = reader.index()
+    if not members:
+        why = reader.problem.text if reader.problem is not None else f"{name}: nothing whole is in it"
+        return Report(problems=(why,))
+    sources = sorted({member.source for member in members})[:MAX_SOURCES]
+    last = max(member.rx for member in members)
+    offsets = [member.offset for member in members if member.rx <= last - LAST_SECONDS]
+    watchers = {source: _Watcher(name) for source in sources}
+    for number, line in enumerate(reader.lines(offsets[-1] if offsets else 0)):
+        if line.source in watchers:
+            watchers[line.source].take(line.line, line.rx)
+        if number >= MAX_LINES:
+            break
+    report = Report(examined=(name,))
+    for watcher in watchers.values():
+        report += watcher.report()
+    problem = reader.problem
+    return report + Report(problems=(f"{name}: {problem.text}",)) if problem is not None else report
+
+
+class _Watcher:
+    """Replays one source into a store, and keeps what the rules last said of each job while it lived."""
+
+    def __init__(self, name: str) -> None:
+        from ..store.store import Store
+
+        self._name = name
+        self._store = Store()
+        self._store.add_source(_KEY, name)
+        self._said: dict[str, Report] = {}
+        self._next = 0.0
+
+    def take(self, line: bytes, at: float) -> None:
+        from ..wire.codec import WireError
+        from ..wire.decode import decode
+
+        try:
+            self._store.apply(_KEY, decode(line), at)
+        except WireError:
+            return
+        if at >= self._next:
+            self._next = at + EVERY_SECONDS
+            self._look()
+
+    def _look(self) -> None:
+        from . import live
+
+        host = self._store.view().host
+        for job in host.jobs if host is not None else ():
+            if host is not None and any(trainer.gone is None for trainer in job.trainers):
+                pids = {trainer.definition.pid for trainer in job.trainers}
+                self._said[job.key] = live.examine(host, self._history, pids)
+
+    def _history(self, entity: int, column: str, seconds: float | None) -> History:
+        return self._store.history(_KEY, entity, column, seconds)
+
+    def report(self) -> Report:
+        """All of it: of each job as it was when it was last seen to run."""
+        from . import postmortem_end
+
+        self._look()
+        out = Report()
+        for said in self._said.values():
+            out += Report(findings=tuple(map(_afterwards, said.findings)), abstained=said.abstained)
+        host = self._store.view().host
+        return out if host is None else out + postmortem_end.examine(host, host.jobs)
+
+
+def _afterwards(finding: Finding) -> Finding:
+    """Without what could only have been done while it ran."""
+    return replace(finding, fixes=tuple(fix for fix in finding.fixes if not fix.now), verify="")

@@ -1,0 +1,128 @@
+"""How trainers ended, by the events of a recording or of a black box: full device, an exception, no word at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..store.view import HostView, JobView, Mark, TrainerView
+from ..wire.frames import Event
+from . import postmortem_oom
+from .finding import Abstained, Evidence, Finding, Report
+from .live_scene import Scene, place, size
+
+WITHOUT_A_WORD = ("without a word", "without a good-bye")
+"""How the black box and the agent say that nobody heard it end."""
+RAN_ON_SECONDS = 5.0
+
+
+def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
+    """Out-of-memory errors that were not caught, and ends that nobody explained; nothing of one that ended well."""
+    findings: list[Finding] = []
+    abstained: list[Abstained] = []
+    for job in jobs:
+        for trainer in job.trainers:
+            ooms = list(_ooms(host, trainer))
+            for mark, device_total in ooms[-1:]:
+                findings += postmortem_oom.judge(_facts(host, trainer, mark, device_total))
+            if trainer.gone is None or ooms:
+                continue
+            ended = _raised(host, trainer)
+            if ended is not None:
+                findings += _of_exception(ended, place(Scene(host), trainer))
+            elif any(words in trainer.gone.reason for words in WITHOUT_A_WORD):
+                killed = _killed(host, trainer)
+                if isinstance(killed, Finding):
+                    findings.append(killed)
+                elif killed is not None:
+                    abstained.append(killed)
+    return Report(findings=tuple(findings), abstained=tuple(abstained))
+
+
+def _ooms(host: HostView, trainer: TrainerView) -> Iterator[tuple[Mark, float]]:
+    ids = {trainer.id, *(allocator.id for allocator in trainer.allocators)}
+    for mark in host.marks:
+        total = mark.data.get("total_bytes")
+        caught = mark.data.get("state") == "withdrawn"
+        if mark.kind == "oom" and mark.id in ids and isinstance(total, (int, float)) and not caught:
+            yield mark, float(total)
+
+
+def _facts(host: HostView, trainer: TrainerView, mark: Mark, total: float) -> postmortem_oom.Facts:
+    allocator = next((one for one in trainer.allocators if one.id == mark.id), None)
+    requested, free = mark.data.get("requested_bytes"), mark.data.get("free_bytes")
+    number = allocator.number if allocator is not None else lambda _column: None
+    return postmortem_oom.Facts(
+        requested=requested if isinstance(requested, (int, float)) else None,
+        free=free if isinstance(free, (int, float)) else None,
+        total=total,
+        allocated=number("allocated_bytes"),
+        reserved=number("reserved_bytes"),
+        inactive_split=number("inactive_split_bytes"),
+        parameters=number("parameter_bytes"),
+        gradients=number("gradient_bytes"),
+        optimizer=number("optimizer_state_bytes"),
+        settings=trainer.definition.allocator_settings or "",
+        where=place(Scene(host), trainer, allocator),
+        source="record",
+    )
+
+
+def _raised(host: HostView, trainer: TrainerView) -> Event | None:
+    return next((e for e in reversed(host.events) if e.id == trainer.id and "how" in e.data and "type" in e.data), None)
+
+
+def _of_exception(event: Event, where: str) -> list[Finding]:
+    """What the rules for messages say of the exception that ended it."""
+    kind, message = str(event.data.get("type", ""))[:256], str(event.data.get("message", ""))[:2000]
+    said = of_text(f"{kind}: {message}\n".encode("utf-8", "replace"), "black box").findings
+    return [replace(one, where=one.where or where) for one in said]
+
+
+def of_text(text: bytes, name: str) -> Report:
+    """What the rules for messages say of a text; ``name`` is what its evidence calls it."""
+    import io
+
+    from . import messages
+
+    found: Any = messages.examine(io.BytesIO(text), name)  # a report, or its findings and what was left open
+    if not isinstance(found, Report):
+        findings, abstained = found
+        found = Report(findings=tuple(findings), abstained=tuple(abstained))
+    return found if isinstance(found, Report) else Report()
+
+
+def _killed(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:
+    """Ended without a word: the host's memory tells whether the kernel killed it."""
+    total, free = host.definition.memory_total_bytes, host.number("memory_available_bytes")
+    limit, used = host.definition.cgroup_memory_limit_bytes, host.number("cgroup_memory_used_bytes")
+    where = place(Scene(host), trainer)
+    end = trainer.gone.monotonic_seconds if trainer.gone is not None else 0.0
+    ran_on = (host.sampled_seconds or end) - end > RAN_ON_SECONDS
+    short = bool(total and free is not None and free < 0.05 * total)
+    full = bool(limit and used is not None and used >= 0.95 * limit)
+    if (short or full) and not ran_on:
+        text = (
+            f"{size(free)} of the host's {size(total)} were left"
+            if short and free is not None and total
+            else (f"{size(used or 0)} of the {size(limit or 0)} that the cgroup allows were in use")
+        )
+        return Finding(
+            pitfall="host-memory-limit",
+            cause="end.host_memory",
+            severity="problem",
+            confidence="likely",
+            where=where,
+            title="It ended without a word while the host's memory was short: the kernel's OOM killer",
+            evidence=(
+                Evidence(text=text, source="recording"),
+                Evidence(text=trainer.gone.reason if trainer.gone else ""),
+            ),
+        )
+    if total and free is not None and not short:
+        return None  # there was memory: nothing points to the kernel's killer
+    missing = (
+        "whether the kernel killed it for lack of host memory: dmesg | grep -i 'killed process', or exit code 137 (-9)"
+    )
+    return Abstained(pitfall="host-memory-limit", missing=missing)

@@ -1,0 +1,239 @@
+"""An out-of-memory error by what the allocator really held, not by what its message says: which of the causes it was.
+
+reserved = allocated + cached, and device = reserved by this process + outside it + free. A request fails when neither a
+free block of the cache nor the free part of the device holds it in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .finding import Confidence, Evidence, Finding, Fix
+from .live_memory import EXPANDABLE
+from .live_scene import GIB, MIB, percent, size
+
+OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
+FRAGMENTED = 0.10
+PART = 0.35
+"""Of what is allocated: so much in one category makes it the first to save on."""
+SMALL = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Bytes at the moment of the failure; None where unknown. ``largest_free``: the largest free run of the default
+    pool. ``private_idle``: free inside private pools. ``settings``: the allocator's."""
+
+    requested: float | None = None
+    free: float | None = None
+    total: float | None = None
+    allocated: float | None = None
+    reserved: float | None = None
+    inactive_split: float | None = None
+    cached: float | None = None
+    largest_free: float | None = None
+    private_idle: float | None = None
+    parameters: float | None = None
+    gradients: float | None = None
+    optimizer: float | None = None
+    settings: str = ""
+    where: str = ""
+    source: str = ""
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Findings about one error, the likeliest first. At least one: what the error says is never nothing."""
+    found = [*_decided(facts)]
+    return found or [_too_much(facts)]
+
+
+def _decided(facts: Facts) -> Iterator[Finding]:
+    for rule in (_giant, _outside, _capped, _fragmented, _pools):
+        finding = rule(facts)
+        if finding is not None:
+            yield finding
+    if not any((_giant(facts), _outside(facts), _fragmented(facts))):
+        yield _too_much(facts)
+
+
+def asked(facts: Facts) -> Evidence:
+    """The request and the card in one line."""
+    parts = [f"{size(facts.requested)} wanted" if facts.requested is not None else "the request is unknown"]
+    if facts.free is not None and facts.total is not None:
+        parts.append(f"{size(facts.free)} of {size(facts.total)} free on the device")
+    return Evidence(text=", ".join(parts), source=facts.source)
+
+
+def _held(facts: Facts) -> Evidence | None:
+    if facts.allocated is None or facts.reserved is None:
+        return None
+    text = f"this process: {size(facts.allocated)} allocated, {size(facts.reserved - facts.allocated)} cached"
+    if facts.inactive_split is not None:
+        text += f", of it {size(facts.inactive_split)} inactive split"
+    return Evidence(text=text, source=facts.source)
+
+
+def _make(
+    facts: Facts,
+    pitfall: str,
+    cause: str,
+    title: str,
+    confidence: Confidence,
+    *more: Evidence,
+    fixes: tuple[Fix, ...] = (),
+    rank: float = 1.0,
+) -> Finding:
+    evidence = tuple(one for one in (asked(facts), _held(facts), *more) if one is not None)
+    return Finding(
+        pitfall=pitfall,
+        cause=cause,
+        title=title,
+        severity="problem",
+        confidence=confidence,
+        evidence=evidence,
+        fixes=fixes,
+        where=facts.where,
+        rank=rank,
+    )
+
+
+def _giant(facts: Facts) -> Finding | None:
+    if facts.requested is None or not facts.total or facts.requested <= facts.total:
+        return None
+    more = Evidence(text=f"one tensor of {size(facts.requested)} is more than the whole card of {size(facts.total)}")
+    return _make(
+        facts,
+        "reduce-seq-length-or-resolution",
+        "oom.giant_request",
+        "One tensor larger than the card was asked for",
+        "definite",
+        more,
+        rank=3.0,
+    )
+
+
+def _outside(facts: Facts) -> Finding | None:
+    if facts.free is None or not facts.total or facts.reserved is None:
+        return None
+    outside = facts.total - facts.free - facts.reserved
+    if outside < max(OUTSIDE_SHARE * facts.total, OUTSIDE_BYTES):
+        return None
+    more = Evidence(
+        text=f"{size(facts.total)} − {size(facts.free)} free − {size(facts.reserved)} reserved here = {size(outside)} "
+        f"({percent(outside / facts.total)}) outside this allocator: other programs, or libraries of this one"
+    )
+    fixes = (
+        Fix(title="Who holds it", now=True, command="gpuscope ps"),
+        Fix(title="Choose a card that is free", command="gpuscope devices", environment="CUDA_VISIBLE_DEVICES=N"),
+    )
+    return _make(
+        facts,
+        "other-process-holds-gpu",
+        "oom.outside",
+        f"{size(outside)} of the card were not this trainer's",
+        "definite",
+        more,
+        fixes=fixes,
+        rank=2.5,
+    )
+
+
+def _capped(facts: Facts) -> Finding | None:
+    if facts.requested is None or facts.free is None or facts.free < facts.requested * 1.02 + 32 * MIB:
+        return None
+    more = Evidence(text="the device had room for it: a limit of this process refused it, not the card")
+    return _make(
+        facts,
+        "memory-fraction-cap",
+        "oom.capped",
+        "A limit on this process refused the request, not the card",
+        "likely",
+        more,
+        rank=2.2,
+    )
+
+
+def _fragmented(facts: Facts) -> Finding | None:
+    """Enough is free in the cache, and in no one piece."""
+    if (
+        facts.requested is None
+        or facts.cached is None
+        or not facts.total
+        or "expandable_segments:True" in facts.settings
+    ):
+        return None
+    if facts.cached < facts.requested or facts.cached < FRAGMENTED * facts.total:
+        return None
+    if facts.largest_free is not None and facts.largest_free >= facts.requested:
+        return None
+    share = percent(facts.cached / facts.total)
+    largest = "" if facts.largest_free is None else f", the largest piece {size(facts.largest_free)}"
+    more = Evidence(
+        text=f"{size(facts.cached)} were free in the cache, {share} of the card{largest}: "
+        f"{size(facts.requested)} did not fit in one piece"
+    )
+    return _make(
+        facts,
+        "expandable-segments",
+        "oom.fragmentation",
+        f"Fragmentation: {size(facts.cached)} were free, in pieces too small",
+        "definite" if facts.largest_free is not None else "likely",
+        more,
+        fixes=(EXPANDABLE,),
+        rank=2.0,
+    )
+
+
+def _pools(facts: Facts) -> Finding | None:
+    if facts.requested is None or not facts.private_idle or facts.private_idle < max(facts.requested, SMALL):
+        return None
+    more = Evidence(text=f"{size(facts.private_idle)} lie idle in private pools (CUDA graphs), which serve nobody else")
+    return _make(
+        facts,
+        "compile-mode",
+        "oom.private_pools",
+        f"CUDA graphs keep {size(facts.private_idle)} for themselves",
+        "likely",
+        more,
+        fixes=(Fix(title="Compile without CUDA graphs", before='mode="reduce-overhead"', code='mode="default"'),),
+        rank=1.5,
+    )
+
+
+def _too_much(facts: Facts) -> Finding:
+    """The card is really full with live tensors: which kind is the most."""
+    more = []
+    apart = facts.largest_free is not None and facts.requested is not None and facts.largest_free >= facts.requested
+    if apart and facts.largest_free is not None:
+        text = (
+            f"a piece of {size(facts.largest_free)} was free in the cache, of another stream or pool: it cannot be lent"
+        )
+        more.append(Evidence(text=text, source=facts.source))
+    elif facts.cached is not None and facts.requested is not None and facts.total:
+        text = f"free in the cache: {size(facts.cached)}, {percent(facts.cached / facts.total)} of the card"
+        more.append(Evidence(text=f"{text}: fragmentation is not the cause", source=facts.source))
+    kinds = [("optimizer state", facts.optimizer), ("parameters", facts.parameters), ("gradients", facts.gradients)]
+    known = [(name, value) for name, value in kinds if value]
+    if facts.allocated and known:
+        rest = facts.allocated - sum(value for _, value in known)
+        parts = ", ".join(f"{name} {size(value)}" for name, value in known)
+        more.append(
+            Evidence(text=f"live: {parts}, activations and the rest {size(max(0.0, rest))}", source=facts.source)
+        )
+        if facts.optimizer and facts.optimizer >= PART * facts.allocated:
+            share = percent(facts.optimizer / facts.allocated)
+            return _make(
+                facts,
+                "optimizer-state",
+                "oom.optimizer_state",
+                f"The card is full, {share} of it with optimizer state",
+                "likely",
+                *more,
+            )
+        fixed = sum(value for _, value in known)
+        if facts.parameters and fixed >= 0.7 * facts.allocated:
+            title = f"The card is full, {percent(fixed / facts.allocated)} of it with what the model itself needs"
+            return _make(facts, "fsdp-or-zero", "oom.model_state", title, "likely", *more)
+    sure: Confidence = "prior" if apart or facts.allocated is None else "likely"
+    return _make(facts, "reduce-batch-size", "oom.live_tensors", "The card was full with live tensors", sure, *more)

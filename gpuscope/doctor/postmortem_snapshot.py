@@ -1,0 +1,352 @@
+"""An allocator snapshot, and the record of an out-of-memory error: fragmentation, a leak by its line, private pools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..wire.clean import clean
+from . import postmortem_oom
+from .finding import Abstained, Evidence, Finding, Fix, Report
+from .live_memory import EXPANDABLE
+from .live_scene import GIB, MIB, percent, size
+
+if TYPE_CHECKING:
+    from ..snapshot.model import Device, Frame, Mark, StackRow, Summary
+    from ..snapshot.reader import Reading
+
+Place = tuple[str, int]
+"""File and line."""
+TOP = 40
+QUARTERS = ("25%", "50%", "75%")
+LEAK_SHARE, LEAK_BYTES = 0.05, 4 * MIB
+"""Of what is allocated: each quarter of the history must leave so much of one line behind."""
+EVEN = 3.0
+"""The quarters' shares may differ by this factor: a leak goes on and on, a load happens once."""
+SPLIT_SHARE = 0.25
+POOL_SHARE, POOL_BYTES = 0.20, 1 * GIB
+_ONCE = re.compile(r"torch/optim/|torch/nn/modules/module\.py:.* _apply$|torch/serialization\.py")
+_EVALUATES = re.compile(
+    r"(?:^|_)(?:eval|evaluate|evaluation|valid|validate|validation|test|inference|infer|predict)(?:$|_)", re.I
+)
+EVALUATION_SHARE = 0.5
+
+
+def examine(path: Path) -> Report:
+    """What the file shows. Read in the capped child of ``snapshot.reader``; what is wrong with it is a problem."""
+    from ..snapshot.limits import for_files
+    from ..snapshot.reader import SnapshotError, open_snapshot
+
+    name = clean(path.name, 100)
+    try:
+        limit, timeout = for_files(str(path))
+        with open_snapshot(path, limit, timeout, TOP) as reading:
+            return _judged(reading, name)
+    except SnapshotError as error:
+        return Report(problems=(f"{name}: {error.text}",))
+
+
+def _judged(reading: Reading, name: str) -> Report:
+    summary = reading.summary
+    said: list[Finding | Abstained] = []
+    failed = False
+    for device in summary.devices:
+        facts = _oom(summary, device)
+        failed |= facts is not None
+        leaks = _asked_leaks(reading, device)
+        evaluated = [*_evaluation(device, facts is not None)]
+        said += [*leaks, *evaluated]
+        if facts is not None:
+            said += postmortem_oom.judge(facts)
+        else:
+            said += _scattered(summary, device)
+        said += _pools(device, facts is not None)
+        if device.trace is None and facts is not None:
+            missing = f"which line holds the memory of device {device.device}: no history was recorded. Next run: "
+            said.append(
+                Abstained(
+                    pitfall="memory-leak-in-user-list", missing=missing + "gpuscope run --history 100000 train.py"
+                )
+            )
+    if not summary.devices and summary.record.get("kind") == "oom":
+        said += postmortem_oom.judge(_recorded(summary, None))
+    return Report(
+        findings=tuple(one for one in said if isinstance(one, Finding)),
+        abstained=tuple(one for one in said if isinstance(one, Abstained)),
+        examined=(f"{name} ({'record of an out-of-memory error' if failed else 'allocator snapshot'})",),
+        problems=tuple(
+            f"{name}: {note.text}" for note in summary.notes if note.code in ("truncated", "damaged", "memory")
+        ),
+    )
+
+
+# ── an out-of-memory error in it ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _oom(summary: Summary, device: Device) -> postmortem_oom.Facts | None:
+    """The facts of the error that the record is of, or of the last one in the trace; None where there was none."""
+    if summary.record.get("kind") == "oom" and summary.record.get("device") in (device.device, None):
+        return _recorded(summary, device)
+    marks = [mark for mark in device.trace.marks if mark.action == "oom"] if device.trace is not None else []
+    if not marks or not _at_the_end(device, marks[-1]):
+        return None
+    mark = marks[-1]
+    return _with_blocks(device, summary, requested=mark.size_bytes, free=mark.free_bytes, total=None)
+
+
+def _at_the_end(device: Device, mark: Mark) -> bool:
+    """Whether the blocks in the file are those of that moment: little happened since."""
+    return device.trace is not None and device.trace.entries - mark.index <= max(50, device.trace.entries // 50)
+
+
+def _number(summary: Summary, key: str) -> float | None:
+    value = summary.record.get(key)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _recorded(summary: Summary, device: Device | None) -> postmortem_oom.Facts:
+    requested, free, total = (_number(summary, f"{what}_bytes") for what in ("requested", "free", "total"))
+    if device is not None and device.segments and device.complete:
+        return _with_blocks(device, summary, requested, free, total)
+    allocated, reserved, split = (
+        _number(summary, f"statistics.{what}_bytes.all.current") for what in ("allocated", "reserved", "inactive_split")
+    )
+    cached = reserved - allocated if reserved is not None and allocated is not None else None
+    return postmortem_oom.Facts(
+        requested=requested,
+        free=free,
+        total=total,
+        allocated=allocated,
+        reserved=reserved,
+        inactive_split=split,
+        cached=cached,
+        settings=_settings(summary),
+        where=_where(summary, device),
+        source="record",
+    )
+
+
+def _with_blocks(
+    device: Device, summary: Summary, requested: float | None, free: float | None, total: float | None
+) -> postmortem_oom.Facts:
+    totals, found = device.totals, device.fragmentation
+    optimizer = sum(row.bytes for row in device.stacks.rows if _is_optimizer(row))
+    return postmortem_oom.Facts(
+        requested=requested,
+        free=free,
+        total=total,
+        allocated=totals.allocated_bytes,
+        reserved=totals.reserved_bytes,
+        inactive_split=totals.inactive_split_bytes,
+        cached=found.free_bytes,
+        largest_free=found.largest_free_bytes,
+        private_idle=found.private_free_bytes,
+        optimizer=optimizer or None,
+        settings=_settings(summary),
+        where=_where(summary, device),
+        source="record" if summary.record else "snapshot",
+    )
+
+
+def _settings(summary: Summary) -> str:
+    if summary.settings.get("expandable_segments") == "True":
+        return "expandable_segments:True"
+    return " ".join(str(value) for key, value in summary.record.items() if key.startswith("settings."))
+
+
+def _where(summary: Summary, device: Device | None) -> str:
+    number = summary.record.get("device") if device is None else device.device
+    at = f", {_at(summary.stack[summary.headline])}" if len(summary.stack) > summary.headline else ""
+    return f"cuda:{number}{at}"
+
+
+def _at(frame: Frame) -> str:
+    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
+
+
+# ── a leak ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _asked_leaks(reading: Reading, device: Device) -> list[Finding]:
+    """Of a history that has no quarters, or whose reader gave up, nothing."""
+    from ..snapshot.reader import SnapshotError
+
+    try:
+        return [*_leaks(reading, device)]
+    except SnapshotError:
+        return []
+
+
+def _leaks(reading: Reading, device: Device) -> Iterator[Finding]:
+    """Lines of which every quarter of the history leaves about as much behind, up to its end."""
+    trace = device.trace
+    if trace is None or trace.actions.get("free_completed", 0) < 0.3 * trace.actions.get("alloc", 0):
+        return  # nothing is freed: it is being built, not trained
+    kept: dict[Place, list[float]] = {}
+    graph: dict[Place, set[tuple[Place, ...]]] = {}
+    for index, moment in enumerate(QUARTERS):
+        for place, (amount, stacks) in _since(reading, device.device, moment).items():
+            kept.setdefault(place, [0.0, 0.0, 0.0])[index] = amount
+            graph.setdefault(place, set()).update(stacks)
+    allocated = max(1, device.totals.allocated_bytes)
+    for (file, line), (after25, after50, after75) in sorted(kept.items(), key=lambda item: -item[1][0]):
+        second, third = after25 - after50, after50 - after75
+        if min(second, third) < max(LEAK_SHARE * allocated, LEAK_BYTES) or max(second, third) > EVEN * min(
+            second, third
+        ):
+            continue
+        yield _leak(device, f"{file.rsplit('/', 1)[-1]}:{line}", second, third, after25, len(graph[file, line]))
+
+
+def _since(reading: Reading, device: int, moment: str) -> dict[Place, tuple[float, set[tuple[Place, ...]]]]:
+    """Bytes allocated after ``moment`` and live at the end, by the user's line, with the stacks below it."""
+    out: dict[Place, tuple[float, set[tuple[Place, ...]]]] = {}
+    for row in reading.between(device, moment, "end", 200).stacks.rows:
+        if not row.frames or _is_once(row):
+            continue
+        frame = row.frames[min(row.headline, len(row.frames) - 1)]
+        amount, stacks = out.get((frame.file, frame.line), (0.0, set()))
+        stacks.add(tuple((one.file, one.line) for one in row.frames[: row.headline + 1]))
+        out[frame.file, frame.line] = amount + row.bytes, stacks
+    return out
+
+
+def _is_once(row: StackRow) -> bool:
+    return any(_ONCE.search(f"{frame.file}:{frame.line} {frame.function}") for frame in row.frames[: row.headline + 1])
+
+
+def _is_optimizer(row: StackRow) -> bool:
+    return any("torch/optim/" in frame.file for frame in row.frames)
+
+
+def _leak(device: Device, at: str, second: float, third: float, total: float, stacks: int) -> Finding:
+    evidence = [
+        Evidence(
+            text=f"allocated there and still live: {size(second)} of the second quarter of the history, "
+            f"{size(third)} of the third, {size(total)} since its first",
+            source="snapshot",
+        ),
+        Evidence(
+            text=f"of {size(device.totals.allocated_bytes)} allocated on device {device.device}", source="snapshot"
+        ),
+    ]
+    if stacks >= 3:
+        evidence.append(
+            Evidence(
+                text=f"the blocks come from {stacks} operations below that line: a whole graph is kept, not one tensor",
+                source="snapshot",
+            )
+        )
+        pitfall, cause = "detach-loss-accumulation", "snapshot.graph_kept"
+        fixes: tuple[Fix, ...] = (
+            Fix(
+                title="Keep numbers, not tensors with their graph",
+                before="outputs.append(out)",
+                code="outputs.append(out.detach().cpu())",
+            ),
+            Fix(
+                title="The number alone, where that is all you need",
+                before="losses.append(loss)",
+                code="losses.append(loss.item())",
+            ),
+        )
+    else:
+        pitfall, cause = "memory-leak-in-user-list", "snapshot.tensors_kept"
+        fixes = (Fix(title="Bound or empty what keeps the tensors made there; .cpu() what must stay"),)
+    return Finding(
+        pitfall=pitfall,
+        cause=cause,
+        severity="warning",
+        confidence="likely",
+        where=f"{at}, cuda:{device.device}",
+        rank=2.5,
+        title=f"What {at} allocates stays: {size(second + third)} in half of the history",
+        evidence=tuple(evidence),
+        fixes=fixes,
+        verify="take a later one and compare: gpuscope snapshot BEFORE AFTER",
+    )
+
+
+def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
+    """Most of what is live was made inside a function that evaluates: a graph for a backward that never comes."""
+    if not failed:
+        return
+    inside = [row for row in device.stacks.rows if any(_EVALUATES.search(frame.function) for frame in row.frames)]
+    held = sum(row.bytes for row in inside if not _is_once(row))
+    if held < EVALUATION_SHARE * max(1, device.totals.allocated_bytes):
+        return
+    frame = next(frame for frame in inside[0].frames if _EVALUATES.search(frame.function))
+    share = percent(held / device.totals.allocated_bytes)
+    live = size(device.totals.allocated_bytes)
+    text = f"{size(held)} of {live} live ({share}) were made in {frame.function} ({_at(frame)})"
+    yield Finding(
+        pitfall="no-grad-eval",
+        cause="snapshot.evaluation",
+        severity="problem",
+        confidence="likely",
+        rank=2.4,
+        title=f"{frame.function} keeps {size(held)}: an evaluation without no_grad",
+        evidence=(Evidence(text=text, source="snapshot"),),
+        where=f"{_at(frame)}, cuda:{device.device}",
+        fixes=(Fix(title="Evaluate without recording a graph", code="with torch.inference_mode():"),),
+    )
+
+
+# ── without an error ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _scattered(summary: Summary, device: Device) -> Iterator[Finding]:
+    """Free bytes in pieces. By itself no fault: between two peaks of a step it always looks so."""
+    totals, found = device.totals, device.fragmentation
+    if not totals.reserved_bytes or totals.inactive_split_bytes < SPLIT_SHARE * totals.reserved_bytes:
+        return
+    evidence = [
+        Evidence(
+            text=f"inactive split {size(totals.inactive_split_bytes)} of {size(totals.reserved_bytes)} reserved "
+            f"({percent(totals.inactive_split_bytes / totals.reserved_bytes)}): free, in segments partly in use",
+            source="snapshot",
+        ),
+        Evidence(
+            text=f"{size(found.free_bytes)} free in {found.free_blocks} pieces, the largest "
+            f"{size(found.largest_free_bytes)}: a larger request needs new memory",
+            source="snapshot",
+        ),
+    ]
+    peak = device.trace.peak.allocated_bytes if device.trace is not None and device.trace.peak is not None else None
+    if peak is not None:
+        evidence.append(Evidence(text=f"at the peak of the history {size(peak)} were in use", source="snapshot"))
+    expandable = "expandable_segments:True" in _settings(summary)
+    yield Finding(
+        pitfall="max-split-size" if expandable else "expandable-segments",
+        cause="snapshot.fragmentation",
+        severity="info",
+        confidence="likely",
+        title=f"{size(totals.inactive_split_bytes)} lie free in pieces on device {device.device}",
+        evidence=tuple(evidence),
+        fixes=() if expandable else (EXPANDABLE,),
+        where=f"cuda:{device.device}",
+        rank=0.5,
+    )
+
+
+def _pools(device: Device, failed: bool) -> Iterator[Finding]:
+    """Much idle memory in private pools, where no error asked for it (else the error's own rule speaks)."""
+    idle = device.fragmentation.private_free_bytes
+    if failed or idle < POOL_BYTES or idle < POOL_SHARE * device.totals.reserved_bytes:
+        return
+    names = ", ".join(
+        f"pool {pool.name}: {size(pool.reserved_bytes)} reserved, {size(pool.allocated_bytes)} in use"
+        for pool in device.pools
+        if pool.private
+    )
+    yield Finding(
+        pitfall="compile-mode",
+        cause="snapshot.private_pools",
+        severity="info",
+        confidence="likely",
+        where=f"cuda:{device.device}",
+        title=f"CUDA graphs keep {size(idle)} for themselves",
+        evidence=(Evidence(text=names[:400], source="snapshot"),),
+    )

@@ -1,0 +1,242 @@
+"""A report as text or as the JSON document, and its exit code. Pure; all that came from outside is cleaned and cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from ..wire.clean import clean
+from .finding import Abstained, Evidence, Finding, Fix, Report
+from .order import rank
+from .table import Pitfall
+from .wrapping import cells, wrap
+
+if TYPE_CHECKING:
+    from ..snapshot.drawing import Line
+
+EXIT_OK, EXIT_WARNINGS, EXIT_PROBLEMS, EXIT_UNCHECKED = 0, 1, 2, 3
+FailOn = Literal["warning", "problem", "never"]
+Made = TypeVar("Made", Abstained, Evidence, Finding, Fix)
+MAX_FINDINGS, MAX_EVIDENCE, MAX_FIXES, MAX_OTHERS = 200, 20, 12, 500
+MAX_TEXT, MAX_CODE = 600, 4000
+SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3
+_SIGNS = {"problem": ("▲", "bad"), "warning": ("△", "warn"), "info": ("·", "muted")}
+_PLAIN = {
+    "▲": "!!", "△": "!", "·": "-", "→": "->", "–": "-", "−": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u",
+    "“": '"', "”": '"', "’": "'",
+}  # fmt: skip
+
+
+def exit_code(report: Report, fail_on: FailOn = "warning") -> int:
+    """Of a settled report. 0 fine, 1 warnings, 2 problems, 3 something could not be checked and no problem was found.
+    ``fail_on``: findings below it do not count."""
+    found = {finding.severity for finding in report.findings}
+    if "problem" in found and fail_on != "never":
+        return EXIT_PROBLEMS
+    if report.problems:
+        return EXIT_UNCHECKED
+    return EXIT_WARNINGS if "warning" in found and fail_on == "warning" else EXIT_OK
+
+
+def settled(report: Report, table: Mapping[str, Pitfall]) -> Report:
+    """The report ranked, cleaned and cut to size, with the table's fixes and proof where a finding brings none. What
+    was cut is said in ``problems``."""
+    ranked = rank(report.findings)
+    problems = [*report.problems]
+    if len(ranked) > MAX_FINDINGS:
+        problems.append(f"Of {len(ranked)} findings only the first {MAX_FINDINGS} are shown.")
+    examined = tuple(_clean(name) for name in dict.fromkeys(report.examined[:MAX_OTHERS]))
+    named = {finding.pitfall for finding in ranked}
+    abstained = {(one.pitfall, one.missing): one for one in report.abstained if one.pitfall not in named}
+    return Report(
+        findings=tuple(_finding(one, table.get(one.pitfall)) for one in ranked[:MAX_FINDINGS]),
+        abstained=tuple(_strings(one, {}) for one in list(abstained.values())[:MAX_OTHERS]),
+        problems=tuple(_clean(text) for text in dict.fromkeys(problems[:MAX_OTHERS])),
+        examined=examined,
+    )
+
+
+def _finding(finding: Finding, row: Pitfall | None) -> Finding:
+    fixes = finding.fixes or (row.fixes if row else ())
+    made = {
+        "evidence": tuple(_strings(one, {}) for one in finding.evidence[:MAX_EVIDENCE]),
+        "fixes": tuple(_fix(one) for one in fixes[:MAX_FIXES]),
+        "verify": _clean(finding.verify or (row.verify if row else "")),
+    }
+    return _strings(finding, made)
+
+
+def _fix(fix: Fix) -> Fix:
+    """Code keeps its lines."""
+    return _strings(fix, {name: _code(getattr(fix, name)) for name in ("code", "before")})
+
+
+def _strings(one: Made, made: dict[str, Any]) -> Made:
+    """``one`` with its strings cleaned, and what is ``made`` put in."""
+    values: dict[str, Any] = {field.name: getattr(one, field.name) for field in fields(one)}
+    values = {name: _clean(value) if isinstance(value, str) else value for name, value in values.items()} | made
+    return type(one)(**values)
+
+
+def _clean(text: str) -> str:
+    return clean(" ".join(text.split()) if "\n" in text or "\t" in text else text, MAX_TEXT)
+
+
+def _code(text: str) -> str:
+    return "\n".join(clean(line.expandtabs(4), MAX_TEXT) for line in text[:MAX_CODE].splitlines())
+
+
+# ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def document(report: Report, code: int) -> dict[str, Any]:
+    """The JSON document of a settled report. What a finding does not have is null."""
+    return {
+        "findings": [_plain_finding(finding) for finding in report.findings],
+        "abstained": [asdict(one) for one in report.abstained],
+        "examined": list(report.examined),
+        "problems": [{"severity": "unchecked", "reason": text} for text in report.problems],
+        "exit_code": code,
+    }
+
+
+def _plain_finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "pitfall": finding.pitfall,
+        "cause": finding.cause,
+        "title": finding.title,
+        "severity": finding.severity,
+        "confidence": finding.confidence,
+        "where": finding.where or None,
+        "evidence": [{"text": one.text, "source": one.source or None} for one in finding.evidence],
+        "fixes": [{key: None if value == "" else value for key, value in asdict(fix).items()} for fix in finding.fixes],
+        "verify": finding.verify or None,
+    }
+
+
+# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lines(report: Report, code: int, width: int) -> list[Line]:
+    """The text of a settled report, at most ``width`` columns but for lines that are to be copied."""
+    out: list[Line] = []
+    surer = [one for one in report.findings if one.confidence != "prior"]
+    priors = [one for one in report.findings if one.confidence == "prior"]
+    shown: set[Evidence] = set()
+    for finding in surer:
+        out += [*_finding_lines(finding, width, shown), []]
+    if priors:
+        out += _prior_lines(priors, width, bool(surer))
+    if report.abstained:
+        out.append([("Not decided, and what would decide it", "accent")])
+        for one in report.abstained:
+            out += _item(f"{one.pitfall}: {one.missing}", width)
+        out.append([])
+    if report.problems:
+        out.append([("Could not be checked", "warn")])
+        for text in report.problems:
+            out += _item(text, width)
+        out.append([])
+    return out + _ending(report, code, width)
+
+
+def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[Line]:
+    """Evidence that stands under an earlier finding (``shown``) is not told again."""
+    sign, token = _SIGNS[finding.severity]
+    tail = f"  {finding.confidence}" + (f", {finding.where}" if finding.where else "")
+    parts = wrap(finding.title, max(width - 2, 20))
+    out: list[Line] = [[(f"{sign} ", token), (parts[0] if parts else finding.pitfall, "title")]]
+    out += [[("  " + part, "title")] for part in parts[1:]]
+    if cells(out[-1][-1][0]) + 2 + cells(tail) <= width:
+        out[-1].append((tail, "muted"))
+    else:
+        out += [[("  " + part, "muted")] for part in wrap(tail, width - 2)]
+    fresh = [evidence for evidence in finding.evidence if evidence not in shown]
+    for evidence in fresh[:SHOWN_EVIDENCE]:
+        out += _evidence(evidence, width)
+    if not fresh and finding.evidence:
+        out.append([("  by the same evidence as above", "muted")])
+    if len(fresh) > SHOWN_EVIDENCE:
+        out.append([(f"  and {len(fresh) - SHOWN_EVIDENCE} more lines of evidence: --json", "muted")])
+    shown.update(fresh)
+    now = [fix for fix in finding.fixes if fix.now]
+    later = [fix for fix in finding.fixes if not fix.now]
+    for number, fix in enumerate(now[:SHOWN_FIXES]):
+        out += _fix_lines("Now" if number == 0 else "or", fix, width)
+    for number, fix in enumerate(later[:SHOWN_FIXES]):
+        out += _fix_lines("Fix" if number == 0 else "or", fix, width)
+    if finding.verify:
+        out += _labelled("Prove", [finding.verify])
+    return out + _labelled("More", [f"gpuscope doctor --explain {finding.pitfall}"])
+
+
+def _evidence(evidence: Evidence, width: int) -> list[Line]:
+    source = f"   {evidence.source}" if evidence.source else ""
+    out: list[Line] = [[("  " + part, "text")] for part in wrap(evidence.text, max(width - 2, 20))]
+    if source and out:
+        if cells(out[-1][0][0]) + cells(source) <= width:
+            out[-1].append((source, "faint"))
+        else:
+            out.append([("  " + source, "faint")])
+    return out
+
+
+def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
+    out = _labelled(label, wrap(said(fix), max(width - 9, 20)))
+    for text in fix.before.splitlines():
+        out.append([("         ", ""), ("- " + text, "faint")])
+    sign = "+ " if fix.before else ""
+    for text in fix.code.splitlines():
+        out.append([("         ", ""), (sign + text, "accent")])
+    for text in filter(None, (fix.environment, fix.command)):
+        out.append([("         ", ""), (text, "accent")])
+    return out
+
+
+def said(fix: Fix) -> str:
+    """The title with what it brings and takes, as sentences."""
+    parts = [fix.title, f"Brings: {fix.effect}" if fix.effect else "", f"Costs: {fix.cost}" if fix.cost else ""]
+    return " ".join(text.rstrip(".") + "." for text in parts if text)
+
+
+def _labelled(label: str, texts: Sequence[str]) -> list[Line]:
+    heads = [f"  {label:<6} ", *[" " * 9] * (len(texts) - 1)]
+    return [[(head, "muted"), (text, "text")] for head, text in zip(heads, texts, strict=True)]
+
+
+def _prior_lines(priors: Sequence[Finding], width: int, besides: bool) -> list[Line]:
+    head = "Also possible" if besides else "Nothing here decides. Most often it is, first the most common"
+    out: list[Line] = [[(head, "accent")]]
+    for finding in priors:
+        first = f": {finding.fixes[0].title}" if finding.fixes else ""
+        out += _item(f"{finding.title}{first} [{finding.pitfall}]", width)
+    return [*out, []]
+
+
+def _item(text: str, width: int) -> list[Line]:
+    parts = wrap(text, max(width - 4, 20))
+    return [[("  · " if number == 0 else "    ", "muted"), (part, "text")] for number, part in enumerate(parts)]
+
+
+def _ending(report: Report, code: int, width: int) -> list[Line]:
+    count = dict.fromkeys(_SIGNS, 0)
+    for finding in report.findings:
+        if finding.confidence != "prior":
+            count[finding.severity] += 1
+    said = [_count(count["problem"], "problem"), _count(count["warning"], "warning")]
+    nothing = "nothing was decided" if report.findings else "nothing wrong was found"
+    text = ", ".join(filter(None, said)) or (nothing if report.examined else "nothing was examined")
+    looked = f" in {', '.join(report.examined)}" if report.examined else ""
+    return [[(part, "muted")] for part in wrap(f"{text[:1].upper()}{text[1:]}{looked}. Exit code {code}.", width)]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' if number > 1 else ''}" if number else ""
+
+
+def in_ascii(text: str) -> str:
+    """``text`` for an encoding without our signs."""
+    for sign, plain in _PLAIN.items():
+        text = text.replace(sign, plain)
+    return text

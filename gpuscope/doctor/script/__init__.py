@@ -1,0 +1,111 @@
+"""Static checks of training scripts: mistakes that can be seen in the syntax tree of one file, each with line and fix.
+
+Nothing is imported or executed. A check speaks only where the file itself settles it; a comment
+``# gpuscope: ignore[ID]`` (or without ``[ID]``: everything) on a line takes that line out,
+``# gpuscope: ignore-file[ID]`` the whole file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..finding import Abstained, Evidence, Finding, Fix, Report
+
+if TYPE_CHECKING:
+    from .facts import Script
+
+__all__ = ["examine", "report"]
+
+_MAX_FINDINGS_A_FILE = 100
+_MAX_SECONDS = 60
+
+
+def examine(paths: Iterable[str]) -> tuple[list[Finding], list[Abstained], list[str]]:
+    """Findings in these files and folders, what could not be decided, and what could not be checked and why."""
+    whole = report(paths)
+    return list(whole.findings), list(whole.abstained), list(whole.problems)
+
+
+def report(paths: Iterable[str]) -> Report:
+    """The same as a report, with the files that were looked at."""
+    from . import files
+
+    findings: list[Finding] = []
+    abstained: list[Abstained] = []
+    problems: list[str] = []
+    examined: list[str] = []
+    ends = time.monotonic() + _MAX_SECONDS
+    for path in paths:
+        seen: list[str] = []
+        for name, text in files.sources(path, problems):
+            if time.monotonic() > ends:
+                problems.append(
+                    f"{path} was checked in part: after {_MAX_SECONDS} s the rest was left, from {name} on."
+                )
+                break
+            found, undecided = _file(name, text, problems)
+            findings += found
+            abstained += [one for one in undecided if one not in abstained]
+            seen.append(name)
+        examined += seen if seen == [path] else [f"{path} ({len(seen)} Python files)"] if seen else []
+    return Report(
+        findings=tuple(findings), abstained=tuple(abstained), problems=tuple(problems), examined=tuple(examined)
+    )
+
+
+def _file(path: str, text: str, problems: list[str]) -> tuple[list[Finding], list[Abstained]]:
+    from . import checks
+    from .facts import Script
+    from .source import TooMuch
+
+    if "torch" not in text:
+        return [], []
+    try:
+        script = Script(path, text)
+    except SyntaxError as error:
+        where = f"{path}:{error.lineno}" if error.lineno else path
+        problems.append(f"{where} was not checked: not valid Python here ({error.msg}).")
+        return [], []
+    except (ValueError, RecursionError, MemoryError) as error:
+        problems.append(
+            f"{path} was not checked: its syntax tree cannot be built ({str(error) or 'nested too deeply'})."
+        )
+        return [], []
+    if not script.uses_torch:
+        return [], []
+    try:
+        return _findings(script, problems), list(checks.undecided(script))
+    except (TooMuch, RecursionError):
+        problems.append(f"{path} was not checked: its code is too large or too deeply nested to be followed in time.")
+        return [], []
+
+
+def _findings(script: Script, problems: list[str]) -> list[Finding]:
+    from . import checks
+    from .source import line
+
+    findings: dict[tuple[str, int], Finding] = {}
+    for found in checks.run(script):
+        if script.ignored(found.node, found.pitfall):
+            continue
+        place = script.place(found.node)
+        before = found.before or script.code(found.node)
+        lines = [Evidence(text=f"{script.code(found.node)}: {found.why}", source=place)]
+        lines += [Evidence(text=script.code(node), source=script.place(node)) for node in found.more[:20]]
+        finding = Finding(
+            pitfall=found.pitfall,
+            cause=found.cause,
+            title=found.title,
+            severity=found.severity,
+            confidence=found.confidence,
+            evidence=tuple(lines),
+            fixes=(Fix(title=found.fix, before=before if found.code else "", code=found.code),),
+            where=place,
+        )
+        findings.setdefault((found.cause, line(found.node)), finding)
+        if len(findings) == _MAX_FINDINGS_A_FILE:
+            problems.append(f"{script.path} was checked in part: it has more than {_MAX_FINDINGS_A_FILE} findings.")
+            break
+    return list(findings.values())

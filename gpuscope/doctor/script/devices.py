@@ -1,0 +1,306 @@
+"""Checks of devices: models, inputs and labels that stay behind on the CPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .facts import Found, Script
+from .source import Loop, after, key, keyword, names, open_ended, receiver, swap
+
+_MAKERS = ("arange", "zeros", "ones", "randn", "rand", "randint", "linspace", "eye", "full", "randperm", "triu_indices")
+_DEFAULTS = {"set_default_device", "set_default_tensor_type"}
+
+
+def left_behind(s: Script) -> Iterator[Found]:
+    """Of a batch one part is moved and the other, which meets it in the loss, is not."""
+    if s.managed or not s.cuda or s.identifiers & _DEFAULTS:
+        return
+    for loop in s.training_loops:
+        parts = _batch(loop)
+        if len(parts) < 2:
+            continue
+        moved = {name for name in parts if _moves(s, name, loop)}
+        for name in parts:
+            if name in moved or not moved or _changed(s, name, loop):
+                continue
+            call = _in_loss(s, name, loop)
+            if call is not None and not s.under(call, ast.If, ast.IfExp, ast.Try):
+                other = next(iter(sorted(moved)))
+                move = next(iter(_moves(s, other, loop)))
+                text = s.code(call)
+                first = s.code(call.args[0])
+                rest = text.partition(first)[2]
+                yield Found(
+                    node=call,
+                    pitfall="move-inputs-to-device",
+                    cause="script.labels-not-moved",
+                    severity="problem",
+                    more=[move],
+                    title=f"{name} stays on the CPU",
+                    why=f"{other} is moved, {name} is not, and the two meet in the loss.",
+                    fix="Move it too, before the operation.",
+                    before=text,
+                    code=text[: len(text) - len(rest)] + swap(rest, name, name + s.code(move)[len(other) :])
+                    if rest
+                    else "",
+                )
+
+
+def _batch(loop: Loop) -> list[str]:
+    """The names of a batch: what the loop unpacks from its loader."""
+    if isinstance(loop, ast.While):
+        return []
+    target: ast.expr = loop.target
+    if isinstance(loop.iter, ast.Call) and key(loop.iter.func) in ("enumerate", "zip", "range"):
+        if key(loop.iter.func) != "enumerate" or not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+            return []
+        target = target.elts[1]
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        return []
+    return [part.id for part in target.elts if isinstance(part, ast.Name) and part.id != "_"]
+
+
+def _moves(s: Script, name: str, loop: ast.AST) -> list[ast.Call]:
+    found = []
+    for call in s.moved(name, loop):
+        if (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr == "to"
+            and call.args
+            and s.resolve(call.args[0]).startswith("torch.")
+            and not isinstance(call.args[0], ast.Call)
+        ):
+            continue  # a dtype
+        found.append(call)
+    return found
+
+
+def _changed(s: Script, name: str, loop: ast.AST) -> bool:
+    """Whether ``name`` is bound anew in the loop, or given to something that may move it."""
+    return any(
+        s.inside(where, loop) and where is not loop
+        for where, _ in s.values(next(iter(ast.iter_child_nodes(loop))), name)
+    )
+
+
+def _in_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
+    """The loss that takes ``name`` beside something else."""
+    for call in s.calls:
+        if not s.inside(call, loop) or len(call.args) < 2 or open_ended(call):
+            continue
+        full = s.resolve(call)
+        loss = (full.startswith("torch.nn.functional.") and ("loss" in full or "cross_entropy" in full)) or s.kind(
+            call.func, call
+        ) == "criterion"
+        if loss and key(call.args[1]) == name:
+            return call
+    return None
+
+
+def moves_without_effect(s: Script) -> Iterator[Found]:
+    """``inputs.to(device)`` as a statement: a tensor is not moved in place."""
+    for call in s.methods("to", "cuda"):
+        statement = s.statement(call)
+        name = receiver(call)
+        if not isinstance(statement, ast.Expr) or statement.value is not call or not name or "." in name:
+            continue
+        if not call.args and isinstance(call.func, ast.Attribute) and call.func.attr == "to":
+            continue
+        values = s.values(call, name)
+        tensor = bool(values) and all(
+            value is not None
+            and s.resolve(value).startswith("torch.")
+            and s.resolve(value).rpartition(".")[2] in (*_MAKERS, "tensor", "from_numpy", "stack", "cat")
+            for _, value in values
+        )
+        batch = any(name in _batch(loop) for loop in s.loops(call)) and len(values) == 1
+        if tensor or (batch and any(loop in s.training_loops for loop in s.loops(call))):
+            yield Found(
+                node=call,
+                pitfall="move-inputs-to-device",
+                cause="script.move-without-effect",
+                severity="problem",
+                title=f"{name} is not moved",
+                why="to() of a tensor returns the moved copy, and this one is dropped.",
+                fix="Keep the result.",
+                code=f"{name} = {s.code(call)}",
+                confidence="definite" if tensor else "likely",
+            )
+
+
+def model_left(s: Script) -> Iterator[Found]:
+    """A program for CUDA whose model is never moved."""
+    if (
+        s.managed
+        or s.identifiers & _DEFAULTS
+        or not s.training_loops
+        or any(
+            s.resolve(c) == "torch.device"
+            for n in s.nodes
+            if isinstance(n, ast.With)
+            for c in (i.context_expr for i in n.items)
+        )
+    ):
+        return
+    chosen = _cuda_devices(s)
+    for node in s.nodes:
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+            continue
+        name, made = node.targets[0].id, node.value
+        if not isinstance(made, ast.Call) or not s.makes_module(made, weights=True) or len(s.values(node, name)) != 1:
+            continue
+        owner = s.module_classes.get(key(made.func))
+        if owner is not None and any(word in " ".join(names(owner)) + s.code(made) for word in ("device", "cuda")):
+            continue
+        if "device" in s.code(made) or not _alone(s, name, node):
+            continue
+        called = [
+            call
+            for call in s.calls
+            if key(call.func) == name and any(s.inside(call, loop) for loop in s.training_loops)
+        ]
+        optimised = [call for call in s.methods("parameters") if receiver(call) == name]
+        if not called or not optimised:
+            continue
+        inputs = sorted({arg.id for call in called for arg in call.args if isinstance(arg, ast.Name)})
+        moved = [call for loop in s.training_loops for one in inputs for call in _moves(s, one, loop)]
+        followed = any(
+            "parameters" in s.code(value) or name in names(value) for call in moved for value in _origin(s, call)
+        )
+        if not chosen and not any(isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" for call in moved):
+            continue
+        if not moved:
+            continue
+        device = next(iter(sorted(chosen)), "")
+        yield Found(
+            node=node,
+            pitfall="move-model-to-device",
+            cause="script.model-not-moved",
+            severity="problem",
+            more=[moved[0]],
+            title="The model is never moved to the GPU",
+            why="the inputs follow it: it all runs on the CPU." if followed else "its inputs are: the two cannot meet.",
+            fix="Move it before the optimizer gets its parameters.",
+            code=f"{s.code(node)}.to({device})" if device else f"{s.code(node)}.cuda()",
+        )
+
+
+def _origin(s: Script, call: ast.Call) -> Iterator[ast.expr]:
+    """The device that a move goes to, and where its name comes from."""
+    for arg in call.args:
+        yield arg
+        if isinstance(arg, ast.Name):
+            yield from (value for _, value in s.values(call, arg.id) if value is not None)
+
+
+def _cuda_devices(s: Script) -> set[str]:
+    """The names bound to a CUDA device, also as one of two."""
+    found = set()
+    for node in s.nodes:
+        if (
+            (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Name)
+                and isinstance(node.value, (ast.Call, ast.Constant, ast.IfExp))
+            )
+            and (s.resolve(node.value) == "torch.device" or not isinstance(node.value, ast.Call))
+            and any(
+                isinstance(part, ast.Constant) and str(part.value).startswith("cuda") for part in ast.walk(node.value)
+            )
+        ):
+            found.add(node.targets[0].id)
+    return found
+
+
+def _alone(s: Script, name: str, made: ast.AST) -> bool:
+    """Whether nothing but this file's plain calls touches the model: not moved, not wrapped, not given away."""
+    for node in s.nodes:
+        if (
+            not isinstance(node, ast.Name)
+            or node.id != name
+            or s.inside(node, made)
+            or not isinstance(node.ctx, ast.Load)
+        ):
+            continue
+        parent, field = s.parents[node]
+        if isinstance(parent, ast.Call) and field == "func":
+            continue
+        if isinstance(parent, ast.Attribute) and parent.attr in (
+            "parameters",
+            "named_parameters",
+            "train",
+            "eval",
+            "state_dict",
+            "zero_grad",
+        ):
+            continue
+        if isinstance(parent, ast.Call) and key(parent.func) in ("print", "len", "id", "repr", "str"):
+            continue
+        return False
+    return True
+
+
+def made_on_cpu(s: Script) -> Iterator[Found]:
+    """A tensor made in ``forward`` without a device, that meets the module's weights."""
+    if s.identifiers & _DEFAULTS:
+        return
+    for owner in s.module_classes.values():
+        layers = {
+            key(target)
+            for node in s.below(owner)
+            if isinstance(node, ast.Assign) and s.makes_module(node.value, weights=True)
+            for target in node.targets
+        }  # fmt: skip
+        for function in owner.body:
+            if isinstance(function, ast.FunctionDef) and function.name == "forward":
+                yield from _made_in(s, function, layers)
+
+
+def _made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator[Found]:
+    for node in s.nodes:
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or s.scope(node) is not function:
+            continue
+        name, made = key(node.targets[0]), node.value
+        if not isinstance(made, ast.Call) or not name or "." in name or open_ended(made):
+            continue
+        full = s.resolve(made)
+        if full.rpartition(".")[0] != "torch" or full.rpartition(".")[2] not in _MAKERS or keyword(made, "device"):
+            continue
+        if (
+            keyword(made, "out")
+            or len(s.values(node, name)) != 1
+            or (s.moved(name, function) and any(True for _ in s.moved(name, function)))
+        ):
+            continue
+        if any(
+            receiver(call) == name
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("type_as", "to", "cuda")
+            for call in s.calls
+        ):
+            continue
+        for call in s.calls:
+            if (
+                s.scope(call) is function
+                and key(call.func) in layers
+                and len(call.args) == 1
+                and key(call.args[0]) == name
+                and after(call, node)
+            ):
+                argument = next(arg.arg for arg in function.args.args[1:] or function.args.args)
+                yield Found(
+                    node=node,
+                    pitfall="move-inputs-to-device",
+                    cause="script.made-on-cpu",
+                    severity="problem",
+                    more=[call],
+                    title=f"{name} is made on the CPU",
+                    why=f"{key(call.func)} is wherever the model is, and {name} is not.",
+                    fix="Make it on the device of the input.",
+                    code=f"{name} = {s.code(made)[:-1]}, device={argument}.device)",
+                )
+                break
+
+
+CHECKS = (left_behind, moves_without_effect, model_left, made_on_cpu)

@@ -1,0 +1,315 @@
+"""What a training script is made of: which names hold modules, optimizers, scalers and loaders, and where it trains."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..finding import Confidence, Severity
+from .source import Loop, Source, key, names, receiver
+
+DDP = "torch.nn.parallel.DistributedDataParallel"
+DP = "torch.nn.DataParallel"
+LOADER = "torch.utils.data.DataLoader"
+SAMPLER = "torch.utils.data.DistributedSampler"
+SCALERS = ("torch.cuda.amp.GradScaler", "torch.amp.GradScaler")
+AUTOCASTS = ("torch.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
+NO_GRADS = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled")
+CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer", "time.process_time")
+
+# Calls that give back the module itself, or the tensor on another device.
+PASSING = {"to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_", "apply"}
+MOVING = {"to", "cuda", "xpu", "mps", "to_empty", "half_cuda"}
+# What makes the CPU wait for the GPU and brings numbers over.
+WAITING = {"item", "cpu", "tolist", "numpy", "synchronize", "wait", "elapsed_time"}
+# Libraries that move, wrap, shard, scale and zero by themselves: what the script lacks is no evidence then.
+MANAGERS = (
+    "accelerate", "lightning", "pytorch_lightning", "deepspeed", "ignite", "catalyst", "horovod", "fastai", "composer",
+    "colossalai", "torch_xla", "lightning_fabric", "apex", "ray",
+)  # fmt: skip
+_NO_MODULE = ("torch.nn.functional.", "torch.nn.init.", "torch.nn.utils.", "torch.nn.parameter.")
+_STATELESS = {
+    "ReLU", "ReLU6", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Dropout",
+    "Dropout2d", "Dropout3d", "MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "Flatten",
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "Identity", "Upsample", "ZeroPad2d", "PixelShuffle",
+    "ReflectionPad2d", "ReplicationPad2d", "Softplus", "Hardtanh", "Hardswish", "Unfold", "Fold", "CosineSimilarity",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a check reports about one place of the file; ``more`` are further places of the same mistake."""
+
+    node: ast.AST
+    pitfall: str
+    cause: str
+    title: str
+    why: str
+    fix: str
+    code: str = ""
+    before: str = ""
+    severity: Severity = "warning"
+    confidence: Confidence = "likely"
+    more: Sequence[ast.AST] = ()
+
+
+class Script(Source):
+    """A file with the facts about its training."""
+
+    @cached_property
+    def uses_torch(self) -> bool:
+        return any(full == "torch" or full.startswith("torch.") for full in self.imports.values())
+
+    @cached_property
+    def managed(self) -> str:
+        """The library that runs the training loop for the script; "" for a plain one."""
+        for full in self.imports.values():
+            if full.split(".")[0] in MANAGERS:
+                return full.split(".")[0]
+            if full in ("transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer"):
+                return full.split(".")[0]
+        return ""
+
+    @cached_property
+    def identifiers(self) -> set[str]:
+        """Every name, attribute, parameter and keyword of the file."""
+        found = set()
+        for node in self.nodes:
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, (ast.arg, ast.keyword)) and node.arg:
+                found.add(node.arg)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.add(node.name)
+        return found
+
+    @cached_property
+    def strings(self) -> set[str]:
+        """Every string constant of the file."""
+        return {node.value for node in self.nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+    @cached_property
+    def cuda(self) -> bool:
+        """Whether the file moves something to CUDA or names a CUDA device."""
+        if any(text == "cuda" or text.startswith("cuda:") for text in self.strings):
+            return True
+        return any(not self.resolve(call).startswith("torch.cuda.") for call in self.methods("cuda"))
+
+    @cached_property
+    def module_classes(self) -> dict[str, ast.ClassDef]:
+        """The classes of the file that derive from ``nn.Module``, also through one another."""
+        found: dict[str, ast.ClassDef] = {}
+        heirs: dict[str, list[ast.ClassDef]] = {}
+        waiting: list[ast.ClassDef] = []
+        for node in self.nodes:
+            if isinstance(node, ast.ClassDef):
+                for base in node.bases:
+                    heirs.setdefault(key(base), []).append(node)
+                if any(self._torch_module(self.resolve(base)) for base in node.bases):
+                    waiting.append(node)
+        while waiting:
+            node = waiting.pop()
+            if node.name not in found:
+                found[node.name] = node
+                waiting += heirs.get(node.name, [])
+        return found
+
+    @staticmethod
+    def _torch_module(full: str) -> bool:
+        if not full.startswith("torch.nn.") or full.startswith(_NO_MODULE):
+            return False
+        last = full.rpartition(".")[2]
+        return last[:1].isupper() and last not in ("Parameter", "Buffer", "ParameterList", "ParameterDict")
+
+    def makes_module(self, node: ast.AST | None, weights: bool = False) -> bool:
+        """Whether ``node`` is a call that makes an ``nn.Module``; with ``weights``: one with parameters."""
+        if not isinstance(node, ast.Call):
+            return False
+        full = self.resolve(node.func)
+        if full.startswith("torchvision.models.") and not full.rpartition(".")[2].startswith("get_"):
+            return True
+        last = full.rpartition(".")[2]
+        if self._torch_module(full):
+            return not weights or not (last in _STATELESS or last.endswith("Loss"))
+        return key(node.func) in self.module_classes
+
+    def kind(self, node: ast.AST | None, at: ast.AST) -> str:
+        """What ``node`` holds where it stands at ``at``: module, ddp, dp, compiled, optimizer, scaler, loader, sampler,
+        criterion; "" where the file does not say, or says two things."""
+        for _ in range(12):
+            while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
+                node = node.func.value
+            if isinstance(node, ast.Call):
+                return self._made(node)
+            name = key(node)
+            if not name:
+                return ""
+            bound = self.values(at, name)
+            fresh = [(where, value) for where, value in bound if not _same_again(value, name)]
+            if not fresh or any(value is None for _, value in fresh):
+                return ""
+            if len(fresh) > 1:
+                kinds = {self._made(value) if isinstance(value, ast.Call) else "" for _, value in fresh}
+                return kinds.pop() if len(kinds) == 1 else ""
+            at, node = fresh[0]
+        return ""
+
+    def _made(self, call: ast.Call) -> str:
+        while (
+            isinstance(call.func, ast.Attribute) and call.func.attr in PASSING and isinstance(call.func.value, ast.Call)
+        ):
+            call = call.func.value
+        full = self.resolve(call.func)
+        direct = {DDP: "ddp", DP: "dp", "torch.compile": "compiled", LOADER: "loader", SAMPLER: "sampler"}.get(full)
+        if direct:
+            return direct
+        if full in SCALERS:
+            return "scaler"
+        last = full.rpartition(".")[2]
+        if full.startswith("torch.optim.") and last[:1].isupper() and "lr_scheduler" not in full:
+            return "optimizer"
+        if full.startswith("torch.nn.") and last.endswith("Loss"):
+            return "criterion"
+        return "module" if self.makes_module(call) else ""
+
+    # ── the training ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def backwards(self) -> list[ast.Call]:
+        """The calls of ``backward`` on a loss, also through a scaler."""
+        found = self.methods("backward", "manual_backward")
+        return [call for call in found if not receiver(call).startswith(("torch.autograd", "super", "ctx"))]
+
+    def losses(self, call: ast.Call) -> set[str]:
+        """The plain names that this ``backward`` goes through."""
+        if not isinstance(call.func, ast.Attribute):
+            return set()
+        value = call.func.value
+        if (
+            isinstance(value, ast.Name)
+            and call.args
+            and isinstance(call.args[0], ast.Name)
+            and value.id != call.args[0].id
+        ):
+            # accelerator.backward(loss); loss.backward(gradient) names no loss in its arguments.
+            return {call.args[0].id} if "accel" in value.id or "fabric" in value.id else {value.id}
+        if isinstance(value, ast.Call):
+            return {arg.id for arg in value.args if isinstance(arg, ast.Name)}
+        if isinstance(value, ast.BinOp):
+            return names(value)
+        return {value.id} if isinstance(value, ast.Name) else set()
+
+    @cached_property
+    def steps(self) -> list[ast.Call]:
+        """The calls of ``step`` on an optimizer or scaler, as far as their names say."""
+        found = []
+        for call in self.methods("step"):
+            name = receiver(call)
+            last = name.rpartition(".")[2].lower()
+            kind = self.kind(call.func.value, call) if isinstance(call.func, ast.Attribute) else ""
+            if kind in ("optimizer", "scaler") or "opt" in last or last.startswith("scaler"):
+                found.append(call)
+        return found
+
+    def optimizer_of(self, call: ast.Call) -> str:
+        """The name of the optimizer that ``opt.step()`` or ``scaler.step(opt)`` steps."""
+        if call.args and "scaler" in receiver(call).lower():
+            return key(call.args[0])
+        return receiver(call)
+
+    @cached_property
+    def training_loops(self) -> list[Loop]:
+        """The innermost loops that go backward and step: each turn is a step."""
+        found: list[Loop] = []
+        for call in self.backwards:
+            for loop in self.loops(call):
+                if any(self.inside(step, loop) for step in self.steps):
+                    if loop not in found:
+                        found.append(loop)
+                    break
+        return found
+
+    @cached_property
+    def distributed(self) -> list[ast.Call]:
+        """Where a model is wrapped by DistributedDataParallel."""
+        return self.calls_to(DDP)
+
+    def without_grad(self, node: ast.AST) -> bool:
+        """Whether gradients are off at ``node``, by a ``with``, a decorator or a call, here or at every caller."""
+        return any(self._grad_off(context) for context in self.contexts(node)) or self.function_without_grad(
+            self.scope(node)
+        )
+
+    def _grad_off(self, context: ast.expr) -> bool:
+        full = self.resolve(context)
+        last = full.rpartition(".")[2] or key(context.func if isinstance(context, ast.Call) else context)
+        return full in NO_GRADS or "no_grad" in last or "inference" in last or "grad_enabled" in last
+
+    def function_without_grad(self, function: ast.AST) -> bool:
+        """Whether a decorator, a call at its beginning or every caller in this file switches gradients off."""
+        for _ in range(8):
+            if isinstance(function, (ast.Module, ast.Lambda)):
+                return bool(self.calls_to("torch.set_grad_enabled", "torch.autograd.set_grad_enabled"))
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return False
+            if any(self._grad_off(decorator) for decorator in function.decorator_list):
+                return True
+            if any(self.scope(call) is function for call in self.methods("set_grad_enabled")):
+                return True
+            callers = self.callers(function)
+            if callers and all(any(self._grad_off(context) for context in self.contexts(call)) for call in callers):
+                return True
+            outer = {id(self.scope(call)): self.scope(call) for call in callers}
+            if len(outer) != 1:
+                return False
+            function = next(iter(outer.values()))
+            if isinstance(function, ast.Module):
+                return False
+        return False
+
+    def callers(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Call]:
+        """The calls of a function or method in this file, by its name."""
+        return [
+            call for call in self.calls
+            if (isinstance(call.func, ast.Name) and call.func.id == function.name)
+            or (isinstance(call.func, ast.Attribute) and call.func.attr == function.name and receiver(call) == "self")
+        ]  # fmt: skip
+
+    def local_function(self, call: ast.Call) -> ast.FunctionDef | None:
+        """The function of this file that ``call`` calls by its plain name or through ``self``."""
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if receiver(call) == "self" and isinstance(call.func, ast.Attribute):
+            name = call.func.attr
+        return self._functions.get(name)
+
+    @cached_property
+    def _functions(self) -> dict[str, ast.FunctionDef]:
+        return {node.name: node for node in self.nodes if isinstance(node, ast.FunctionDef)}
+
+    def waits(self, node: ast.AST) -> bool:
+        """Whether something under ``node`` brings a number from the GPU, or waits for it, as far as one can see."""
+        for inner in ast.walk(node):
+            if not isinstance(inner, ast.Call):
+                continue
+            if isinstance(inner.func, ast.Attribute) and inner.func.attr in WAITING:
+                return True
+            if isinstance(inner.func, ast.Name) and inner.func.id in ("float", "int", "print", "bool"):
+                return True
+        return False
+
+    def moved(self, name: str, within: ast.AST) -> Iterator[ast.Call]:
+        """The calls under ``within`` that move ``name`` to a device."""
+        for call in self.methods(*MOVING, within=within):
+            if receiver(call) == name:
+                yield call
+
+
+def _same_again(value: ast.expr | None, name: str) -> bool:
+    """Whether ``value`` is only ``name`` passed on: ``model = model.to(device)``."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in PASSING:
+        value = value.func.value
+    return key(value) == name and value is not None

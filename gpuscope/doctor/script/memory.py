@@ -1,0 +1,285 @@
+"""Checks of what keeps GPU memory: graphs held by sums and lists, evaluation with gradients, caches, checkpoints."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .facts import Found, Script
+from .source import after, key, keyword, names, open_ended, receiver, swap
+
+_NUMBERS = {"item", "detach", "detach_", "tolist", "cpu", "numpy", "size", "shape", "numel", "data"}
+
+
+def kept_losses(s: Script) -> Iterator[Found]:
+    """``total += loss`` and ``losses.append(loss)``: each keeps the graph that the loss came from."""
+    for call in s.backwards:
+        loops = s.loops(call)
+        losses = s.losses(call)
+        if not loops or not losses:
+            continue
+        inner = loops[0]
+        function = s.scope(call)
+        summed = {name for other in s.backwards if s.scope(other) is function for name in s.losses(other)}
+        for node in s.below(inner):
+            grown, added = _grown(node)
+            if added is None or not grown or s.scope(node) is not function or grown in summed:
+                continue
+            loss = next(iter(_bare(added) & losses), "")
+            if (
+                not loss
+                or s.without_grad(node)
+                or not _outlives(s, node, grown, inner)
+                or _detached(s, node, loss, inner)
+            ):
+                continue
+            if isinstance(node, ast.Call):
+                fix = swap(s.code(node.args[0]), loss, f"{loss}.item()")
+                code = f"{grown}.append({fix})"
+            else:
+                code = s.code(node).replace(s.code(added), _numbered(s, added, loss))
+            yield Found(
+                node=node,
+                pitfall="detach-loss-accumulation",
+                cause="script.loss-kept",
+                title="A sum or list keeps the graph of every loss",
+                why=f"{loss} still hangs on its graph, and {grown} outlives the step: the graph stays alive.",
+                fix=f"Keep the number: {loss}.item(), or {loss}.detach() where it must not wait for the GPU.",
+                code=code,
+            )
+
+
+def _grown(node: ast.AST) -> tuple[str, ast.expr | None]:
+    """(name of the sum or list, what is added to it)."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        return key(node.target), node.value
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
+        name = key(node.targets[0])
+        if name and isinstance(node.value.op, ast.Add):
+            if key(node.value.left) == name:
+                return name, node.value.right
+            if key(node.value.right) == name:
+                return name, node.value.left
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "append"
+        and len(node.args) == 1
+    ):
+        return receiver(node), node.args[0]
+    return "", None
+
+
+def _bare(node: ast.expr) -> set[str]:
+    """The names that go into ``node`` through arithmetic alone, so with their graph."""
+    found: set[str] = set()
+    waiting: list[ast.expr] = [node]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, ast.BinOp):
+            waiting += [part.left, part.right]
+        elif isinstance(part, ast.Name):
+            found.add(part.id)
+    return found
+
+
+def _outlives(s: Script, node: ast.AST, grown: str, loop: ast.AST) -> bool:
+    """Whether ``grown`` begins as a number or a list outside the loop, and never anew inside it."""
+    bound = [(where, value) for where, value in s.values(node, grown) if not isinstance(where, ast.AugAssign)]
+    starts = [(where, value) for where, value in bound if not (isinstance(where, ast.Assign) and where is node)]
+    if not starts or any(s.inside(where, loop) for where, _ in starts):
+        return False
+    if any(receiver(call) == grown for call in s.methods("clear", "pop", "popleft", within=loop)):
+        return False
+    return all(_empty(value) for _, value in starts)
+
+
+def _empty(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.List):
+        return not value.elts
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "list" and not value.args
+    return (
+        isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) and not isinstance(value.value, bool)
+    )
+
+
+def _detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool:
+    """Whether ``loss`` may be a plain number or a detached tensor by the time it is kept."""
+    for where, value in s.values(node, loss):
+        if s.inside(where, loop) and isinstance(value, ast.Call):
+            last = value.func.attr if isinstance(value.func, ast.Attribute) else key(value.func)
+            if last in _NUMBERS or last in ("float", "reduce_tensor", "reduce_loss", "reduce_mean"):
+                return True
+    return any(receiver(call) == loss for call in s.methods("detach_", within=loop))
+
+
+def _numbered(s: Script, added: ast.expr, loss: str) -> str:
+    text = s.code(added)
+    return f"{loss}.item()" if text == loss else swap(text, loss, f"{loss}.item()")
+
+
+def evaluation_with_grad(s: Script) -> Iterator[Found]:
+    """``model.eval()`` and then the model's outputs, with gradients on."""
+    if s.managed in ("lightning", "pytorch_lightning"):
+        return
+    for switch in s.methods("eval"):
+        name = receiver(switch)
+        if not name or switch.args or name == "self" or name.startswith("torch"):
+            continue
+        function = s.scope(switch)
+        if isinstance(function, ast.Lambda) or _needs_grad(s, function):
+            continue
+        if isinstance(s.statement(switch), ast.Expr) is False or s.conditional(switch):
+            continue
+        back = [
+            call
+            for call in s.methods("train")
+            if receiver(call) == name and s.scope(call) is function and after(call, switch)
+        ]
+        uses = [
+            call for call in s.calls
+            if key(call.func) == name and s.scope(call) is function and after(call, switch) and s.loops(call)
+            and not any(after(call, again) for again in back)
+        ]  # fmt: skip
+        if not uses or not _is_evaluation(s, function, switch) or s.without_grad(uses[0]):
+            continue
+        if any(_detaching(s, use) for use in uses):
+            continue
+        loop = s.loops(uses[0])[-1]
+        yield Found(
+            node=uses[0],
+            pitfall="no-grad-eval",
+            cause="script.eval-with-grad",
+            title="Evaluation records gradients",
+            why=f"{name}.eval() does not switch gradients off: every output keeps the activations it came from.",
+            fix="Evaluate under torch.no_grad(), or torch.inference_mode().",
+            before=s.lines[loop.lineno - 1].strip(),
+            code="with torch.no_grad():\n    " + s.lines[loop.lineno - 1].strip(),
+        )
+
+
+def _is_evaluation(s: Script, function: ast.AST, switch: ast.AST) -> bool:
+    """Whether what follows ``.eval()`` is an evaluation that nobody outside the file wraps: the file calls it, or its
+    name says it, or it is the main program."""
+    if isinstance(function, ast.Module):
+        return True
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    if not s.callers(function) and (function.name.startswith("_") or s.owner(function) is not None):
+        return False  # whoever calls a method from elsewhere may switch gradients off
+    return bool(s.callers(function)) or any(word in function.name.lower() for word in ("eval", "valid", "test"))
+
+
+def _needs_grad(s: Script, function: ast.AST) -> bool:
+    """Whether gradients are wanted in this function: it goes backward, asks for them, or has frozen the weights."""
+    for node in s.below(function):
+        if isinstance(node, ast.Attribute) and node.attr in ("backward", "requires_grad", "requires_grad_", "grad"):
+            return True
+        if isinstance(node, ast.keyword) and node.arg == "requires_grad":
+            return True
+    return False
+
+
+def _detaching(s: Script, use: ast.Call) -> bool:
+    """Whether the output of the call is cut from its graph where it is made, so that nothing is kept."""
+    for ancestor, _ in s.above(use):
+        if isinstance(ancestor, ast.Attribute) and ancestor.attr in ("detach", "data", "item"):
+            return True
+        if isinstance(ancestor, ast.stmt):
+            return False
+    return False
+
+
+def caches_emptied(s: Script) -> Iterator[Found]:
+    """``empty_cache()`` in every step, and beside a list that keeps outputs on the GPU."""
+    for call in s.calls_to("torch.cuda.empty_cache"):
+        loops = s.loops(call)
+        if not loops:
+            continue
+        kept = _kept_outputs(s, loops[0])
+        if kept is not None:
+            name, held = receiver(kept), s.code(kept.args[0])
+            yield Found(
+                node=kept,
+                pitfall="memory-leak-in-user-list",
+                cause="script.outputs-kept",
+                more=[call],
+                title="A list keeps outputs on the GPU, and empty_cache() cannot free them",
+                why=f"{name} holds a reference to each of them: empty_cache() only returns blocks that nobody uses.",
+                fix="Keep what you need of it, on the CPU.",
+                code=f"{name}.append({held}.cpu())",
+            )
+        elif loops[0] in s.training_loops and not s.under(call, ast.If, ast.ExceptHandler, ast.IfExp):
+            yield Found(
+                node=call,
+                pitfall="empty-cache",
+                cause="script.empty-cache-each-step",
+                title="empty_cache() in every step",
+                why="It waits for the GPU and gives back blocks that the next step asks for again.",
+                fix="Take it out of the loop; it frees no live tensor.",
+                severity="info",
+            )
+
+
+def _kept_outputs(s: Script, loop: ast.AST) -> ast.Call | None:
+    for call in s.methods("append", within=loop):
+        if len(call.args) != 1 or not isinstance(call.args[0], ast.Name):
+            continue
+        made = [value for where, value in s.values(call, call.args[0].id) if s.inside(where, loop)]
+        if (
+            len(made) != 1
+            or not isinstance(made[0], ast.Call)
+            or s.kind(made[0].func, made[0]) not in ("module", "dp", "ddp")
+        ):
+            continue
+        if _outlives(s, call, receiver(call), loop):
+            return call
+    return None
+
+
+def loads_without_place(s: Script) -> Iterator[Found]:
+    """``torch.load`` of a checkpoint without ``map_location``: it goes back to the GPU it was saved from."""
+    if not s.cuda and not s.distributed:
+        return
+    found = []
+    for call in s.calls_to("torch.load"):
+        if keyword(call, "map_location") or len(call.args) != 1 or open_ended(call) or not _checkpoint(s, call):
+            continue
+        if any("device" in (s.resolve(context) or key(context)) for context in s.contexts(call)):
+            continue
+        if any(keyword(other, "map_location") for other in s.calls_to("torch.load") if s.scope(other) is s.scope(call)):
+            continue  # the file knows of it, and has its reason here
+        if not s.ignored(call, "load-checkpoint-map-location-cpu"):
+            found.append(call)
+    if found:
+        ranks = any(s.scope(call) is s.scope(wrap) for call in found for wrap in s.distributed)
+        why = "every rank loads it onto the GPU that saved it, mostly cuda:0."
+        yield Found(
+            node=found[0],
+            pitfall="load-checkpoint-map-location-cpu",
+            cause="script.load-without-map-location",
+            title="A checkpoint is loaded to the GPU it was saved from",
+            more=[*found[1:]],
+            why=why if ranks else "it takes GPU memory beside the model, and fails where that GPU does not exist.",
+            fix="Load it on the CPU; load_state_dict copies it to where the model is.",
+            code=s.code(found[0])[:-1] + ', map_location="cpu")',
+            severity="warning" if ranks else "info",
+        )
+
+
+def _checkpoint(s: Script, call: ast.Call) -> bool:
+    """Whether what is loaded goes into the ``load_state_dict`` of a model or optimizer in the same function."""
+    function, statement = s.scope(call), s.statement(call)
+    target = ""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.value is call:
+        target = key(statement.targets[0])
+    for other in s.methods("load_state_dict", within=function):
+        if any(word in receiver(other).lower() for word in ("scaler", "sched")):
+            continue
+        if s.inside(call, other) or (target and other.args and target in names(other.args[0])):
+            return True
+    return False
+
+
+CHECKS = (kept_losses, evaluation_with_grad, caches_emptied, loads_without_place)

@@ -1,0 +1,242 @@
+"""Checks of the step itself: mixed precision, gradient scaling, accumulation, zeroing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .facts import AUTOCASTS, Found, Script
+from .source import after, constant, key, keyword, open_ended, receiver
+
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_")
+_OLD = {
+    "torch.cuda.amp.autocast": ("torch.amp.autocast", '"cuda"'),
+    "torch.cuda.amp.GradScaler": ("torch.amp.GradScaler", '"cuda"'),
+    "torch.cpu.amp.autocast": ("torch.amp.autocast", '"cpu"'),
+}
+
+
+# The old autocast took these in this order, the new one takes the device first and then the dtype.
+_OLD_ORDER = ("enabled=", "dtype=", "cache_enabled=")
+
+
+def old_amp(s: Script) -> Iterator[Found]:
+    """``torch.cuda.amp.autocast`` and ``GradScaler``, called without a look at the version."""
+    for full, (new, device) in _OLD.items():
+        found = []
+        for call in s.calls_to(full):
+            imported = [
+                node
+                for node in s.nodes
+                if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) == key(call.func) for a in node.names)
+            ]
+            other = "torch.autocast" if full.endswith("autocast") else new
+            if any(s.exclusive(call, instead) for instead in s.calls_to(other)):
+                continue  # the other branch has the new one
+            if any(s.conditional(node) for node in imported) or _asks_version(s, call):
+                continue
+            found.append(call)
+        if not found:
+            continue
+        parts = [device]
+        for name, arg in zip(_OLD_ORDER if "autocast" in full else [""] * 9, found[0].args, strict=False):
+            parts.append(f"{name}{s.code(arg)}")
+        parts += [
+            f"{item.arg}={s.code(item.value)}" if item.arg else f"**{s.code(item.value)}" for item in found[0].keywords
+        ]
+        yield Found(
+            node=found[0],
+            pitfall="deprecated-amp",
+            cause="script.old-amp",
+            title=f"{full} is deprecated",
+            why="it warns since torch 2.4, and is to be removed.",
+            fix=f"{new}({device}), as of torch {'1.10' if 'autocast' in new else '2.3'}.",
+            code=f"{new}({', '.join(parts)})",
+            more=list(found[1:]),
+            confidence="definite",
+        )
+
+
+def _asks_version(s: Script, call: ast.AST) -> bool:
+    """Whether a ``try`` or a look at the version decides that this old one is taken."""
+    for ancestor, _ in s.above(call):
+        if isinstance(ancestor, ast.Try):
+            return True
+        if isinstance(ancestor, (ast.If, ast.IfExp)) and any(
+            w in s.code(ancestor.test).lower() for w in ("version", "attr")
+        ):
+            return True
+    return False
+
+
+def scaler_protocol(s: Script) -> Iterator[Found]:
+    """Clipping of scaled gradients, and scaler steps that are missing."""
+    scaled = [call for call in s.backwards if _scale(s, call)]
+    if not scaled:
+        return
+    for call in scaled:
+        function = s.scope(call)
+        here = [other for other in s.calls if s.scope(other) is function]
+        scale = _scale(s, call)
+        assert scale is not None
+        name = receiver(scale)
+        unscaled = [other for other in here if _called(other) == "unscale_"]
+        stepping = [other for other in here if _called(other) == "step" and receiver(other) == name]
+        for clip in here:
+            full = s.resolve(clip)
+            if not full.startswith("torch.nn.utils.") or full.rpartition(".")[2] not in _CLIPS or not after(clip, call):
+                continue
+            if any(not after(other, clip) and not s.exclusive(other, clip) for other in unscaled):
+                continue
+            # The scaler must step after this very clipping: not in another branch, not before it.
+            if not any(after(other, clip) and not s.exclusive(other, clip) for other in stepping):
+                continue
+            if s.exclusive(clip, call) or any(after(other, call) and after(clip, other) for other in stepping):
+                continue
+            optimizer = next(
+                (s.optimizer_of(other) for other in s.steps if s.scope(other) is function and receiver(other) == name),
+                "optimizer",
+            )
+            yield Found(
+                node=clip,
+                pitfall="grad-scaler-unscale-order",
+                cause="script.clip-before-unscale",
+                title="Scaled gradients are clipped",
+                severity="problem",
+                confidence="definite",
+                why=f"{name} has multiplied them, by up to 65536 and more, so the limit cuts almost everything away.",
+                fix="Unscale first.",
+                before=s.code(clip),
+                code=f"{name}.unscale_({optimizer})\n{s.code(clip)}",
+            )
+            break
+    yield from _scaler_steps(s, scaled)
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _scale(s: Script, call: ast.Call) -> ast.Call | None:
+    """The ``scaler.scale(loss)`` of ``scaler.scale(loss).backward()``."""
+    value = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
+        return value
+    return None
+
+
+def _scaler_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
+    for call in scaled:
+        scale = _scale(s, call)
+        assert scale is not None
+        name = receiver(scale)
+        if not name or s.kind(scale.func.value, scale) != "scaler":  # type: ignore[attr-defined]
+            continue
+        function = s.scope(call)
+        if any(
+            name in {key(arg) for arg in other.args} or any(key(k.value) == name for k in other.keywords)
+            for other in s.calls
+        ):
+            continue  # somebody else gets the scaler, and may do the rest
+        own = {
+            other.func.attr for other in s.calls if isinstance(other.func, ast.Attribute) and receiver(other) == name
+        }
+        plain = [
+            step for step in s.steps
+            if s.scope(step) is function
+            and receiver(step) != name
+            and after(step, call)
+            and not s.exclusive(step, call)
+        ]  # fmt: skip
+        if "step" not in own and plain:
+            optimizer = receiver(plain[0])
+            yield Found(
+                node=plain[0],
+                pitfall="grad-scaler-unscale-order",
+                cause="script.optimizer-steps-scaled",
+                severity="problem",
+                title="The optimizer steps with scaled gradients",
+                confidence="definite",
+                more=[call],
+                why=f"{name}.scale() has multiplied them, and nothing divides them again.",
+                fix="Let the scaler step: it unscales, and leaves out steps with inf or NaN.",
+                code=f"{name}.step({optimizer})\n{name}.update()",
+            )
+        elif "step" in own and "update" not in own:
+            step = next(
+                other
+                for other in s.calls
+                if receiver(other) == name and isinstance(other.func, ast.Attribute) and other.func.attr == "step"
+            )
+            yield Found(
+                node=step,
+                pitfall="grad-scaler-unscale-order",
+                cause="script.scaler-not-updated",
+                severity="problem",
+                title="The scaler is never updated",
+                confidence="definite",
+                why="step() twice without update() is an error, and the scale never follows the gradients.",
+                fix="Update it after each step.",
+                code=f"{s.code(step)}\n{name}.update()",
+            )
+        return
+
+
+def half_without_scaler(s: Script) -> Iterator[Found]:
+    """fp16 autocast whose loss goes backward without a scaler."""
+    if s.managed or any("scaler" in name.lower() or name == "scale" for name in s.identifiers):
+        return
+    for call in s.calls_to(*AUTOCASTS):
+        if not _half(s, call):
+            continue
+        function, block = s.scope(call), s.statement(call)
+        if not isinstance(block, (ast.With, ast.AsyncWith)):
+            continue
+        made = {key(target) for node in s.below(block) if isinstance(node, ast.Assign) for target in node.targets}
+        for backward in s.backwards:
+            if s.scope(backward) is function and after(backward, call) and s.losses(backward) & made:
+                yield Found(
+                    node=backward,
+                    pitfall="bf16-instead-of-fp16",
+                    cause="script.fp16-without-scaler",
+                    more=[call],
+                    title="fp16 gradients without a GradScaler",
+                    why="what is smaller than 6e-8 becomes zero, and is not learned.",
+                    fix="Scale the loss (torch.amp.GradScaler), or use bf16, which has the range of fp32.",
+                    code=f"scaler.scale({', '.join(sorted(s.losses(backward)))}).backward()",
+                )
+                return
+
+
+def _half(s: Script, call: ast.Call) -> bool:
+    """Whether this autocast is surely fp16 and on: said so, or the default of CUDA."""
+    enabled = keyword(call, "enabled")
+    if open_ended(call) or (enabled is not None and not constant(enabled, True)):
+        return False
+    old = s.resolve(call) == "torch.cuda.amp.autocast"
+    dtype = keyword(call, "dtype") or (call.args[1] if len(call.args) > 1 and not old else None)
+    if dtype is not None:
+        return s.resolve(dtype) in ("torch.float16", "torch.half")
+    if old:
+        return not call.args
+    device = call.args[0] if call.args else keyword(call, "device_type")
+    return constant(device, "cuda")
+
+
+def backward_in_autocast(s: Script) -> Iterator[Found]:
+    """``backward()`` inside ``with autocast``."""
+    for call in s.backwards:
+        if any(s.resolve(context) in AUTOCASTS for context in s.contexts(call)):
+            yield Found(
+                node=call,
+                pitfall="autocast-forward-only",
+                cause="script.backward-in-autocast",
+                title="backward() under autocast",
+                why="backward already runs in the types that forward chose; torch advises against it.",
+                fix="End the with block after the loss.",
+                severity="info",
+                confidence="definite",
+            )
+
+
+CHECKS = (old_amp, scaler_protocol, half_without_scaler, backward_in_autocast)

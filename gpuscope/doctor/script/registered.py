@@ -1,0 +1,81 @@
+"""Checks of layers that the module does not know of."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .facts import Found, Script
+from .source import key, receiver
+
+
+def lists_of_modules(s: Script) -> Iterator[Found]:
+    """A plain list of layers as an attribute: its parameters are not the module's."""
+    for name, owner in s.module_classes.items():
+        for function in owner.body:
+            if isinstance(function, ast.FunctionDef) and function.name == "__init__":
+                yield from _plain_lists(s, name, owner, function)
+
+
+def _plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.FunctionDef) -> Iterator[Found]:
+    grown = {
+        receiver(call): call for call in s.methods("append", within=function)
+        if len(call.args) == 1 and s.makes_module(call.args[0], weights=True)
+    }  # fmt: skip
+    for node in s.below(function):
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            continue
+        attribute = key(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        value = node.value
+        if not attribute.startswith("self.") or attribute.count(".") != 1 or value is None:
+            continue
+        if isinstance(value, ast.List):
+            made = any(s.makes_module(part, weights=True) for part in value.elts) or (
+                not value.elts and attribute in grown
+            )
+        elif isinstance(value, ast.ListComp):
+            made = s.makes_module(value.elt, weights=True)
+        else:
+            continue
+        if not made or not _used_unregistered(s, owner, attribute, node):
+            continue
+        text = s.code(value)
+        code = f"{attribute} = nn.ModuleList({'' if text == '[]' else text})"
+        yield Found(
+            node=node,
+            pitfall="buffers-not-registered",
+            cause="script.plain-list-of-modules",
+            title="Layers in a plain list are not registered",
+            severity="problem",
+            confidence="definite",
+            why=f"{name}.parameters() and .to() do not see the layers in {attribute}: neither trained nor moved.",
+            fix="Make it an nn.ModuleList.",
+            code=code,
+            more=[grown[attribute]] if attribute in grown else [],
+        )
+
+
+def _used_unregistered(s: Script, owner: ast.ClassDef, attribute: str, node: ast.AST) -> bool:
+    """Whether another method uses the list, and nothing in the class registers what is in it."""
+    used = False
+    for other in s.below(owner):
+        if not isinstance(other, ast.Attribute) or key(other) != attribute or s.inside(other, node):
+            continue
+        if isinstance(other.ctx, ast.Store):
+            return False
+        call = next((ancestor for ancestor, _ in s.above(other) if isinstance(ancestor, (ast.Call, ast.stmt))), None)
+        if isinstance(call, ast.Call) and not (isinstance(call.func, ast.Attribute) and call.func.value is other):
+            last = call.func.attr if isinstance(call.func, ast.Attribute) else key(call.func)
+            if last in ("ModuleList", "Sequential", "add_module", "register_module", "setattr", "ModuleDict"):
+                return False
+        used = used or s.scope(other) is not s.scope(node)
+    registers = any(
+        (isinstance(call.func, ast.Attribute) and call.func.attr in ("add_module", "register_module"))
+        or key(call.func) == "setattr"
+        for call in s.calls
+        if s.inside(call, owner)
+    )
+    return used and not registers
+
+
+CHECKS = (lists_of_modules,)

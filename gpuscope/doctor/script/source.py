@@ -1,0 +1,368 @@
+"""One Python file as a syntax tree, with what the checks ask of it: names, scopes, loops, order and suppress comments.
+
+Names are resolved through the imports of the file alone. Nothing here recurses over the tree: a hostile file may nest
+as deep as the parser lets it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
+Loop = ast.For | ast.AsyncFor | ast.While
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMMENT = re.compile(r"#\s*gpuscope:\s*ignore(-file)?(?:\[([\w\-, ]*)\])?", re.ASCII)
+_MAX_CODE = 160
+
+# One name for what torch offers under several.
+_SAME = {
+    "torch.nn.parallel.DataParallel": "torch.nn.DataParallel",
+    "torch.nn.parallel.data_parallel.DataParallel": "torch.nn.DataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
+    "torch.utils.data.distributed.DistributedSampler": "torch.utils.data.DistributedSampler",
+    "torch.cuda.amp.autocast_mode.autocast": "torch.cuda.amp.autocast",
+    "torch.cuda.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
+    "torch.amp.autocast": "torch.autocast",
+    "torch.amp.autocast_mode.autocast": "torch.autocast",
+    "torch.amp.grad_scaler.GradScaler": "torch.amp.GradScaler",
+    "torch.autograd.no_grad": "torch.no_grad",
+    "torch.nn.utils.clip_grad.clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.modules.Module": "torch.nn.Module",
+    "torch.nn.modules.module.Module": "torch.nn.Module",
+}
+
+
+class TooMuch(Exception):
+    """The file is so large or so entangled that checking it would take long."""
+
+
+class Source:
+    """A parsed file. Raises what ``ast.parse`` raises."""
+
+    _LOOKS = 3_000_000  # about five seconds
+
+    def __init__(self, path: str, text: str):
+        self.path = path
+        self.text = text
+        self.lines = text.split("\n")
+        self.tree = ast.parse(text)
+        self._looks = 0
+        self.parents: dict[ast.AST, tuple[ast.AST, str]] = {}
+        self.nodes: list[ast.AST] = []
+        for node in ast.walk(self.tree):
+            for field, value in ast.iter_fields(node):
+                for child in value if isinstance(value, list) else (value,):
+                    if isinstance(child, ast.AST):
+                        # Contexts and operators are shared objects without a place: nobody asks for their parents.
+                        self.parents[child] = (node, field)
+            if hasattr(node, "lineno"):
+                self.nodes.append(node)
+        self.nodes.sort(key=_place)
+        self.imports = dict(self._imported())
+
+    def _imported(self) -> Iterator[tuple[str, str]]:
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
+            elif isinstance(node, ast.ImportFrom):
+                module = "." * node.level + (node.module or "")
+                for alias in node.names:
+                    yield alias.asname or alias.name, f"{module}.{alias.name}"
+
+    # ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def resolve(self, node: ast.AST | None) -> str:
+        """The full dotted name of what ``node`` names, through the imports: ``F.relu`` → ``torch.nn.functional.relu``.
+        "" where it does not begin with an imported name."""
+        if isinstance(node, ast.Call):
+            node = node.func
+        raw = key(node)
+        if not raw:
+            return ""
+        head, _, rest = raw.partition(".")
+        if head not in self.imports:
+            return ""
+        full = f"{self.imports[head]}.{rest}" if rest else self.imports[head]
+        return _SAME.get(full, full)
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        """Every call, in the order of the text."""
+        self._spend(len(self._calls))
+        return self._calls
+
+    @cached_property
+    def _calls(self) -> list[ast.Call]:
+        return [node for node in self.nodes if isinstance(node, ast.Call)]
+
+    def _spend(self, looks: int) -> None:
+        self._looks += looks
+        if self._looks > self._LOOKS:
+            raise TooMuch
+
+    def calls_to(self, *names: str) -> list[ast.Call]:
+        """The calls of these full names."""
+        return [call for call in self.calls if self.resolve(call.func) in names]
+
+    def methods(self, *names: str, within: ast.AST | None = None) -> list[ast.Call]:
+        """The calls of a method or function with one of these last names (``x.NAME(…)``)."""
+        found = [call for call in self.calls if isinstance(call.func, ast.Attribute) and call.func.attr in names]
+        return found if within is None else [call for call in found if self.inside(call, within)]
+
+    @cached_property
+    def bound(self) -> dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]]:
+        """(scope, name) → the places that bind it, with the value where it is one expression. ``self.x`` belongs to
+        the class."""
+        found: dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]] = {}
+        for node in self.nodes:
+            for target, value in _targets(node):
+                name = key(target)
+                if name:
+                    found.setdefault((self._home(node, name), name), []).append((node, value))
+        return found
+
+    def _home(self, node: ast.AST, name: str) -> ast.AST:
+        if name.startswith("self."):
+            return self.owner(node) or self.tree
+        if isinstance(node, ast.arg):
+            return self.parents[self.parents[node][0]][0]
+        return self.scope(node)
+
+    def values(self, node: ast.AST, name: str) -> list[tuple[ast.AST, ast.expr | None]]:
+        """Every place that binds ``name`` as seen at ``node``: the innermost scope that binds it."""
+        if name.startswith("self."):
+            return self.bound.get((self.owner(node) or self.tree, name), [])
+        scope: ast.AST = self.scope(node)
+        while True:
+            if (scope, name) in self.bound:
+                return self.bound[scope, name]
+            if isinstance(scope, ast.Module):
+                return []
+            scope = self.scope(scope)
+
+    # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+        """(ancestor, field that holds the child) from the parent outwards."""
+        while node in self.parents:
+            self._spend(1)
+            node, field = self.parents[node]
+            yield node, field
+
+    def scope(self, node: ast.AST) -> Scope:
+        """The function that ``node`` is in (of a function: the one around it), or the module."""
+        for ancestor, field in self.above(node):
+            if isinstance(ancestor, _FUNCTIONS) and field == "body":
+                return ancestor
+        return self.tree
+
+    def owner(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class around ``node``."""
+        return next((ancestor for ancestor, _ in self.above(node) if isinstance(ancestor, ast.ClassDef)), None)
+
+    def loops(self, node: ast.AST) -> list[Loop]:
+        """The loops whose body holds ``node``, innermost first, within its own function."""
+        found: list[Loop] = []
+        for ancestor, field in self.above(node):
+            if isinstance(ancestor, _FUNCTIONS):
+                break
+            if isinstance(ancestor, _LOOPS) and field in ("body", "test"):
+                found.append(ancestor)
+        return found
+
+    def inside(self, node: ast.AST, outer: ast.AST) -> bool:
+        """Whether ``node`` is ``outer`` or below it."""
+        return node is outer or any(ancestor is outer for ancestor, _ in self.above(node))
+
+    def under(self, node: ast.AST, *kinds: type[ast.AST]) -> bool:
+        """Whether something of these kinds stands between ``node`` and its innermost loop or function."""
+        for ancestor, field in self.above(node):
+            if isinstance(ancestor, (*_FUNCTIONS, *_LOOPS)):
+                return False
+            if isinstance(ancestor, kinds) and field != "test":
+                return True
+        return False
+
+    def exclusive(self, one: ast.AST, other: ast.AST) -> bool:
+        """Whether the two are in different branches of one condition, so that never both run."""
+        branches = {
+            ancestor: field for ancestor, field in self.above(one) if isinstance(ancestor, (ast.If, ast.IfExp, ast.Try))
+        }
+        for ancestor, field in self.above(other):
+            if ancestor in branches and branches[ancestor] != field:
+                return "test" not in (field, branches[ancestor])
+        return False
+
+    def conditional(self, node: ast.AST) -> bool:
+        """Whether a condition or ``try`` within its function decides if ``node`` runs."""
+        for ancestor, field in self.above(node):
+            if isinstance(ancestor, _FUNCTIONS):
+                return False
+            if isinstance(ancestor, (ast.If, ast.IfExp, ast.Try)) and field != "test":
+                return not _main_guard(ancestor)
+        return False
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement that ``node`` belongs to."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node][0]
+        return node
+
+    def block(self, statement: ast.AST) -> list[ast.stmt]:
+        """The statements that stand beside ``statement``."""
+        parent, field = self.parents[statement]
+        value = getattr(parent, field)
+        return value if isinstance(value, list) else []
+
+    def contexts(self, node: ast.AST) -> Iterator[ast.expr]:
+        """What the ``with`` statements around ``node`` enter, within its own function."""
+        for ancestor, field in self.above(node):
+            if isinstance(ancestor, _FUNCTIONS):
+                return
+            if isinstance(ancestor, (ast.With, ast.AsyncWith)) and field == "body":
+                for item in ancestor.items:
+                    yield item.context_expr
+
+    def below(self, node: ast.AST) -> Iterator[ast.AST]:
+        """``node`` and everything under it."""
+        for inner in ast.walk(node):
+            self._spend(1)
+            yield inner
+
+    # ── text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def code(self, node: ast.AST) -> str:
+        """The text of ``node`` on one line, shortened."""
+        first, last = line(node), getattr(node, "end_lineno", None) or line(node)
+        # Columns count bytes of UTF-8.
+        parts = [text.encode("utf-8", "replace") for text in self.lines[first - 1 : last]]
+        if not parts:
+            return ""
+        parts[-1] = parts[-1][: getattr(node, "end_col_offset", None)]
+        parts[0] = parts[0][getattr(node, "col_offset", 0) :]
+        joined = " ".join(part.decode("utf-8", "replace").strip() for part in parts)
+        return joined if len(joined) <= _MAX_CODE else joined[: _MAX_CODE - 1] + "…"
+
+    def place(self, node: ast.AST) -> str:
+        """``file:line``."""
+        return f"{self.path}:{line(node)}"
+
+    @cached_property
+    def _ignored(self) -> dict[int, frozenset[str]]:
+        """Line (0: the whole file) → what its comment suppresses; an empty set is everything."""
+        found: dict[int, frozenset[str]] = {}
+        for number, text in enumerate(self.lines, 1):
+            if "gpuscope" in text and (match := _COMMENT.search(text)):
+                where = 0 if match[1] else number
+                ids = frozenset(part.strip() for part in (match[2] or "").split(",") if part.strip())
+                before = found.get(where)
+                found[where] = ids if before is None else (before | ids if before and ids else frozenset())
+        return found
+
+    def ignored(self, node: ast.AST, pitfall: str) -> bool:
+        """Whether a comment on one of the lines of the expression, or one for the file, suppresses this pitfall."""
+        for number in (0, *range(line(node), (getattr(node, "end_lineno", None) or line(node)) + 1)):
+            ids = self._ignored.get(number)
+            if ids is not None and (not ids or pitfall in ids):
+                return True
+        return False
+
+
+def key(node: ast.AST | None) -> str:
+    """``a.b.c`` of names and attributes as written; "" for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def receiver(call: ast.Call) -> str:
+    """``a.b`` of ``a.b.method(…)``."""
+    return key(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    """The value of a keyword argument."""
+    return next((item.value for item in call.keywords if item.arg == name), None)
+
+
+def open_ended(call: ast.Call) -> bool:
+    """Whether arguments come through ``*`` or ``**``, so that which ones is unknown."""
+    return any(item.arg is None for item in call.keywords) or any(isinstance(arg, ast.Starred) for arg in call.args)
+
+
+def constant(node: ast.AST | None, value: object) -> bool:
+    """Whether ``node`` is just this literal."""
+    return isinstance(node, ast.Constant) and node.value is value if value is None or isinstance(value, bool) else (
+        isinstance(node, ast.Constant) and node.value == value and not isinstance(node.value, bool)
+    )  # fmt: skip
+
+
+def swap(text: str, name: str, new: str) -> str:
+    """``text`` with ``new`` in place of the first plain ``name`` in it."""
+    return re.sub(rf"(?<![\w.]){re.escape(name)}\b", lambda _: new, text, count=1)
+
+
+def line(node: ast.AST) -> int:
+    """The first line of ``node``."""
+    return int(getattr(node, "lineno", 0))
+
+
+def names(node: ast.AST | Iterable[ast.AST]) -> set[str]:
+    """Every plain name in ``node``."""
+    tops = [node] if isinstance(node, ast.AST) else node
+    return {inner.id for top in tops for inner in ast.walk(top) if isinstance(inner, ast.Name)}
+
+
+def after(one: ast.AST, other: ast.AST) -> bool:
+    """Whether ``one`` begins later in the text than ``other``."""
+    return _place(one) > _place(other)
+
+
+def _place(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def _main_guard(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "__name__" in names(node.test)
+
+
+def _targets(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+    """(target, value) of what ``node`` binds; the value is None where it is a part of something."""
+    pairs: list[tuple[ast.AST, ast.expr | None]] = []
+    if isinstance(node, ast.Assign):
+        pairs = [(target, node.value) for target in node.targets]
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
+        pairs = [(node.target, node.value)]
+    elif isinstance(node, (ast.AugAssign, ast.For, ast.AsyncFor)):
+        pairs = [(node.target, None)]
+    elif isinstance(node, (ast.With, ast.AsyncWith)):
+        pairs = [(item.optional_vars, None) for item in node.items if item.optional_vars is not None]
+    elif isinstance(node, ast.arg):
+        yield ast.Name(id=node.arg, ctx=ast.Store()), None
+        return
+    while pairs:
+        target, value = pairs.pop(0)
+        if isinstance(target, (ast.Tuple, ast.List)):
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+            if len(parts) == len(target.elts) and not any(
+                isinstance(part, ast.Starred) for part in (*parts, *target.elts)
+            ):
+                pairs += list(zip(target.elts, parts, strict=True))
+            else:
+                pairs += [(part, None) for part in target.elts]
+        elif isinstance(target, ast.Starred):
+            pairs.append((target.value, None))
+        else:
+            yield target, value

@@ -1,0 +1,206 @@
+"""Checks of gradients between steps: accumulated, divided, zeroed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .facts import Found, Script
+from .source import after, key, names, receiver, swap
+
+
+def accumulation(s: Script) -> Iterator[Found]:
+    """Micro-batches whose losses are summed, not averaged; gradients zeroed before they have added up."""
+    if s.managed:
+        return
+    for call in s.backwards:
+        loops = s.loops(call)
+        if not loops:
+            continue
+        cycle = _cycle(s, call, loops[0]) or _inner_loop(s, call, loops[0])
+        if cycle is None:
+            continue
+        step, count = cycle
+        zeros = [zero for zero in s.methods("zero_grad", within=loops[0]) if s.scope(zero) is s.scope(call)]
+        beside = [zero for zero in zeros if s.statement(zero) in s.block(s.statement(call))]
+        if s.inside(step, loops[0]) and len(zeros) == len(beside) == 1 and receiver(zeros[0]) == s.optimizer_of(step):
+            yield Found(
+                node=zeros[0],
+                pitfall="loss-not-divided",
+                cause="script.zeroed-each-micro-batch",
+                more=[step],
+                severity="problem",
+                title="Gradients are zeroed in every micro-batch",
+                why="only the last one before the step counts: the others are lost.",
+                fix="Zero them once in a cycle, after the step.",
+            )
+        elif not _divided(s, call, loops[0]):
+            loss = next(iter(sorted(s.losses(call))), "")
+            if not loss:
+                continue
+            text = s.code(call)
+            yield Found(
+                node=call,
+                pitfall="loss-not-divided",
+                cause="script.loss-not-divided",
+                more=[step],
+                title="The loss is not divided by the number of micro-batches",
+                why=f"the gradients of {count} micro-batches add up to {count} times that of the whole batch.",
+                fix="Divide each loss by their number.",
+                code=swap(text, loss, f"({loss} / {count})"),
+            )
+
+
+def _cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
+    """The step that only every N-th turn of the loop takes, and N."""
+    for step in s.steps:
+        if s.scope(step) is not s.scope(call) or not s.inside(step, loop) or s.loops(step)[:1] != [loop]:
+            continue
+        for ancestor, field in s.above(step):
+            if ancestor is loop:
+                break
+            if isinstance(ancestor, ast.If) and field == "body" and not s.inside(call, ancestor):
+                for node in ast.walk(ancestor.test):
+                    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                        others = [
+                            other
+                            for other in s.steps
+                            if s.inside(other, loop) and s.optimizer_of(other) == s.optimizer_of(step)
+                        ]
+                        if all(s.inside(other, ancestor) for other in others) and len(s.backwards) == 1:
+                            return step, s.code(node.right)
+    return None
+
+
+def _inner_loop(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
+    """The step after a loop over micro-batches, and their number."""
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or key(loop.iter.func) != "range":
+        return None
+    if len(loop.iter.args) != 1 or any(s.inside(step, loop) for step in s.steps):
+        return None
+    count = s.code(loop.iter.args[0])
+    if not any(word in count.lower() for word in ("accum", "micro", "grad_")):
+        return None
+    for step in s.steps:
+        if s.statement(step) in s.block(loop) and after(step, loop):
+            return step, count
+    return None
+
+
+def _divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
+    """Whether the loss, or the gradients, may be divided: anywhere in the function, or where the loss is made."""
+    losses = s.losses(call)
+    for node in s.below(loop):
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, (ast.Div, ast.Mult))
+            and (names(node) & losses or "loss" in s.code(node).lower())
+        ) and not _shown(s, node):
+            return True
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Div, ast.Mult)):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in ("div", "div_", "mul", "mul_", "true_divide"):
+            return True
+        if isinstance(node, ast.Assign) and any(key(target) in losses for target in node.targets):
+            made = node.value
+            if any(isinstance(part, (ast.Div, ast.Mult)) for part in ast.walk(made)):
+                return True
+            if not isinstance(made, ast.Call):
+                if not isinstance(made, (ast.BinOp, ast.Attribute)) and not _shown(s, node):
+                    return True
+            elif not s.resolve(made).startswith("torch.nn.functional.") and s.kind(made.func, made) != "criterion":
+                return True  # computed elsewhere, and maybe divided there
+        if isinstance(node, (ast.Tuple, ast.Subscript)) and isinstance(node.ctx, ast.Store) and names(node) & losses:
+            return True
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
+        for node in s.below(s.scope(call))
+    )
+
+
+def _shown(s: Script, node: ast.AST) -> bool:
+    """Whether ``node`` is only printed or summed up for people."""
+    statement = s.statement(node)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return key(statement.value.func).rpartition(".")[2] in (
+            "print",
+            "info",
+            "log",
+            "add_scalar",
+            "write",
+            "append",
+            "update",
+        )
+    return any(isinstance(inner, ast.Attribute) and inner.attr in ("item", "detach") for inner in s.below(statement))
+
+
+def zeroing(s: Script) -> Iterator[Found]:
+    """Gradients never zeroed, or zeroed between backward and step."""
+    if s.managed:
+        return
+    if not s.methods("zero_grad") and not s.identifiers & {"zero_grad", "grad", "zero_", "closure"}:
+        for loop in s.training_loops:
+            backward = next(call for call in s.backwards if s.inside(call, loop))
+            step = next(call for call in s.steps if s.inside(call, loop))
+            if s.kind(step.func.value, step) not in ("optimizer", "scaler") or s.exclusive(step, backward):  # type: ignore[attr-defined]
+                continue
+            name = s.optimizer_of(step)
+            yield Found(
+                node=backward,
+                pitfall="zero-grad-missing",
+                cause="script.never-zeroed",
+                title="Gradients are never zeroed",
+                why="each backward() adds to those of all steps before.",
+                fix="Zero them once a step.",
+                more=[step],
+                code=f"{name}.zero_grad()\n{s.code(backward)}",
+                severity="problem",
+                confidence="definite",
+            )
+            return
+        return
+    for zero in s.methods("zero_grad"):
+        statement = s.statement(zero)
+        if not isinstance(statement, ast.Expr):
+            continue
+        beside = s.block(statement)
+        at = beside.index(statement)
+        name = receiver(zero)
+        before = any(_plainly(s, other, "backward") for other in beside[:at])
+        stepped = any(_plainly(s, other, "step", name) for other in beside[:at])
+        for other in beside[at + 1 :]:
+            if any(
+                isinstance(node, ast.Attribute) and node.attr in ("backward", "autograd", "manual_backward")
+                for node in s.below(other)
+            ):
+                break
+            if (
+                isinstance(other, (ast.Expr, ast.Assign))
+                and not _plainly(s, other, "step", name)
+                and any(isinstance(node, ast.Call) and s.local_function(node) for node in s.below(other))
+            ):
+                break
+            if _plainly(s, other, "step", name) and before and not stepped and name:
+                yield Found(
+                    node=zero,
+                    pitfall="zero-grad-missing",
+                    cause="script.zeroed-before-step",
+                    severity="problem",
+                    confidence="definite",
+                    title="Gradients are zeroed before the step",
+                    why="backward() has just filled them: the step finds nothing.",
+                    fix="Zero them before backward(), or after the step.",
+                    more=[other],
+                )
+                break
+
+
+def _plainly(s: Script, statement: ast.stmt, method: str, name: str = "") -> bool:
+    """Whether the statement is just ``name.method(…)``."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != method:
+        return False
+    return not name or receiver(call) == name
+
+
+CHECKS = (accumulation, zeroing)

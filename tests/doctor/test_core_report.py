@@ -1,0 +1,203 @@
+"""Ranking, exit codes, the JSON document and the text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpuscope.doctor import report as reports
+from gpuscope.doctor import table
+from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
+from gpuscope.doctor.order import rank
+from gpuscope.doctor.wrapping import cells, wrap
+
+TABLE = table.load()
+
+
+def finding(pitfall="no-grad-eval", severity="problem", confidence="definite", title="It is so.", **rest):
+    evidence = rest.pop("evidence", (Evidence(text="3.5 GiB of 4.0 GiB", source="log:7"),))
+    return Finding(
+        pitfall=pitfall, cause="test.cause", title=title, severity=severity, confidence=confidence,
+        evidence=evidence, **rest,
+    )  # fmt: skip
+
+
+def settled(*findings, **rest):
+    return reports.settled(Report(findings=findings, **rest), TABLE)
+
+
+def text(report, width=80, code=0):
+    return ["".join(piece for piece, _ in line) for line in reports.lines(report, code, width)]
+
+
+def test_the_worst_and_surest_comes_first():
+    given = [
+        finding("set-to-none", "info", "definite"),
+        finding("pin-memory", "problem", "prior"),
+        finding("num-workers", "warning", "definite"),
+        finding("empty-cache", "problem", "likely"),
+        finding("no-grad-eval", "problem", "likely", rank=2.0),
+        finding("retain-graph", "problem", "definite"),
+    ]
+    wanted = ["retain-graph", "no-grad-eval", "empty-cache", "num-workers", "set-to-none", "pin-memory"]
+    assert [one.pitfall for one in rank(given)] == wanted
+    assert [one.pitfall for one in rank(reversed(given))] == wanted
+
+
+def test_a_prior_is_info_and_sets_no_exit_code():
+    report = settled(finding(severity="problem", confidence="prior"))
+    assert report.findings[0].severity == "info"
+    assert reports.exit_code(report) == 0
+
+
+def test_of_one_pitfall_in_one_place_the_best_is_kept():
+    found = rank([
+        finding(severity="warning", confidence="likely"),
+        finding(severity="problem", confidence="likely", title="The best."),
+        finding(severity="warning", where="rank 1"),
+    ])  # fmt: skip
+    assert [(one.title, one.where) for one in found] == [("The best.", ""), ("It is so.", "rank 1")]
+
+
+@pytest.mark.parametrize(
+    ("severities", "problems", "fail_on", "code"),
+    [
+        ((), (), "warning", 0),
+        (("info",), (), "warning", 0),
+        (("warning",), (), "warning", 1),
+        (("warning",), (), "problem", 0),
+        (("warning", "problem"), (), "problem", 2),
+        (("problem",), (), "never", 0),
+        ((), ("why",), "warning", 3),
+        (("warning",), ("why",), "warning", 3),
+        (("problem",), ("why",), "warning", 2),
+        (("problem",), ("why",), "never", 3),
+    ],
+)
+def test_exit_codes(severities, problems, fail_on, code):
+    findings = [finding(severity=severity, where=str(n)) for n, severity in enumerate(severities)]
+    assert reports.exit_code(settled(*findings, problems=problems), fail_on) == code
+
+
+def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
+    own = Fix(title="Own", command="true")
+    report = settled(
+        finding(fixes=(own,)),
+        finding("collective-stall", "warning"),
+        abstained=(Abstained(pitfall="empty-cache", missing="a second snapshot"),),
+        problems=("x could not be read.",),
+        examined=("log", "log"),
+    )
+    document = json.loads(json.dumps(reports.document(report, 2), allow_nan=False))
+    assert {"findings", "abstained", "examined", "problems", "exit_code"} == document.keys()
+    first, second = document["findings"]
+    keys = {"pitfall", "cause", "title", "severity", "confidence", "where", "evidence", "fixes", "verify"}
+    assert first.keys() == second.keys() == keys
+    assert first["where"] is None
+    assert first["evidence"] == [{"text": "3.5 GiB of 4.0 GiB", "source": "log:7"}]
+    assert [fix["command"] for fix in first["fixes"]] == ["true"]
+    assert first["fixes"][0]["environment"] is None
+    assert first["fixes"][0]["now"] is False
+    assert first["verify"] == TABLE["no-grad-eval"].verify
+    assert [fix["title"] for fix in second["fixes"]] == [fix.title for fix in TABLE["collective-stall"].fixes]
+    assert second["verify"] is None
+    assert document["abstained"] == [{"pitfall": "empty-cache", "missing": "a second snapshot"}]
+    assert document["problems"] == [{"severity": "unchecked", "reason": "x could not be read."}]
+    assert document["examined"] == ["log"]
+
+
+def test_a_pitfall_that_was_found_is_not_also_undecided():
+    assert settled(finding(), abstained=(Abstained(pitfall="no-grad-eval", missing="more"),)).abstained == ()
+
+
+def test_what_comes_from_outside_is_made_harmless_and_bounded():
+    evil = "\x1b]52;c;eA==\x07" + "x" * 10_000
+    report = settled(
+        finding(
+            title=evil, where=evil, evidence=(Evidence(text=evil, source=evil),) * 500,
+            fixes=(Fix(title=evil, code=f"a\n{evil[:900]}\nb"),) * 500,
+        ),
+        *(finding(where=str(number)) for number in range(1000)),
+        problems=(evil,) * 5000,
+        examined=tuple(f"{evil}{number}" for number in range(5000)),
+        abstained=tuple(Abstained(pitfall=evil, missing=str(n)) for n in range(5000)),
+    )  # fmt: skip
+    dumped = json.dumps(reports.document(report, 2))
+    assert len(dumped) < 4 << 20
+    shown = "\n".join(text(report))
+    for out in (dumped, shown):
+        assert "\x1b" not in out
+        assert "\x07" not in out
+        assert "\\u001b" not in out
+    code = next(one for one in report.findings if one.where.startswith("\\x1b")).fixes[0].code
+    assert [code.splitlines()[0], code.splitlines()[-1]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("width", [50, 80, 140])
+def test_no_line_is_wider_than_asked_but_those_to_copy(width):
+    long = "記憶體 " + "a longer sentence of evidence that has to be broken somewhere " * 3
+    report = settled(
+        finding(title=long, where="train.py:88", evidence=(Evidence(text=long, source="log:1"),)),
+        finding("pin-memory", confidence="prior"),
+        problems=(long,), examined=("log",), abstained=(Abstained(pitfall="empty-cache", missing=long),),
+    )  # fmt: skip
+    copied = {
+        line.strip() for one in report.findings for fix in one.fixes
+        for line in (*fix.code.splitlines(), *fix.before.splitlines(), fix.environment, fix.command)
+    }  # fmt: skip
+    for line in text(report, width):
+        to_copy = line.strip().removeprefix("+ ").removeprefix("- ").strip() in copied
+        assert to_copy or "gpuscope " in line or cells(line) <= width
+
+
+def test_the_text_tells_title_evidence_fix_and_what_to_run():
+    report = settled(
+        finding(severity="warning", where="rank 3", evidence=tuple(Evidence(text=f"line {n}") for n in range(9))),
+        finding("empty-cache", "info", fixes=(Fix(title="Do it", command="echo now", now=True, cost="nothing"),)),
+        finding("pin-memory", confidence="prior", title="Perhaps pinned"),
+        examined=("log",),
+    )
+    shown = "\n".join(text(report, code=1))
+    assert "△ It is so.  definite, rank 3" in shown
+    assert "line 5" in shown
+    assert "line 6" not in shown
+    assert "and 3 more lines of evidence" in shown
+    assert "  + with torch.no_grad():" in shown
+    assert "Now    Do it. Costs: nothing." in shown
+    assert "Prove  gpuscope lab pitfall out-of-memory" in shown
+    assert "gpuscope doctor --explain no-grad-eval" in shown
+    assert shown.index("Also possible") < shown.index("Perhaps pinned")
+    assert shown.splitlines()[-1] == "1 warning in log. Exit code 1."
+
+
+def test_evidence_is_told_once():
+    same, other = Evidence(text="the whole message", source="log:7"), Evidence(text="a number", source="log:7")
+    report = settled(
+        finding(evidence=(same,)),
+        finding("empty-cache", evidence=(same, other)),
+        finding("pin-memory", evidence=(same,)),
+    )
+    shown = text(report)
+    assert sum("the whole message" in line for line in shown) == 1
+    assert sum("a number" in line for line in shown) == 1
+    assert sum("the same evidence as above" in line for line in shown) == 1
+
+
+def test_without_findings_it_says_what_was_looked_at():
+    assert text(settled(examined=("log",)))[-1] == "Nothing wrong was found in log. Exit code 0."
+    assert text(settled(problems=("why",)), code=3)[-1] == "Nothing was examined. Exit code 3."
+
+
+def test_findings_that_are_left_out_are_counted():
+    report = settled(*(finding(where=str(number)) for number in range(1000)))
+    assert len(report.findings) == reports.MAX_FINDINGS
+    assert report.problems == (f"Of 1000 findings only the first {reports.MAX_FINDINGS} are shown.",)
+
+
+def test_wrapping_counts_columns_and_loses_nothing():
+    given = "漢字漢字漢字 é" + "z" * 30 + " end"
+    parts = wrap(given, 9)
+    assert all(cells(part) <= 9 for part in parts)
+    assert "".join(parts).replace(" ", "") == given.replace(" ", "")
+    assert wrap("", 9) == []

@@ -1,0 +1,150 @@
+"""The pitfall table: whole, of use, and the page that is made of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from gpuscope import cli
+from gpuscope.doctor import explain, table
+from gpuscope.lab import claim_table, pitfalls
+
+ROOT = Path(__file__).parent.parent.parent
+ROWS = table.load()
+FIXES = [pytest.param(fix, id=f"{row.id}-{number}") for row in ROWS.values() for number, fix in enumerate(row.fixes)]
+ONE = '[[pitfall]]\nid = "x"\ntitle = "t"\nsymptom = "s"\ncauses = ["c"]\nnow = "n"\nnot_when = "w"\ncost = "c"\n'
+FIX = 'sources = ["s"]\n[[pitfall.fix]]\ntitle = "f"\n'
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
+def test_a_row_is_whole(row):
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", row.id)
+    assert row.fixes
+    assert row.sources
+    for source in row.sources:
+        assert re.fullmatch(r"https://\S+", source) or source.endswith("."), source
+    for text in (row.symptom, row.now, row.not_when, row.cost):
+        assert text.endswith((".", "…", "”")), text
+    assert len(row.title) <= 72
+
+
+@pytest.mark.parametrize("fix", FIXES)
+def test_a_fix_says_what_to_do(fix):
+    assert fix.code or fix.environment or fix.command
+    assert not fix.before or fix.code
+    assert not fix.code or fix.code != fix.before
+    for code in filter(None, (fix.code, fix.before)):
+        assert not code.startswith("\n")
+        if "emptyDir" not in code:  # that one is YAML
+            ast.parse(code + "\n    ..." if code.endswith(":") else code)
+    if fix.environment:
+        assert re.fullmatch(r"export( [A-Z][A-Z0-9_]*=[^\s=]*)+", fix.environment)
+    if fix.command:
+        assert shlex.split(fix.command)
+
+
+def commands():
+    """Every command of this program that the table names."""
+    for row in ROWS.values():
+        texts = [row.verify, row.now, *(fix.command for fix in row.fixes)]
+        for text in texts:
+            for found in re.findall(r"gpuscope [^;:,.\n]*(?:\.\w[^;:,.\n]*)*", text):
+                yield pytest.param(found.strip(), id=f"{row.id}: {found.strip()}"[:60])
+
+
+@pytest.mark.parametrize("command", [*commands()])
+def test_a_command_of_ours_is_one_that_exists(command):
+    verb, *words = shlex.split(command)[1:]
+    assert verb in cli.VERBS
+    name = verb
+    if words[:1] and words[0] in cli.SUBVERBS.get(verb, {}):
+        name = f"{verb}_{words.pop(0)}"
+    parser = cli.Parser(prog=command)
+    import_module(f"gpuscope.verbs.{name}").add_arguments(parser)
+    args = parser.parse_args([re.sub(r"^PID$", "1", word) for word in words])
+    if name == "lab_pitfall":
+        assert args.name in {one.id for one in pitfalls.load()}
+    if name == "lab_claims":
+        assert words[words.index("--only") + 1] in {claim.id for claim in claim_table.CLAIMS}
+
+
+def calls():
+    """The words that examiners pass by keyword, where they stand there as such."""
+    for path in [*(ROOT / "gpuscope/doctor").rglob("*.py"), *(ROOT / "gpuscope/verbs").glob("doctor*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                yield {
+                    one.arg: str(one.value.value)
+                    for one in node.keywords
+                    if one.arg in ("pitfall", "cause") and isinstance(one.value, ast.Constant)
+                }
+
+
+def test_every_pitfall_and_cause_that_an_examiner_names_is_in_the_table():
+    said = [call for call in calls() if "pitfall" in call]
+    assert len(said) > 50
+    assert {call["pitfall"] for call in said} <= ROWS.keys()
+    pairs = {(call["pitfall"], call["cause"]) for call in said if "cause" in call}
+    assert {(pitfall, cause) for pitfall, cause in pairs if cause not in ROWS[pitfall].causes} == set()
+
+
+def test_the_page_is_made_of_the_table():
+    current = (ROOT / explain.PAGE).read_text()
+    assert current == explain.page(ROWS.values()), "python -m gpuscope.doctor.table > docs/pitfalls.md"
+
+
+def test_the_page_has_each_row_with_its_fixes():
+    page = (ROOT / explain.PAGE).read_text()
+    for row in ROWS.values():
+        part = page.split(f"\n## {row.id}\n", 1)[1].split("\n## ", 1)[0]
+        for fix in row.fixes:
+            for text in (*fix.code.splitlines(), fix.environment, fix.command):
+                assert text.strip() in part
+
+
+@pytest.fixture
+def other(tmp_path, monkeypatch):
+    """Puts another table in place of ours."""
+
+    def put(text: str | bytes) -> None:
+        path = tmp_path / "pitfalls.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        monkeypatch.setattr(table, "FILE", path)
+        table.load.cache_clear()
+
+    yield put
+    monkeypatch.undo()
+    table.load.cache_clear()
+
+
+def test_a_table_is_read(other):
+    other(ONE + FIX + "now = true\ncode = '''\na\nb'''\n")
+    (row,) = table.load().values()
+    assert (row.id, row.causes, row.verify) == ("x", ("c",), "")
+    assert [(fix.title, fix.code, fix.now) for fix in row.fixes] == [("f", "a\nb", True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"\xff", "cannot be read"),
+        ("[[pitfall]", "cannot be read"),
+        ("pitfall = 1", "no [[pitfall]]"),
+        ("pitfall = [1]", "a row"),
+        (ONE + 'surprise = "x"\n' + FIX, "x: no such key: surprise"),
+        (ONE + FIX + 'now = "yes"\n', "x: now cannot be 'yes'"),
+        (ONE + FIX + 'cost = ""\n', "x: cost cannot be ''"),
+        (ONE.replace('["c"]', "[1]") + FIX, "x: causes takes strings"),
+        ('[[pitfall]]\nid = "x"\n' + FIX, "x: "),
+        ((ONE + FIX) * 2, "two of x"),
+    ],
+)
+def test_a_table_that_is_not_as_it_should_be_is_named(other, text, says):
+    other(text)
+    with pytest.raises(table.TableError, match=re.escape(says)):
+        table.load()

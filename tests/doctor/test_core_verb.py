@@ -1,0 +1,238 @@
+"""``gpuscope doctor`` as it is typed: documents, exit codes, list, explanations, the bundle; and what it loads."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import socket
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from gpuscope import cli
+from gpuscope.doctor import table
+from gpuscope.doctor.finding import Evidence, Finding, Fix, Report
+from gpuscope.verbs import doctor, doctor_bundle, doctor_targets
+
+MIXED = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:3 and cpu!\n"
+
+
+def run(capsys, *words):
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    code = doctor.run(parser.parse_args([str(word) for word in words]))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Sets what examining finds."""
+
+    def put(*findings, **rest):
+        report = Report(findings=findings, **{"examined": ("log",), **rest})
+        monkeypatch.setattr(doctor_targets, "examine", lambda *_: report)
+
+    return put
+
+
+def finding(severity="problem", text="3 of 4", **rest):
+    return Finding(
+        pitfall="no-grad-eval", cause="test.cause", title="It is so.", severity=severity, confidence="definite",
+        evidence=(Evidence(text=text, source="log:7"),), **rest,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("severity", "words", "code"),
+    [
+        ("problem", (), 2),
+        ("warning", (), 1),
+        ("warning", ("--fail-on", "problem"), 0),
+        ("problem", ("--fail-on", "never"), 0),
+    ],
+)
+def test_the_exit_code_is_that_of_the_document(capsys, found, severity, words, code):
+    found(finding(severity))
+    got, out, _ = run(capsys, "--json", *words)
+    assert got == code == json.loads(out)["exit_code"]
+    assert run(capsys, *words)[1].splitlines()[-1].endswith(f"Exit code {code}.")
+
+
+def test_nothing_wrong_is_0_and_nothing_examined_is_3(capsys, found):
+    found()
+    assert run(capsys)[0] == 0
+    found(examined=(), problems=("It cannot be read.",))
+    code, out, _ = run(capsys, "--json")
+    assert code == 3
+    assert json.loads(out)["findings"] == []
+
+
+def test_a_broken_table_is_said_and_no_traceback(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(table, "FILE", tmp_path / "none.toml")
+    table.load.cache_clear()
+    try:
+        code, _, err = run(capsys, "--list")
+    finally:
+        monkeypatch.undo()
+        table.load.cache_clear()
+    assert code == 3
+    assert "none.toml cannot be read" in err
+
+
+def test_list_and_explain(capsys):
+    code, out, _ = run(capsys, "--list")
+    assert code == 0
+    for row in table.load().values():
+        assert any(line.startswith(row.id + " ") for line in out.splitlines())
+        code, explained, _ = run(capsys, "--explain", row.id)
+        assert code == 0
+        for text in (row.now, row.not_when, row.cost):
+            assert text in " ".join(explained.split())
+        for fix in row.fixes:
+            for text in (*fix.code.splitlines(), fix.environment, fix.command):
+                assert text in explained
+
+
+def test_list_and_explain_as_json(capsys):
+    listed = json.loads(run(capsys, "--list", "--json")[1])["pitfalls"]
+    assert [row["id"] for row in listed] == [*table.load()]
+    one = json.loads(run(capsys, "--explain", "collective-stall", "--json")[1])
+    assert one in listed
+    assert one["verify"] is None
+    assert one["fixes"][0]["before"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--explain", "no-grad"), "Did you mean: no-grad-eval"),
+        (("--explain", "\x1b[31m"), "no such pitfall: \\x1b[31m."),
+        (("--explain", ""), "no such pitfall"),
+        (("--list", "log"), "stand alone"),
+        (("--list", "--explain", "pin-memory"), "stand alone"),
+    ],
+)
+def test_usage_errors_name_what_there_is(capsys, words, says):
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (64, "")
+    assert says in err
+    assert "\x1b" not in err
+
+
+# ── the bundle ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bundle(path):
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def test_the_bundle_holds_the_report_and_versions_and_no_names(capsys, found, tmp_path, monkeypatch):
+    user, host = "zaphod", "heartofgold"
+    monkeypatch.setattr(getpass, "getuser", lambda: user)
+    monkeypatch.setattr(socket, "gethostname", lambda: f"{host}.example.org")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.setenv("TORCH_HOME", f"/home/{user}/weights")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12345678-aaaa-bbbb-cccc-1234567890ab")
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    text = (
+        f"/home/{user}/secret/train.py:88 on {host} by {user}@10.1.2.3, /dev/shm 64 MiB, 12.5 GiB left, "
+        "otherhost:71:90 [0] NCCL WARN"
+    )
+    fix = Fix(title="Do", command=f"python /home/{user}/train.py")
+    found(finding(text=text, where=f"/home/{user}/train.py:88", fixes=(fix,)), problems=(f"/home/{user}/x: no.",))
+    path = tmp_path / "out.zip"
+    code, out, err = run(capsys, "--json", "--bundle", path, "-")
+    assert code == 2
+    assert json.loads(out)["findings"][0]["evidence"][0]["text"] == text  # the report itself is not redacted
+    assert "out.zip" in err
+    held = bundle(path)
+    assert held.keys() == {"README.txt", "report.json", "environment.json"}
+    for name, content in held.items():
+        for secret in (user, host, "otherhost", "10.1.2.3", "hunter2", "/home", "secret/", "1234567890ab"):
+            assert secret not in content, (name, secret)
+    evidence = json.loads(held["report.json"])["findings"][0]["evidence"][0]["text"]
+    assert "/dev/shm 64 MiB" in evidence
+    assert "12.5 GiB left" in evidence
+    environment = json.loads(held["environment.json"])
+    assert environment["variables"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert environment["python"].startswith("3.")
+    assert environment["packages"]["nvidia-ml-py"]
+    assert "pytest" not in environment["packages"]
+
+
+def test_fixes_of_the_table_stay_readable_in_the_bundle(capsys, found, tmp_path):
+    row = table.load()["kill-zombie-process"]
+    found(Finding(pitfall=row.id, cause="c", title="T.", severity="info", confidence="likely", evidence=()))
+    run(capsys, "--bundle", tmp_path / "b.zip", "-")
+    fixes = json.loads(bundle(tmp_path / "b.zip")["report.json"])["findings"][0]["fixes"]
+    assert [fix["command"] for fix in fixes] == [fix.command for fix in row.fixes]
+
+
+def test_a_bundle_is_bounded(capsys, found, tmp_path):
+    found(*(finding(text=os.urandom(290).hex(), where=str(n), fixes=(Fix(title="t", code="x\n" * 2000),) * 12)
+            for n in range(200)))  # fmt: skip
+    run(capsys, "--bundle", tmp_path / "b.zip", "-")
+    text = bundle(tmp_path / "b.zip")["report.json"]
+    assert len(text) <= doctor_bundle.MAX_PART_BYTES
+    held = json.loads(text)
+    assert len(held["findings"]) + held["findings_left_out"] == 200
+    assert held["findings"]
+
+
+@pytest.mark.parametrize("name", ["there", "no/such/folder"])
+def test_a_bundle_that_cannot_be_written_is_said_and_nothing_is_replaced(capsys, found, tmp_path, name):
+    (tmp_path / "there").write_text("mine")
+    found()
+    code, out, _ = run(capsys, "--json", "--bundle", tmp_path / name, "-")
+    assert code == 3
+    assert "was not written" in json.loads(out)["problems"][0]["reason"]
+    assert (tmp_path / "there").read_text() == "mine"
+
+
+# ── a process of its own ────────────────────────────────────────────────────────────────────────────────────────────
+
+LOADED = """
+import sys
+from gpuscope.cli import main
+code = main(["doctor", "--json", "-"])
+names = {name.partition(".")[0] for name in sys.modules}
+sys.stderr.write(f"{code} {sorted(names & {'torch', 'textual', 'rich', 'pynvml', 'plotext', 'msgspec', 'asyncio'})}")
+"""
+
+
+def test_a_log_is_examined_without_torch_screen_or_driver():
+    done = subprocess.run([sys.executable, "-c", LOADED], input=MIXED, capture_output=True, text=True, timeout=60)
+    assert done.stderr.split(" ", 1)[1] == "[]"
+    document = json.loads(done.stdout)
+    assert document["findings"][0]["pitfall"] in ("move-inputs-to-device", "move-model-to-device")
+    assert done.stderr.split()[0] == str(document["exit_code"])
+
+
+@pytest.mark.parametrize("content", [b"", os.urandom(5000), b"\xff" * 100])
+def test_bad_input_ends_with_3_and_a_document(content):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "doctor", "--json", "-"], input=content, capture_output=True, timeout=60
+    )
+    document = json.loads(done.stdout)
+    assert done.returncode == document["exit_code"] == 3
+    assert document["problems"][0]["reason"].startswith("standard input: ")
+    assert done.stderr == b""
+
+
+def test_a_terminal_without_our_signs_gets_others(tmp_path):
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "gpuscope", "doctor", "--explain", "mixed-precision"]
+    done = subprocess.run(words, capture_output=True, env=env, timeout=60)
+    assert done.returncode == 0
+    assert b"  helps" not in done.stdout
+    done.stdout.decode("ascii")
+
+
+def test_the_verb_is_in_the_table_of_the_command_line():
+    assert "doctor" in cli.VERBS

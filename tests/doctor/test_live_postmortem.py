@@ -1,0 +1,176 @@
+"""What trainers left behind: real snapshots and recordings from H200s, and records made without a GPU."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuscope.doctor import postmortem, postmortem_oom
+from gpuscope.doctor.finding import Finding
+from gpuscope.doctor.order import rank
+from gpuscope.doctor.postmortem_oom import Facts
+from gpuscope.verbs import doctor_targets
+from tests.fakes.probe_client import environment
+from tests.snapshot import synthetic
+
+DEMOS = Path(__file__).parents[2] / "demos"
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def found(path: Path, kind: str) -> list[Finding]:
+    report = postmortem.examine(path, kind)
+    assert report.problems == ()
+    return rank(report.findings)
+
+
+def text(finding: Finding) -> str:
+    return " ".join(one.text for one in finding.evidence)
+
+
+# ── recordings ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["h200-lab.gsr", "h200x2-ddp.gsr"])
+def test_a_healthy_recording_gives_nothing_of_warning_or_worse(name):
+    assert [one.title for one in found(DEMOS / "recordings" / name, "recording") if one.severity != "info"] == []
+
+
+def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
+    first, *others = found(DEMOS / "recordings" / "h200x2-stall.gsr", "recording")
+    assert (first.pitfall, first.severity, first.confidence) == ("num-workers", "problem", "definite")
+    assert first.title == (
+        "Standing still: rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at <path>:62 in main"
+    )
+    assert "collectives launched: rank 1 55, rank 0 56" in text(first)
+    assert [one.title for one in others if one.severity != "info"] == []
+
+
+def test_what_is_no_recording_is_a_problem_in_words(tmp_path):
+    path = tmp_path / "cut.gsr"
+    path.write_bytes((DEMOS / "recordings" / "h200-lab.gsr").read_bytes()[:40])
+    report = postmortem.examine(path, "recording")
+    assert report.findings == ()
+    assert len(report.problems) == 1
+    assert postmortem.examine(tmp_path / "gone.box", "box").problems
+
+
+BUILD = "raise AssertionError('Torch not compiled with CUDA enabled')"
+
+
+@pytest.mark.parametrize(("end", "pitfall"), [(BUILD, "problem"), ("os.kill(os.getpid(), 9)", "open")])
+def test_a_black_box_tells_how_it_ended(tmp_path, end, pitfall):
+    code = (
+        "import glob, os, time, gpuscope; gpuscope.watch()\n"
+        "while not glob.glob(os.environ['GPUSCOPE_BLACKBOX_DIR'] + '/*.box'): time.sleep(0.01)\n"
+        "time.sleep(0.3)\n"
+    )
+    more = {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes"), "XDG_STATE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code + end], env=environment(**more), capture_output=True, timeout=60)
+    (path,) = (tmp_path / "boxes").glob("*.box")
+    report = doctor_targets.examine([str(path)], False, 5.0)
+    assert report.problems == ()
+    if pitfall == "open":
+        assert report.findings == ()
+        assert ["dmesg" in one.missing for one in report.abstained] == [True]
+    else:
+        assert rank(report.findings)[0].severity == "problem"
+
+
+# ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_leak_is_named_by_its_line_and_by_the_graph_it_keeps():
+    first = found(DEMOS / "snapshots" / "leak-after.pickle.gz", "snapshot")[0]
+    assert (first.pitfall, first.severity) == ("detach-loss-accumulation", "warning")
+    assert first.where.startswith("make.py:95")
+    assert "27 MiB of the second quarter of the history, 27 MiB of the third" in text(first)
+    assert "a whole graph is kept" in text(first)
+
+
+@pytest.mark.parametrize("name", ["leak-before", "training"])
+def test_a_healthy_snapshot_gives_nothing(name):
+    assert found(DEMOS / "snapshots" / f"{name}.pickle.gz", "snapshot") == []
+
+
+def test_scattered_free_memory_without_a_failure_is_no_warning():
+    only = found(DEMOS / "snapshots" / "fragmented.pickle.gz", "snapshot")
+    assert [(one.pitfall, one.severity) for one in only] == [("expandable-segments", "info")]
+    assert "inactive split 192 MiB of 486 MiB reserved (40 %)" in text(only[0])
+    assert "the largest 20 MiB" in text(only[0])
+
+
+def test_a_file_that_is_no_snapshot_is_a_problem_in_words(tmp_path):
+    path = tmp_path / "x.pickle"
+    path.write_bytes(b"\x80\x04nonsense")
+    report = postmortem.examine(path, "snapshot")
+    assert report.findings == ()
+    assert report.problems[0].startswith("x.pickle: ")
+
+
+# ── records of out-of-memory errors ─────────────────────────────────────────────────────────────────────────────────
+
+
+def record(path: Path, **about: Any) -> Path:
+    """The demo's scattered blocks as the record of an error on a card of 512 MiB."""
+    data = pickle.loads(gzip.decompress((DEMOS / "snapshots" / "fragmented.pickle.gz").read_bytes()))
+    values = {"v": 1, "kind": "oom", "device": 0, "requested_bytes": 64 * MIB, "free_bytes": 8 * MIB,
+              "total_bytes": 520 * MIB, "stack": [["/home/ada/train.py", 88, "forward"]], **about}  # fmt: skip
+    return synthetic.write({**data, "gpuscope": values}, path, packed=True)
+
+
+def test_a_record_whose_free_pieces_are_too_small_is_definitely_fragmentation(tmp_path):
+    first = found(record(tmp_path / "oom.pickle.gz"), "snapshot")[0]
+    assert (first.pitfall, first.severity, first.confidence) == ("expandable-segments", "problem", "definite")
+    assert "212 MiB were free in the cache" in text(first)
+    assert "the largest piece 20 MiB: 64 MiB did not fit in one piece" in text(first)
+    assert first.where == "cuda:0, train.py:88"
+
+
+def test_the_same_record_with_a_small_request_is_not_fragmentation(tmp_path):
+    findings = found(record(tmp_path / "oom.pickle.gz", requested_bytes=9 * MIB), "snapshot")
+    assert "expandable-segments" not in {one.pitfall for one in findings}
+
+
+def test_with_expandable_segments_on_they_are_not_advised(tmp_path):
+    settings = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    findings = found(record(tmp_path / "oom.pickle.gz", settings=settings), "snapshot")
+    assert "expandable-segments" not in {one.pitfall for one in findings}
+
+
+CARD = 80 * GIB
+
+
+@pytest.mark.parametrize(
+    ("facts", "pitfall"),
+    [
+        (Facts(requested=90 * GIB, free=60 * GIB, total=CARD, allocated=10 * GIB, reserved=12 * GIB),
+         "reduce-seq-length-or-resolution"),
+        (Facts(requested=4 * GIB, free=1 * GIB, total=CARD, allocated=30 * GIB, reserved=31 * GIB),
+         "other-process-holds-gpu"),
+        (Facts(requested=2 * GIB, free=40 * GIB, total=CARD, allocated=38 * GIB, reserved=39 * GIB),
+         "memory-fraction-cap"),
+        (Facts(requested=2 * GIB, free=1 * GIB, total=CARD, allocated=77 * GIB, reserved=78 * GIB, cached=1 * GIB,
+               parameters=14 * GIB, gradients=14 * GIB, optimizer=40 * GIB), "optimizer-state"),
+        (Facts(requested=2 * GIB, free=1 * GIB, total=CARD, allocated=77 * GIB, reserved=78 * GIB, cached=1 * GIB,
+               parameters=2 * GIB, gradients=2 * GIB, optimizer=4 * GIB), "reduce-batch-size"),
+        (Facts(requested=2 * GIB, free=1 * GIB, total=CARD, allocated=60 * GIB, reserved=78 * GIB, cached=18 * GIB,
+               largest_free=1 * GIB), "expandable-segments"),
+        (Facts(requested=2 * GIB, free=1 * GIB, total=CARD, allocated=60 * GIB, reserved=78 * GIB, cached=18 * GIB,
+               largest_free=3 * GIB), "reduce-batch-size"),
+    ],
+)  # fmt: skip
+def test_each_cause_by_its_numbers(facts, pitfall):
+    first = rank(postmortem_oom.judge(facts))[0]
+    assert first.pitfall == pitfall
+    apart = facts.largest_free is not None and facts.largest_free >= (facts.requested or 0)
+    assert (first.severity, first.confidence) == ("info", "prior") if apart else first.severity == "problem"
+
+
+def test_without_numbers_nothing_is_likely():
+    assert [(one.pitfall, one.confidence) for one in postmortem_oom.judge(Facts())] == [("reduce-batch-size", "prior")]

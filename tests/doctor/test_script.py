@@ -1,0 +1,205 @@
+"""The static checks: each on a small source that commits the mistake and on one that does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuscope.doctor import table
+from gpuscope.doctor.finding import Finding, Report
+from gpuscope.doctor.script import examine, report
+
+from .script_cases import CASES, HEAD, LOOP, MODEL
+
+DEMOS = Path(__file__).parents[2] / "demos" / "pitfalls"
+
+
+def check(tmp_path: Path, source: str, name: str = "train.py") -> Report:
+    path = tmp_path / name
+    path.write_text(source)
+    return report([str(path)])
+
+
+def found(tmp_path: Path, source: str) -> dict[str, Finding]:
+    """cause (without "script.") → finding of a source that begins with HEAD."""
+    seen = check(tmp_path, HEAD + source)
+    assert not seen.problems
+    return {finding.cause.removeprefix("script."): finding for finding in seen.findings}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_check(name: str, tmp_path: Path) -> None:
+    cause, mistake, correct = CASES[name]
+    finding = found(tmp_path, mistake)[cause]
+    file, _, line = finding.where.rpartition(":")
+    assert file.endswith("train.py")
+    assert 0 < int(line) <= (HEAD + mistake).count("\n")
+    assert finding.evidence[0].source == finding.where
+    assert finding.fixes
+    assert cause not in found(tmp_path, correct)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fix_applied(name: str, tmp_path: Path) -> None:
+    """The fix in place of what it replaces: still Python, and the mistake is gone."""
+    cause, mistake, _ = CASES[name]
+    finding = found(tmp_path, mistake)[cause]
+    fix = finding.fixes[0]
+    if not fix.code:
+        assert fix.title.endswith(".")  # to be done by hand: something is to be moved elsewhere
+        return
+    lines = (HEAD + mistake).split("\n")
+    at = int(finding.where.rpartition(":")[2]) - 1
+    if fix.before not in lines[at]:
+        at = next(number for number, line in enumerate(lines) if fix.before in line)
+    indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+    first, *rest = fix.code.split("\n")
+    lines[at : at + 1] = [lines[at].replace(fix.before, first, 1), *(indent + line for line in rest)]
+    if fix.code.endswith(":"):
+        # A block was put around the line: what belongs to it goes along.
+        for number in range(at + 1 + len(rest), len(lines)):
+            if not lines[number].startswith(indent + " "):
+                break
+            lines[number] = "    " + lines[number]
+    seen = check(tmp_path, "\n".join(lines))
+    assert not seen.problems
+    assert cause not in {one.cause.removeprefix("script.") for one in seen.findings}
+
+
+def test_ids_are_in_the_table(tmp_path: Path) -> None:
+    known = set(table.load())
+    used = {finding.pitfall for _, mistake, _ in CASES.values() for finding in found(tmp_path, mistake).values()}
+    assert len(used) >= 20
+    assert used <= known
+
+
+# What the demonstration scripts must be found for: script → pitfall.
+VISIBLE = {
+    "accumulation_not_divided": "loss-not-divided",
+    "convolution_speed": "cudnn-benchmark-on",
+    "dataparallel_gil": "ddp-instead-of-dp",
+    "dataparallel_odd_batch": "dp-batch-multiple",
+    "dataparallel_on_cpu": "dp-on-cpu",
+    "ddp_no_process_group": "init-process-group-env",
+    "ddp_no_sampler": "distributed-sampler",
+    "deprecated_cuda_amp": "deprecated-amp",
+    "empty_cache_live_tensors": "memory-leak-in-user-list",
+    "first_compiled_step": "compile-warmup",
+    "fp16_underflow": "bf16-instead-of-fp16",
+    "inputs_on_wrong_gpu": "move-inputs-to-device",
+    "mixed_devices": "move-inputs-to-device",
+    "model_left_on_cpu": "move-model-to-device",
+    "not_reproducible": "deterministic",
+    "out_of_memory": "no-grad-eval",
+    "slow_input": "num-workers",
+    "timing_without_synchronize": "synchronize-timing",
+    "wrapped_model_attribute": "use-module-attr",
+    "wrong_backend": "wrong-backend",
+}
+
+
+def test_every_visible_pitfall_is_listed() -> None:
+    """index.toml says which pitfalls a script shows; no toml reader before 3.11, so by its own plain form."""
+    entries = (DEMOS / "index.toml").read_text().split("[[pitfall]]")[1:]
+    said = {
+        entry.split('faulty = "')[1].split(".py")[0]
+        for entry in entries
+        if '"script"' in entry.split("evidence = ")[1].split("\n")[0]
+    }
+    assert said == set(VISIBLE)
+
+
+@pytest.mark.parametrize("name", VISIBLE)
+def test_pitfall_pair(name: str) -> None:
+    findings, _, problems = examine([str(DEMOS / f"{name}.py"), str(DEMOS / f"{name}_cured.py")])
+    assert not problems
+    assert VISIBLE[name] in {finding.pitfall for finding in findings if f"{name}.py:" in finding.where}
+    assert [finding for finding in findings if "_cured.py" in finding.where and finding.severity != "info"] == []
+
+
+def test_suppress_comments(tmp_path: Path) -> None:
+    source = HEAD + MODEL + "total = 0\n" + LOOP + "    total += loss  # gpuscope: ignore{}\n"
+    for comment, left in (("", 0), ("[detach-loss-accumulation]", 0), ("[x, detach-loss-accumulation]", 0), ("[x]", 1)):
+        assert len(check(tmp_path, source.format(comment)).findings) == left, comment
+    whole = "# gpuscope: ignore-file[detach-loss-accumulation]\n"
+    assert not check(tmp_path, whole + HEAD + MODEL + "total = 0\n" + LOOP + "    total += loss\n").findings
+
+
+def test_one_suppressed_loader_leaves_the_other(tmp_path: Path) -> None:
+    loaders = (
+        "a = DataLoader(data, shuffle=True)  # gpuscope: ignore[num-workers]\nb = DataLoader(data, shuffle=True)\n"
+    )
+    finding = found(tmp_path, MODEL + loaders + LOOP)["no-loader-workers"]
+    assert (HEAD + MODEL + loaders).split("\n")[int(finding.where.rpartition(":")[2]) - 1].startswith("b =")
+
+
+def test_folder(tmp_path: Path) -> None:
+    (tmp_path / "inner" / ".hidden").mkdir(parents=True)
+    (tmp_path / "inner" / "good.py").write_text(HEAD + MODEL + LOOP)
+    (tmp_path / "inner" / "bad.py").write_text(HEAD + "def broken(:\n")
+    (tmp_path / "inner" / ".hidden" / "x.py").write_text("def broken(:\n")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    seen = report([str(tmp_path)])
+    assert seen.examined == (f"{tmp_path} (2 Python files)",)
+    assert len(seen.problems) == 1
+    assert f"bad.py:{HEAD.count(chr(10)) + 1} " in seen.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"import torch\n\0", "binary"),
+        (b"import torch\n" + b"#" * (1 << 20), "larger than"),
+        (b"import torch\nprint 'old'\n", "not valid Python"),
+        (b"import torch\nx = '\xff'\n", "cannot be decoded"),
+        (b"import torch\nx = " + b"-" * 200_000 + b"1\n", "cannot be built"),
+        (b"import torch\nx = a" + b".b" * 100_000 + b"\n", "cannot be built"),
+    ],
+)
+def test_what_cannot_be_read_is_a_problem(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes(content)
+    findings, abstained, problems = examine([str(path)])
+    assert (findings, abstained) == ([], [])
+    assert len(problems) == 1
+    assert reason in problems[0]
+    assert "train.py" in problems[0]
+
+
+def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.py")
+    assert "not a regular file" in examine([str(tmp_path / "train.py")])[2][0]
+    assert "No such file" in examine([str(tmp_path / "none.py")])[2][0]
+
+
+def test_an_entangled_file_is_given_up(tmp_path: Path) -> None:
+    seen = check(tmp_path, HEAD + MODEL + LOOP + "    loss.backward()\n    optimizer.step()\n" * 4000)
+    assert len(seen.problems) == 1
+    assert "too large" in seen.problems[0]
+
+
+def test_without_torch_nothing_is_said(tmp_path: Path) -> None:
+    assert not check(tmp_path, "total = 0\nfor x in y:\n    loss.backward()\n    total += loss\n").findings
+
+
+def test_a_managed_loop_is_left_alone(tmp_path: Path) -> None:
+    seen = check(tmp_path, HEAD + "import accelerate\n" + MODEL + LOOP.replace("y.to(device)", "y"))
+    assert not [finding for finding in seen.findings if finding.cause == "script.labels-not-moved"]
+    assert "accelerate" in seen.abstained[0].missing
+
+
+def test_nothing_is_executed_or_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + f"open({str(tmp_path / 'ran')!r}, 'w')\n" + MODEL + LOOP)
+    code = (
+        "import json, sys; from gpuscope.doctor.script import examine; examine(sys.argv[1:]); "
+        "print(json.dumps([m for m in ('torch', 'textual', 'pynvml', 'gpuscope.collect') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+    assert not (tmp_path / "ran").exists()
