@@ -18,7 +18,7 @@ from tests.fakes.probe_client import environment
 
 HEAD = "gpuscope doctor, on what ended here"
 FULL = (
-    "CUDA out of memory. Tried to allocate 5.25 GiB. GPU 0 has a total capacity of 31.50 GiB of which 2.11 GiB is "
+    "CUDA out of memory. Tried to allocate 5.25 GiB. GPU 0 has a total capacity of 33.10 GiB of which 3.71 GiB is "
     "free. Including non-PyTorch memory, this process has 29.30 GiB memory in use. Of the allocated memory 17.02 GiB "
     "is allocated by PyTorch, and 11.40 GiB is reserved by PyTorch but unallocated."
 )
