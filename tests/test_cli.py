@@ -12,11 +12,11 @@ import gpuscope
 from gpuscope import cli
 
 
-def gpuscope_cli(*words: str, **more: str | None) -> subprocess.CompletedProcess[str]:
+def gpuscope_cli(*words: str, encoding: str = "utf-8", **more: str | None) -> subprocess.CompletedProcess[str]:
     """``more`` are variables of its environment; None removes one."""
     env = {name: value for name, value in {**os.environ, **more}.items() if value is not None}
     return subprocess.run(
-        [sys.executable, "-m", "gpuscope", *words], capture_output=True, text=True, timeout=60, env=env
+        [sys.executable, "-m", "gpuscope", *words], capture_output=True, encoding=encoding, timeout=60, env=env
     )
 
 
@@ -50,7 +50,7 @@ def test_unknown_option_is_a_usage_error():
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("verb", ["devices", "ps"])
 def test_an_encoding_without_our_characters_shows_question_marks(verb, encoding):
-    done = gpuscope_cli(verb, PYTHONIOENCODING=encoding)
+    done = gpuscope_cli(verb, encoding=encoding, PYTHONIOENCODING=encoding)
     assert done.returncode in (0, 3)
     assert done.stderr == ""
     assert done.stdout
