@@ -45,8 +45,8 @@ CREATE TABLE plans (
 """
 
 
-class LedgerError(Exception):
-    """The ledger cannot be used. What happened, why, and what to do; the file is as it was."""
+class Trouble(Exception):
+    """What happened, why, and the next command."""
 
     def __init__(self, what: str, why: str, next: str):  # noqa: A002  # the word of every failure here
         super().__init__(what)
@@ -54,6 +54,10 @@ class LedgerError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}\nWhy: {self.why}\nNext: {self.next}"
+
+
+class LedgerError(Trouble):
+    """The ledger cannot be used; the file is as it was."""
 
 
 def connect(path: Path, write: bool) -> sqlite3.Connection:

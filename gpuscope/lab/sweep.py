@@ -25,7 +25,7 @@ from . import metrics
 from .config import ConfigError, LabConfig
 from .launch import LabRun
 from .ledger import Entry, Ledger
-from .ledger_file import explain
+from .ledger_file import Trouble, explain
 from .matrix import MAX_CELLS, MAX_REPEATS, interleaved, label, varying
 from .toggles import BY_NAME
 
@@ -37,15 +37,8 @@ LIMIT_SECONDS = 3600.0
 """After which a run is given up, unless something else is asked."""
 
 
-class SweepError(Exception):
-    """The sweep cannot be run. What happened, why, and the next command."""
-
-    def __init__(self, what: str, why: str, next: str):  # noqa: A002  # the word of every failure here
-        super().__init__(what)
-        self.what, self.why, self.next = what, why, next
-
-    def __str__(self) -> str:
-        return f"{self.what}\nWhy: {self.why}\nNext: {self.next}"
+class SweepError(Trouble):
+    """The sweep cannot be run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ def load_in_trainers_thread() -> None:
     raises."""
     if not loaded():
         try:
-            importlib.import_module(TOP)
-            importlib.import_module(MODULE)
+            _load()
         except Exception as error:
             debug("frames of the history will be named late", error)
 
@@ -48,10 +47,14 @@ def load() -> None:
     if others_import():
         raise Refusal("busy", "the training is importing modules: ask again when it is done")
     try:
-        importlib.import_module(TOP)
-        importlib.import_module(MODULE)
+        _load()
     except Exception as error:
         raise Refusal("unsupported", f"this torch cannot name the frames of its history: {error}") from None
+
+
+def _load() -> None:
+    importlib.import_module(TOP)
+    importlib.import_module(MODULE)
 
 
 def others_import() -> bool:
