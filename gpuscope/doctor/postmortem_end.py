@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..store.view import HostView, JobView, Mark, TrainerView
 from ..wire.frames import Event
@@ -86,11 +85,8 @@ def of_text(text: bytes, name: str) -> Report:
 
     from . import messages
 
-    found: Any = messages.examine(io.BytesIO(text), name)  # a report, or its findings and what was left open
-    if not isinstance(found, Report):
-        findings, abstained = found
-        found = Report(findings=tuple(findings), abstained=tuple(abstained))
-    return found if isinstance(found, Report) else Report()
+    findings, abstained = messages.examine(io.BytesIO(text), name)
+    return Report(findings=tuple(findings), abstained=tuple(abstained))
 
 
 def _killed(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:
