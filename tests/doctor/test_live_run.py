@@ -85,7 +85,13 @@ def test_a_program_whose_output_the_trainer_reads_stays_as_it_is(tmp_path):
 
 
 def test_of_the_ranks_of_one_launcher_one_is_diagnosed(tmp_path):
-    script = write(tmp_path / "train.py", FAILS)
+    together = (
+        "import os, time\n"
+        f"here = {str(tmp_path)!r}\n"
+        "open(os.path.join(here, 'rank-' + os.environ['LOCAL_RANK']), 'w').close()\n"
+        "while len([name for name in os.listdir(here) if name.startswith('rank-')]) < 2: time.sleep(0.002)\n"
+    )
+    script = write(tmp_path / "train.py", together + FAILS)
     outer = (
         "import os, subprocess, sys\n"
         "def rank(n):\n"
