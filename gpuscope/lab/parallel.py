@@ -96,7 +96,8 @@ def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
         return nn.DataParallel(model if kind is None else _Autocast(model, kind), device_ids=list(range(count)))
     if config.parallel == "ddp" and world.backend:
         ids = [world.device.index] if cuda else None
-        return nn.parallel.DistributedDataParallel(model, device_ids=ids)
+        # Gradients live in the buckets they are reduced in: one copy of them less, in memory and in time.
+        return nn.parallel.DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
     if config.parallel == "fsdp" and world.backend:
         from torch.distributed.device_mesh import init_device_mesh
 

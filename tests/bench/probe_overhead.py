@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import timeit
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,8 @@ SETTLE = 20
 """Steps at the start of each half that are not counted: the thread starts, the client connects."""
 WARM_SECONDS = 0.5
 """Before each fitting of the batch: a GPU that was idle runs at a fraction of its clock."""
+LAUNCHED: deque[float] = deque(maxlen=2000)
+"""Seconds of the last steps until the host had launched everything."""
 CLIENT = """
 import json, socket, sys, time, glob
 pattern, hz = sys.argv[1], float(sys.argv[2])
@@ -74,10 +77,11 @@ while True:
 """
 
 
-def make_step(device: str, target_seconds: float) -> Callable[[], float]:
-    """A training step of about ``target_seconds``, its batch fitted to the machine once its clocks are up. On a GPU it
-    is wide enough for the GPU, and not the launching of its kernels, to set the pace: noise of the host stays out."""
-    width, layers = (1024, 4) if device == "cuda" else (64, 2)
+def make_step(device: str, target_seconds: float, layers: int = 0) -> Callable[[], float]:
+    """A training step of about ``target_seconds``, its batch fitted to the machine once its clocks are up. On a GPU one
+    wide layer lets the GPU set the pace; with four, launching their kernels does on many hosts (0: the default).
+    :data:`LAUNCHED` collects for how long the host was busy before it waited for the GPU."""
+    width, layers = (2048, layers or 1) if device == "cuda" else (64, layers or 2)
     layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True, dropout=0.0)
     model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -88,6 +92,7 @@ def make_step(device: str, target_seconds: float) -> Callable[[], float]:
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
+        LAUNCHED.append(time.perf_counter() - begin)
         sync()
         return time.perf_counter() - begin
 
@@ -123,6 +128,7 @@ def measure(step: Callable[[], float], alternations: int, steps: int) -> dict[st
     differences = [on - off for on, off in zip(medians["on"], medians["off"], strict=True)]
     tails = [percentile(on, 0.99) - percentile(off, 0.99) for on, off in zip(times["on"], times["off"], strict=True)]
     return {
+        "launch_seconds": statistics.median(LAUNCHED),
         "median_step_seconds": {half: statistics.median(values) for half, values in every.items()},
         "p99_step_seconds": {half: percentile(values, 0.99) for half, values in every.items()},
         "difference_share_of_median": interval(differences, base),
@@ -151,10 +157,11 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=300, help="steps counted in each half")
     parser.add_argument("--hz", type=float, default=2.0, help="rate the client asks for; 0: no client")
     parser.add_argument("--step-seconds", type=float, default=0.010)
+    parser.add_argument("--layers", type=int, default=0, help="of the model; more of them, each with fewer rows")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     args = parser.parse_args()
     device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    step = make_step(device, args.step_seconds)
+    step = make_step(device, args.step_seconds, args.layers)
     client = None
     if args.hz > 0:
         pattern = os.path.join(rendezvous.directory(), f"{os.getpid()}-*.sock")
