@@ -22,7 +22,7 @@ def main() -> None:
     kinds = torch.randn(10, 256)
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
     model = nn.DataParallel(model)
-    print(f"training on {len(model.device_ids)} devices in parallel", flush=True)
+    print(f"training on {len(getattr(model, 'device_ids', []))} devices in parallel", flush=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     started, step = time.monotonic(), 0
     while step < args.steps and time.monotonic() < started + args.seconds:

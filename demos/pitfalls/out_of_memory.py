@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-WIDTH, DEPTH = 2048, 8
+WIDTH, DEPTH = 4096, 8
 
 
 def batch(kinds: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,11 +22,11 @@ def batch(kinds: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 def evaluate(model: nn.Module, kinds: torch.Tensor, size: int) -> float:
     model.eval()
     total = torch.zeros((), device=kinds.device)
-    for _ in range(100):
+    for _ in range(200):
         inputs, labels = batch(kinds, size)
         total = total + F.cross_entropy(model(inputs), labels)
     model.train()
-    return total.item() / 100
+    return total.item() / 200
 
 
 def main() -> None:
@@ -47,7 +47,8 @@ def main() -> None:
     layers = [layer for _ in range(DEPTH) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, len(kinds))).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    evaluation_batch = free // 50 // (DEPTH * WIDTH * 4)
+    evaluation_batch = free // 100 // (DEPTH * WIDTH * 4)
+    print(f"an evaluation of {200 * evaluation_batch:,} samples every 50 steps", flush=True)
     for step in range(1, args.steps + 1):
         inputs, labels = batch(kinds, 256)
         loss = F.cross_entropy(model(inputs), labels)

@@ -35,7 +35,7 @@ def main() -> None:
     args = parser.parse_args()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    width, depth = (512, 8) if device.type == "cuda" else (4, 1)
+    width, depth = (512, 8) if device.type == "cuda" else (8, 2)
     convolutions = [layer for _ in range(depth) for layer in (nn.Conv2d(width, width, 3, padding=1), nn.ReLU())]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)]
     model = nn.Sequential(nn.Conv2d(3, width, 3, stride=2, padding=1), *convolutions, *head).to(device)

@@ -9,9 +9,10 @@ that crashes under a running call, and the kernel closes the files of a process 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, GpuDef, Reading, Unknown
+from . import nvml_topology
 from .clock_events import CLOCK_EVENT_REASONS, HARMLESS_CLOCK_EVENTS, clock_event_words
 from .nvml_calls import Calls, Gate
 from .nvml_errors import MissingWrapper, NvmlUnavailable, explain_start
@@ -207,6 +208,14 @@ class Device:
     def health(self) -> Dict[str, Reading]:
         """Persistence mode, the default power limit, and what waits for a reset: see ``HEALTH``."""
         return self._read(HEALTH)
+
+    def topology(self, peers: Sequence[int]) -> nvml_topology.Topology:
+        """NVLink, its fabric, and the paths from here to the devices of the indices ``peers``. Three calls for each of
+        these and some twenty more: for somebody who asks once."""
+        handle = self._get_handle()
+        if isinstance(handle, Unknown):
+            return nvml_topology.unreachable(handle, self.index, peers)
+        return nvml_topology.read(self._n, self._calls, self.index, handle, peers)
 
     def processes(self) -> Union[List[Tuple[int, Reading]], Unknown]:
         """``(pid, used bytes or why not)`` of every process on the device, or why there is no list. The pids are the

@@ -5,13 +5,21 @@ Each rule abstains where what it needs is unknown. A host where all is well gets
 
 from __future__ import annotations
 
-from . import environment_allocator, environment_build, environment_devices, environment_host, environment_settings
+from . import (
+    environment_allocator,
+    environment_build,
+    environment_devices,
+    environment_host,
+    environment_settings,
+    environment_topology,
+)
 from .environment_facts import Facts
 from .finding import Abstained, Finding, Report
 
 _RULES = (
     environment_build.judge,
     environment_devices.judge,
+    environment_topology.judge,
     environment_allocator.judge,
     environment_host.judge,
     environment_settings.judge,

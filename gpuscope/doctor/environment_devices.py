@@ -34,11 +34,6 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
         yield Abstained(
             pitfall="gpu-health", missing=f"XID errors since boot: {why}. sudo dmesg | grep -i xid shows them"
         )
-    if len(devices) > 1:
-        yield Abstained(
-            pitfall="nccl-config",
-            missing="whether the GPUs reach each other directly: nvidia-smi topo -p2p r and nvidia-smi topo -m show it",
-        )
 
 
 # ── health ──────────────────────────────────────────────────────────────────────────────────────────────────────────

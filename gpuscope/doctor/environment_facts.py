@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Build", "Device", "Facts", "Host", "Owner", "Torch", "Xid", "gib", "names", "version"]
+__all__ = ["Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "gib", "names", "version"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,13 @@ class Device:
     lost: str | None = None
     hung: str | None = None
     """The driver's call that has not returned, in words."""
+    links: int | None = None
+    """NVLinks it has, 0 for none; ``links_active`` of them are up."""
+    links_active: int | None = None
+    fabric: str | None = None
+    """How far it has joined the NVLink fabric: "completed", "in progress" …; "" where it has none."""
+    cpus: frozenset[int] | None = None
+    """The processors on its socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,20 @@ class Owner:
 
     pid: int
     used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """How two GPUs, by index, reach each other. ``crosses``: what lies between them on the PCIe bus, in words;
+    ``sockets``: that is the link between sockets. ``no_peer``: why they cannot read each other's memory, "" where they
+    can. ``nvlink``: they can over NVLink."""
+
+    first: int
+    second: int
+    crosses: str | None = None
+    sockets: bool | None = None
+    no_peer: str | None = None
+    nvlink: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +123,8 @@ class Host:
 
     kernel: str | None = None
     cpu_count: int | None = None
+    allowed_cpus: frozenset[int] | None = None
+    """The processors that this process may run on."""
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
     swap_total_bytes: int | None = None
@@ -155,6 +178,8 @@ class Facts:
     """What the installed torch pins exactly: (distribution, version)."""
     environment: Mapping[str, str] = field(default_factory=dict)
     xids: tuple[Xid, ...] | None = None
+    paths: tuple[Path, ...] | None = None
+    """Between every two of the devices that answer."""
     why: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -41,11 +41,26 @@ class Fix:
     cost: str = ""
 
 
+Bound = Literal["exactly", "about", "at most"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What the cure of a finding is predicted to bring, computed from this finding's own numbers and nothing else.
+    ``text`` has the arithmetic; ``freed_bytes`` of device memory and ``saved_share`` of a step's time (0 to 1) are the
+    figure, where it is one of these, and ``bound`` says what kind of figure it is."""
+
+    text: str
+    bound: Bound = "at most"
+    freed_bytes: int | None = None
+    saved_share: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A cause that the evidence names. ``pitfall`` is an id of the table, ``cause`` the examiner's own id
-    (``oom.fragmentation``). No ``fixes`` and no ``verify`` mean those of the table. ``where`` is a file and line, a
-    rank or a device; ``rank`` orders findings that are otherwise equal, the highest first."""
+    (``oom.fragmentation``). ``effect``: of its cure. No ``fixes`` and no ``verify`` mean those of the table. ``where``
+    is a file and line, a rank or a device; ``rank`` orders findings that are otherwise equal, the highest first."""
 
     pitfall: str
     cause: str
@@ -57,6 +72,7 @@ class Finding:
     verify: str = ""
     where: str = ""
     rank: float = 0.0
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from ..store.view import HostView, JobView
-from . import live_devices, live_memory, live_stall, live_time
+from . import live_devices, live_effects, live_memory, live_stall, live_time
 from .finding import Abstained, Finding, Report
 from .live_scene import HistoryOf, Said, Scene, living, no_history
 
 _OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
     live_stall.standing,
     live_stall.lost_ranks,
+    live_memory.evaluation,
     live_memory.growth,
     live_memory.pressure,
     live_memory.full_but_steady,
@@ -42,7 +43,7 @@ def examine(host: HostView, history: HistoryOf = no_history, pids: Collection[in
     for job in host.jobs:
         if living(job) and (pids is None or not set(pids).isdisjoint(_pids(job))):
             examined.append(_name(job))
-            said += [one for rule in _OF_A_JOB for one in rule(scene, job)]
+            said += [live_effects.told(scene, job, one) for rule in _OF_A_JOB for one in rule(scene, job)]
     if examined:
         said += [one for rule in _OF_A_HOST for one in rule(scene)]
     return Report(

@@ -6,8 +6,8 @@ from __future__ import annotations
 from ..store.ranks import headroom, name_of, stands
 from ..store.view import AllocView, JobView
 from ..wire.frames import NOT_SUPPORTED, Unknown
-from .finding import Abstained, Evidence, Finding, Fix
-from .live_scene import GIB, MIB, Said, Scene, living, percent, place, size, warmed_up
+from .finding import Abstained, Confidence, Evidence, Finding, Fix
+from .live_scene import GIB, MIB, Said, Scene, living, percent, place, seconds, size, warmed_up
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
 """Less than that is a context, a desktop, a monitor."""
@@ -16,6 +16,10 @@ UNEVEN = 1.15
 LEAST_BYTES = 64 * MIB
 SHORT_SHARE, SHORT_BYTES = 0.05, 2 * GIB
 FULL_LIMIT, FULL_SHM = 0.95, 0.90
+FEW_STEPS = 3
+"""On a CPU even these may take a while, and where the weights are is known after the first."""
+SMALL_MODEL, SLOW_STEP = MIB, 0.1
+"""So few bytes of parameters, in steps faster than that, no GPU makes faster."""
 
 
 def foreign(scene: Scene, job: JobView) -> Said:
@@ -69,6 +73,7 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
     if len(ranks) < 2:
         return
     for device in scene.host.devices:
+        sure: Confidence = "definite"
         here = [
             p for p in job.processes if p.gone is None and any(u.gpu == device.id and u.gone is None for u in p.uses)
         ]
@@ -85,13 +90,14 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
             names = ", ".join(f"pid {p.definition.pid}" for p in extra[:8])
             evidence = [Evidence(text=f"{names} hold {size(shown)} there and train elsewhere", source="nvml")]
             title = f"{len(extra)} ranks also hold memory on GPU {device.definition.index}, which is not theirs"
+            sure = "likely"  # gloo between GPUs does the same
         else:
             continue
         yield Finding(
             pitfall="set-device-per-rank",
             cause="ranks.one_device",
             severity="warning",
-            confidence="definite",
+            confidence=sure,
             title=title,
             evidence=tuple(evidence),
             where=f"GPU {device.definition.index}",
@@ -136,7 +142,7 @@ def data_parallel(scene: Scene, job: JobView) -> Said:
         yield Finding(
             pitfall="ddp-instead-of-dp",
             cause="live.data_parallel",
-            severity="warning",
+            severity="info",
             confidence="likely",
             title="One process drives several GPUs, as nn.DataParallel does",
             evidence=evidence,
@@ -162,7 +168,8 @@ def _held(allocator: AllocView) -> float | None:
 
 
 def on_the_cpu(scene: Scene, job: JobView) -> Said:
-    """It trains on the CPU of a machine with GPUs."""
+    """It trains on the CPU of a machine with GPUs. A small model does so for good reason; a training that initialised
+    CUDA, or takes long for a step, was meant for the GPU."""
     if not any(device.gone is None for device in scene.host.devices):
         return
     for trainer in living(job):
@@ -173,9 +180,14 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
             not on_cpu
             or any(amount is None or amount > 0 for amount in on_gpu)
             or stands(trainer)
-            or not warmed_up(trainer)
+            or (trainer.number("step") or 0) < FEW_STEPS
         ):
             continue
+        step = trainer.number("step_seconds")
+        slow = step is not None and step >= SLOW_STEP
+        if on_cpu < SMALL_MODEL and not slow:
+            continue
+        meant = trainer.definition.cuda or slow
         version = trainer.definition.torch_version or ""
         evidence = [Evidence(text=f"{size(on_cpu)} of parameters on the CPU, none on a GPU", source="probe")]
         loads = [v for d in scene.host.devices if (v := scene.mean(d, "utilization_percent")) is not None]
@@ -199,13 +211,14 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
                 "The model trains on the CPU, and there are GPUs here",
             )
         cuda = "initialised" if trainer.definition.cuda else "never used"
-        evidence.append(Evidence(text=f"CUDA is {cuda} in this process", source="probe"))
+        pace = f", a step takes {seconds(step)}" if step is not None else ""
+        evidence.append(Evidence(text=f"CUDA is {cuda} in this process{pace}", source="probe"))
         yield Finding(
             pitfall=pitfall,
             cause=cause,
             title=title,
-            severity="warning",
-            confidence="definite",
+            severity="warning" if meant or version.endswith("+cpu") else "info",
+            confidence="definite" if meant or version.endswith("+cpu") else "likely",
             evidence=tuple(evidence),
             where=place(scene, trainer),
             rank=1.0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ..store.growth import Forecast, Trend
 from ..store.ranks import MemoryRoom, name_of, rooms
 from ..store.view import AllocView, JobView, TrainerView
@@ -21,6 +23,9 @@ EXPANDABLE = Fix(
     environment="PYTORCH_ALLOC_CONF=expandable_segments:True",
     cost="none known on Linux; not for memory that other processes map",
 )
+STEPS_BETWEEN = 3.0
+CLIMB_SHARE, CLIMBS = 0.05, 5
+"""Between two steps memory climbs: by so much of the card, in so many readings, and in none does it fall back."""
 SAVE = Fix(title="Save a checkpoint if your trainer can", now=True)
 
 
@@ -56,7 +61,9 @@ def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
     )
     blocks = _blocks_per_step(scene, room.allocator, trainer)
     if blocks is not None:
-        evidence.append(Evidence(text=f"each step leaves about {blocks:.1f} more live blocks", source="probe"))
+        each = f"each step leaves about {blocks:.1f} more live blocks"
+        few = f"a live block more every {1 / blocks:,.0f} steps"
+        evidence.append(Evidence(text=each if blocks >= 0.1 else few, source="probe"))
     if ends_first and ends is not None and ends.seconds is not None and eta is not None:
         evidence.append(
             Evidence(text=f"the run ends in about {seconds(eta)}, before the memory does ({seconds(ends.seconds)})")
@@ -138,6 +145,53 @@ def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -
     third = len(counts) // 3
     rise = min(counts[-third:]) - min(counts[:third])
     return 1.5 * rise / (steps[-1] - steps[0]) if rise > 0 else None
+
+
+def evaluation(scene: Scene, job: JobView) -> Said:
+    """Memory climbs and climbs while no step is taken: an evaluation that keeps what a backward pass would need."""
+    for room in rooms(scene.host.devices, job.trainers):
+        allocator, trainer, left = room.allocator, room.trainer, room.headroom_bytes
+        device, age = scene.device(allocator), trainer.number("step_age_seconds")
+        total = device.definition.total_bytes if device is not None else None
+        usual = trainer.number("step_seconds")
+        if not total or age is None or usual is None or age < STEPS_BETWEEN * usual:
+            continue
+        past = scene.history(allocator.id, "allocated_bytes", age)
+        seen = [(moment, value) for moment, value in zip(past.seconds, past.values, strict=True) if value is not None]
+        sizes = [value for _, value in seen]
+        climbs = sum(1 for one, other in pairwise(sizes) if other > one)
+        if climbs < CLIMBS or any(other < one for one, other in pairwise(sizes)):
+            continue
+        rise, took = sizes[-1] - sizes[0], seen[-1][0] - seen[0][0]
+        if rise < CLIMB_SHARE * total or took <= 0:
+            continue
+        ends = left * took / rise if left is not None else None
+        phase = trainer.reading("phase")
+        evidence = [
+            Evidence(
+                text=f"allocated rose from {size(sizes[0])} to {size(sizes[-1])} in {seconds(took)}, in {climbs} "
+                f"readings, and never fell; the last step was {seconds(age)} ago",
+                source="probe",
+            )
+        ]
+        if phase == "eval":
+            evidence.append(Evidence(text="the model is in evaluation mode", source="probe"))
+        if left is not None and ends is not None:
+            evidence.append(
+                Evidence(text=f"{size(left)} left / {size(rise / took)} per second = {seconds(ends)}", source="nvml")
+            )
+        soon = ends is not None and ends <= NEAR * took
+        when = f" and is full in about {seconds(ends)}" if soon and ends is not None else ""
+        yield Finding(
+            pitfall="no-grad-eval",
+            cause="live.evaluation_grows",
+            title=f"Between two steps the memory of {name_of(trainer)} climbs{when}",
+            severity="problem" if soon else "warning" if phase == "eval" else "info",
+            confidence="likely",
+            evidence=tuple(evidence),
+            where=place(scene, trainer, allocator),
+            rank=1.5,
+        )
 
 
 def _capital(text: str) -> str:

@@ -11,11 +11,16 @@ from statistics import fmean
 
 from ..store.view import AllocView, DeviceView, Entity, History, HostView, JobView, ProcView, TrainerView
 from .finding import Abstained, Finding
+from .units import GIB, MIB, percent, seconds, size
+
+__all__ = [
+    "GIB", "MIB", "MIN_STEPS", "HistoryOf", "Said", "Scene", "living", "no_history", "percent", "place", "seconds",
+    "size", "warmed_up",
+]  # fmt: skip
 
 HistoryOf = Callable[[int, str, float | None], History]
 """(entity id, column, of the last how many seconds or None for all) → its history on the host in question."""
 Said = Iterator[Finding | Abstained]
-GIB, MIB = 1 << 30, 1 << 20
 MIN_STEPS = 30
 """Steps before these are warm-up: autotuning, the first epoch's files, worker processes that start."""
 RECENT_SECONDS = 60.0
@@ -89,24 +94,3 @@ def place(scene: Scene, trainer: TrainerView, allocator: AllocView | None = None
     names = [f"rank {definition.rank}"] if definition.rank is not None else []
     names += [f"GPU {one.definition.index}" for one in chosen if one is not None][:4]
     return ", ".join([*names, f"pid {definition.pid}"])
-
-
-def size(amount: float) -> str:
-    """Bytes in GiB, below one of them in MiB: ``3.40 GiB``, ``120 MiB``, ``1.2 MiB``."""
-    if abs(amount) >= GIB:
-        return f"{amount / GIB:,.1f} GiB" if abs(amount) >= 10 * GIB else f"{amount / GIB:.2f} GiB"
-    return f"{amount / MIB:.1f} MiB" if abs(amount) < 10 * MIB else f"{amount / MIB:.0f} MiB"
-
-
-def seconds(value: float) -> str:
-    """``0.36 ms``, ``23 ms``, ``1.4 s``, ``12 min``, ``3.1 h``."""
-    if value < 1:
-        return f"{value * 1e3:.3g} ms"
-    if value < 120:
-        return f"{value:.3g} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
-
-
-def percent(share: float) -> str:
-    """A share of 1 as ``42 %``."""
-    return f"{100 * share:.1f} %" if 0 < share < 0.02 else f"{100 * share:.0f} %"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..store.ranks import find_stall, name_of, own_seconds, shares_of, split_of, straggler
 from ..store.view import JobView, TrainerView
 from .finding import Abstained, Confidence, Evidence, Finding, Fix
-from .live_scene import Said, Scene, living, percent, place, seconds, warmed_up
+from .live_scene import MIN_STEPS, Said, Scene, living, percent, place, seconds, warmed_up
 
 STARVED, STARVED_CPU = 0.20, 0.50
 """On a CPU the loader and the training share the cores: while one waits the other works, up to a point."""
@@ -17,8 +17,12 @@ COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
 STRAGGLES_MUCH = 1.30
 SM_LOW, SM_TENTH = 20.0, 10.0
+SHORT_STEP = 0.01
+"""Whatever such a step waits for besides, the GPU has little to do in it."""
 BUSY_HOST = 90.0
 SKIPPED_STEPS, SKIPPED_SHARE = 10, 0.05
+SETTLED = 2.0
+"""So many times as many steps without one left out as were left out before: the scaler has found its scale."""
 WORKERS = Fix(
     title="Load in worker processes, so that the next batches are ready",
     code="DataLoader(…, num_workers=8, pin_memory=True, persistent_workers=True)",
@@ -50,7 +54,8 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
     step = trainer.number("step_seconds")
     fixes = [WORKERS]
     cpu = scene.mean(scene.host, "cpu_percent")
-    if cpu is not None and cpu >= BUSY_HOST:
+    busy = cpu is not None and cpu >= BUSY_HOST
+    if busy:
         evidence.append(
             Evidence(text=f"all cores of the host are {cpu:.0f} % busy: more workers will not help", source="host")
         )
@@ -66,7 +71,7 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
     yield Finding(
         pitfall="num-workers",
         cause="live.input_bound",
-        severity="warning" if trainer.definition.cuda or share >= STARVED_CPU else "info",
+        severity="warning" if trainer.definition.cuda or (share >= STARVED_CPU and not busy) else "info",
         confidence=confidence,
         title=f"{name_of(trainer)} waits for its input {percent(share)} of each step".capitalize(),
         evidence=tuple(evidence),
@@ -131,7 +136,8 @@ def copies(scene: Scene, job: JobView) -> Said:
 
 
 def communication(scene: Scene, job: JobView) -> Said:
-    """Collectives that nothing overlaps, where no single rank makes the others wait."""
+    """Collectives that nothing overlaps, where no single rank makes the others wait. Ranks on a CPU wait for its cores
+    as well, and nothing tells the two apart."""
     ranks = _runs(job)
     if len(ranks) < 2:
         return
@@ -139,6 +145,7 @@ def communication(scene: Scene, job: JobView) -> Said:
     if share is None or share < TALKS or straggler(ranks)[0] is not None:
         return
     took = max(value for t in ranks if (value := t.number("communication_seconds")) is not None)
+    on_gpu = any(t.definition.cuda for t in ranks)
     text = f"mean of {len(ranks)} ranks: {percent(share)} of a step, up to {seconds(took)}, are exposed collectives"
     yield Finding(
         pitfall="nccl-config",
@@ -146,7 +153,7 @@ def communication(scene: Scene, job: JobView) -> Said:
         confidence="likely",
         where=place(scene, ranks[0]),
         rank=share,
-        severity="warning" if share >= TALKS_MUCH else "info",
+        severity="warning" if share >= TALKS_MUCH and on_gpu else "info",
         title=f"{percent(share)} of each step is communication",
         evidence=(
             Evidence(text=text, source="probe"),
@@ -165,7 +172,8 @@ def communication(scene: Scene, job: JobView) -> Said:
 
 
 def straggling(scene: Scene, job: JobView) -> Said:
-    """One rank's own work takes longer: the others wait for it in every step."""
+    """One rank's own work takes longer: the others wait for it in every step. On a CPU, whose cores the ranks share
+    with all else that runs there, that is no more than worth a word."""
     ranks = _runs(job)
     slow, words = straggler(ranks)
     if slow is None:
@@ -181,7 +189,8 @@ def straggling(scene: Scene, job: JobView) -> Said:
     fixes = [WORKERS] if waits else []
     for device in scene.devices(slow):
         foreign = scene.others(device, job)
-        if foreign and not waits:
+        alike = all(scene.others(d, job) for t in ranks if t is not slow for d in scene.devices(t))
+        if foreign and not alike and not waits:
             pitfall, cause = "other-process-holds-gpu", "ranks.shared_device"
             pids = ", ".join(str(process.definition.pid) for process, _ in foreign[:4])
             evidence.append(Evidence(text=f"GPU {device.definition.index} is shared with pid {pids}", source="nvml"))
@@ -201,7 +210,7 @@ def straggling(scene: Scene, job: JobView) -> Said:
     yield Finding(
         pitfall=pitfall,
         cause=cause,
-        severity="warning" if ratio >= STRAGGLES_MUCH else "info",
+        severity="warning" if ratio >= STRAGGLES_MUCH and slow.definition.cuda else "info",
         confidence="likely",
         title=f"{name_of(slow).capitalize()} keeps the others waiting in every step",
         evidence=tuple(evidence),
@@ -224,7 +233,7 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
         if max(shares.get("input", 0.0), shares.get("h2d", 0.0), shares.get("communication", 0.0)) >= STARVED:
             continue
         wait = trainer.number("loader_wait_seconds")
-        if "input" not in shares and (wait is None or not step or wait >= STARVED * step):
+        if "input" not in shares and (not step or (step >= SHORT_STEP if wait is None else wait >= STARVED * step)):
             continue  # nothing says that it is not the input
         sm, load = scene.mean(device, "sm_active_percent"), scene.mean(device, "utilization_percent")
         if sm is None:
@@ -244,16 +253,15 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
             )
         ]
         if step:
-            waits = shares.get("input", (wait or 0.0) / step)
-            evidence.append(
-                Evidence(text=f"{seconds(step)} a step, of which input is {percent(waits)}", source="probe")
-            )
+            waits = shares.get("input", wait / step if wait is not None else None)
+            part = f", of which input is {percent(waits)}" if waits is not None else ", without a DataLoader"
+            evidence.append(Evidence(text=f"{seconds(step)} a step{part}", source="probe"))
         yield Finding(
             pitfall="too-small-workload",
             cause="live.launch_bound",
             severity="info",
             confidence="likely",
-            title=f"The work is too small for this GPU: {sm:.0f} % of its SMs' time is used",
+            title=f"The work is too small for this GPU: {_little(sm)} of its SMs' time is used",
             evidence=tuple(evidence),
             where=place(scene, trainer),
             rank=1 - sm / 100,
@@ -270,6 +278,10 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
         )
 
 
+def _little(sm: float) -> str:
+    return f"{sm:.0f} %" if sm >= 1 else "less than 1 %"
+
+
 def skipped(scene: Scene, job: JobView) -> Said:
     """The grad scaler leaves out steps again and again: infinities, not its start-up."""
     for trainer in _runs(job)[:1]:
@@ -277,7 +289,7 @@ def skipped(scene: Scene, job: JobView) -> Said:
         if left_out is None or step is None or left_out < SKIPPED_STEPS:
             continue
         share = left_out / (step + left_out)
-        if share < SKIPPED_SHARE:
+        if share < SKIPPED_SHARE or _settled(scene, trainer, left_out):
             continue
         lately = scene.rise(trainer, "skipped_steps")
         text = f"{left_out:.0f} of {step + left_out:.0f} steps were left out for inf or NaN gradients: {percent(share)}"
@@ -293,3 +305,11 @@ def skipped(scene: Scene, job: JobView) -> Said:
             evidence=tuple(evidence),
             rank=share,
         )
+
+
+def _settled(scene: Scene, trainer: TrainerView, left_out: float) -> bool:
+    """Whether all that were left out lie at the beginning of what is known, and many steps behind."""
+    counts, steps = scene.known(trainer, "skipped_steps", None), scene.known(trainer, "step", None)
+    both = list(zip(reversed(counts), reversed(steps), strict=False))  # from now backwards
+    since = [step for count, step in both if count == left_out]
+    return bool(since) and since[0] - since[-1] >= max(MIN_STEPS, SETTLED * left_out)

@@ -85,8 +85,7 @@ def of_text(text: bytes, name: str) -> Report:
 
     from . import messages
 
-    findings, abstained = messages.examine(io.BytesIO(text), name)
-    return Report(findings=tuple(findings), abstained=tuple(abstained))
+    return replace(messages.report(io.BytesIO(text), name, name), examined=())
 
 
 def _killed(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from . import effects
 from .finding import Confidence, Evidence, Finding, Fix
 from .live_memory import EXPANDABLE
 from .live_scene import GIB, MIB, percent, size
@@ -44,8 +45,31 @@ class Facts:
 
 def judge(facts: Facts) -> list[Finding]:
     """Findings about one error, the likeliest first. At least one: what the error says is never nothing."""
-    found = [*_decided(facts)]
-    return found or [_too_much(facts)]
+    found = [*_decided(facts)] or [_too_much(facts)]
+    amounts = effects.Amounts(
+        requested=facts.requested,
+        free=facts.free,
+        allocated=facts.allocated,
+        cached=facts.cached if facts.cached is not None else _difference(facts.reserved, facts.allocated),
+        inactive_split=facts.inactive_split,
+        largest_free=facts.largest_free,
+        outside=_outside_bytes(facts),
+        private_idle=facts.private_idle,
+        parameters=facts.parameters,
+        gradients=facts.gradients,
+        optimizer=facts.optimizer,
+    )
+    return [effects.of_memory(finding, amounts) for finding in found]
+
+
+def _difference(whole: float | None, part: float | None) -> float | None:
+    return None if whole is None or part is None else max(0.0, whole - part)
+
+
+def _outside_bytes(facts: Facts) -> float | None:
+    if facts.free is None or not facts.total or facts.reserved is None:
+        return None
+    return max(0.0, facts.total - facts.free - facts.reserved)
 
 
 def _decided(facts: Facts) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..wire.clean import clean
-from .finding import Abstained, Evidence, Finding, Fix, Report
+from .finding import Abstained, Effect, Evidence, Finding, Fix, Report
 from .order import rank
 from .table import Pitfall
 from .wrapping import cells, wrap
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_WARNINGS, EXIT_PROBLEMS, EXIT_UNCHECKED = 0, 1, 2, 3
 FailOn = Literal["warning", "problem", "never"]
-Made = TypeVar("Made", Abstained, Evidence, Finding, Fix)
+Made = TypeVar("Made", Abstained, Effect, Evidence, Finding, Fix)
 MAX_FINDINGS, MAX_EVIDENCE, MAX_FIXES, MAX_OTHERS = 200, 20, 12, 500
 MAX_TEXT, MAX_CODE = 600, 4000
 SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3
@@ -63,6 +63,7 @@ def _finding(finding: Finding, row: Pitfall | None) -> Finding:
         "evidence": tuple(_strings(one, {}) for one in finding.evidence[:MAX_EVIDENCE]),
         "fixes": tuple(_fix(one) for one in fixes[:MAX_FIXES]),
         "verify": _clean(finding.verify or (row.verify if row else "")),
+        "effect": None if finding.effect is None else _strings(finding.effect, {}),
     }
     return _strings(finding, made)
 
@@ -111,6 +112,7 @@ def _plain_finding(finding: Finding) -> dict[str, Any]:
         "where": finding.where or None,
         "evidence": [{"text": one.text, "source": one.source or None} for one in finding.evidence],
         "fixes": [{key: None if value == "" else value for key, value in asdict(fix).items()} for fix in finding.fixes],
+        "effect": None if finding.effect is None else asdict(finding.effect),
         "verify": finding.verify or None,
     }
 
@@ -160,6 +162,8 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
     if len(fresh) > SHOWN_EVIDENCE:
         out.append([(f"  and {len(fresh) - SHOWN_EVIDENCE} more lines of evidence: --json", "muted")])
     shown.update(fresh)
+    if finding.effect is not None:
+        out += _labelled("Brings", wrap(finding.effect.text, max(width - 9, 20)))
     now = [fix for fix in finding.fixes if fix.now]
     later = [fix for fix in finding.fixes if not fix.now]
     for number, fix in enumerate(now[:SHOWN_FIXES]):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 INDEX = "index.toml"
-EVIDENCE = ("message", "live", "script", "environment")
+EVIDENCE = ("message", "live", "script")
 SHOWS_AS = ("error", "warning", "figures")
 _PACKAGE = Path(__file__).resolve().parent.parent
 FOLDERS = (_PACKAGE.parent / "demos" / "pitfalls", _PACKAGE / "demos" / "pitfalls")
@@ -40,6 +40,7 @@ class Pitfall:
     nproc_cured: int | None = None
     environment: tuple[str, ...] = ()
     evidence: tuple[str, ...]
+    named: str
     shows_as: str
     expect: str
     note: str = ""
@@ -132,7 +133,7 @@ def _pitfall(table: dict[str, Any], where: Path) -> Pitfall:
         if type(value) is not _KINDS[kind] or (isinstance(value, list) and {*map(type, value)} - {str}):
             raise ValueError(f"{key} cannot be {value!r}")
         values[key] = where / str(value) if kind == "Path" else tuple(value) if isinstance(value, list) else value
-    required = ("id", "title", "cure", "faulty", "cured", "evidence", "shows_as", "expect")
+    required = ("id", "title", "cure", "faulty", "cured", "evidence", "named", "shows_as", "expect")
     missing = [key for key in required if not values.get(key)]
     if missing:
         raise ValueError(f"{missing[0]} is missing")

@@ -3,14 +3,17 @@
 The trainer is not supervised: no parent stands between it and the terminal, so pid, signals, exit code and both outputs
 stay its own. Instead, when Python ends with an exception that it has shown, a child of gpuscope's own Python gets the
 traceback on its standard input and writes what it finds to the same standard error. A trainer that ends well, ends by a
-signal or catches its error pays nothing and gets nothing; a black box tells of a signal.
+signal or catches its error pays nothing and gets nothing: what a script catches it has dealt with, and to see that it
+exits with 1 all the same would mean to patch ``sys.exit`` in it. ``gpuscope doctor`` finds what such trainers left.
 
 Read at the end of a process of any Python from 3.8 on: standard library only, imported when it is needed."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 from typing import Any, List
 
 VARIABLE = "GPUSCOPE_DOCTOR"
@@ -18,6 +21,13 @@ VARIABLE = "GPUSCOPE_DOCTOR"
 MAX_CHARS = 200_000
 WAIT_SECONDS = 5.0
 """The doctor takes half a second; a host that hangs must not keep the trainer's GPU memory."""
+MARK = "diagnosed-"
+PATIENCE_SECONDS = 3.0
+_MARK_NAME = re.compile(MARK + r"([1-9][0-9]{0,9})-([0-9]{1,19})-[0-9]{1,9}")
+_FOLLOWS = re.compile(
+    r"(closed|reset) by (remote )?peer|broken pipe|socket (was )?closed|ncclRemoteError|communicator was aborted", re.I
+)
+"""What a rank says whose peer has failed."""
 
 
 def show(error: BaseException) -> None:
@@ -27,14 +37,15 @@ def show(error: BaseException) -> None:
         if _interactive():
             return
         argv = _command()
-        held = _only_one() if argv else None
-        if not argv or held is False:
+        if not argv:
             return
         import subprocess
         import traceback
 
         trace = error.__traceback__
         text = "".join(traceback.format_exception(type(error), error, trace))[-MAX_CHARS:]
+        if not _is_first(text):
+            return
         sys.stderr.flush()
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=2, stderr=subprocess.DEVNULL)
         child.communicate(text.encode("utf-8", "replace"), timeout=WAIT_SECONDS)
@@ -58,21 +69,55 @@ def _command() -> List[str]:
     return [python, "-I", program, str(os.getpid()), str(rendezvous.start_ticks())]
 
 
-def _only_one() -> Any:
-    """Of the ranks that one launcher started here only the first to fail is diagnosed: the others fail because of it.
-    What is held until this process ends; None for a process by itself; False where another rank was first."""
-    if "LOCAL_RANK" not in os.environ:
-        return None
-    import socket
+def _is_first(text: str) -> bool:
+    """Of the ranks that one launcher started here only the first to fail is diagnosed: the others fail because of it,
+    at once or minutes later. The first leaves a mark in our private directory, named by its launcher and the attempt;
+    marks of launchers that are gone are removed by the next. True for a process by itself. The launcher, which fails
+    last, speaks only where no rank could: all of them were killed."""
+    from . import rendezvous
 
-    name = f"\0gpuscope-doctor-{os.geteuid()}-{os.getppid()}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        lock.bind(name)
-    except OSError:
-        lock.close()
+        place = rendezvous.checked_directory()
+    except rendezvous.Refused:
+        return True
+    _clean(place)
+    if "LOCAL_RANK" not in os.environ:
+        own = f"{MARK}{os.getpid()}-{rendezvous.start_ticks()}-"
+        return not any(name.startswith(own) for name in os.listdir(place))
+    launcher = os.getppid()
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if not attempt.isdigit():
+        attempt = "0"
+    path = os.path.join(place, f"{MARK}{launcher}-{_started(launcher)}-{attempt[:9]}")
+    if _FOLLOWS.search(text):
+        # The rank that it speaks of may still be about to say why.
+        until = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < until and not os.path.lexists(path):
+            time.sleep(0.02)
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except FileExistsError:
         return False
-    return lock
+    return True
+
+
+def _clean(place: str) -> None:
+    for name in os.listdir(place)[:4096]:
+        match = _MARK_NAME.fullmatch(name)
+        if match is not None and _started(int(match.group(1))) != int(match.group(2)):
+            try:
+                os.unlink(os.path.join(place, name))
+            except OSError:
+                pass
+
+
+def _started(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _interactive() -> bool:

@@ -188,7 +188,7 @@ def check_root(loaded: Loaded) -> dict[str, Any]:
     if isinstance(root, dict) and ("segments" in root or "device_traces" in root):
         return root
     if loaded.problem == "truncated":
-        at = f"it ends after {loaded.read_bytes:,} bytes, before anything that can be shown."
+        at = f"it ends after {loaded.read_bytes:,} bytes, before anything that can be shown"
         raise Unreadable("truncated", f"a pickle that is cut off: {at}.")
     if loaded.problem == "damaged":
         raise Unreadable("foreign", f"not a pickle, or a damaged one ({loaded.text}).")

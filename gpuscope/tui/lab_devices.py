@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..lab import places
 from ..lab.config import LabConfig
 from ..lab.metrics import Started
 from ..lab.rules import Facts
 from ..store.view import DeviceView, HostView, ProcView
 from ..wire.frames import Unknown
 from .lab_choices import Device
-
-VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-IDLE_BYTES = 64 << 20
-"""A process that holds less of a device is not a job there: a monitor, a context that ends."""
-HIDDEN_BYTES = 1 << 30
-"""In use on a device on which no process is seen: below that it may be the driver's own."""
-DISPLAYS = frozenset(("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,7 @@ def where(config: LabConfig, host: HostView | None, started: Started | None) -> 
     if host is None or host.sampled_seconds is None:
         return Device()
     if any(device.gone is None for device in host.devices):
-        return Device("cuda", "there is a GPU") if visible(host) else Device("cpu", f"{VISIBLE} hides every GPU")
+        return Device("cuda", "there is a GPU") if visible(host) else Device("cpu", f"{places.VISIBLE} hides every GPU")
     return Device("cpu", "no GPU is seen here") if host.nvml is not None else Device()
 
 
@@ -55,25 +49,12 @@ def visible(host: HostView, environ: Mapping[str, str] = os.environ) -> list[Dev
     UUID up to the first word that names none; without it all, by index. GPUs of different kinds are numbered by their
     speed unless ``$CUDA_DEVICE_ORDER`` says otherwise: then :func:`order_known` is false, and these are candidates."""
     here = sorted((d for d in host.devices if d.gone is None), key=lambda d: d.definition.index)
-    chosen = environ.get(VISIBLE)
-    if chosen is None:
-        return here
-    out: list[DeviceView] = []
-    for word in (part.strip() for part in chosen.split(",")):
-        found = [here[int(word)]] if word.isdigit() and int(word) < len(here) else []
-        if word.startswith("GPU-") and len(word) > len("GPU-"):
-            found = [d for d in here if d.definition.uuid.startswith(word)]
-        if len(found) != 1 or found[0] in out:
-            break
-        out += found
-    return out
+    return [here[position] for position in places.visible([d.definition.uuid for d in here], environ)]
 
 
 def order_known(host: HostView, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether torch's numbers are the driver's."""
-    words = environ.get(VISIBLE, "0").split(",")
-    alike = len({d.definition.name for d in host.devices if d.gone is None}) <= 1
-    return alike or environ.get(ORDER) == "PCI_BUS_ID" or not any(word.strip().isdigit() for word in words)
+    return places.order_known([d.definition.name for d in host.devices if d.gone is None], environ)
 
 
 def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
@@ -116,19 +97,18 @@ def occupants(
         for use in one.uses:
             held, process = use.number("used_bytes"), processes.get(use.process)
             ours = process is not None and process.definition.pid in own
-            if use.gone is None and not ours and not _display(process) and (held is None or held >= IDLE_BYTES):
+            if use.gone is None and not ours and not _display(process) and (held is None or held >= places.IDLE_BYTES):
                 out.append(_occupant(one, process, held))
         total = one.number("used_bytes")
         seen = any(use.gone is None for use in one.uses)
-        if alone and not seen and len(out) == before and total is not None and total > HIDDEN_BYTES:
+        if alone and not seen and len(out) == before and total is not None and total > places.HIDDEN_BYTES:
             out.append(Occupant(one.definition.index, 0, "?", "a process that cannot be seen from here", total))
     return out
 
 
 def _display(process: ProcView | None) -> bool:
-    """Whether it draws the screen: that is on most desktops' GPUs and no job."""
-    words = (process.definition.command or process.definition.name or "").split() if process is not None else []
-    return bool(words) and os.path.basename(words[0]) in DISPLAYS
+    """Whether it draws the screen."""
+    return process is not None and places.draws_screen(process.definition.command or process.definition.name or "")
 
 
 def _occupant(device: DeviceView, process: ProcView | None, held: float | None) -> Occupant:
@@ -152,23 +132,13 @@ def facts(config: LabConfig, host: HostView | None, device: Device, started: Sta
         device_type=device.kind or "cpu",
         gpus=len(visible(host)) if host is not None and host.sampled_seconds is not None else None,
         gpu_name=seen[0].definition.name if seen else None,
-        capability=_capability(seen),
+        capability=places.capability(seen[0].definition.compute_capability) if seen else None,
         free_bytes=[int(f) for f in free if f is not None] if free and None not in free and own is None else None,
         torch_version=started.torch_version if started is not None else None,
-        cores=_cores(),
+        cores=places.cores(),
         has_compiler=_compiler(device.kind),
         parameters=started.parameters if started is not None and same_model else None,
     )
-
-
-def _capability(devices: Sequence[DeviceView]) -> tuple[int, int] | None:
-    text = devices[0].definition.compute_capability if devices else None
-    major, _, minor = (text or "").partition(".")
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from ..doctor import report as reports
 from ..doctor import table
 from ..doctor.finding import Report
 from ..wire.clean import clean
-from . import doctor_targets, plain
+from . import doctor_targets, plain, remote
 
 if TYPE_CHECKING:
     from ..snapshot.drawing import Line
@@ -25,10 +25,12 @@ _COLOURS = {"title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets = (
         "-, a log, a script or a folder of scripts, a PID, a snapshot, an out-of-memory record, a black box, a "
-        "recording: what it is shows in its content. Without one: the environment, and every trainer here"
+        "recording: what it is shows in its content; USER@HOST[:PID] for trainers elsewhere. Without one: the "
+        "environment, and every trainer here"
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=targets)
     plain.add_arguments(parser)
+    remote.add_arguments(parser)
     parser.add_argument(
         "--fail-on", choices=("warning", "problem", "never"), default="warning",
         help="the least that sets the exit code: 1 for warnings, 2 for problems (default: warning)",
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_UNCHECKED
     if args.list or args.explain is not None:
         return _explain(args, known)
-    found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout), known)
+    found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout, args), known)
     code = reports.exit_code(found, args.fail_on)
     if args.bundle is not None:
         found, code = _bundled(args, found, code)

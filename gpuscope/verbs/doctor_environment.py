@@ -18,10 +18,11 @@ from ..doctor import environment
 from ..doctor.environment_facts import Device, Facts, Owner
 from ..doctor.finding import Report
 from ..wire.frames import LOST, TIMEOUT, Reading, Unknown
-from . import doctor_environment_host, doctor_environment_torch
+from . import doctor_environment_host, doctor_environment_paths, doctor_environment_torch
 
 if TYPE_CHECKING:
     from ..collect.nvml import Nvml
+    from ..collect.nvml_topology import Topology
 
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 _CAPPED = 0x04
@@ -49,9 +50,12 @@ def gather(
     environ = dict(os.environ if environ is None else environ)
     opened: list[Nvml] = []
     picture = look(timeout=timeout, want_trainers=False, make_nvml=lambda: _opened(opened)).picture
-    health = _health(opened[-1], picture) if opened and picture.devices else {}
+    health, topologies = _health(opened[-1], picture) if opened and picture.devices else ({}, {})
     host, why = doctor_environment_host.host(picture)
-    devices, reason, code = _devices(picture, health)
+    devices, reason, code = _devices(picture, health, topologies)
+    paths, unpaired = doctor_environment_paths.paths(topologies, len(devices or ()))
+    if unpaired:
+        why["paths"] = unpaired
     if reason:
         why["devices"] = reason
     found = doctor_environment_torch.installed(environ, architectures=bool(devices))
@@ -82,6 +86,7 @@ def gather(
         requires=found.requires,
         environment=environ,
         xids=xids,
+        paths=paths,
         why=why,
     )
 
@@ -104,17 +109,20 @@ def _own_packages() -> dict[str, str]:
 
 
 def _devices(
-    picture: Picture, health: Mapping[int, Mapping[str, Reading]]
+    picture: Picture, health: Mapping[int, Mapping[str, Reading]], topologies: Mapping[int, Topology]
 ) -> tuple[tuple[Device, ...] | None, str, str]:
     """The devices, or None, why, and the kind of that reason. A driver that answers and has no device has ()."""
     if picture.nvml is not None and not picture.devices:
         if picture.host.driver_version is not None:
             return (), picture.nvml.text, picture.nvml.code
         return None, picture.nvml.text, picture.nvml.code
-    return tuple(_device(one, health.get(one.definition.index, {})) for one in picture.devices), "", ""
+    return tuple(
+        _device(one, health.get(one.definition.index, {}), topologies.get(one.definition.index))
+        for one in picture.devices
+    ), "", ""  # fmt: skip
 
 
-def _device(picture: DevicePicture, health: Mapping[str, Reading]) -> Device:
+def _device(picture: DevicePicture, health: Mapping[str, Reading], topology: Topology | None) -> Device:
     definition, readings = picture.definition, picture.readings
     mask = readings.get("clock_event_reasons")
     bits = mask if isinstance(mask, int) else 0
@@ -156,6 +164,10 @@ def _device(picture: DevicePicture, health: Mapping[str, Reading]) -> Device:
         owners_incomplete=None if gap is None else gap.text,
         lost=failed.get(LOST),
         hung=None if LOST in failed else hung,
+        links=_whole(topology and topology.links),
+        links_active=_whole(topology and topology.links_active),
+        fabric=doctor_environment_paths.fabric(topology),
+        cpus=doctor_environment_paths.cpus_beside(definition.pci_bus_id),
     )
 
 
@@ -176,21 +188,24 @@ def _yes(value: Any) -> bool | None:
     return bool(value) if isinstance(value, int) else None
 
 
-def _health(nvml: Nvml, picture: Picture) -> dict[int, Mapping[str, Reading]]:
-    """What only the doctor reads of a device, in a thread of its own each: such a call may hang too. Devices that did
-    not answer before are left alone, so that nobody else is in a call of theirs."""
+def _health(nvml: Nvml, picture: Picture) -> tuple[dict[int, Mapping[str, Reading]], dict[int, Topology]]:
+    """What only the doctor reads of a device, and its paths to those after it, in a thread of its own each: such a call
+    may hang too. Devices that did not answer before are left alone, so that nobody else is in a call of theirs."""
     found: dict[int, Mapping[str, Reading]] = {}
+    topologies: dict[int, Topology] = {}
+    well = [
+        device.definition.index for device in picture.devices
+        if not any(isinstance(value, Unknown) and value.code in (LOST, TIMEOUT) for value in device.readings.values())
+    ]  # fmt: skip
 
     def ask(index: int) -> None:
         found[index] = nvml.device(index).health()
+        topologies[index] = nvml.device(index).topology([other for other in well if other > index])
 
-    threads = []
-    for device in picture.devices:
-        if any(isinstance(value, Unknown) and value.code in (LOST, TIMEOUT) for value in device.readings.values()):
-            continue
-        threads.append(threading.Thread(target=ask, args=(device.definition.index,), daemon=True))
-        threads[-1].start()
+    threads = [threading.Thread(target=ask, args=(index,), daemon=True) for index in well]
+    for thread in threads:
+        thread.start()
     until = time.monotonic() + _HEALTH_SECONDS
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    return dict(found)
+    return dict(found), dict(topologies)

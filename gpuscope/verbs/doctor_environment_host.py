@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ..agent.picture import Picture
@@ -39,6 +39,7 @@ def host(picture: Picture, root: str = "/") -> tuple[Host, dict[str, str]]:
     return Host(
         kernel=definition.kernel,
         cpu_count=definition.cpu_count,
+        allowed_cpus=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         memory_total_bytes=definition.memory_total_bytes,
         memory_available_bytes=reading("memory_available_bytes"),
         swap_total_bytes=_quietly(lambda: key_values(os.path.join(root, "proc/meminfo"), b":")[b"SwapTotal"] * 1024),
@@ -159,16 +160,10 @@ def _pids_directories(root: str) -> list[str]:
 # ── the kernel's log ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def xids(path: str = "/dev/kmsg") -> tuple[tuple[Xid, ...] | None, str]:
-    """The driver's XID errors since boot as far back as the kernel's log goes, or None and why not."""
-    import re
-
-    pattern = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{4,20})\): (\d{1,4})")
-    counts: dict[tuple[str, int], int] = {}
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        return None, f"{path}: {os.strerror(error.errno or 0)}"
+def kernel_records(path: str = "/dev/kmsg") -> Iterator[bytes]:
+    """What the kernel's log still holds, the oldest first, a bounded number of records. Raises OSError where it cannot
+    be read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         for _ in range(_KERNEL_LOG_RECORDS):
             try:
@@ -179,11 +174,22 @@ def xids(path: str = "/dev/kmsg") -> tuple[tuple[Xid, ...] | None, str]:
                 continue
             if not record:
                 break
+            yield record
+    finally:
+        os.close(descriptor)
+
+
+def xids(path: str = "/dev/kmsg") -> tuple[tuple[Xid, ...] | None, str]:
+    """The driver's XID errors since boot as far back as the kernel's log goes, or None and why not."""
+    import re
+
+    pattern = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{4,20})\): (\d{1,4})")
+    counts: dict[tuple[str, int], int] = {}
+    try:
+        for record in kernel_records(path):
             for match in pattern.finditer(record):
                 key = (match[1].decode("ascii").lower(), int(match[2]))
                 counts[key] = counts.get(key, 0) + 1
     except OSError as error:
         return None, f"{path}: {os.strerror(error.errno or 0)}"
-    finally:
-        os.close(descriptor)
     return tuple(Xid(pci, number, count) for (pci, number), count in sorted(counts.items())), ""

@@ -51,6 +51,7 @@ def examine(
     if not trainers:
         return Report(examined=("trainers here (none has a probe)",), problems=_unanswered(complete, timeout))
     from ..doctor import live
+    from . import doctor_live_script
 
     past = _Past(trainers)
     host = past.told(host)
@@ -63,7 +64,8 @@ def examine(
         report += Report(
             problems=(f"pid {pid}: another process has taken its place in its job since. Try: gpuscope ps",)
         )
-    return report + Report(problems=_unanswered(complete, timeout))
+    judged = [one for one in trainers if chosen is None or one.definition.pid in chosen]
+    return report + doctor_live_script.examine(judged) + Report(problems=_unanswered(complete, timeout))
 
 
 def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:

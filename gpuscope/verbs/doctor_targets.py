@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import os
 import re
 import stat
@@ -20,6 +21,7 @@ from typing import Any
 
 from ..doctor.finding import Report
 from ..wire.clean import clean
+from . import remote
 
 HEAD_BYTES = PIECE_BYTES = 64 << 10
 _GZIP = b"\x1f\x8b"
@@ -39,15 +41,23 @@ class Refused(Exception):
     """A target that cannot be examined; the text is a whole sentence and says what to do."""
 
 
-def examine(targets: Sequence[str], ask_torch: bool, timeout: float) -> Report:
-    """Everything that is asked for, in this order. Without targets: the environment, and every trainer here."""
+def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any = None) -> Report:
+    """Everything that is asked for, in this order. Without targets: the environment, every trainer here, and those
+    that died in the last hour. ``ways``:
+    the verb's arguments, where targets on other hosts may be asked for."""
+    if not targets and ways is not None and ways.via:
+        return _ask("The trainers there", "gpuscope.verbs.doctor_remote", None, ways, timeout)
     if not targets:
         environment = _ask("The environment", "gpuscope.verbs.doctor_environment", ask_torch=ask_torch, timeout=timeout)
-        return environment + _ask("The trainers here", "gpuscope.verbs.doctor_live", None, timeout)
+        trainers = _ask("The trainers here", "gpuscope.verbs.doctor_live", None, timeout)
+        return environment + trainers + _ask("What trainers left here", "gpuscope.verbs.doctor_left")
     report = Report()
     for target in dict.fromkeys(targets):
         try:
-            report += _examine(target, timeout)
+            if ways is not None and remote.is_remote(ways, target):
+                report += _ask(clean(target, 200), "gpuscope.verbs.doctor_remote", target, ways, timeout)
+            else:
+                report += _examine(target, timeout)
         except Refused as why:
             report += Report(problems=(str(why),))
     if ask_torch:
@@ -67,15 +77,16 @@ def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
         result = found(*words, **options)
     except Exception as error:
         return Report(problems=(f"{what}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",))
-    if isinstance(result, Report):
-        return result
-    findings, abstained = result
-    return Report(findings=tuple(findings), abstained=tuple(abstained), examined=(what,))
+    if not isinstance(result, Report):
+        return Report(problems=(f"{what}: the part that looks at this answers with {type(result).__name__}.",))
+    return result
 
 
 def _examine(target: str, timeout: float) -> Report:
     if target == "-":
         return _standard_input()
+    if not target:
+        raise Refused("an empty word is no target. Next: a file, a PID, or no target at all for this machine.")
     path = Path(target)
     name = clean(path.name or target, 200)
     if target.isascii() and target.isdigit() and not os.path.lexists(target):
@@ -89,7 +100,7 @@ def _examine(target: str, timeout: float) -> Report:
     if kind == stat.S_IFDIR:
         return _ask(name, "gpuscope.doctor.script:report", [str(path)])
     try:
-        with open(path, "rb", buffering=HEAD_BYTES) as file:
+        with _opened(path, name, kind == stat.S_IFIFO, timeout) as file:
             return _file(file, path, name, kind == stat.S_IFREG)
     except OSError as error:
         raise Refused(f"{name}: cannot be read ({error.strerror or error}).") from None
@@ -119,7 +130,8 @@ def _standard_input() -> Report:
 def _file(file: Any, path: Path, name: str, regular: bool) -> Report:
     head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
     if path.suffix in (".py", ".pyw") or _PYTHON_LINE.match(head):
-        return _ask(name, "gpuscope.doctor.script:report", [str(path)])
+        found = _ask(name, "gpuscope.doctor.script:report", [str(path)])
+        return found if found.findings or found.problems else found + _of_no_use(file, head, name)
     if path.suffix == ".ipynb":
         stem = clean(path.stem, 100)
         raise Refused(f"{name}: a notebook. Next: jupyter nbconvert --to script {name}; gpuscope doctor {stem}.py")
@@ -127,6 +139,64 @@ def _file(file: Any, path: Path, name: str, regular: bool) -> Report:
     if kind:
         return _ask(name, "gpuscope.doctor.postmortem", path, kind)
     return _text(file, head, name, name)
+
+
+def _of_no_use(file: Any, head: bytes, name: str) -> Report:
+    """Said of a script that the checks pass over: their silence would read as praise."""
+    if not head:
+        return Report(problems=(f"{name}: it is empty, there is nothing to examine.",))
+    if len(head) < HEAD_BYTES and b"torch" not in file.read(HEAD_BYTES):
+        why = "nothing in it names torch, so nothing was checked"
+        return Report(problems=(f"{name}: {why}. Next: gpuscope doctor on the file or the folder that trains.",))
+    return Report()
+
+
+def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
+    """The file, to be read once. A named pipe that nobody opens to write within ``timeout`` seconds is refused: opening
+    it would wait for ever."""
+    if not fifo:
+        return open(path, "rb", buffering=HEAD_BYTES)
+    import select
+    import time
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    until, first = time.monotonic() + timeout, b""
+    while not poll.poll(50):
+        try:
+            first = os.read(descriptor, 1)
+        except BlockingIOError:
+            break  # somebody has it open and has not written yet: that may take as long as it likes
+        if first:
+            break
+        if time.monotonic() >= until:
+            os.close(descriptor)
+            raise Refused(f"{name}: a pipe that nobody has opened to write within {timeout:g} s.")
+    os.set_blocking(descriptor, True)
+    rest = io.FileIO(descriptor, "rb")
+    return io.BufferedReader(_Begun(first, rest) if first else rest, HEAD_BYTES)
+
+
+class _Begun(io.RawIOBase):
+    """A stream of which the beginning was read already."""
+
+    def __init__(self, first: bytes, rest: io.FileIO) -> None:
+        self._first, self._rest = first, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if not self._first:
+            return self._rest.readinto(buffer)
+        count = min(len(self._first), len(buffer))
+        buffer[:count], self._first = self._first[:count], self._first[count:]
+        return count
+
+    def close(self) -> None:
+        self._rest.close()
+        super().close()
 
 
 def _binary(head: bytes) -> str:
@@ -162,7 +232,7 @@ def _text(stream: Any, head: bytes, name: str, what: str) -> Report:
     else:
         _refuse_binary(head, what)
     text = _Text(stream)
-    found = _ask(what, "gpuscope.doctor.messages", text, name)
+    found = _ask(what, "gpuscope.doctor.messages:report", text, name, what)
     if text.problem:
         found += Report(problems=(f"{what}: was read only in part ({text.problem}).",))
     elif not text.of_training and found == Report(examined=found.examined):

@@ -16,19 +16,14 @@ from typing import Any
 from ..agent.device_workers import NvmlWorker
 from ..agent.oneshot import collect_once
 from ..agent.picture import DevicePicture, Picture
-from ..lab import metrics
+from ..lab import metrics, places
 from ..lab.config import LabConfig
 from ..lab.rules import Facts
 from ..wire.clean import clean
 from ..wire.frames import Unknown
 
-VISIBLE_VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+VISIBLE_VARIABLE = places.VISIBLE
 LOOK_SECONDS = 5.0
-IDLE_BYTES = 64 << 20
-"""A process that holds less of a GPU is no job there: a monitor, a context that ends."""
-HIDDEN_BYTES = 1 << 30
-"""In use on a GPU without a process that could be seen: below that it may be the driver itself."""
-DISPLAYS = frozenset(("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston"))
 SAMPLE_HZ = 2.0
 COMMAND_CHARS = 60
 
@@ -59,23 +54,9 @@ def visible(devices: Sequence[DevicePicture], environ: Mapping[str, str] = os.en
     """The devices a worker would see, in CUDA's order: ``$CUDA_VISIBLE_DEVICES`` by index or UUID up to the first word
     that names none. None where the order cannot be told: CUDA numbers GPUs of different kinds by their speed."""
     here = sorted(devices, key=lambda device: device.definition.index)
-    chosen = environ.get(VISIBLE_VARIABLE)
-    words = [word.strip() for word in chosen.split(",")] if chosen is not None else None
-    by_number = words is None or any(word.isdigit() for word in words)
-    alike = len({device.definition.name for device in here}) <= 1
-    if by_number and not alike and environ.get(ORDER_VARIABLE) != "PCI_BUS_ID":
+    if not places.order_known([device.definition.name for device in here], environ):
         return None
-    if words is None:
-        return here
-    found: list[DevicePicture] = []
-    for word in words:
-        matching = [here[int(word)]] if word.isdigit() and int(word) < len(here) else []
-        if word.startswith("GPU-") and len(word) > len("GPU-"):
-            matching = [device for device in here if device.definition.uuid.startswith(word)]
-        if len(matching) != 1 or matching[0] in found:
-            break
-        found += matching
-    return found
+    return [here[position] for position in places.visible([one.definition.uuid for one in here], environ)]
 
 
 def wanted(config: LabConfig, seen: Sequence[DevicePicture]) -> list[DevicePicture]:
@@ -91,26 +72,26 @@ def occupants(device: DevicePicture, picture: Picture) -> list[Occupant]:
     found = []
     for pid, used in device.processes or ():
         held = used if isinstance(used, int) else None
-        if held is not None and held < IDLE_BYTES:
+        if held is not None and held < places.IDLE_BYTES:
             continue
         known = picture.processes.get(pid) if picture.hidden is None else None
         if known is None:
             found.append(Occupant(index, pid, "?", "a process that cannot be seen from here", held))
             continue
         command = clean(known.definition.command or known.definition.name or "?")
-        if os.path.basename(command.split(" ")[0]) in DISPLAYS:
+        if places.draws_screen(command):
             continue
         short = command if len(command) <= COMMAND_CHARS else command[: COMMAND_CHARS - 1] + "…"
         found.append(Occupant(index, pid, clean(known.definition.user or "?"), short, held))
     total = device.readings.get("used_bytes")
-    if not found and not device.processes and isinstance(total, int) and total > HIDDEN_BYTES:
+    if not found and not device.processes and isinstance(total, int) and total > places.HIDDEN_BYTES:
         found.append(Occupant(index, None, "?", "", total))
     return found
 
 
 def facts(config: LabConfig, picture: Picture | None, environ: Mapping[str, str] = os.environ) -> Facts | None:
     """What is known without torch, for the rules; None where not even the kind of device is."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = places.cores()
     if config.device == "cpu":
         return Facts("cpu", cores=cores)
     seen = visible(picture.devices, environ) if picture is not None else None
@@ -118,12 +99,11 @@ def facts(config: LabConfig, picture: Picture | None, environ: Mapping[str, str]
         return None
     free = [device.readings.get("free_bytes") for device in seen]
     known = [int(value) for value in free if isinstance(value, (int, float))]
-    major, _, minor = (seen[0].definition.compute_capability or "").partition(".")
     return Facts(
         "cuda",
         gpus=len(seen),
         gpu_name=seen[0].definition.name,
-        capability=(int(major), int(minor)) if major.isdigit() and minor.isdigit() else None,
+        capability=places.capability(seen[0].definition.compute_capability),
         free_bytes=known if len(known) == len(seen) else None,
         cores=cores,
     )

@@ -20,7 +20,8 @@ code, signals and terminal are its own. SCRIPT and MODULE run under the Python o
 error. It slows steps down: by how much is measured, and told to whoever looks.
 
 A trainer that ends with a traceback gets a diagnosis below it, on standard error; its exit code stays its own.
---no-doctor leaves the diagnosis out.
+Of several ranks the first to fail gets it. --no-doctor leaves the diagnosis out. One that is killed, or that catches
+its own error, gets none: gpuscope doctor says afterwards what it died of.
 
 The probe only reads. GPUSCOPE=0 leaves it out.  GPUSCOPE_DEBUG=1 shows on stderr what keeps it from working.
 """

@@ -28,8 +28,9 @@ CODE_OF = {
 }
 
 
-def everything(device: Device, clock: Clock) -> dict[str, object]:
-    """All that a device tells: definition, every column after two ticks, the process list."""
+def everything(device: Device, clock: Clock, paths: bool = True) -> dict[str, object]:
+    """All that a device tells: definition, every column after two ticks, the process list, its ``paths`` to the other
+    one."""
     device.fast()
     clock.now += 1.0
     definition, unknown = device.static()
@@ -40,6 +41,10 @@ def everything(device: Device, clock: Clock) -> dict[str, object]:
     listed = device.processes()
     told["processes"] = listed
     told["processes gap"] = device.processes_gap
+    topology = device.topology([1 - device.index] if paths else [])
+    told.update((f"topology {name}", value) for name, value in topology._asdict().items() if name != "pairs")
+    for pair in topology.pairs:
+        told.update((f"path {name}", value) for name, value in pair._asdict().items())
     return told
 
 
@@ -71,6 +76,7 @@ DRIVER_OF = {
     "nvmlDeviceGetMemoryInfo": "450.80.02",
     "nvmlDeviceGetTemperature": "450.80.02",
     "nvmlDeviceGetCurrentClocksThrottleReasons": "450.80.02",
+    "nvmlDeviceGetGpuFabricInfo": "450.80.02",
 }
 
 
@@ -80,6 +86,10 @@ def test_the_table_is_about_the_calls_that_matter() -> None:
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlGpmSampleGet",
         "nvmlGpmMetricsGet",
+        "nvmlDeviceGetTopologyCommonAncestor",
+        "nvmlDeviceGetP2PStatus",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetGpuFabricInfoV",
     ):
         assert call in CALLS
     assert len(CALLS) >= 25
@@ -110,6 +120,10 @@ def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> No
             fake.fail(call, 0, error)
         told = [everything(nvml.device(index), clock) for index in (0, 1)]
 
+    if call == "nvmlDeviceGetHandleByIndex_v2":  # a path has two ends
+        for one in (told[1], healthy[1]):
+            path = {key: one.pop(key) for key in list(one) if key.startswith("path ")}
+            assert len(path) == 5
     assert nvml.device_count() == 2
     assert set(told[0]) == set(healthy[0]), "a failure takes no column away"
     if error != "missing symbol":
@@ -148,7 +162,7 @@ def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
         assert current[0] == call
         assert current[1] <= clock.now
 
-        other = everything(nvml.device(1), clock)
+        other = everything(nvml.device(1), clock, paths=False)
         assert other["utilization_percent"] == 55
         assert nvml.device(1).current_call is None
         assert not nvml.close(), "shutting down under a running call would crash"

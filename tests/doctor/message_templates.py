@@ -28,17 +28,15 @@ def oom(
         last = f"{size(spare)} cached" if form == "1.0" else f"{size(held + spare)} reserved in total by PyTorch"
         hint = ""
         if form == "1.10":
-            hint = " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid "
-            "fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
+            hint = (
+                " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid "
+                "fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
+            )
         return (
             f"RuntimeError: {head} (GPU 2; {size(total)} total capacity; {size(held)} already allocated; "
             f"{size(free)} free; {limit}{last}){hint}"
         )
-    kind = {
-        "2.1": "torch.cuda.OutOfMemoryError",
-        "2.2": "torch.cuda.OutOfMemoryError",
-        "2.3": "torch.cuda.OutOfMemoryError",
-    }
+    kind = "torch.cuda.OutOfMemoryError" if form in ("2.1", "2.2", "2.3") else "torch.OutOfMemoryError"
     capacity = "capacty" if form == "2.1" else "capacity"
     named = "".join(f"Process {pid} has {size(used)} memory in use. " for pid, used in others)
     if own is not None:

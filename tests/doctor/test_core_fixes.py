@@ -6,20 +6,43 @@ import contextlib
 import gc
 import math
 import os
+import subprocess
+import sys
+import tempfile
+import time
 import warnings
 
 import pytest
 
 from gpuscope.doctor import table
+from tests.fakes import probe_client
 
 torch = pytest.importorskip("torch", reason="needs torch")
 nn = torch.nn
 
 FIXES = {
     "reduce-batch-size": (0, 1),
+    "reduce-seq-length-or-resolution": (0, 2),
     "gradient-accumulation": (0,),
     "gradient-checkpointing": (0,),
     "optimizer-state": (2,),
+    "late-phase-or-multiscale": (0, 1),
+    "single-allocation-limit": (0,),
+    "load-checkpoint-map-location-cpu": (0,),
+    "empty-cache": (0, 1),
+    "mps-watermark-ratio": (0,),
+    "visible-devices": (1,),
+    "host-memory-limit": (1,),
+    "shm-size": (2,),
+    "process-limits": (1,),
+    "num-workers": (0, 1),
+    "too-small-workload": (0, 1),
+    "autocast-inside-forward": (0,),
+    "find-unused-parameters": (1,),
+    "ddp-static-graph-or-nonreentrant": (0,),
+    "deterministic": (0,),
+    "compile-mode": (1,),
+    "dynamic-shapes-recompile": (1, 2),
     "flash-attention-sdpa": (0,),
     "offload-cpu": (2,),
     "image-validation-full-set-on-gpu": (1,),
@@ -30,7 +53,7 @@ FIXES = {
     "oom-exception-holds-frames": (0, 1),
     "set-to-none": (0,),
     "expandable-segments": (1,),
-    "pin-memory": (1,),
+    "pin-memory": (0, 1),
     "move-inputs-to-device": (0, 1),
     "move-model-to-device": (0, 1),
     "buffers-not-registered": (0, 1),
@@ -40,14 +63,40 @@ FIXES = {
     "zero-grad-missing": (0,),
     "eval-mode-missing": (0,),
     "loss-not-divided": (0,),
-    "use-module-attr": (0, 2),
+    "use-module-attr": (0, 1, 2),
     "dp-on-cpu": (0,),
     "cudnn-benchmark-on": (0,),
     "cudnn-benchmark-off": (0,),
-    "compile-graph-break": (2,),
+    "compile-graph-break": (1, 2),
     "benign-warning": (0,),
     "debug-settings": (1,),
 }
+ON_A_CPU = {
+    '"cuda"': '"cpu"',
+    ".cuda()": ".cpu()",
+    "torch.cuda.synchronize": "torch.cpu.synchronize",
+    '"nccl"': '"gloo"',
+}
+"""What these are written for a GPU with, and what is the same on a CPU."""
+AS_ON_A_CPU = {
+    "mixed-precision": (0, 1),
+    "image-validation-full-set-on-gpu": (0,),
+    "cast-to-model-dtype": (0,),
+    "synchronize-timing": (0,),
+    "bf16-instead-of-fp16": (1, 2),
+    "grad-scaler-unscale-order": (0, 1),
+    "autocast-forward-only": (0,),
+    "autocast-inside-forward": (0,),
+    "compile-warmup": (0,),
+}
+IN_A_GROUP = {
+    "gradient-accumulation": (1,),
+    "optimizer-state": (1,),
+    "fsdp-or-zero": (0,),
+    "distributed-sampler": (0, 1),
+    "collective-stall": (0,),
+}
+"""They want a process group: one of one process."""
 CASES = [
     pytest.param(table.load()[name].fixes[number], id=f"{name}-{number}")
     for name, numbers in FIXES.items()
@@ -90,7 +139,15 @@ def scene():
         "Net": lambda: nn.Linear(8, 4), "image": torch.zeros(1, 3, 1024, 1024),
         "state": {"module.weight": model.weight, "module.bias": model.bias},
     }  # fmt: skip
-    return {**modules, **training, **rest}
+    more = {
+        "resolution": 320, "largest_shape": (32, 8), "path": os.path.join(tempfile.gettempdir(), f"{os.getpid()}.pt"),
+        "attend": nn.functional.scaled_dot_product_attention, "train_step": lambda batch: None,
+        "tokens": torch.randint(9, (2, 5)), "pad_to_multiple_of_128": torch.utils.data.default_collate,
+        "checkpoint": torch.utils.checkpoint.checkpoint, "all_inputs": inputs, "compiled": model, "time": time,
+        "epochs": 2, "rank": 0, "DistributedSampler": torch.utils.data.DistributedSampler,
+        "train_epoch": lambda model, loader: [model(x).sum().backward() for x, _ in loader],
+    }  # fmt: skip
+    return {**modules, **training, **rest, **more}
 
 
 @pytest.mark.parametrize("fix", CASES)
@@ -108,14 +165,89 @@ def test_the_code_of_a_fix_runs(fix, request):
                 raise torch.cuda.OutOfMemoryError("out of memory")
 
         names["step"] = step
-    elif case == "use-module-attr-0":
+    elif case in ("use-module-attr-0", "use-module-attr-1"):
         names["model"] = nn.DataParallel(names["model"])
-    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    try:
+    elif case.startswith("load-checkpoint"):
+        torch.save({"model": names["model"].state_dict()}, names["path"])
+    elif case.startswith("reduce-seq-length"):
+        names["batch"] = {"inputs": names["inputs"]}
+    elif case == "find-unused-parameters-1":
+        names["model"].unused_head = nn.Linear(2, 2)
+    with as_before():
         exec(compile(fix.code, case, "exec"), names)
+        if case == "deterministic-0":
+            assert torch.are_deterministic_algorithms_enabled()
+
+
+@contextlib.contextmanager
+def as_before():
+    """What the code sets for the whole process is as it was afterwards."""
+    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
+    benchmark, deterministic = cudnn.benchmark, cudnn.deterministic
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
-        torch.backends.cudnn.benchmark = benchmark
+        cudnn.benchmark, cudnn.deterministic = benchmark, deterministic
+        torch.use_deterministic_algorithms(False)
+        torch.multiprocessing.set_sharing_strategy(strategy)
+
+
+def for_a_cpu(code):
+    for gpu, cpu in ON_A_CPU.items():
+        code = code.replace(gpu, cpu)
+    return code
+
+
+def cases(fixes):
+    return [pytest.param(name, number, id=f"{name}-{number}") for name, numbers in fixes.items() for number in numbers]
+
+
+@pytest.mark.parametrize(("name", "number"), cases(AS_ON_A_CPU))
+def test_the_code_of_a_fix_for_a_gpu_runs_as_on_a_cpu(name, number):
+    """Of a fix with a scaler the parameters have moved afterwards, and are all numbers."""
+    names = scene()
+    scaler = names["scaler"] = torch.amp.GradScaler("cpu")
+    if (name, number) == ("grad-scaler-unscale-order", 1):
+        scaler.scale(names["loss"]).backward()
+    code = for_a_cpu(table.load()[name].fixes[number].code)
+    before = names["model"].weight.detach().clone()
+    with as_before():
+        exec(compile(code, f"{name}-{number}", "exec"), names)
+    if "scaler.step" in code:
+        assert not torch.equal(names["model"].weight, before)
+        assert names["model"].weight.isfinite().all()
+
+
+def in_a_group(name, number):
+    import torch.distributed as dist
+
+    names = scene()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    if name == "fsdp-or-zero":
+        names["model"].blocks = nn.ModuleList([nn.Linear(8, 8)])
+    elif name in ("gradient-accumulation", "distributed-sampler"):
+        names["model"] = nn.parallel.DistributedDataParallel(names["model"])
+    names["reduce_mean"] = lambda value: dist.all_reduce(value := value.detach()) or value / dist.get_world_size()
+    exec(compile(for_a_cpu(table.load()[name].fixes[number].code), f"{name}-{number}", "exec"), names)
+    dist.destroy_process_group()
+    print("ran", name, number, flush=True)
+
+
+def test_the_code_of_the_fixes_for_ranks_runs_in_a_group_of_one():
+    """In a process of its own: what a process group leaves behind is nobody else's."""
+    wanted = [(name, number) for name, numbers in IN_A_GROUP.items() for number in numbers]
+    begin = "import os\nfrom tests.doctor.test_core_fixes import in_a_group\n"
+    code = f"{begin}for case in {wanted}: in_a_group(*case)\nos._exit(0)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, cwd=probe_client.ROOT,
+        env=probe_client.environment(CUDA_VISIBLE_DEVICES=""),
+    )  # fmt: skip
+    assert [line for line in done.stdout.splitlines() if line.startswith("ran ")] == [
+        f"ran {name} {number}" for name, number in wanted
+    ], done.stderr
+    assert done.returncode == 0
 
 
 def test_what_is_claimed_of_some_fixes_is_so():

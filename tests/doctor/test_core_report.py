@@ -92,7 +92,7 @@ def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
     document = json.loads(json.dumps(reports.document(report, 2), allow_nan=False))
     assert {"findings", "abstained", "examined", "problems", "exit_code"} == document.keys()
     first, second = document["findings"]
-    keys = {"pitfall", "cause", "title", "severity", "confidence", "where", "evidence", "fixes", "verify"}
+    keys = {"pitfall", "cause", "title", "severity", "confidence", "where", "evidence", "fixes", "effect", "verify"}
     assert first.keys() == second.keys() == keys
     assert first["where"] is None
     assert first["evidence"] == [{"text": "3.5 GiB of 4.0 GiB", "source": "log:7"}]

@@ -7,8 +7,11 @@ import io
 import os
 import pickle
 import shutil
+import socket
 import sys
+import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -28,19 +31,20 @@ class Asked(list):
     """What the examiners were asked, in order: their module, and what it was given."""
 
     def put(self, monkeypatch):
-        def examiner(name, module, function="examine"):
+        def examiner(name, module, function="examine", last=None):
             def examine(*words, **options):
-                given = tuple(whole(word) if hasattr(word, "read") else word for word in words)
+                given = tuple(whole(word) if hasattr(word, "read") else word for word in words[:last])
                 self.append((name, *given, *options.values()))
                 return Report(examined=(name,))
 
             monkeypatch.setattr(f"{module}.{function}", examine, raising=False)
 
-        examiner("text", "gpuscope.doctor.messages")
+        examiner("text", "gpuscope.doctor.messages", "report", last=2)
         examiner("script", "gpuscope.doctor.script", "report")
         examiner("postmortem", "gpuscope.doctor.postmortem")
         examiner("live", "gpuscope.verbs.doctor_live")
         examiner("environment", "gpuscope.verbs.doctor_environment")
+        examiner("left", "gpuscope.verbs.doctor_left")
         return self
 
 
@@ -65,9 +69,9 @@ def give_standard_input(monkeypatch, content: bytes):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
 
 
-def test_without_a_target_the_environment_and_the_trainers(asked):
-    assert examine(torch=True).examined == ("environment", "live")
-    assert asked == [("environment", True, 5.0), ("live", None, 5.0)]
+def test_without_a_target_the_environment_the_trainers_and_the_dead(asked):
+    assert examine(torch=True).examined == ("environment", "live", "left")
+    assert asked == [("environment", True, 5.0), ("live", None, 5.0), ("left",)]
 
 
 def test_torch_is_asked_beside_a_target_too(asked, tmp_path):
@@ -255,3 +259,81 @@ def test_a_log_is_examined_for_real(tmp_path):
     assert report.examined == ("a.log",)
     assert {"move-inputs-to-device", "move-model-to-device"} & {one.pitfall for one in report.findings}
     assert report.problems == ()
+
+
+# ── bad input ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_word_is_no_target(asked):
+    assert "an empty word" in refusal("")
+    assert asked == []
+
+
+def test_a_pipe_that_nobody_writes_into_is_refused(asked, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    began = time.monotonic()
+    report = doctor_targets.examine([str(tmp_path / "pipe")], False, 0.3)
+    assert time.monotonic() - began < 5
+    assert report.problems == ("pipe: a pipe that nobody has opened to write within 0.3 s.",)
+
+
+def test_a_pipe_whose_writer_takes_its_time_is_waited_for(asked, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def slowly():
+        with open(pipe, "w") as file:
+            time.sleep(0.6)
+            file.write(LOG)
+
+    writer = threading.Thread(target=slowly)
+    writer.start()
+    report = doctor_targets.examine([str(pipe)], False, 0.2)
+    writer.join()
+    assert report.problems == ()
+    assert asked == [("text", LOG.encode(), "pipe")]
+
+
+def test_what_was_read_while_looking_for_a_writer_is_not_lost():
+    with tempfile.TemporaryFile() as file:
+        file.write(b"bcdef")
+        file.seek(0)
+        begun = io.BufferedReader(doctor_targets._Begun(b"a", io.FileIO(os.dup(file.fileno()))))
+        assert begun.read() == b"abcdef"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda place: (place / "x").symlink_to(place / "nowhere"), "No such file"),
+        (lambda place: (place / "x").symlink_to(place / "x"), "symbolic links"),
+        (lambda place: socket.socket(socket.AF_UNIX).bind(str(place / "x")), "cannot be read"),
+        (lambda place: ((place / "x").touch(), os.truncate(place / "x", 3 << 30)), "a binary file"),
+        (lambda place: (place / "x").symlink_to("/dev/zero"), "a binary file"),
+        (lambda place: (place / "x").mkdir(), "no Python file in it"),
+        (lambda place: (place / "x").write_bytes(b"\x1f\x8b\x08"), "gzip"),
+        (lambda place: (place / "x").write_text("panic: index out of range\ngoroutine 1 [running]:\n"), "PyTorch"),
+    ],
+    ids=["broken-link", "loop", "socket", "sparse", "device", "folder", "cut-gzip", "go"],
+)
+def test_what_is_no_target_is_refused_with_the_reason(tmp_path, make, said):
+    make(tmp_path)
+    report = examine(tmp_path / "x")
+    (problem,) = report.problems
+    assert said in problem
+    assert "x" in problem
+    assert report.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("print(1)\n", "nothing in it names torch"),
+        ("import torch\ndef f(:\n", "not valid Python"),
+    ],
+)
+def test_a_script_that_is_not_checked_is_no_healthy_one(tmp_path, text, said):
+    (tmp_path / "train.py").write_text(text)
+    (problem,) = examine(tmp_path / "train.py").problems
+    assert said in problem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.doctor import environment, table
+from gpuscope.doctor import environment, environment_facts, table
 from gpuscope.doctor.environment_build import runs_on
 from gpuscope.doctor.environment_facts import Build, Device, Facts, Host, Owner, Torch, Xid, gib, version
 
@@ -19,14 +19,16 @@ DEVICE = Device(
     used_bytes=20 * GIB, reserved_bytes=GIB // 2, utilization_percent=63.0, performance_state=0,
     temperature_celsius=58.0, power_watts=431.0, power_limit_watts=700.0, default_power_watts=700.0, ecc_uncorrected=0,
     remap_pending=False, remap_failed=False, pages_pending=False, persistence=True, pcie_generation=5, pcie_width=16,
-    max_pcie_generation=5, max_pcie_width=16, owners=(Owner(77, 20 * GIB - (90 << 20)),), capped=True,
+    max_pcie_generation=5, max_pcie_width=16, owners=(Owner(77, 20 * GIB - (90 << 20)),), capped=True, links=18,
+    links_active=18, fabric="completed", cpus=frozenset(range(32)),
 )  # fmt: skip
 HOST = Host(
     kernel="6.8.0", cpu_count=64, memory_total_bytes=512 * GIB, memory_available_bytes=400 * GIB,
     swap_total_bytes=8 * GIB, swap_used_bytes=GIB // 4, memory_stall_percent=0.0, shm_total_bytes=256 * GIB,
     shm_used_bytes=GIB, cgroup_limit_bytes=256 * GIB, cgroup_used_bytes=60 * GIB, oom_kills=0, pids_limit=9000,
     pids_used=300, open_files=1_048_576, open_files_hard=1_048_576, locked_bytes=-1, processes=-1,
-    interfaces=("eth0", "lo"), infiniband=("mlx5_0",), nvidia_pci=("…",), nvidia_nodes=("/dev/nvidia0",),
+    interfaces=("eth0", "lo"), infiniband=("mlx5_0",), allowed_cpus=frozenset(range(64)), nvidia_pci=("…",),
+    nvidia_nodes=("/dev/nvidia0",),
 )  # fmt: skip
 NO_GPU = replace(HOST, nvidia_pci=(), nvidia_nodes=())
 BUILD = Build(version="2.11.0+cu130", prefix="/env", cuda="13.0", hip="", architectures=("sm_80", "sm_90", "sm_120"))
@@ -34,6 +36,7 @@ HEALTHY = Facts(
     devices=(DEVICE, replace(DEVICE, index=1, uuid="GPU-1b", pci="00000000:2A:00.0")), driver_version="580.159.03",
     driver_cuda="13.0", host=HOST, build=BUILD, packages={"torch": "2.11.0", "nvidia-ml-py": "13.580.65"},
     own_packages={"nvidia-ml-py": "13.580.65"}, xids=(),
+    paths=(environment_facts.Path(first=0, second=1, crosses="one socket", sockets=False, no_peer="", nvlink=True),),
     environment={
         "OMP_NUM_THREADS": "8", "CUDA_VISIBLE_DEVICES": "1,0", "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     },
@@ -104,7 +107,7 @@ def test_a_healthy_machine_gets_nothing_above_info(facts):
 def test_nothing_at_all_on_the_healthy_one():
     report = environment.examine(HEALTHY)
     assert report.findings == ()
-    assert [one.pitfall for one in report.abstained] == ["nccl-config"]  # no call tells of peers
+    assert report.abstained == ()
     assert report.examined == ("environment", "2 GPUs", "driver 580.159.03", "torch 2.11.0+cu130")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach import run
+from gpuscope.probe import diagnosis, rendezvous
 from tests.attach.test_run import finished, gpuscope_run, write
 from tests.fakes.probe_client import environment
 
@@ -84,25 +85,67 @@ def test_a_program_whose_output_the_trainer_reads_stays_as_it_is(tmp_path):
     assert HEAD not in out + err
 
 
-def test_of_the_ranks_of_one_launcher_one_is_diagnosed(tmp_path):
-    together = (
-        "import os, time\n"
-        f"here = {str(tmp_path)!r}\n"
-        "open(os.path.join(here, 'rank-' + os.environ['LOCAL_RANK']), 'w').close()\n"
-        "while len([name for name in os.listdir(here) if name.startswith('rank-')]) < 2: time.sleep(0.002)\n"
+LAUNCHER = (
+    "import os, subprocess, sys\n"
+    "def rank(n):\n"
+    "    return subprocess.Popen([sys.executable, sys.argv[1]], env={**os.environ, 'LOCAL_RANK': str(n)})\n"
+    "ranks = [rank(0), rank(1)]\n"
+    "codes = [rank.wait() for rank in ranks]\n"
+)
+"""As torchrun does it, without torch."""
+
+
+def launched(tmp_path, rank, end="sys.exit(max(codes))\n"):
+    """Exit code and standard error of a launcher with two ranks."""
+    script = write(tmp_path / "train.py", "import os, sys, time\nrank = int(os.environ['LOCAL_RANK'])\n" + rank)
+    code, _, err = finished(write(tmp_path / "launch.py", LAUNCHER + end), script)
+    return code, err
+
+
+def test_of_the_ranks_of_one_launcher_the_first_is_diagnosed(tmp_path):
+    """Its process is long gone when the other fails."""
+    gone = f"mark = {str(tmp_path / 'gone')!r}\n"
+    says = "open(mark + '.new', 'w').write(str(os.getpid())); os.rename(mark + '.new', mark)"
+    first = f"if rank == 0: {says}; raise RuntimeError({FULL!r})\n"
+    waits = (
+        "while not os.path.exists(mark): time.sleep(0.01)\n"
+        "while os.path.exists('/proc/' + open(mark).read()): time.sleep(0.01)\n"
     )
-    script = write(tmp_path / "train.py", together + FAILS)
-    outer = (
-        "import os, subprocess, sys\n"
-        "def rank(n):\n"
-        "    return subprocess.Popen([sys.executable, sys.argv[1]], env={**os.environ, 'LOCAL_RANK': str(n)})\n"
-        "ranks = [rank(0), rank(1)]\n"
-        "sys.exit(max(rank.wait() for rank in ranks))\n"
-    )
-    code, _, err = finished(write(tmp_path / "launch.py", outer), script)
+    later = "raise RuntimeError('CUDA error: device-side assert triggered')\n"
+    code, err = launched(tmp_path, gone + first + waits + later)
     assert code == 1
-    assert err.count("RuntimeError: CUDA out of memory") == 2
+    assert err.count("Traceback") == 2
     assert err.count(HEAD) == 1
+    assert 0 < err.index(HEAD) < err.index("device-side assert")
+
+
+def test_a_rank_that_only_lost_its_peer_leaves_the_word_to_the_other(tmp_path):
+    mark = f"mark = {str(tmp_path / 'lost')!r}\n"
+    follows = (
+        "if rank == 0: open(mark, 'w').close(); raise RuntimeError('Connection closed by peer [127.0.0.1]:33251')\n"
+    )
+    cause = f"while not os.path.exists(mark): time.sleep(0.01)\nraise RuntimeError({FULL!r})\n"
+    code, err = launched(tmp_path, mark + follows + cause)
+    assert code == 1
+    assert err.count(HEAD) == 1
+    assert "expandable-segments" in err.partition(HEAD)[2]
+
+
+@pytest.mark.parametrize(("rank", "heads"), [("os.kill(os.getpid(), 9)\n", 1), (f"raise RuntimeError({FULL!r})\n", 1)])
+def test_the_launcher_speaks_where_no_rank_could(tmp_path, rank, heads):
+    """One that was killed says nothing; its launcher knows the signal."""
+    end = "raise RuntimeError('train.py FAILED: exitcode : -9 (pid: 6602) (SIGKILL) Signal 9 (SIGKILL) received')\n"
+    _, err = launched(tmp_path, rank, end)
+    assert err.count(HEAD) == heads
+    assert ("host-memory-limit" in err) == rank.startswith("os.kill")
+
+
+def test_marks_of_launchers_that_are_gone_are_removed(tmp_path):
+    own = f"{diagnosis.MARK}{os.getpid()}-{rendezvous.start_ticks()}-0"
+    for name in (f"{diagnosis.MARK}{os.getpid()}-1-0", f"{diagnosis.MARK}4194303-7-2", own, "7-8.box"):
+        (tmp_path / name).touch()
+    diagnosis._clean(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {own, "7-8.box"}
 
 
 def test_on_a_terminal_it_stands_below_the_traceback_too(tmp_path):

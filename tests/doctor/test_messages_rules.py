@@ -172,21 +172,24 @@ def test_every_name_is_in_the_table():
         rules_devices,
         rules_distributed,
         rules_host,
+        rules_libraries,
         rules_training,
         symptoms_memory,
         symptoms_speed,
         weights,
     )  # fmt: skip
 
-    known = set(table.load())
-    used = {one.pitfall for room in (rules_build, rules_devices, rules_distributed, rules_host, rules_training)
-            for rule in room.RULES for one in rule.options}  # fmt: skip
+    rows = table.load()
+    rooms = (rules_build, rules_devices, rules_distributed, rules_host, rules_libraries, rules_training)
+    used = {(one.pitfall, rule.cause) for room in rooms for rule in room.RULES for one in rule.options}
     for symptom in (*symptoms_memory.SYMPTOMS, *symptoms_speed.SYMPTOMS, *symptoms_speed.PRINTED):
-        used |= {pitfall for pitfall, _, _ in symptom.votes}
-    used |= set(weights.BASE) | {pitfall for shift in weights.SHIFTS.values() for pitfall in shift}
-    assert used <= known
-    assert used >= {"reduce-batch-size", "shm-size", "retain-graph", "set-to-none"}
-    assert {pitfall for pitfall in used if pitfall in weights.BASE} <= set(weights.TITLES)
+        used |= {(pitfall, symptom.cause) for pitfall, _, _ in symptom.votes}
+    weighed = set(weights.BASE) | {pitfall for shift in weights.SHIFTS.values() for pitfall in shift}
+    used |= {(pitfall, weights.CAUSES.get(pitfall, f"oom.{pitfall}")) for pitfall in weighed}
+    assert {pitfall for pitfall, _ in used} <= set(rows)
+    assert {(pitfall, cause) for pitfall, cause in used if cause not in rows[pitfall].causes} == set()
+    assert {"reduce-batch-size", "shm-size", "retain-graph", "set-to-none"} <= {pitfall for pitfall, _ in used}
+    assert weighed <= set(weights.TITLES)
 
 
 def test_several_messages_of_one_log():

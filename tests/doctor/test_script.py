@@ -82,6 +82,7 @@ def test_ids_are_in_the_table(tmp_path: Path) -> None:
 VISIBLE = {
     "accumulation_not_divided": "loss-not-divided",
     "convolution_speed": "cudnn-benchmark-on",
+    "dataparallel_autocast": "autocast-inside-forward",
     "dataparallel_gil": "ddp-instead-of-dp",
     "dataparallel_odd_batch": "dp-batch-multiple",
     "dataparallel_on_cpu": "dp-on-cpu",

@@ -79,6 +79,10 @@ class FakeGpu:
     capability: tuple[int, int] = (9, 0)
     gpm: dict[int, float] = field(default_factory=lambda: {2: 88.0, 3: 42.0, 5: 27.0})
     gpm_supported: bool = True
+    links: tuple[int, ...] = (1,) * 18
+    fabric: int = 3
+    fabric_status: int = 0
+    socket: int = 0
 
 
 class Hang:
@@ -140,8 +144,12 @@ class FakeNvml:
             self.missing(*(f"nvmlDeviceGet{kind}RunningProcesses_v2" for kind in _KINDS))
         if major < 535:
             self.missing("nvmlDeviceGetCurrentClocksEventReasons")
+        if major < 545:
+            self.missing("nvmlDeviceGetGpuFabricInfoV")
         if major < 565:
             self.missing("nvmlDeviceGetTemperatureV")
+        self.p2p: dict[tuple[int, int, int], int] = {}
+        """(a GPU, another, nvmlGpuP2PCapsIndex_t) → nvmlGpuP2PStatus_t where it is not 0."""
         self._row_v3 = "IxxxxQIIQ" if major == 535 and minor < 98 else "IxxxxQII"
 
     # ── what a test says ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -394,6 +402,32 @@ class FakeNvml:
         if packed:  # a real driver would run over the end of a wrong array; this one stops there
             ctypes.memmove(rows, packed, min(len(packed), ctypes.sizeof(rows)))
         return SUCCESS
+
+    # topology
+
+    def _nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, out: Any) -> int:
+        a, b = self._at(one), self._at(other)
+        return _write(out, "I", 0 if a is b else 50 if a.socket != b.socket else 40)
+
+    def _nvmlDeviceGetP2PStatus(self, one: Any, other: Any, way: int, out: Any) -> int:
+        a, b = sorted((_address(one) - _HANDLE, _address(other) - _HANDLE))
+        linked = any(self.gpus[a].links) and any(self.gpus[b].links)
+        return _write(out, "I", self.p2p.get((a, b, way), 5 if way == 2 and not linked else 0))
+
+    def _nvmlDeviceGetNvLinkState(self, handle: Any, link: int, out: Any) -> int:
+        links = self._at(handle).links
+        if link >= len(links):
+            return INVALID_ARGUMENT if links else NOT_SUPPORTED
+        return _write(out, "I", links[link])
+
+    def _nvmlDeviceGetGpuFabricInfo(self, handle: Any, out: Any) -> int:
+        return _write(out, "16sIIB", b"c" * 16, self._at(handle).fabric_status, 0, self._at(handle).fabric)
+
+    def _nvmlDeviceGetGpuFabricInfoV(self, handle: Any, out: Any) -> int:
+        gpu = self._at(handle)
+        if out._obj.version != 0x02000024:
+            return VERSION_MISMATCH
+        return _write(out, "I16sIIBxxxI", 0x02000024, b"c" * 16, gpu.fabric_status, 0, gpu.fabric, 0)
 
     # GPM
 

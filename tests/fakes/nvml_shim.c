@@ -23,7 +23,7 @@ typedef struct { unsigned version, count; sample *one, *two; metric metrics[]; }
 static device devices[MAX_GPUS];
 static struct { unsigned pid; int gpu; } owners[MAX_OWNERS];
 static int gpu_count = 8, owner_count, lost_gpu = -1, init_error;
-static long delay_ms;
+static long delay_ms, as_measured;
 static const char *hang_call = "";
 static const u64 TOTAL = 150754820096ull, RESERVED = 700000000ull;
 
@@ -43,6 +43,7 @@ __attribute__((constructor)) static void configure(void) {
     if (gpu_count < 0 || gpu_count > MAX_GPUS) gpu_count = MAX_GPUS;
     for (int i = 0; i < MAX_GPUS; i++) devices[i].index = i;
     delay_ms = setting("GPUSCOPE_FAKE_DELAY_MS", 0);
+    as_measured = setting("GPUSCOPE_FAKE_AS_MEASURED", 0);
     lost_gpu = (int)setting("GPUSCOPE_FAKE_LOST", -1);
     init_error = (int)setting("GPUSCOPE_FAKE_INIT_ERROR", 0);
     if (getenv("GPUSCOPE_FAKE_HANG")) hang_call = getenv("GPUSCOPE_FAKE_HANG");
@@ -55,8 +56,24 @@ __attribute__((constructor)) static void configure(void) {
     }
 }
 
+/* Microseconds that calls took on 8 H200s under driver 580 (medians; of what is asked once the first call). */
+static const struct { const char *call; unsigned us; } measured[] = {
+    {"nvmlInitWithFlags", 128000}, {"nvmlDeviceGetHandleByIndex_v2", 1000}, {"nvmlDeviceGetMaxClockInfo", 3958},
+    {"nvmlDeviceGetMaxPcieLinkGeneration", 2156}, {"nvmlDeviceGetMaxPcieLinkWidth", 112},
+    {"nvmlDeviceGetUtilizationRates", 3563}, {"nvmlDeviceGetPowerUsage", 1971}, {"nvmlDeviceGetTemperatureV", 491},
+    {"nvmlDeviceGetClockInfo", 596}, {"nvmlDeviceGetCurrentClocksEventReasons", 375},
+    {"nvmlDeviceGetComputeRunningProcesses_v3", 476}, {"nvmlDeviceGetGraphicsRunningProcesses_v3", 1321},
+    {"nvmlDeviceGetCurrPcieLinkGeneration", 1166}, {"nvmlGpmSampleGet", 241}, {"nvmlDeviceGetRemappedRows", 2019},
+    {"nvmlDeviceGetPowerManagementDefaultLimit", 1293}, {"nvmlDeviceGetRetiredPagesPendingStatus", 443},
+    {"nvmlDeviceGetP2PStatus", 1852}, {"nvmlDeviceGetTopologyCommonAncestor", 2000},
+    {"nvmlDeviceGetGpuFabricInfoV", 394}, {"nvmlDeviceGetNvLinkState", 10},
+};
+
 static void enter(const char *call) {
     if (delay_ms > 0) usleep((useconds_t)delay_ms * 1000);
+    if (as_measured)
+        for (unsigned i = 0; i < sizeof measured / sizeof *measured; i++)
+            if (strcmp(call, measured[i].call) == 0) usleep((useconds_t)measured[i].us);
     if (strcmp(call, hang_call) == 0) for (;;) pause();
 }
 #define ENTER enter(__func__)
@@ -180,6 +197,33 @@ int nvmlDeviceGetTotalEccErrors(device *d, unsigned type, unsigned counter, u64 
 }
 int nvmlDeviceGetCurrPcieLinkGeneration(device *d, unsigned *out) { ALIVE(d); *out = 5; return SUCCESS; }
 int nvmlDeviceGetCurrPcieLinkWidth(device *d, unsigned *out) { ALIVE(d); *out = 16; return SUCCESS; }
+
+/* topology: two sockets, NVLink through switches */
+int nvmlDeviceGetTopologyCommonAncestor(device *d, device *other, unsigned *out) {
+    ALIVE(d);
+    *out = d == other ? 0 : (d->index < gpu_count / 2) == (other->index < gpu_count / 2) ? 40 : 50;
+    return SUCCESS;
+}
+int nvmlDeviceGetP2PStatus(device *d, device *other, unsigned way, unsigned *out) {
+    (void)other, (void)way;
+    ALIVE(d);
+    *out = 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetNvLinkState(device *d, unsigned link, unsigned *out) {
+    ALIVE(d);
+    if (link >= 18) return INVALID_ARGUMENT;
+    *out = 1;
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuFabricInfoV(device *d, void *out) {
+    struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state; unsigned health; } *info = out;
+    ALIVE(d);
+    if (info->version != 0x02000024u) return VERSION_MISMATCH;
+    info->status = 0;
+    info->state = 3;
+    return SUCCESS;
+}
 
 /* processes */
 int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process_row *rows) {

@@ -297,6 +297,11 @@ def empty_cache_live_tensors(faulty: Ended, cured: Ended) -> None:
     assert right[2] - right[0] <= 1
 
 
+def dataparallel_autocast(faulty: Ended, cured: Ended) -> None:
+    assert "computed in torch.float16" in faulty.text
+    assert "computed in torch.bfloat16" in cured.text
+
+
 def wrong_backend(faulty: Ended, cured: Ended) -> None:
     assert "over gloo" in faulty.text
     assert "over nccl" in cured.text
@@ -318,6 +323,7 @@ ON_TWO_GPUS: dict[str, tuple[Check, str]] = {
     "dataparallel-gil": (faster(r"(\d+) samples/s", 1.2), "--steps 60"),
     "wrong-backend": (wrong_backend, "--steps 20"),
     "dataparallel-odd-batch": (trains, "--epochs 2"),
+    "dataparallel-autocast": (dataparallel_autocast, "--steps 20"),
 }
 BY_TORCHRUN = "inputs-on-wrong-gpu"
 """Its first rank waits for the one that failed, and it is torchrun that ends it."""

@@ -71,6 +71,7 @@ cure = "c"
 faulty = "d.py"
 cured = "e.py"
 evidence = ["live"]
+named = "num-workers"
 shows_as = "figures"
 expect = "f"
 """
@@ -80,14 +81,14 @@ expect = "f"
     ("text", "message"),
     [
         pytest.param("id = 'x'\n", ":1: not KEY = VALUE", id="no table"),
-        pytest.param(GOOD + "gpus = yes\n", ":11: not KEY = VALUE", id="no value"),
-        pytest.param(GOOD + "gpus = 1\ngpus = 2\n", ":12: not KEY = VALUE", id="key twice"),
+        pytest.param(GOOD + "gpus = yes\n", ":12: not KEY = VALUE", id="no value"),
+        pytest.param(GOOD + "gpus = 1\ngpus = 2\n", ":13: not KEY = VALUE", id="key twice"),
         pytest.param(GOOD + "gpus = true\n", ":2: gpus cannot be True", id="wrong kind"),
         pytest.param(GOOD + "evidences = []\n", ":2: no such key: evidences", id="unknown key"),
         pytest.param(GOOD + 'environment = ["HOME"]\n', ":2: environment is of NAME=VALUE", id="no equals sign"),
         pytest.param(GOOD.replace('"live"', '"smell"'), ":2: evidence is of message", id="no such evidence"),
         pytest.param(GOOD.replace('title = "b"\n', ""), ":2: title is missing", id="key missing"),
-        pytest.param(GOOD + GOOD, ":12: there are two of a", id="same id"),
+        pytest.param(GOOD + GOOD, ":13: there are two of a", id="same id"),
     ],
 )
 def test_a_damaged_index_is_named_with_its_line(text: str, message: str, tmp_path: Path):

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from os import PathLike
 from typing import IO
 
-from ..finding import Abstained, Finding
+from ..finding import Abstained, Finding, Report
 
-__all__ = ["examine"]
+__all__ = ["examine", "report"]
 
 
 def examine(
@@ -30,3 +30,9 @@ def examine(
     from .text import Log
 
     return judge(Log(excerpt, name))
+
+
+def report(source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str, examined: str) -> Report:
+    """The same as a report; ``examined`` is what that calls the log."""
+    findings, abstained = examine(source, name)
+    return Report(findings=findings, abstained=abstained, examined=(examined,))

@@ -7,6 +7,7 @@ and is ignored. What remains is a job too large for its device, and there the ph
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,12 +23,16 @@ OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
 """More than both outside this process' allocator is not this process alone: reports of jobs that had the device to
 themselves have 1.1 GiB in the median."""
 FRAGMENTED_SHARE, FRAGMENTED_OUTSIDE = 0.10, 0.15
+GIANT_SLOPE, GIANT_MOST = 0.38, 0.40
+"""The larger the share of the device that one request asks for, the more it is one tensor's problem: sequence,
+resolution or a score matrix. Equal to the batch's weight at a good third of the device."""
 GIANT_SHARE = 0.25
-"""A single request above this share of the device is one tensor's problem: sequence, resolution or a score matrix."""
+"""From here on it is said."""
 FULL_SHARE = 0.55
 """Below this share of live tensors the device was not filled by them."""
 
-LIKELY_WEIGHT = 0.45
+_THC = re.compile(r"runtime error ?\(2\)|THC|THCudaCheck|error=2", re.I)
+LIKELY_WEIGHT = 0.40
 """From here on a circumstance has spoken for the cause, or the numbers for the plain one."""
 
 
@@ -80,10 +85,14 @@ def _arithmetic(one: OutOfMemory, scene: Scene, line: tuple[str, str]) -> Iterat
     if held is not None and held > total:
         said = (f"{gib(held)} allocated on a device of {gib(total)}: the driver spills into host memory (Windows, WSL)",
                 line[1])  # fmt: skip
-        yield _vote("reduce-batch-size", "oom.system-fallback", "The job outgrew the device and spilled into host "
-        "memory",
-                    0.7, "likely", line, said)  # fmt: skip
+        size = scene.any("diffusion", "comfyui", "no-grad")
+        yield _vote("reduce-seq-length-or-resolution" if size else "reduce-batch-size", "oom.system-fallback",
+                    "The job outgrew the device and spilled into host memory", 0.7, "likely", line, said)  # fmt: skip
         return
+    if spare is None and held is not None and free is not None and total - free - held > max(asked, 0.05 * total):
+        said = (f"neither free nor allocated by this process: {gib(total - free - held)} of {gib(total)}", line[1])
+        yield _vote("other-process-holds-gpu", "oom.other-process", TITLES["other-process-holds-gpu"],
+                    0.44, "prior", line, said)  # fmt: skip
     if spare is not None and held is not None and outside is not None:
         yield from _holders(one, scene, line, asked, total, spare, outside)
 
@@ -103,6 +112,7 @@ def _holders(
                         0.4, "prior", line, said)  # fmt: skip
             yield _vote("set-device-per-rank", "oom.other-library", "Several contexts or ranks may share the device",
                         0.3, "prior", line, said)  # fmt: skip
+            yield from _pieces(one, line, asked, total, spare, outside, sure=False)
             return
         who = ", ".join(f"process {pid} {gib(size)}" for pid, size in one.others[:4]) if named else "not named"
         said = (f"outside this process' allocator: {gib(outside)} of {gib(total)} (holders: {who})", line[1])
@@ -114,12 +124,27 @@ def _holders(
             "kill-zombie-process", "oom.other-process", TITLES["kill-zombie-process"], 0.33, "prior", line, said
         )
         return
+    yield from _refused(one, line, asked)
+    yield from _pieces(one, line, asked, total, spare, outside)
+
+
+def _refused(one: OutOfMemory, line: tuple[str, str], asked: int) -> Iterator[Vote]:
+    """The device has room for the request, so its driver or the host behind it refused."""
     free = one.free_bytes or 0
-    if free > 2 * asked + 32 * MIB and spare + asked < 0.5 * total:
-        said = (f"{gib(free)} are free and {gib(asked)} were refused: a limit of the driver, not of this job", line[1])
-        yield _vote(
-            "driver-cuda-mismatch", "driver.init", "The driver refuses with memory free", 0.36, "prior", line, said
-        )
+    if free <= asked + 32 * MIB:
+        return
+    said = (f"{gib(free)} are free and {gib(asked)} were refused: a limit of the driver, not of this job", line[1])
+    driver, host = (0.50, 0.30) if one.backend == "hip" else (0.41, 0.43)
+    yield _vote("driver-cuda-mismatch", "driver.init", "The driver refuses with memory free", driver, "prior", line,
+                said)  # fmt: skip
+    yield _vote("host-memory-limit", "host.memory_short", "The driver could not back device memory on the host", host,
+                "prior", line, said)  # fmt: skip
+
+
+def _pieces(
+    one: OutOfMemory, line: tuple[str, str], asked: int, total: int, spare: int, outside: int, sure: bool = True
+) -> Iterator[Vote]:
+    """Whether the allocator's own free memory lies in pieces. ``sure``: nobody else's memory confuses the figures."""
     idle = spare - (one.private_pool_bytes or 0)
     said = (
         f"{gib(idle)} reserved but unallocated, {gib(asked)} asked for, {gib(outside)} outside the allocator",
@@ -127,9 +152,11 @@ def _holders(
     )
     pitfall = "max-split-size" if one.form in ("1.0", "1.4") else "expandable-segments"
     other = "expandable-segments" if pitfall == "max-split-size" else "max-split-size"
-    if idle >= asked and idle >= FRAGMENTED_SHARE * total and outside < FRAGMENTED_OUTSIDE * total:
+    if sure and idle >= asked and idle >= FRAGMENTED_SHARE * total and outside < FRAGMENTED_OUTSIDE * total:
         yield _vote(pitfall, "oom.fragmentation", TITLES[pitfall], 0.95, "definite", line, said)
         yield _vote(other, "oom.fragmentation", TITLES[other], 0.6, "prior", line, said)
+    elif not sure and idle >= asked and idle >= FRAGMENTED_SHARE * total:
+        yield _vote(pitfall, "oom.fragmentation", TITLES[pitfall], 0.42, "prior", line, said)
     elif idle >= 0.08 * total or (idle >= asked and idle >= 0.04 * total):
         yield _vote(pitfall, "oom.fragmentation", TITLES[pitfall], 0.31, "prior", line, said)
     if one.private_pool_bytes and one.private_pool_bytes > 0.05 * total:
@@ -143,26 +170,34 @@ def _mps(one: OutOfMemory, line: tuple[str, str]) -> Iterator[Vote]:
     yield _vote("mps-watermark-ratio", "oom.mps", "The watermark of the MPS allocator is reached",
                 0.8, "likely", line, said)  # fmt: skip
     asked = one.requested_bytes
-    if asked is not None and most is not None and asked > most:
-        yield _vote("reduce-seq-length-or-resolution", "oom.request-over-capacity", "One tensor is larger than the "
-        "device", 0.95,
-                    "likely", line, said)  # fmt: skip
+    if asked is not None and most is not None and asked > GIANT_SHARE * most:
+        title = (
+            "One tensor is larger than the device" if asked > most else "One tensor asks for much of what is allowed"
+        )
+        weight = 0.95 if asked > most else 0.82
+        yield _vote("reduce-seq-length-or-resolution", "oom.request-over-capacity", title, weight, "likely", line,
+                    said)  # fmt: skip
 
 
 def _circumstances(one: OutOfMemory, scene: Scene, line: tuple[str, str], decided: bool) -> Iterator[Vote]:
     weights = dict(BASE)
     reasons: dict[str, list[str]] = {}
-    for name, words in scene.facts.items():
+    facts = dict(scene.facts)
+    if one.form == "bare" and one.requested_bytes is None:
+        facts["old-torch" if _THC.search(line[0]) else "bare"] = "the message has no figures"
+    for name, words in facts.items():
         for pitfall, shift in SHIFTS.get(name, {}).items():
             weights[pitfall] = weights.get(pitfall, 0.0) + shift
-            if shift > 0.05:
+            if shift > 0.05 and name not in ("bare", "old-torch"):
                 reasons.setdefault(pitfall, []).append(words)
     asked, total, held = one.requested_bytes, one.capacity_bytes, one.allocated_bytes
     filled = None
     if asked is not None and total:
+        if asked >= 0.1 * total:
+            more = min(GIANT_SLOPE * asked / total, GIANT_MOST)
+            weights["reduce-seq-length-or-resolution"] += more
+            weights["flash-attention-sdpa"] += 0.65 * more
         if asked >= GIANT_SHARE * total:
-            weights["reduce-seq-length-or-resolution"] += 0.34
-            weights["flash-attention-sdpa"] += 0.22
             reasons.setdefault("reduce-seq-length-or-resolution", []).append(
                 f"one request of {gib(asked)} is {asked / total:.0%} of the device"
             )

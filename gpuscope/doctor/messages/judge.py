@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 
 from ..finding import Abstained, Finding
 from . import causes, growth, oom, rule, smi, symptoms
 from . import scene as scenes
 from .oom import OutOfMemory
+from .predicted import with_effects
 from .scene import Scene
 from .text import Log
 from .votes import Vote, best, finding
 from .weights import TITLES
 
-_TABLES = ("rules_devices", "rules_distributed", "rules_host", "rules_build", "rules_training")
+_TABLES = ("rules_devices", "rules_distributed", "rules_host", "rules_build", "rules_libraries", "rules_training")
 MOST_REFUSALS = 4
 """Refusals of one log that are judged; a loop that catches them repeats itself."""
 _PINNED = ("host.pinned",)
@@ -36,18 +38,17 @@ def judge(log: Log) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
     if not any(vote.cause in _PINNED for vote in votes):
         for one in _device(refusals, votes)[-MOST_REFUSALS:]:
             votes += causes.votes(log, scene, one)
-    if (
-        not any(vote.confidence != "prior" for vote in votes)
-        or " symptom:" in log.flat[:400]
-        or log.flat.startswith("symptom:")
-    ):
+    described = log.flat.lstrip().startswith("symptom:") or " symptom:" in log.flat[:400]
+    if described or not any(vote.confidence != "prior" for vote in votes):
         votes += symptoms.votes(log)
+    if described:
+        votes = [replace(vote, severity="warning") if vote.severity == "problem" else vote for vote in votes]
     if not votes:
         votes += smi.votes(log)
     if not votes and grown:
         votes += _growth(grown, log)
     chosen = best(votes)
-    return tuple(map(finding, chosen)), tuple(_abstained(chosen, refusals))
+    return with_effects(map(finding, chosen), refusals), tuple(_abstained(chosen, refusals))
 
 
 def _messages(log: Log, scene: Scene) -> Iterator[Vote]:

@@ -18,8 +18,34 @@ TYPES_DIFFER = (
     r"|input type \((?![^)]*(?:half|bfloat16))[^)]*\) and (?:weight|bias) type \([^)]*(?:half|bfloat16)"
     r"|input type \([^)]*half[^)]*\) and (?:weight|bias) type \([^)]*bfloat|input type \([^)]*double[^)]*\) and"
 )
+# "found at least two devices, A and B! (when checking argument for argument X)": X is on B, what came before it on A.
+# What a layer is called with and what it owns are told apart by the argument's name.
+_CALLED = r"(?:mat1|input|index|indices|target|src|hx|vec)"
+_OWNED = r"(?:mat2|weight|bias|running_mean|running_var)"
+_CHECKED = r"!? ?\(when checking argument for argument "
+_CARD = r"(?:cuda|xpu|hip|mps)(?::\d+)?"
+INPUTS_BEHIND = (
+    rf"{_CARD} and cpu{_CHECKED}{_CALLED} in method|cpu and {_CARD}{_CHECKED}{_OWNED} in method"
+    rf"|(?:got|and) {_CALLED} is on cpu, different from other tensors on {_CARD}"
+    rf"|got {_OWNED} is on {_CARD}, different from other tensors on cpu"
+    rf"|got (?:target|index|indices|src) is on {_CARD}, different from other tensors on {_CARD}"
+    rf"|found input tensor at cpu and|at {_CARD} and hidden tensor at cpu|'{_CALLED}' is on cpu, but expected"
+    r"|for argument weight in method wrapper_(?:cuda_)?_?nll_loss"
+)
+MODEL_BEHIND = (
+    rf"cpu and {_CARD}{_CHECKED}{_CALLED} in method|{_CARD} and cpu{_CHECKED}{_OWNED} in method"
+    rf"|got {_CALLED} is on {_CARD}, different from other tensors on cpu"
+    rf"|got {_OWNED} is on cpu, different from other tensors on {_CARD}"
+    rf"|found input tensor at {_CARD} and parameter tensor at cpu|'{_OWNED}' is on cpu, but expected"
+)
+OWNED_ON_CARD = rf"(?:{GOT_CUDA})[^.]{{0,60}}for argument #\d+ '{_CALLED}'"
+CALLED_ON_CPU = rf"(?:{GOT_CPU})[^.]{{0,60}}for argument #\d+ '{_CALLED}'"
+LIBRARY = "A published tool or library leaves one of its tensors behind; a newer version moves it"
+STATES = "The optimizer's states are where the model was when it was made or resumed, not where it is"
 CPU_MODULE = r"on device:? ?cpu|them on device: ?cpu"
 OTHER = r"found one of them on device: ?(?:cuda|hip)"
+REPLICAS = "DataParallel's threads know that autocast is on, not that it is bf16: they compute in fp16"
+BOTH_HALVES = r"bfloat16[^~]{0,300}(?<!b)(?:half|float16)|(?:half|(?<!b)float16)[^~]{0,300}bfloat16"
 LABEL = "An index or label is outside its range"
 
 RULES = (
@@ -30,9 +56,13 @@ RULES = (
             "to have the same device as tensor",
             "different from other tensors on",
             "is not on the expected device",
+            "tensors are not at the same device",
+            "indices must be on the current device",
         ),
         (
-            O("move-inputs-to-device", INPUTS, 0.70, "likely"),
+            O("move-inputs-to-device", INPUTS, 0.82, "likely", words=INPUTS_BEHIND),
+            O("move-model-to-device", MODEL, 0.82, "likely", words=MODEL_BEHIND),
+            O("move-inputs-to-device", INPUTS, 0.70, "likely", unlike=MODEL_BEHIND),
             O(
                 "buffers-not-registered",
                 HIDDEN,
@@ -54,16 +84,16 @@ RULES = (
                 "likely",
                 words=r"(?:self\.[a-z_0-9.]+\s?[-+*/@]|[-+*/@]\s?self\.|self\.[a-z_]*(?:mean|std|mask|table|grid"
                 r"|anchor|pos|scale|buffer|const|weight)\w*)",
+                unlike=f"{INPUTS_BEHIND}|{MODEL_BEHIND}",
             ),
-            O(
-                "move-model-to-device",
-                MODEL,
-                0.74,
-                "likely",
-                words=r"argument (?:weight|bias|mat2|'?mat2|running_mean|running_var)|expected '?mat2|mat2 is on cpu"
-                r"|weight is on cpu",
-            ),
+            O("upgrade-library", LIBRARY, 0.72, "likely", when=("diffusion",)),
+            O("move-model-to-device", STATES, 0.74, "likely", when=("optimizer",)),
+            O("load-checkpoint-map-location-cpu", STATES, 0.58, when=("optimizer",)),
+            O("move-inputs-to-device", INPUTS, 0.55),
+            O("buffers-not-registered", HIDDEN, 0.50, unlike=r"when checking argument"),
+            O("upgrade-library", LIBRARY, 0.47),
             O("buffers-not-registered", HIDDEN, 0.45),
+            O("move-model-to-device", MODEL, 0.46, unlike=INPUTS_BEHIND),
             O("move-model-to-device", MODEL, 0.40),
         ),
     ),
@@ -74,8 +104,12 @@ RULES = (
             "expected object of device type",
             "expected a tensor of backend",
             "expected object of type torch",
+            "expected it to be on gpu",
+            "expected them to be on gpu",
         ),
         (
+            O("move-inputs-to-device", INPUTS, 0.80, "likely", words=f"{CALLED_ON_CPU}|{INPUTS_BEHIND}"),
+            O("move-model-to-device", MODEL, 0.80, "likely", words=f"{OWNED_ON_CARD}|{MODEL_BEHIND}"),
             O("move-model-to-device", MODEL, 0.76, "likely", words=WEIGHT_ON_CPU),
             O("move-model-to-device", MODEL, 0.74, "likely", words=GOT_CUDA),
             O("move-inputs-to-device", INPUTS, 0.74, "likely", words=GOT_CPU),
@@ -90,6 +124,28 @@ RULES = (
         (
             O("move-inputs-to-device", "An index is on another device than what it indexes", 0.95, "definite"),
             O("buffers-not-registered", HIDDEN, 0.3),
+        ),
+    ),
+    Rule(
+        "device.mixed",
+        (
+            "placeholder storage has not been allocated on mps",
+            "cannot be accessed from triton",
+            "device type for generator but found",
+        ),
+        (
+            O("move-inputs-to-device", INPUTS, 0.72, "likely"),
+            O("move-model-to-device", MODEL, 0.60),
+            O("buffers-not-registered", HIDDEN, 0.45),
+        ),
+    ),
+    Rule(
+        "device.meta",
+        ("cannot copy out of meta tensor", "tensor on device meta is not on the expected device"),
+        (
+            O("upgrade-library", "A library moves a model whose weights were not loaded yet", 0.6, "likely"),
+            O("offload-cpu", "Weights that are offloaded are moved as if they were here", 0.5),
+            O("move-model-to-device", MODEL, 0.40),
         ),
     ),
     Rule(
@@ -158,15 +214,24 @@ RULES = (
             "value cannot be converted to type at::half",
             "found dtype",
             "index put requires the source and destination dtypes match",
+            "to have the same dtype",
+            "unexpected floating scalartype",
+            "to have same dtype",
+            "to have scalar type",
+            "expected object of scalar type",
+            "invalid dtype for bias",
         ),
         (
             O("cast-to-model-dtype", CAST, 0.80, "likely", unless=("diffusion",)),
             O("cast-to-model-dtype", CAST, 0.60, "likely", when=("diffusion",)),
             O("upgrade-library", "A library mixes precisions by itself", 0.72, "likely", when=("diffusion", "lora")),
             O("upgrade-library", "A library mixes precisions by itself", 0.45),
+            O("autocast-inside-forward", REPLICAS, 0.84, "likely", words=BOTH_HALVES, when=("dataparallel", "gather")),
+            O("ddp-instead-of-dp", REPLICAS, 0.66, "likely", words=BOTH_HALVES, when=("dataparallel", "gather")),
+            O("move-model-to-device", "A layer made later is neither moved nor cast with its model", 0.35),
             O("mixed-precision", "The forward pass is outside autocast", 0.3),
         ),
-        pattern=r"(?:dtype|scalar type|type)[^.]{0,80}?(?:half|bfloat16|float16|float|double|long)",
+        pattern=r"floating scalartype|(?:dtype|scalar type|type)[^.]{0,80}?(?:half|bfloat16|float16|float|double|long)",
     ),
     Rule(
         "dtype.half-on-cpu",
@@ -189,6 +254,7 @@ RULES = (
             "out of bounds for dimension",
             "scattergatherkernel",
             "is out of bounds.",
+            "class values must be",
         ),
         (
             O(
@@ -203,7 +269,12 @@ RULES = (
         ),
         pattern=r"device-side assert triggered|index out of range in self|srcindex < srcselectdimsize"
         r"|t >= 0 && t < n_classes|cur_target >= 0|index out of bounds[`'\x22] ?failed|target -?\d+ is out of bounds"
-        r"|index -?\d+ is out of bounds for dimension",
+        r"|index -?\d+ is out of bounds for dimension|class values must be (?:smaller|non-negative|in)",
+    ),
+    Rule(
+        "dp.module-device",
+        ("broadcast function not implemented for cpu tensors",),
+        (O("move-model-to-device", "DataParallel finds the module on the CPU", 0.85, "likely"),),
     ),
     Rule(
         "dp.attribute",
@@ -219,8 +290,8 @@ RULES = (
         "dp.state-dict",
         ("in state_dict", "unexpected key", "missing key"),
         (O("use-module-attr", "The checkpoint was saved from, or is loaded into, a wrapped model", 0.85, "likely"),),
-        pattern=r"(?:missing|unexpected) key\(?s?\)? in state_dict: ?[\"']?module\.|(?:missing"
-        r"|unexpected)[^:]{0,40}:[^:]{0,4}\"module\.",
+        pattern=r"(?:missing|unexpected) keys?(?:\(s\))?(?: in state_dict)?:? ?[{\[]?[\"'](?:[a-z_]+\.)?module\."
+        r"|(?:missing|unexpected)[^:]{0,40}:[^:]{0,4}[\"']module\.",
     ),
     Rule(
         "dp.chunks",
@@ -230,7 +301,30 @@ RULES = (
             "caught valueerror in replica",
             "caught runtimeerror in replica",
         ),
-        (O("dp-batch-multiple", "DataParallel splits a batch that does not divide among the devices", 0.5),),
+        (
+            O(
+                "dp-batch-multiple",
+                "DataParallel's part of the last batch is one sample, too few for batch normalisation",
+                0.9,
+                "likely",
+                words=r"expected more than 1 value per channel",
+            ),
+            O("dp-batch-multiple", "DataParallel splits a batch that does not divide among the devices", 0.5),
+        ),
+    ),
+    Rule(
+        "dp.devices",
+        ("gather function not implemented for cpu tensors",),
+        (
+            O(
+                "move-inputs-to-device",
+                "What forward returns is on the CPU, and DataParallel gathers on devices",
+                0.7,
+                "likely",
+            ),
+            O("move-model-to-device", "The module is not on device_ids[0]", 0.5),
+            O("ddp-instead-of-dp", "One process for each device gathers no outputs", 0.4),
+        ),
     ),
     Rule(
         "dp.devices",

@@ -11,7 +11,11 @@ SHARED = "Two ranks use one device"
 RULES = (
     Rule(
         "ddp.unused-parameters",
-        ("expected to have finished reduction in the prior iteration", "did not receive grad for rank"),
+        (
+            "expected to have finished reduction in the prior iteration",
+            "did not receive grad for rank",
+            "parameters that were not used in producing the loss returned by",
+        ),
         (
             O("find-unused-parameters", "Parameters took no part in the loss", 0.95, "definite"),
             O(
@@ -43,6 +47,7 @@ RULES = (
             "default process group is not initialized",
             "init_process_group was not called",
             "torch.distributed is not initialized",
+            "distributed package is not initialized",
         ),
         (O("init-process-group-env", GROUP, 0.95, "definite"),),
     ),
@@ -87,6 +92,8 @@ RULES = (
             "socket timeout",
             "connectionrefused",
             "the client socket has",
+            "waiting for clients",
+            "nccl communicator was aborted",
         ),
         (
             O(
@@ -98,7 +105,7 @@ RULES = (
             O("nccl-config", "The network interface is wrong or blocked", 0.45),
             O("distributed-sampler", "A rank left the loop before the others", 0.2),
         ),
-        pattern=r"timed out waiting for clients|store based barrier[^.]{0,80}(?:timed|timeout)"
+        pattern=r"timed out (?:after [^~]{0,20})?waiting for clients|store based barrier[^.]{0,80}(?:timed|timeout)"
         r"|the client socket has (?:timed out|failed)|wait timeout",
     ),
     Rule(
@@ -114,6 +121,7 @@ RULES = (
         "nccl.timeout",
         (
             "watchdog caught collective operation timeout",
+            "nccl communicator was aborted",
             "collective operation timeout",
             "nccl watchdog",
             "some nccl operations have failed or timed out",
@@ -254,7 +262,11 @@ RULES = (
     ),
     Rule(
         "ddp.models-differ",
-        ("ddp expects same model across all ranks", "appears to be different from that of"),
+        (
+            "model replicas must have an equal number of parameters",
+            "ddp expects same model across all ranks",
+            "appears to be different from that of",
+        ),
         (
             O("find-unused-parameters", "The ranks' models differ in their parameters", 0.45),
             O("set-device-per-rank", "Ranks may share one device", 0.35),
@@ -268,6 +280,22 @@ RULES = (
             O("distributed-sampler", "Ranks run different numbers of steps or different collectives", 0.6, "likely"),
             O("find-unused-parameters", "Ranks reduce different parameters", 0.4),
             O("nccl-config", "A rank does not answer in time", 0.35),
+        ),
+    ),
+    Rule(
+        "nccl.network",
+        ("peer access is not supported between these two devices", "peer mapping resources exhausted"),
+        (
+            O("nccl-config", "Devices cannot reach each other's memory directly", 0.70, "likely"),
+            O("visible-devices", "The chosen devices cannot talk to each other here", 0.50),
+        ),
+    ),
+    Rule(
+        "ddp.module-device",
+        ("device_ids and output_device arguments only work with",),
+        (
+            O("move-model-to-device", "The module is on the CPU, or on several devices", 0.72, "likely"),
+            O("set-device-per-rank", "Each process must choose its device", 0.55),
         ),
     ),
     Rule(

@@ -6,6 +6,7 @@ from .rule import Option as O
 from .rule import Rule
 
 HOST = "The host's memory, or this job's share of it, ran out"
+PAGES = "On Windows every worker loads torch's libraries again, and each copy is backed by the page file"
 WORKERS = "Each loader worker holds batches and a copy of the data set"
 SHM = "/dev/shm is too small for the loader's batches"
 
@@ -22,14 +23,45 @@ RULES = (
         pattern=r"killed by signal:? ?(?:killed|9|sigkill)",
     ),
     Rule(
+        "host.worker-signal",
+        ("killed by signal: seg", "killed by signal: abort", "killed by signal: term", "unexpected segmentation fault"),
+        (
+            O("num-workers", "A loader worker crashed; with 0 workers the main process shows where", 0.62, "likely"),
+            O("host-memory-limit", HOST, 0.66, "likely", words=r"signal: term"),
+            O("host-memory-limit", HOST, 0.45),
+            O("shm-size", SHM, 0.46),
+            O("upgrade-library", "A library that the workers use crashes", 0.40),
+        ),
+        pattern=r"killed by signal: (?:seg|abort|term)|unexpected segmentation fault encountered in worker",
+    ),
+    Rule(
+        "host.crash",
+        ("signals.sigsegv", "segmentation fault (core dumped)", "signal 11 (sigsegv)"),
+        (
+            O("upgrade-library", "A compiled library crashes: versions that do not belong together", 0.5),
+            O("driver-cuda-mismatch", "Driver and CUDA runtime do not fit together", 0.4),
+            O("num-workers", "A crash in a loader's library shows with 0 workers", 0.3),
+        ),
+    ),
+    Rule(
         "host.bus-error",
-        ("bus error", "out of shared memory"),
+        (
+            "bus error",
+            "out of shared memory",
+            "sigbus",
+            "bus error (core dumped)",
+            "code = -7",
+            "exitcode: -7",
+            "exitcode : -7",
+        ),
         (
             O("shm-size", SHM, 0.95, "likely"),
             O("num-workers", "Fewer workers need less shared memory", 0.5),
             O("host-memory-limit", HOST, 0.35),
         ),
-        pattern=r"(?:killed by signal: bus error|unexpected bus error|insufficient shared memory)",
+        pattern=r"(?:killed by signal: bus error|unexpected bus error|bus error \(core dumped\)"
+        r"|insufficient shared memory"
+        r"|sigbus|(?:return code|exitcode)[ =:]{0,3}-7(?!\d))",
     ),
     Rule(
         "host.shm",
@@ -42,6 +74,7 @@ RULES = (
             "shared memory file",
             "unable to mmap",
             "unable to resize",
+            "no space left on device",
         ),
         (
             O("shm-size", SHM, 0.85, "likely"),
@@ -55,7 +88,9 @@ RULES = (
             ),
             O("host-memory-limit", HOST, 0.3),
         ),
-        pattern=r"shared memory object|unable to write to file ?<?/torch|torch_shm_manager"
+        pattern=r"shared memory object|no space left on device[^~]{0,120}(?:/torch_|/dev/shm)"
+        r"|(?:/dev/shm|torch_\d|multiprocessing|dataloader)[^~]{0,600}no space left on device"
+        r"|unable to write to file ?<?/torch|torch_shm_manager"
         r"|unable to open shared memory|shm_open|shared memory file|unable to (?:mmap|resize)[^.]{0,80}(?:shm"
         r"|torch_|bytes)",
     ),
@@ -79,7 +114,7 @@ RULES = (
         "host.worker-exit",
         ("exited unexpectedly",),
         (
-            O("num-workers", "A loader worker died; with 0 workers its error is shown", 0.60, "likely"),
+            O("num-workers", "A loader worker died; with 0 workers its error is shown", 0.72, "likely"),
             O("host-memory-limit", HOST, 0.58, "likely"),
             O("shm-size", SHM, 0.40),
         ),
@@ -124,21 +159,31 @@ RULES = (
     ),
     Rule(
         "host.allocation",
-        ("memoryerror", "unable to allocate", "std::bad_alloc", "cannot allocate memory", "[errno 12]"),
+        (
+            "memoryerror",
+            "posix_memalign(&data",
+            "unable to allocate",
+            "std::bad_alloc",
+            "cannot allocate memory",
+            "[errno 12]",
+        ),
         (
             O("host-memory-limit", HOST, 0.80, "likely"),
             O("num-workers", WORKERS, 0.5, when=("loader",)),
             O("num-workers", WORKERS, 0.3),
         ),
-        pattern=r"(?<!outof)memoryerror|unable to allocate [\d.]+ ?[kmgt]i?b|std::bad_alloc|\[errno 12\]"
+        pattern=r"(?<!outof)memoryerror|posix_memalign\(&data|unable to allocate [\d.]+ ?[kmgt]i?b|std::bad_alloc"
+        r"|\[errno 12\]"
         r"|os\.fork\(\)[^~]{0,100}cannot allocate memory",
     ),
     Rule(
         "host.page-file",
-        ("paging file is too small", "winerror 1455"),
+        ("paging file is too small", "winerror 1455", "error code: <1455>"),
         (
-            O("host-memory-limit", "The page file is too small", 0.85, "likely"),
-            O("num-workers", "On Windows every worker loads torch's libraries again", 0.75, "likely"),
+            O("host-memory-limit", "The page file is too small", 0.80, "likely"),
+            O("num-workers", PAGES, 0.86, "likely", words=r"error loading|spawn|worker|dataloader"),
+            O("num-workers", PAGES, 0.75, "likely"),
+            O("pin-memory", "Pinned batches of every worker count against the page file", 0.35),
         ),
     ),
     Rule(
@@ -155,6 +200,7 @@ RULES = (
             "oomkilled",
             "sigkill",
             "signal 9",
+            "signal: 9",
             "exits with return code = -9",
             "status 137",
             "killed process",
@@ -173,7 +219,20 @@ RULES = (
             ),
         ),
         pattern=r"exitcode ?: ?-9|(?:return code|exit code|code|status|exitcode)[ =:]{0,3}(?:-9(?!\d)|137)|oom-kill"
-        r"|oom_kill|out of memory: killed|oomkilled|sigkill|signal:? 9(?!\d)|killed process \d",
+        r"|oom_kill|out of memory: killed|oomkilled|sigkill(?!_handler)|signal:? 9(?!\d)|killed process \d",
+    ),
+    Rule(
+        "host.killed",
+        ("sigkill_handler",),
+        (
+            O(
+                "host-memory-limit",
+                "The launcher ends its processes after one was lost, often to the host's memory",
+                0.6,
+            ),
+            O("num-workers", WORKERS, 0.3),
+        ),
+        pattern=r"sigkill_handler\]? ?killing subprocess",
     ),
     Rule(
         "host.killed-plain",
@@ -202,7 +261,32 @@ RULES = (
     Rule(
         "loader.fork",
         ("cannot re-initialize cuda in forked subprocess",),
-        (O("num-workers", "A loader worker touches CUDA after a fork", 0.8, "likely"),),
+        (
+            O("num-workers", "A loader worker touches CUDA after a fork", 0.8, "likely"),
+            O("move-inputs-to-device", "The data set makes tensors on the device; the loop can move them", 0.5),
+        ),
+    ),
+    Rule(
+        "loader.spawn",
+        (
+            "before the current process has finished its bootstrapping phase",
+            "ran out of input",
+            "can't pickle",
+            "can't get attribute",
+            "dataloader timed out",
+        ),
+        (
+            O(
+                "num-workers",
+                "A loader worker cannot start, or does not answer; with 0 workers there is none",
+                0.75,
+                "likely",
+            ),
+            O("host-memory-limit", HOST, 0.25),
+        ),
+        pattern=r"finished its bootstrapping phase|dataloader timed out after"
+        r"|(?:dataloader|_multiprocessing|spawn|popen)[^~]{0,600}(?:ran out of input|can'?t pickle"
+        r"|can'?t get attribute)",
     ),
     Rule(
         "host.killed-line",

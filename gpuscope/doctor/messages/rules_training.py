@@ -58,6 +58,13 @@ RULES = (
                 0.7,
                 "likely",
             ),
+            O(
+                "deprecated-amp",
+                "The old names of amp are for CUDA alone: here they switch mixed precision off",
+                0.75,
+                "likely",
+                words=r"torch\.cuda\.amp\.(?:gradscaler|autocast)\(args\.\.\.\)` is deprecated",
+            ),
             O("visible-devices", "The device may be hidden", 0.4),
         ),
         severity="warning",
@@ -71,11 +78,36 @@ RULES = (
             "current loss scale already at minimum",
         ),
         (
-            O("bf16-instead-of-fp16", "fp16 over- or underflows again and again", 0.8, "likely"),
-            O("grad-scaler-unscale-order", SCALER, 0.3),
-            O("benign-warning", "A skipped step now and then is how the scaler finds its scale", 0.35),
+            O(
+                "bf16-instead-of-fp16",
+                "fp16 over- or underflows again and again",
+                0.8,
+                "likely",
+                unless=("overflow-settled",),
+            ),
+            O("grad-scaler-unscale-order", SCALER, 0.3, unless=("overflow-settled",)),
+            O(
+                "benign-warning",
+                "A skipped step now and then is how the scaler finds its scale",
+                0.35,
+                unless=("overflow-settled",),
+            ),
         ),
         severity="warning",
+    ),
+    Rule(
+        "amp.overflow",
+        ("gradient overflow", "overflow detected", "skipping step"),
+        (
+            O(
+                "benign-warning",
+                "Not a problem: the scaler has found its scale",
+                0.8,
+                "likely",
+                when=("overflow-settled",),
+            ),
+        ),
+        severity="info",
     ),
     Rule(
         "amp.nan",
@@ -89,6 +121,7 @@ RULES = (
             "nansexception",
             "probability tensor contains either",
             "nan detected",
+            "returned nan values in its",
             "all nan",
         ),
         (
@@ -198,6 +231,10 @@ RULES = (
             "too old to be supported by the triton",
             "loweringexception",
             "no module named 'triton'",
+            "not yet supported for torch.compile",
+            "dynamo is not supported on",
+            "cppcompileerror",
+            "passmanager::run failed",
             "compilation error",
             "failed to find cuda",
         ),
@@ -214,13 +251,23 @@ RULES = (
                 "torch.compile does not support this device",
                 0.85,
                 "likely",
-                words=r"too old to be supported|cuda capability",
+                words=r"too old to be supported|cuda capability|not yet supported for torch\.compile"
+                r"|dynamo is not supported on|passmanager::run failed",
+            ),
+            O(
+                "driver-cuda-mismatch",
+                "The compiler's CUDA and the driver do not fit together",
+                0.62,
+                "likely",
+                words=r"kernel image is invalid|unsupported toolchain|ptxas",
             ),
             O("compile-mode", "Without torch.compile the program runs", 0.6, "likely"),
             O("upgrade-library", "A fault of this version's compiler", 0.58, "likely"),
         ),
         pattern=r"backendcompilerfailed|working triton|tritonmissing|triton not installed|failed to find c compiler"
-        r"|inductorerror|too old to be supported by the triton|loweringexception|no module named '?triton",
+        r"|inductorerror|too old to be supported by the triton|loweringexception"
+        r"|not yet supported for torch\.compile|dynamo is not supported on|cppcompileerror|passmanager::run failed"
+        r"|no module named '?triton",
     ),
     Rule(
         "compile.break",

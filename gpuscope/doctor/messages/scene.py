@@ -13,7 +13,10 @@ from .text import Log
 _FRAME = re.compile(r'File "([^"]{1,400})", line (\d+), in ([^\s,]{1,200})')
 _IN_CELL = re.compile(r"<ipython-input-|Cell In\s?\[\d+\]|ipykernel_\d+|site-packages/IPython/")
 _KILLED = re.compile(r"^\s*Killed\s*$|line \d+:\s+\d+ Killed\s|^\[\d+\]\s*[+-]?\s+\d* ?Killed\s")
+_PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|batch)\b.*\bloss|\bloss\b.*\d")
 MOST_FRAMES = 400
+MOST_SKIPS, LEAST_SINCE = 30, 2
+"""A scaler halves its scale with each step that it leaves out: from 2**24 it is far below one after thirty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,6 @@ _IN_FRAMES: dict[str, str] = {
     r"|lambda t: t\.",
     "attention": r"attn|attention|softmax|q\s?@\s?k|torch\.bmm|einsum|query.*key|baddbmm|scaled_dot",
     "logits": r"lm_head|logits|cross_entropy|log_softmax|vocab",
-    "convolution": r"conv\d?d|conv\.py",
     "gather": r"scatter_gather|data_parallel\.py|comm\.gather|parallel_apply|_functions\.py gather",
     "ddp": r"parallel/distributed\.py|DistributedDataParallel|DDP\(",
     "fsdp": r"fsdp|fully_shard|_flat_param|_all_gather|full_state_dict|all_gather",
@@ -72,6 +74,9 @@ _IN_FRAMES: dict[str, str] = {
     "checkpointing": r"torch/utils/checkpoint\.py|CheckpointFunction",
     "saving": r"torch\.save\(|save_checkpoint|save_pretrained|state_dict\(\)",
     "compile": r"_inductor|_dynamo|torch\.compile|cudagraph|CUDAGraph|torch/cuda/graphs\.py",
+    "collecting": r"nested_concat|preds_host|prediction_loop|evaluation_loop"
+    r"|(?:torch\.(?:cat|stack|vstack)|np\.concatenate)\(\(?\[?\w*(?:pred|output|target|label|feat|embed|logit|result)\w*"
+    r"|\b(?:all_|y_|val_|test_)\w*(?:pred|output|target|label|feat|embed|logit|result)\w*\.(?:append|extend)\(",
     "appending": r"\.append\(|\.extend\(|torch\.cat\(",
     "metric": r"metric|accuracy|iou|pairwise|cdist|distance|\bdist\b|knn|score\(|matching",
     "loader": r"dataloader\.py|DataLoader",
@@ -141,7 +146,21 @@ def read(log: Log) -> Scene:
         scene.facts.setdefault("rerun", "an interactive session: what an exception holds stays until the next one")
     if any(_IN_CELL.search(line) for _, line in log.lines):
         scene.facts.setdefault("notebook", "the traceback is from a notebook's cell")
+    settled = _settled([line.lower() for _, line in log.lines])
+    if settled:
+        scene.facts["overflow-settled"] = settled
     return scene
+
+
+def _settled(lines: list[str]) -> str:
+    """The words for a grad scaler that left out steps only while it looked for its scale; "" for any other."""
+    over = [i for i, line in enumerate(lines) if "overflow" in line and ("gradient" in line or "skipping" in line)]
+    if not over or len(over) > MOST_SKIPS or any("minimum" in line and "scale" in line for line in lines):
+        return ""
+    since = [line for line in lines[over[-1] + 1 :] if _PROGRESS.search(line)]
+    if len(since) < LEAST_SINCE or any("nan" in line for line in since):
+        return ""
+    return f"{len(over)} steps were left out, and none in the {len(since)} lines of progress since"
 
 
 def _code(line: str) -> bool:

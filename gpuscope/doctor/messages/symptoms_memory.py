@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from .symptom import Symptom
 
+# What a device that is full is cured by where the description says no more.
+OUT = r"\boom\w*\b|out of (?:\w+ )?memory|(?:memory|vram|ram) (?:runs|ran|running) out|runs? out of (?:\w+ )?memory"
+_AFTER_END = (
+    r"(?:(?:after|when|once)\b[^.;]{0,30}\b|(?:process|program|script|job|run|training)(?:es|s)? (?:has |is |was )?)"
+    r"(?:kill|stop|terminat|interrupt|abort|crash|ctrl|finish|end(?:s|ed)?\b|exit)\w*"
+    r"[^.;]{0,90}\b(?:memory|vram|occup|hold|released|freed)"
+    r"|(?:memory|vram)\b[^.;]{0,40}(?:not|never) (?:be )?(?:released|freed|deallocated)[^.;]{0,20}\b(?:after|when|on)\b"
+    r"[^.;]{0,30}\b(?:kill|stop|terminat|interrupt|abort|crash|ctrl|finish|end|exit)"
+)
+_FIRST = r"(?:first|one) (?:gpu|card|device)|gpu ?0|cuda:0|device 0"
+_PROCESSES = r"\bddp\b|distributed ?data ?parallel|torchrun|\branks?\b|each process|every process|all processes"
+_RAM = (
+    r"\b(?:ram|cpu memory|host memory|system memory|main memory|cpu ram|(?:memory|ram) (?:of|on) the (?:host|machine)"
+    r"|swap(?:s|ping|ped)?)\b"
+)
+
 SYMPTOMS = (
     Symptom(
         "memory.grows-host",
-        r"\b(?:host|cpu|system|shared)? ?(?:ram|cpu memory|host memory|system memory)\b[^.;]{0,60}(?:grow|increas"
-        r"|leak|full|exhaust|out of)",
+        rf"^(?=.*(?:data ?loader|worker|data ?set)).*{_RAM}[^.;]{{0,80}}(?:grow|increas|decreas|leak|full|exhaust"
+        r"|out of|not freed)",
+        (
+            ("num-workers", "Each loader worker copies the data set", 0.74),
+            ("host-memory-limit", "The host's memory runs out", 0.62),
+            ("memory-leak-in-user-list", "A list grows on the host", 0.35),
+        ),
+    ),
+    Symptom(
+        "memory.grows-host",
+        rf"(?<!gpu )(?<!cuda ){_RAM}[^.;]{{0,60}}(?:grow|increas|decreas|leak|full|exhaust|out of)"
+        r"|memory[^.;]{0,40}until[^.;]{0,30}killed",
         (
             ("host-memory-limit", "The host's memory runs out", 0.62),
             ("num-workers", "Each loader worker copies the data set", 0.50),
@@ -62,12 +88,26 @@ SYMPTOMS = (
     ),
     Symptom(
         "memory.evaluation",
-        r"\b(?:validat|evaluat|inference|testing|test phase|predict|eval)\w*",
+        r"^(?=.*(?:memory|\boom\b|vram|\bgi?b\b)).*\b(?:validat|evaluat|inference|testing|test phase|predict|eval)\w*",
         (("no-grad-eval", "Evaluation keeps graphs for a backward that never comes", 0.60),),
     ),
     Symptom(
+        "memory.evaluation",
+        r"no_grad|inference_mode|no grad\b|set_grad_enabled|requires_grad|without gradients?",
+        (("no-grad-eval", "Evaluation keeps graphs for a backward that never comes", 0.76),),
+    ),
+    Symptom(
+        "memory.attention",
+        r"\battention\b|\bsdpa\b|score matrix|softmax|\bq ?@ ?|query ?@|quadratic",
+        (
+            ("flash-attention-sdpa", "A score matrix of attention is materialised", 0.66),
+            ("reduce-seq-length-or-resolution", "The score matrix grows with the square of the length", 0.55),
+        ),
+    ),
+    Symptom(
         "memory.notebook",
-        r"jupyter|notebook|colab|ipython|except(?:ion)?\b[^.;]{0,60}(?:retry|hold|keep|caught|memory)"
+        r"jupyter|notebook|colab|ipython|re-?run|(?:same|second|third) (?:cell|try|time|run)\b"
+        r"|except(?:ion)?\b[^.;]{0,60}(?:retry|hold|keep|caught|memory)"
         r"|caught|retry",
         (
             ("oom-exception-holds-frames", "A notebook or a caught exception holds tensors of an earlier try", 0.72),
@@ -95,9 +135,17 @@ SYMPTOMS = (
         ),
     ),
     Symptom(
+        "memory.ranks",
+        rf"^(?=.*(?:{_PROCESSES}))(?!.*(?:\bdp\b|nn\.data ?parallel)).*(?:{_FIRST})",
+        (
+            ("set-device-per-rank", "Ranks share device 0", 0.71),
+            ("load-checkpoint-map-location-cpu", "Every rank loads the checkpoint onto device 0", 0.5),
+        ),
+    ),
+    Symptom(
         "memory.gpu0",
-        r"(?:first gpu|gpu ?0|one of (?:them|the gpus))[^.;]{0,80}(?:more|out of memory|oom|full|imbalance)"
-        r"|imbalance|uneven memory",
+        rf"(?:{_FIRST}|one of (?:them|the gpus))[^.;]{{0,80}}(?:more|most|out of memory|oom|full|imbalance|uses?\b|\d)"
+        rf"|(?:{OUT})[^.;]{{0,40}}one of (?:them|the gpus)|imbalance|uneven memory|unbalanced",
         (
             ("dp-imbalance-gpu0", "DataParallel gathers on its first device", 0.55),
             ("ddp-instead-of-dp", "DistributedDataParallel balances the devices", 0.58),
@@ -105,8 +153,8 @@ SYMPTOMS = (
     ),
     Symptom(
         "memory.zombie",
-        r"zombie|orphan|defunct|left-?over|after (?:kill|ctrl|interrupt|abort)\w*|no process\w* (?:is "
-        r"|are )?(?:shown|found|running|listed)|killing|reboot",
+        rf"zombie|orphan|defunct|left-?over|after (?:kill|ctrl|interrupt|abort)\w*|no process\w* (?:is "
+        rf"|are )?(?:shown|found|running|listed)|killing|reboot|{_AFTER_END}",
         (
             ("kill-zombie-process", "A left-over process holds the memory", 0.85),
             ("other-process-holds-gpu", "Another process holds part of the device", 0.4),
@@ -114,8 +162,8 @@ SYMPTOMS = (
     ),
     Symptom(
         "memory.hidden",
-        r"(?:another|other|wrong|different) gpu|cuda_visible_devices|free gpu|although (?:it|gpu"
-        r"|the card) is free|context on",
+        r"(?:another|other|wrong|different) gpu\b|cuda_visible_devices|free gpu|although (?:it|(?:the )?gpu"
+        r"|the card) is (?:free|empty)|context on",
         (
             ("visible-devices", "The job runs on, or touches, another device than intended", 0.66),
             ("set-device-per-rank", "Each process must choose its device", 0.4),
@@ -136,7 +184,8 @@ SYMPTOMS = (
     ),
     Symptom(
         "memory.large-model",
-        r"\b\d{1,3}(?:\.\d)?b\b|\d+ ?billion|falcon|llama|mixtral|gpt-?j|gpt-?neo|bloom|codegen|glm",
+        r"\b\d{1,3}(?:\.\d)?b\b|\d+ ?billion|falcon|llama|llava|mixtral|mistral|vicuna|qwen|gpt-?j|gpt-?neo|bloom"
+        r"|codegen|glm|fine-?tun|\blora\b|language model|\bllms?\b",
         (
             ("lora-or-quantisation", "All weights are trained or held in full precision", 0.50),
             ("fsdp-or-zero", "Weights, gradients and states are too large for one device", 0.52),
@@ -157,7 +206,8 @@ SYMPTOMS = (
     ),
     Symptom(
         "memory.length",
-        r"seq\w*[ _]?len\w*|context (?:length|window)|max_?(?:length|model_len|seq\w*)|long(?:er|est)? (?:sequence"
+        r"\b\d{3,4}, ?\d{3,4}\)|(?:large|big|input|own|custom) (?:image|video|picture)s?|4k (?:image|video)"
+        r"|seq\w*[ _]?len\w*|context (?:length|window)|max_?(?:length|model_len|seq\w*)|long(?:er|est)? (?:sequence"
         r"|sample|document|text|prompt|audio)|resolution|image size|\d{3,4} ?[x×] ?\d{3,4}|high-?res"
         r"|\d+k (?:tokens|seq\w*|context)",
         (
@@ -180,7 +230,8 @@ SYMPTOMS = (
     ),
     Symptom(
         "memory.upgraded",
-        r"after (?:up|down)grad|regress|since (?:version|v?\d)|newer version|older version|works? (?:fine )?(?:with"
+        r"(?:after|since) [^.;]{0,30}(?:upgrad|downgrad|updat)"
+        r"|after (?:up|down)grad|regress|since (?:version|v?\d)|newer version|older version|works? (?:fine )?(?:with"
         r"|in|on) (?:v?\d|the previous)",
         (
             ("upgrade-library", "A version changed what is kept", 0.58),
@@ -204,6 +255,16 @@ SYMPTOMS = (
         "memory.retain",
         r"retain_graph|hidden state|truncated bptt",
         (("retain-graph", "A kept graph grows from step to step", 0.78),),
+    ),
+    Symptom(
+        "memory.out",
+        OUT,
+        (
+            ("reduce-batch-size", "The batch does not fit: live tensors fill the device", 0.40),
+            ("reduce-seq-length-or-resolution", "Sequence length or resolution asks for more than there is", 0.33),
+            ("no-grad-eval", "Evaluation keeps graphs for a backward that never comes", 0.22),
+            ("gradient-checkpointing", "Activations can be recomputed", 0.20),
+        ),
     ),
     Symptom(
         "memory.zero-grad",

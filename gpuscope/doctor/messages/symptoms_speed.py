@@ -8,6 +8,8 @@ _LOW = (
     r"(?:util\w*|usage|load)\b[^.;]{0,50}?(?:\b(?:very )?low\b|only|around|about|stays|under|below|drops?|[~<]"
     r"|at)\s?[^.;%]{0,15}?\b[0-5]?\d\s?%|low gpu[- ]util|gpu (?:util\w* |usage )?(?:is )?(?:very )?low|gpu\w* (?:are "
     r"|is |sits? )?(?:mostly )?idle|underutili[sz]"
+    r"|util\w*\b[^.;]{0,40}\b(?:low|poor|fluctuat\w*|swing\w*|zero|unstable)\b"
+    r"|\b(?:low|poor|fluctuating|unstable)\b[^.;]{0,25}\b(?:gpu|util\w*)"
 )
 
 SYMPTOMS = (
@@ -32,7 +34,9 @@ SYMPTOMS = (
     ),
     Symptom(
         "slow.idle-dp",
-        r"\bdata ?parallel\b|multi-?gpus?\b[^.;]{0,40}(?:slow|util)",
+        r"(?<!distributed)(?<!distributed )\bdata ?parallel\b|\bnn\.dp\b|multi-?gpus?\b[^.;]{0,40}(?:slow|util)"
+        r"|\b(?:two|four|eight|several|multiple|all|[2-8]) gpus?\b[^.;]{0,60}(?:slow|util)"
+        r"|(?:slow|util)\w*[^.;]{0,60}\b(?:two|four|eight|several|multiple|all|[2-8]) gpus?\b",
         (
             ("ddp-instead-of-dp", "One process cannot feed several devices", 0.70),
             ("dp-imbalance-gpu0", "DataParallel gathers on its first device", 0.55),
@@ -56,20 +60,35 @@ SYMPTOMS = (
     ),
     Symptom(
         "slow.shapes",
-        r"(?:variable|varying|different|changing|dynamic) (?:input |image |sequence )?(?:size|shape|length)",
+        r"(?:variable|varying|different|changing|dynamic|random) (?:input |image |sequence |batch )?(?:size|shape"
+        r"|length|resolution)|(?:size|shape|length|resolution)s?\b[^.;]{0,20}\b(?:vary|varies|varying|change|differ)",
         (
             ("cudnn-benchmark-off", "Every new input size is searched again", 0.45),
             ("dynamic-shapes-recompile", "Every new shape is compiled again", 0.45),
         ),
     ),
     Symptom(
+        "slow.recompile",
+        r"^(?=.*(?:compil|inductor|dynamo)).*(?:(?:variable|varying|different|changing|dynamic|new) [^.;]{0,12}(?:size"
+        r"|shape|length)|(?:size|shape|length)s?\b[^.;]{0,20}\b(?:vary|varies|varying|change|differ))",
+        (("dynamic-shapes-recompile", "Shapes change, so it compiles again", 0.76),),
+    ),
+    Symptom(
         "slow.timing",
-        r"synchroni[sz]e|time\.time\(\)|perf_counter|\bfps\b|async(?:hronous)?\w* (?:execution|launch)|timing",
+        r"(?:time|timing|speed|latency|\bfps|measure\w*)\b[^.;]{0,60}\b(?:(?:not |in)consistent"
+        r"|too (?:fast|good|short|small)"
+        r"|wrong|unrealistic|implausib\w+)|without (?:the )?synchroni[sz]",
+        (("synchronize-timing", "What is timed is the launch, not the work", 0.74),),
+    ),
+    Symptom(
+        "slow.timing",
+        r"synchroni[sz]e|time\.time\(\)|perf_counter|whatever (?:its|the) size|time (?:shows|appears|is spent)"
+        r"[^.;]{0,40}(?:print|copied|read)|\bfps\b|async(?:hronous)?\w* (?:execution|launch)|timing",
         (("synchronize-timing", "What is timed is the launch, not the work", 0.75),),
     ),
     Symptom(
         "slow.item",
-        r"\.item\(\)|\.cpu\(\)[^.;]{0,60}(?:slow|second|\bms\b|take|time)|tolist\(\)",
+        r"\.item\(\)|\bcpu\(\)[^.;]{0,60}(?:slow|second|\bms\b|take|time)|tolist\(\)",
         (("synchronize-timing", "The first call that waits gets the time of all that was launched", 0.6),),
     ),
     Symptom(

@@ -30,9 +30,10 @@ MOST_PRIORS = 5
 
 
 def best(votes: Iterable[Vote]) -> list[Vote]:
-    """One vote a pitfall, best first, and of mere priors only the first few."""
+    """One vote a pitfall, best first, and of mere priors only the first few. A prior is information, whatever its
+    message's severity: only its weight orders it."""
     kept: dict[str, Vote] = {}
-    for vote in sorted(votes, key=lambda v: (_ORDER[v.confidence], _SEVERITY[v.severity], -v.weight)):
+    for vote in sorted(votes, key=_place):
         kept.setdefault(vote.pitfall, vote)
     result, priors = [], 0
     for vote in kept.values():
@@ -40,6 +41,10 @@ def best(votes: Iterable[Vote]) -> list[Vote]:
         if vote.confidence != "prior" or priors <= MOST_PRIORS:
             result.append(vote)
     return result[:MOST_FINDINGS]
+
+
+def _place(vote: Vote) -> tuple[int, int, float]:
+    return _ORDER[vote.confidence], _SEVERITY["info" if vote.confidence == "prior" else vote.severity], -vote.weight
 
 
 def finding(vote: Vote) -> Finding:

@@ -36,6 +36,7 @@ TITLES = {
     "cudnn-benchmark-off": "Workspaces of the convolution search need memory",
     "host-memory-limit": "The host's memory ran out",
     "upgrade-library": "A library's version needs more memory than it should",
+    "pin-memory": "Pinning host memory was refused",
     "buffers-not-registered": "Tensors outside the module's registry stay on the device",
 }
 
@@ -74,6 +75,7 @@ CAUSES = {
     "visible-devices": "device.hidden",
     "upgrade-library": "version.known-fault",
     "mps-watermark-ratio": "oom.mps",
+    "pin-memory": "host.pinned",
 }
 
 # What a genuine lack of memory is cured by where nothing else is known, as weights of one scale.
@@ -202,13 +204,21 @@ SHIFTS: dict[str, dict[str, float]] = {
         "no-grad-eval": 0.08,
     },
     "appending": {"memory-leak-in-user-list": 0.20, "no-grad-eval": 0.04, "detach-loss-accumulation": 0.08},
+    "collecting": {
+        "image-validation-full-set-on-gpu": 0.62,
+        "memory-leak-in-user-list": 0.50,
+        "no-grad-eval": -0.15,
+    },
     "metric": {"image-validation-full-set-on-gpu": 0.16, "memory-leak-in-user-list": 0.08, "no-grad-eval": 0.08},
     "notebook": {"oom-exception-holds-frames": 0.30, "kill-zombie-process": 0.06},
     "rerun": {"oom-exception-holds-frames": 0.34, "kill-zombie-process": 0.12},
     "repeated": {"oom-exception-holds-frames": 0.24, "empty-cache": 0.12},
     "compile": {"compile-mode": 0.36, "no-grad-eval": -0.1},
-    "convolution": {"reduce-batch-size": 0.04},
     "dead-process": {"kill-zombie-process": 0.60, "other-process-holds-gpu": 0.10},
     "gpu-process-table": {"other-process-holds-gpu": 0.20, "kill-zombie-process": 0.24},
+    # Until 0.4 an evaluation had to be marked volatile and a summed loss was a graph; messages had no figures yet.
+    "old-torch": {"no-grad-eval": 0.10, "detach-loss-accumulation": 0.16, "reduce-seq-length-or-resolution": -0.06},
+    # torch's allocator prints figures: a bare refusal came from elsewhere, often before torch had taken anything.
+    "bare": {"other-process-holds-gpu": 0.14, "visible-devices": 0.06, "pin-memory": 0.08},
     "cudnn-benchmark": {"cudnn-benchmark-off": 0.35},
 }

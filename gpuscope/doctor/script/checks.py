@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..finding import Abstained
-from . import cudnn, devices, memory, parallel, precision, registered, speed, step
+from . import cudnn, devices, memory, parallel, precision, registered, speed, step, wrapped
 from .facts import LOADER, SAMPLER, Found, Script
 
 ALL = (
@@ -14,6 +14,7 @@ ALL = (
     *precision.CHECKS,
     *step.CHECKS,
     *parallel.CHECKS,
+    *wrapped.CHECKS,
     *devices.CHECKS,
     *registered.CHECKS,
     *speed.CHECKS,

@@ -5,29 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .facts import DP, LOADER, SAMPLER, Found, Script
-from .source import after, constant, key, keyword, line, open_ended
+from .facts import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Found, Script
+from .source import after, constant, key, keyword, open_ended
 
 INIT = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
-
-# What nn.Module and the two wrappers offer themselves, torch 1.0 to 2.13.
-_WRAPPER = {
-    "add_module", "apply", "bfloat16", "buffers", "call_super_init", "children", "compile", "cpu", "cuda", "double",
-    "dump_patches", "eval", "extra_repr", "float", "forward", "get_buffer", "get_extra_state", "get_parameter",
-    "get_submodule", "half", "ipu", "load_state_dict", "modules", "mtia", "named_buffers", "named_children",
-    "named_modules", "named_parameters", "parameters", "register_backward_hook", "register_buffer",
-    "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
-    "register_full_backward_pre_hook", "register_load_state_dict_post_hook", "register_load_state_dict_pre_hook",
-    "register_module", "register_parameter", "register_state_dict_post_hook", "register_state_dict_pre_hook",
-    "requires_grad_", "set_extra_state", "set_submodule", "share_memory", "state_dict", "to", "to_empty", "train",
-    "training", "type", "xpu", "zero_grad", "module", "device_ids", "device", "device_type", "dim", "output_device",
-    "src_device_obj", "replicate", "scatter", "parallel_apply", "gather", "no_sync", "join", "join_hook", "join_device",
-    "join_process_group", "logger", "reducer", "process_group", "find_unused_parameters", "static_graph",
-    "broadcast_buffers", "broadcast_bucket_size", "bucket_bytes_cap", "gradient_as_bucket_view",
-    "is_multi_device_module",
-    "register_comm_hook", "will_sync_module_buffers", "require_backward_grad_sync", "require_forward_param_sync",
-    "mixed_precision", "modules_buffers", "parameters_to_ignore",
-}  # fmt: skip
 
 
 def data_parallel(s: Script) -> Iterator[Found]:
@@ -78,6 +59,57 @@ def data_parallel(s: Script) -> Iterator[Found]:
                 )
 
 
+def autocast_around(s: Script) -> Iterator[Found]:
+    """``with autocast(dtype=bfloat16)`` around the call of a DataParallel model: its threads compute in fp16."""
+    if s.managed:
+        return
+    inside = [call for call in s.calls_to(*AUTOCASTS) if s.owner(call) is not None]
+    if inside:
+        return  # a module that switches it on itself is right, whatever is around it
+    for context in s.calls_to(*AUTOCASTS):
+        block = s.statement(context)
+        dtype = keyword(context, "dtype") or (context.args[1] if len(context.args) > 1 else None)
+        device = keyword(context, "device_type") or (context.args[0] if context.args else None)
+        if not isinstance(block, (ast.With, ast.AsyncWith)) or s.resolve(dtype) != "torch.bfloat16":
+            continue
+        if constant(device, "cpu") or s.resolve(context).startswith("torch.cpu."):
+            continue
+        wrapped = [
+            (call, wrap)
+            for call in s.calls
+            if s.inside(call, block) and call is not context and (wrap := _wrapping(s, call)) is not None
+        ]
+        if not wrapped:
+            continue
+        yield Found(
+            node=context,
+            pitfall="autocast-inside-forward",
+            cause="script.autocast-around-dataparallel",
+            title="DataParallel computes in fp16 under this autocast",
+            more=[call for call, _ in wrapped],
+            why="its threads take over that autocast is on, not its type, and theirs is float16.",
+            fix="Switch it on in the model's forward, or use DistributedDataParallel.",
+            confidence="likely" if s.conditional(wrapped[0][1]) else "definite",
+        )
+        return
+
+
+def _wrapping(s: Script, call: ast.Call) -> ast.Call | None:
+    """The ``DataParallel(…)`` that last bound the name which ``call`` calls, None where something else did."""
+    name = key(call.func)
+    bound = [value for where, value in s.values(call, name) if name and not after(where, call)]
+    while bound and isinstance(bound[-1], ast.Call) and _passed_on(bound[-1], name):
+        bound.pop()  # model = model.to(device)
+    made = bound[-1] if bound else None
+    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in PASSING:
+        made = made.func.value
+    return made if isinstance(made, ast.Call) and s.resolve(made) == DP else None
+
+
+def _passed_on(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in PASSING and key(call.func.value) == name
+
+
 def _mentions_gpu(s: Script) -> bool:
     return (
         "cuda" in {name for name in s.identifiers if name != "device_count"} or "gpu" in " ".join(s.identifiers).lower()
@@ -92,6 +124,7 @@ def process_group(s: Script) -> Iterator[Found]:
     runs = any(isinstance(node, ast.Compare) and "__main__" in s.code(node) for node in s.nodes)
     if not inits and runs and not _set_up_elsewhere(s):
         call = s.distributed[0]
+        named = "" if "cpu" in s.strings else '"nccl"'  # without one torch takes NCCL on GPUs and gloo on the CPU
         yield Found(
             node=call,
             pitfall="init-process-group-env",
@@ -102,7 +135,7 @@ def process_group(s: Script) -> Iterator[Found]:
             why="nothing in this program calls init_process_group: the wrapper has nobody to average gradients with.",
             fix="Make it before the model is wrapped, and start with torchrun.",
             before=s.lines[s.statement(call).lineno - 1].strip(),
-            code='torch.distributed.init_process_group("nccl")\n' + s.lines[s.statement(call).lineno - 1].strip(),
+            code=f"torch.distributed.init_process_group({named})\n{s.lines[s.statement(call).lineno - 1].strip()}",
         )
     if len(inits) == 1 and s.cuda:
         call = inits[0]
@@ -186,8 +219,7 @@ def samplers(s: Script) -> Iterator[Found]:
         for call in s.calls_to(LOADER):
             if not constant(keyword(call, "shuffle"), True) or open_ended(call) or _ranked(s):
                 continue
-            data = s.code(call.args[0]) if call.args else "data"
-            code = s.code(call).replace("shuffle=True", f"sampler=torch.utils.data.DistributedSampler({data})")
+            before, code = _with_sampler(s, call)
             yield Found(
                 node=call,
                 pitfall="distributed-sampler",
@@ -197,6 +229,7 @@ def samplers(s: Script) -> Iterator[Found]:
                 more=[s.distributed[0]],
                 why="the loader knows nothing of ranks: an epoch takes as many steps as with one process.",
                 fix="Give each rank its share, and call sampler.set_epoch(epoch) in each epoch.",
+                before=before,
                 code=code,
             )
             break
@@ -226,6 +259,22 @@ def samplers(s: Script) -> Iterator[Found]:
             code=f"{head}\n{indent}{target or 'sampler'}.set_epoch({s.code(epochs.target)})",
             confidence="definite",
         )
+
+
+def _with_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
+    """(what stands there, the same with a sampler of its own): lines where the loader is made in one line."""
+    data = s.code(call.args[0]) if call.args else "data"
+    text, statement = s.code(call), s.statement(call)
+    if statement.lineno != statement.end_lineno or not call.args:
+        return text, text.replace("shuffle=True", f"sampler=torch.utils.data.DistributedSampler({data})")
+    line_ = s.lines[statement.lineno - 1].strip()
+    made = []
+    if not isinstance(call.args[0], ast.Name):
+        made = [f"dataset = {data}"]
+        text, data = text.replace(data, "dataset", 1), "dataset"
+    made.append(f"sampler = torch.utils.data.DistributedSampler({data})")
+    made.append(line_.replace(s.code(call), text.replace("shuffle=True", "sampler=sampler")))
+    return line_, "\n".join(made)
 
 
 def _names_of(s: Script, call: ast.Call) -> Iterator[ast.AST]:
@@ -263,64 +312,4 @@ def _ranked(s: Script) -> bool:
     )
 
 
-def wrapped_attributes(s: Script) -> Iterator[Found]:
-    """``model.predict`` of a model that is inside DataParallel or DistributedDataParallel by then."""
-    for wrap in (*s.calls_to(DP), *s.distributed):
-        statement = s.statement(wrap)
-        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or statement.value is not wrap:
-            continue
-        name = key(statement.targets[0])
-        if not name or name.startswith("self.") or s.conditional(wrap):
-            continue
-        scope = s.scope(wrap)
-        again = [where for where, _ in s.values(wrap, name) if after(where, wrap)]
-        seen: set[str] = set()
-        for node in s.nodes:
-            if (
-                not isinstance(node, ast.Attribute)
-                or key(node.value) != name
-                or not after(node, statement)
-                or s.scope(node) is not scope
-            ):
-                continue
-            if (
-                node.attr in _WRAPPER
-                or node.attr.startswith("_")
-                or node.attr in seen
-                or not isinstance(node.ctx, ast.Load)
-            ):
-                continue
-            if any(not after(where, node) for where in again) or any(
-                constant(arg, node.attr) for arg in _hasattrs(s, name)
-            ):
-                continue
-            if any(
-                isinstance(other.ctx, ast.Store) and other.attr == node.attr and key(other.value) == name
-                for other in s.nodes
-                if isinstance(other, ast.Attribute)
-            ):
-                continue
-            if isinstance(s.parents[node][0], ast.Attribute) and s.under(node, ast.Try):
-                continue
-            seen.add(node.attr)
-            yield Found(
-                node=node,
-                pitfall="use-module-attr",
-                cause="script.attribute-of-wrapped-model",
-                severity="problem",
-                confidence="definite",
-                title=f"{node.attr} is behind .module",
-                why=f"since line {line(wrap)} {name} is the wrapper, which has no {node.attr}.",
-                fix="Ask the model inside.",
-                code=f"{name}.module.{node.attr}",
-                more=[wrap],
-            )
-
-
-def _hasattrs(s: Script, name: str) -> Iterator[ast.expr]:
-    for call in s.calls:
-        if key(call.func) in ("hasattr", "getattr") and len(call.args) > 1 and key(call.args[0]) == name:
-            yield call.args[1]
-
-
-CHECKS = (data_parallel, process_group, device_of_rank, samplers, wrapped_attributes)
+CHECKS = (data_parallel, autocast_around, process_group, device_of_rank, samplers)

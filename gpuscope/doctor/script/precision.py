@@ -38,6 +38,7 @@ def old_amp(s: Script) -> Iterator[Found]:
             found.append(call)
         if not found:
             continue
+        device = _device_type(s, found[0]) or device
         parts = [device]
         for name, arg in zip(_OLD_ORDER if "autocast" in full else [""] * 9, found[0].args, strict=False):
             parts.append(f"{name}{s.code(arg)}")
@@ -55,6 +56,20 @@ def old_amp(s: Script) -> Iterator[Found]:
             more=list(found[1:]),
             confidence="definite",
         )
+
+
+def _device_type(s: Script, call: ast.Call) -> str:
+    """``device.type`` where the script chooses between CUDA and the CPU, else ""."""
+    for node in s.nodes:
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+            continue
+        name, made = node.targets[0].id, node.value
+        if s.resolve(made) != "torch.device" or not isinstance(made, ast.Call) or len(made.args) != 1:
+            continue
+        chosen = {part.value for part in ast.walk(made.args[0]) if isinstance(part, ast.Constant)}
+        if isinstance(made.args[0], ast.IfExp) and {"cuda", "cpu"} <= chosen and len(s.values(call, name)) == 1:
+            return f"{name}.type"
+    return ""
 
 
 def _asks_version(s: Script, call: ast.AST) -> bool:
@@ -202,10 +217,20 @@ def half_without_scaler(s: Script) -> Iterator[Found]:
                     more=[call],
                     title="fp16 gradients without a GradScaler",
                     why="what is smaller than 6e-8 becomes zero, and is not learned.",
-                    fix="Scale the loss (torch.amp.GradScaler), or use bf16, which has the range of fp32.",
-                    code=f"scaler.scale({', '.join(sorted(s.losses(backward)))}).backward()",
+                    fix="Use bf16, which has the range of fp32; on a card without it, scale the loss by GradScaler.",
+                    before=s.code(call),
+                    code=_in_bf16(s, call),
                 )
                 return
+
+
+def _in_bf16(s: Script, call: ast.Call) -> str:
+    """The text of an autocast with bfloat16 for its type."""
+    text = s.code(call)
+    dtype = keyword(call, "dtype") or (call.args[1] if len(call.args) > 1 else None)
+    if dtype is not None:
+        return text.replace(s.code(dtype), "torch.bfloat16")
+    return f"{text[:-1]}{', ' if call.args or call.keywords else ''}dtype=torch.bfloat16)"
 
 
 def _half(s: Script, call: ast.Call) -> bool:

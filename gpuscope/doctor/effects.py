@@ -1,0 +1,182 @@
+"""What a cure is predicted to bring, computed from the numbers of the case at hand; nothing where they do not allow it.
+
+Each figure is a bound that follows from what was measured, not what the cure brought somebody else:
+    cached bytes        reserved − allocated; expandable segments and unsplit blocks can serve all of it, at best
+    a share of a step   what takes it can at best vanish: 1/(1 − share) times as many steps
+    parameters, gradients, optimizer state: sharded over n ranks each holds 1/n of it (Rajbhandari et al., ZeRO, 2020)
+What depends on the model beyond that (half the batch halves activations, and nothing else) is said in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from .finding import Bound, Effect, Finding
+from .units import percent, size
+
+EIGHT_BIT = 1 - (1 + 4 / 256) / 4
+"""Of a 32-bit state: 8-bit values with one 32-bit scale for every 256 of them (bitsandbytes' block-wise states)."""
+LEAST_SHARE = 0.01
+_LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """Bytes on one device at the moment in question; None where unknown. ``cached`` = reserved − allocated; ``outside``
+    what is neither free nor this allocator's; ``others``: of it, what other processes hold for certain. ``ranks``: how
+    many could share the model: those of the job, or the GPUs of the host where it has one."""
+
+    requested: float | None = None
+    free: float | None = None
+    allocated: float | None = None
+    cached: float | None = None
+    inactive_split: float | None = None
+    largest_free: float | None = None
+    outside: float | None = None
+    others: float | None = None
+    private_idle: float | None = None
+    parameters: float | None = None
+    gradients: float | None = None
+    optimizer: float | None = None
+    ranks: int | None = None
+
+    @property
+    def rest(self) -> float | None:
+        """Allocated beyond parameters, gradients and optimizer state: activations and what else there is."""
+        if self.allocated is None or self.parameters is None:
+            return None
+        return max(0.0, self.allocated - self.parameters - (self.gradients or 0.0) - (self.optimizer or 0.0))
+
+
+def of_memory(finding: Finding, amounts: Amounts) -> Finding:
+    """The finding with its effect on memory, where it can be computed. One that has an effect keeps it."""
+    make = _MEMORY.get(finding.pitfall)
+    effect = make(amounts) if make is not None and finding.effect is None else None
+    return replace(finding, effect=effect) if effect is not None else finding
+
+
+def of_share(finding: Finding, share: float | None, what: str) -> Finding:
+    """The finding with the effect of winning back a share (0 to 1) of each step, all that ``what`` takes."""
+    if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
+        return finding
+    text = f"at most {percent(share)} of each step, all of {what}: {1 / (1 - share):.2f} times as many steps a second"
+    return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))
+
+
+def _freed(amount: float | None, text: str, bound: Bound = "at most") -> Effect | None:
+    if amount is None or amount < _LEAST_BYTES:
+        return None
+    told = {"exactly": "", "about": "about ", "at most": "at most "}[bound]
+    return Effect(text=f"{told}{size(amount)} {text}", bound=bound, freed_bytes=int(amount))
+
+
+def _against(amounts: Amounts, gained: float) -> str:
+    """What the request makes of it."""
+    if amounts.requested is None or amounts.free is None:
+        return ""
+    have = gained + amounts.free
+    text = f"; with {size(amounts.free)} free that is {size(have)} for the {size(amounts.requested)} wanted"
+    short = amounts.requested - have
+    return text if short <= 0 else f"{text}: {size(short)} short, so it is not enough by itself"
+
+
+def _cached(amounts: Amounts) -> Effect | None:
+    if amounts.cached is None:
+        return None
+    return _freed(amounts.cached, f"that are reserved and not allocated{_against(amounts, amounts.cached)}")
+
+
+def _whole_segments(amounts: Amounts) -> Effect | None:
+    if amounts.cached is None or amounts.inactive_split is None:
+        return None
+    whole = max(0.0, amounts.cached - amounts.inactive_split)
+    split = f"the other {size(amounts.inactive_split)} of the cache lie beside live blocks"
+    return _freed(whole, f"in whole segments go back to the driver; {split}")
+
+
+def _outside(amounts: Amounts) -> Effect | None:
+    if amounts.others:
+        return _freed(amounts.others, f"that other processes hold{_against(amounts, amounts.others)}", "exactly")
+    if amounts.outside is None:
+        return None
+    text = "outside this allocator, this process's own context among it"
+    return _freed(amounts.outside, text + _against(amounts, amounts.outside))
+
+
+def _idle_pools(amounts: Amounts) -> Effect | None:
+    return _freed(amounts.private_idle, "that lie idle in private pools")
+
+
+def _batch(amounts: Amounts) -> Effect | None:
+    """A smaller batch makes activations smaller, and the request where it is one of them."""
+    rest = amounts.rest
+    if rest is not None and rest >= _LEAST_BYTES:
+        return Effect(
+            text=f"half the batch: at most {size(rest / 2)}, half of the {size(rest)} that are neither parameters, "
+            "gradients nor optimizer state",
+            bound="at most",
+            freed_bytes=int(rest / 2),
+        )
+    if amounts.requested is None or amounts.free is None or amounts.requested <= amounts.free:
+        return None
+    room = max(amounts.free, amounts.largest_free or 0.0)
+    if room < _LEAST_BYTES:
+        return None
+    parts = math.ceil(amounts.requested / room)
+    return Effect(
+        text=f"a request of at most {size(room)} fits, {percent(room / amounts.requested)} of this one: where it is an "
+        f"activation, {'half' if parts == 2 else f'1/{parts} of'} the batch is small enough. Whether it is one the "
+        "message does not say",
+        bound="about",
+    )
+
+
+def _activations(amounts: Amounts) -> Effect | None:
+    return _freed(amounts.rest, "that are neither parameters, gradients nor optimizer state; block inputs stay")
+
+
+def _optimizer(amounts: Amounts) -> Effect | None:
+    state = amounts.optimizer
+    if not state:
+        return None
+    eight = f"in 8 bit {size(EIGHT_BIT * state)} where it is fp32"
+    return _freed(state, f"of optimizer state: all of it with SGD without momentum, {eight}")
+
+
+def _sharded(amounts: Amounts) -> Effect | None:
+    known = [value for value in (amounts.parameters, amounts.gradients, amounts.optimizer) if value]
+    ranks = amounts.ranks
+    if not known or (ranks is not None and ranks < 2):
+        return None
+    count = ranks or 2
+    saved = sum(known) * (1 - 1 / count)
+    over = f"over {count} ranks each keeps 1/{count} of the {size(sum(known))} of parameters, gradients and state"
+    return _freed(saved, f"a rank: {over}, and for a moment one block in full")
+
+
+def _adapters(amounts: Amounts) -> Effect | None:
+    known = [value for value in (amounts.gradients, amounts.optimizer) if value]
+    return _freed(sum(known), "of gradients and optimizer state, which frozen parameters do not have")
+
+
+def _offloaded(amounts: Amounts) -> Effect | None:
+    return _freed(amounts.optimizer, "of optimizer state, where the host keeps it", "exactly")
+
+
+_MEMORY: Mapping[str, Callable[[Amounts], Effect | None]] = {
+    "expandable-segments": _cached,
+    "max-split-size": _cached,
+    "empty-cache": _whole_segments,
+    "other-process-holds-gpu": _outside,
+    "kill-zombie-process": _outside,
+    "compile-mode": _idle_pools,
+    "reduce-batch-size": _batch,
+    "gradient-accumulation": _batch,
+    "gradient-checkpointing": _activations,
+    "optimizer-state": _optimizer,
+    "fsdp-or-zero": _sharded,
+    "lora-or-quantisation": _adapters,
+    "offload-cpu": _offloaded,
+}

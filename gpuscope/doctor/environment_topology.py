@@ -1,0 +1,251 @@
+"""How the GPUs that a job may use reach each other, and the processors that feed them.
+
+What a path costs is not told here: that depends on the model, and the live rules measure it (exposed communication,
+copies). So a path that only could be better is info; what is broken, or switched off, is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from .environment_facts import Device, Facts, Path, names
+from .finding import Abstained, Evidence, Finding, Fix
+
+_SWITCHED_OFF = "switched off"
+_MEASURE = "gpuscope doctor    while it trains: its report says how much of a step is communication"
+
+
+def judge(facts: Facts) -> Iterator[Finding | Abstained]:
+    """Findings, and what could not be decided."""
+    well = [device for device in facts.devices or () if device.lost is None and device.hung is None]
+    yield from _links(well)
+    yield from _fabric(well)
+    chosen = visible(facts, well)
+    yield from _processors(facts, chosen)
+    if len(chosen) < 2:
+        return
+    wanted = {device.index for device in chosen}
+    paths = [path for path in facts.paths or () if {path.first, path.second} <= wanted]
+    if not any(path.no_peer is not None for path in paths):
+        why = facts.why.get("paths", "the driver does not tell")
+        missing = f"whether the GPUs reach each other directly: {why}. nvidia-smi topo -p2p r shows it"
+        yield Abstained(pitfall="nccl-config", missing=missing)
+    yield from _peers(chosen, paths)
+    yield from _sockets(facts, chosen, well, paths)
+
+
+def visible(facts: Facts, devices: Sequence[Device]) -> list[Device]:
+    """The devices that a program started here sees, by ``CUDA_VISIBLE_DEVICES`` up to its first entry that is none."""
+    text = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return list(devices)
+    found: list[Device] = []
+    for word in (part.strip() for part in text.split(",")):
+        number = int(word) if word.isascii() and word.isdigit() and len(word) < 8 else -1
+        uuid = word.lower() if word.upper().startswith("GPU-") else ""
+        one = [d for d in devices if d.index == number or (uuid and d.uuid.lower().startswith(uuid))]
+        if len(one) != 1 or one[0] in found:
+            break
+        found += one
+    return found
+
+
+# ── NVLink ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _links(devices: Sequence[Device]) -> Iterator[Finding]:
+    """A GPU of whose links fewer are up than of another of its model. All alike may be how the board is wired: a card
+    with one bridge of three, or none, has links that never come up."""
+    for device in devices:
+        alike = [one for one in devices if one.name == device.name and one.links_active is not None]
+        best = max(alike, key=lambda one: one.links_active or 0, default=device)
+        active, most = device.links_active, best.links_active
+        if active is None or most is None or not device.links or active >= most:
+            continue
+        some = active > 0 or bool(device.fabric)
+        yield Finding(
+            pitfall="gpu-health",
+            cause="environment.nvlink",
+            title=f"Of GPU {device.index}'s NVLinks {active} are up, of GPU {best.index}'s {most}",
+            severity="warning" if some else "info",
+            confidence="likely",
+            evidence=(
+                Evidence(text=f"GPU {device.index}: {active} of {device.links} NVLinks active", source="nvml"),
+                Evidence(text=f"GPU {best.index}, the same model: {most} of {best.links}", source="nvml"),
+            ),
+            fixes=(
+                Fix(title="See which, and their error counts", command=f"nvidia-smi nvlink -s -e -i {device.index}"),
+                Fix(title="A link that failed comes back with a reset of the GPU, or with its bridge seated anew"),
+            ),
+            verify="nvidia-smi nvlink -s",
+            where=f"GPU {device.index} NVLink",
+        )
+
+
+def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
+    """Until a GPU has joined the fabric of its NVSwitches CUDA does not start on it (error 802, system not yet
+    initialized). One on which a program holds memory is in use, whatever the state says."""
+    waiting = [
+        device for device in devices
+        if device.fabric in ("not started", "in progress", "failed") and not device.owners
+    ]  # fmt: skip
+    if not waiting:
+        return
+    yield Finding(
+        pitfall="gpu-health",
+        cause="environment.fabric",
+        title=f"{names(waiting)}: the NVLink fabric is not up, and CUDA waits for it (error 802)",
+        severity="problem" if any(device.fabric == "failed" for device in waiting) else "warning",
+        confidence="likely",
+        evidence=tuple(
+            Evidence(text=f"GPU {one.index}: joining the fabric: {one.fabric}", source="nvml") for one in waiting
+        ),
+        fixes=(
+            Fix(
+                title="See whether Fabric Manager runs, and what it says; in a virtual machine it runs on the host",
+                command="systemctl status nvidia-fabricmanager; sudo journalctl -u nvidia-fabricmanager | tail",
+                now=True,
+            ),
+            Fix(title="It must be of the driver's own version", command="nv-fabricmanager --version; nvidia-smi"),
+        ),
+        verify='python -c "import torch; torch.cuda.init()"',
+        where=f"{names(waiting)} fabric",
+    )
+
+
+# ── paths ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _peers(chosen: Sequence[Device], paths: Sequence[Path]) -> Iterator[Finding]:
+    """Pairs that reach each other only through the host's memory."""
+    without = [path for path in paths if path.no_peer and not path.nvlink]
+    if not without:
+        return
+    reasons: dict[str, list[Path]] = {}
+    for path in without:
+        reasons.setdefault(path.no_peer or "", []).append(path)
+    off = any(_SWITCHED_OFF in reason for reason in reasons)
+    every = len(without) == len(chosen) * (len(chosen) - 1) // 2
+    who = f"{names(list(chosen))} cannot" if every else f"{len(without)} pairs of {names(list(chosen))} cannot"
+    better = _largest_without(chosen, without)
+    fixes = []
+    if off:
+        fixes.append(
+            Fix(
+                title="Look for the setting that switches it off, and take it out",
+                command="cat /proc/driver/nvidia/params; grep -rs NVreg /etc/modprobe.d",
+            )
+        )
+    if 1 < len(better) < len(chosen):
+        fixes.append(
+            Fix(
+                title=f"A job of {len(better)} fits on GPUs that can",
+                environment=f"CUDA_VISIBLE_DEVICES={','.join(map(str, better))}",
+            )
+        )
+    fixes.append(Fix(title="See all pairs", command="nvidia-smi topo -p2p r; nvidia-smi topo -m"))
+    yield Finding(
+        pitfall="nccl-config",
+        cause="environment.p2p",
+        title=f"{who} read each other's memory: what they exchange goes through the host's",
+        severity="warning" if off else "info",
+        confidence="definite",
+        evidence=tuple(
+            Evidence(text=f"{_pairs(found)}: {reason}", source="nvml") for reason, found in list(reasons.items())[:8]
+        ),
+        fixes=tuple(fixes),
+        verify=_MEASURE,
+        where="peer access",
+    )
+
+
+def _sockets(
+    facts: Facts, chosen: Sequence[Device], well: Sequence[Device], paths: Sequence[Path]
+) -> Iterator[Finding]:
+    """GPUs of one job whose traffic crosses the link between sockets. NVLink beside it makes that unimportant."""
+    far = [path for path in paths if path.sockets and not path.nvlink]
+    if not far:
+        return
+    everywhere = [path for path in facts.paths or () if path.sockets and not path.nvlink]
+    beside = _largest_without(well, everywhere)
+    fixes = []
+    if len(beside) >= len(chosen):
+        picked = ",".join(map(str, beside[: len(chosen)]))
+        fixes.append(Fix(title="As many are on one socket", environment=f"CUDA_VISIBLE_DEVICES={picked}"))
+    fixes.append(
+        Fix(title="Where all are needed: NCCL orders its rings by the topology; see it", command="nvidia-smi topo -m")
+    )
+    yield Finding(
+        pitfall="nccl-config",
+        cause="environment.sockets",
+        title=f"Traffic among {names(list(chosen))} crosses the link between the processors' sockets",
+        severity="info",
+        confidence="definite",
+        evidence=(Evidence(text=f"{_pairs(far)}: {far[0].crosses or 'two sockets'}, and no NVLink", source="nvml"),),
+        fixes=tuple(fixes),
+        verify=_MEASURE,
+        where="sockets",
+    )
+
+
+def _largest_without(devices: Iterable[Device], paths: Sequence[Path]) -> list[int]:
+    """The indices of a large set of GPUs no two of which are on one of the ``paths``; of several the first. Greedy from
+    every start, which is exact where "no such path" falls into groups, as sockets and boards do."""
+    apart = {frozenset((path.first, path.second)) for path in paths}
+    indices = [device.index for device in devices]
+    best: list[int] = []
+    for start in range(len(indices)):
+        found: list[int] = []
+        for index in indices[start:] + indices[:start]:
+            if all(frozenset((index, other)) not in apart for other in found):
+                found.append(index)
+        if len(found) > len(best):
+            best = found
+    return sorted(best)
+
+
+def _pairs(paths: Sequence[Path]) -> str:
+    told = ", ".join(f"GPU {path.first} and {path.second}" for path in paths[:4])
+    return told + (f" and {len(paths) - 4} more pairs" if len(paths) > 4 else "")
+
+
+# ── processors ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
+    """A job that may run only on processors away from its GPUs: its copies cross the link between sockets."""
+    allowed = facts.host.allowed_cpus
+    if not allowed:
+        return
+    far = [device for device in chosen if device.cpus and device.cpus.isdisjoint(allowed)]
+    if not far or len(far) < len(chosen):
+        return  # each rank may sit where its own GPU is
+    near = sorted(frozenset[int]().union(*(device.cpus or () for device in far)))
+    yield Finding(
+        pitfall="pcie-link",
+        cause="environment.affinity",
+        title=f"This job may use no processor on the socket of {names(far)}: copies from the host cross sockets",
+        severity="info",
+        confidence="definite",
+        evidence=(
+            Evidence(text=f"allowed here: processors {_ranges(sorted(allowed))}", source="sched_getaffinity"),
+            Evidence(text=f"beside {names(far)}: {_ranges(near)}", source="/sys/bus/pci"),
+        ),
+        fixes=(
+            Fix(title="Run it beside them", command=f"taskset -c {_ranges(near)} python train.py"),
+            Fix(title="Under Slurm: let it bind tasks to what is near their GPU", command="srun --gpu-bind=closest …"),
+        ),
+        verify="gpuscope doctor    while it trains: its report says how much of a step is copies",
+        where="processors",
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """ "0-31,64-95"."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts[:32])

@@ -1,0 +1,79 @@
+"""What the cures of live findings are predicted to bring, by the readings of the trainer that they are about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..store.ranks import own_seconds, rooms, straggler
+from ..store.view import AllocView, JobView
+from . import effects
+from .finding import Abstained, Effect, Finding
+from .live_scene import Scene, living, percent, place
+
+_SHARES = {
+    "live.input_bound": "the waiting for input",
+    "live.copies": "the copies",
+    "live.communication": "the exposed communication",
+}
+"""Causes whose ``rank`` is the share of a step that they take."""
+
+
+def told(scene: Scene, job: JobView, one: Finding | Abstained) -> Finding | Abstained:
+    """The finding with its effect, where the readings allow one; anything else as it is."""
+    if not isinstance(one, Finding) or one.effect is not None:
+        return one
+    if one.cause in _SHARES:
+        return effects.of_share(one, one.rank, _SHARES[one.cause])
+    if one.cause.startswith("ranks.") and one.cause != "ranks.one_device":
+        return _straggler(job, one)
+    if one.cause == "live.skipped_steps":
+        return _skipped(one)
+    return _memory(scene, job, one)
+
+
+def _straggler(job: JobView, one: Finding) -> Finding:
+    ranks = living(job)
+    slow, _ = straggler(ranks)
+    others = sorted(value for t in ranks if t is not slow and (value := own_seconds(t)) is not None)
+    own = own_seconds(slow) if slow is not None else None
+    step = slow.number("step_seconds") if slow is not None else None
+    if own is None or not others or not step:
+        return one
+    return effects.of_share(one, (own - others[len(others) // 2]) / step, "what the others wait for it")
+
+
+def _skipped(one: Finding) -> Finding:
+    if not 0 < one.rank < 1:
+        return one
+    text = f"at most {percent(one.rank)} of the steps, which are computed now and then left out"
+    return replace(one, effect=Effect(text=text, bound="at most", saved_share=round(one.rank, 4)))
+
+
+def _memory(scene: Scene, job: JobView, one: Finding) -> Finding:
+    """By the allocator that the finding names."""
+    for room in rooms(scene.host.devices, job.trainers):
+        if one.where in (place(scene, room.trainer, room.allocator), place(scene, room.trainer)):
+            return effects.of_memory(one, amounts(scene, job, room.allocator))
+    return one
+
+
+def amounts(scene: Scene, job: JobView, allocator: AllocView) -> effects.Amounts:
+    """What an allocator held at its peak, and who else is on its device."""
+    reserved, allocated = allocator.number("peak_reserved_bytes"), allocator.number("peak_allocated_bytes")
+    idle = allocator.number("private_pool_idle_bytes")
+    cached = None if reserved is None or allocated is None else max(0.0, reserved - allocated - (idle or 0.0))
+    device = scene.device(allocator)
+    others = sum(size for _, size in scene.others(device, job)) if device is not None else None
+    ranks = len(living(job))
+    return effects.Amounts(
+        free=device.number("free_bytes") if device is not None else None,
+        allocated=allocated,
+        cached=cached,
+        inactive_split=allocator.number("inactive_split_bytes"),
+        others=others or None,
+        private_idle=idle,
+        parameters=allocator.number("parameter_bytes"),
+        gradients=allocator.number("gradient_bytes"),
+        optimizer=allocator.number("optimizer_state_bytes"),
+        ranks=ranks if ranks > 1 else None,
+    )
