@@ -8,7 +8,7 @@ DEV    := $(VENV)/.dev-installed
 JOBS   ?= 3
 RECORDING ?= demos/recordings/h200-lab.gsr
 
-.PHONY: demo replay test check e2e bench gpu lint types contracts format clean pictures help
+.PHONY: demo replay test check e2e bench soak gpu lint types contracts format clean pictures help
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t14
@@ -57,6 +57,11 @@ format: $(DEV)  ## rewrite in the project's style
 
 bench: $(DEV)  ## measurements with bars; figures go to BENCHMARKS.md
 	$(BIN)/python -m pytest -q -m bench tests/bench -s -p no:xdist
+
+SOAK_VICTIMS ?= tight alloc train loader
+SOAK_TRIES ?= 200
+soak: $(DEV)  ## 200 injections of the probe into each kind of running program; fails if one did harm
+	for one in $(SOAK_VICTIMS); do $(BIN)/python -m tests.soak.injection --victim $$one --tries $(SOAK_TRIES) || exit 1; done
 
 gpu: $(DEV)  ## tests that need a real GPU
 	$(BIN)/python -m pytest -q -m gpu

@@ -25,11 +25,16 @@ VERBS = {
     "doctor": "one-shot checks of environment, trainers, log or traceback, script, snapshot, recording",
     "devices": "one-shot inventory and readings of this machine's GPUs",
     "ps": "GPU processes and trainers, the ranks of one job together",
+    "attach": "the TUI on a running trainer or on other hosts: PID, user@host, slurm:JOB, k8s:NS/POD; alone: the list",
     "run": "start a trainer with the probe in it, no code change",
+    "enable": "put the probe into a Python environment for good: one .pth and one zip",
+    "disable": "take out of an environment what `enable` put there",
+    "wait": "return when a process ends, stalls or loses its loss, or when GPUs have room; the exit code says which",
     "snapshot": "read an allocator snapshot, compare two, or take one of a trainer",
     "lab": "the demo trainer, in the TUI or headless; sweep, claims, runs, pitfall: see `gpuscope lab --help`",
     "record": "keep a session in a file",
     "replay": "travel through a recording",
+    "export": "Prometheus metrics of this machine, on a port or in a file",
 }
 SUBVERBS = {
     "lab": {

@@ -6,9 +6,12 @@ A key that is wrong is named with file, line and key; its default holds, and eve
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+from . import alerts_settings
+from .alerts_settings import AlertSettings
 
 MAX_CONFIG_BYTES = 64 * 1024
 
@@ -19,14 +22,17 @@ class Settings:
 
     rate_hz: float | None = None  # samples a second asked of the agent, 0.1..10
     charts_seconds: float | None = None  # between two drawings of a chart, 0.5..60
-    theme: str = "dark"  # dark, light or ansi
+    theme: str = "dark"  # dark, light, colour-blind or ansi
     mouse: bool | None = None
     redact: bool = True  # arguments of other users' processes
+    ascii: bool = False  # nothing but ASCII is drawn
+    readonly: bool = False  # no signal, attach, snapshot or profile from the screen
+    alerts: AlertSettings = field(default_factory=AlertSettings)
 
 
 _RANGES = {"rate_hz": (0.1, 10.0), "charts_seconds": (0.5, 60.0)}
-_CHOICES = {"theme": ("dark", "light", "ansi")}
-_BOOLEANS = ("mouse", "redact")
+_CHOICES = {"theme": ("dark", "light", "colour-blind", "ansi")}
+_BOOLEANS = ("mouse", "redact", "ascii", "readonly")
 
 
 def config_path() -> Path:
@@ -60,8 +66,13 @@ def load(path: Path | None = None) -> tuple[Settings, list[str]]:
 
 def _checked(table: dict[str, Any], text: str, path: Path) -> tuple[Settings, list[str]]:
     settings, problems = Settings(), []
-    known = [field.name for field in fields(Settings)]
+    known = [one.name for one in fields(Settings)]
     for key, value in table.items():
+        if key == "alerts":
+            alerts, wrong = alerts_settings.read(value)
+            settings = replace(settings, alerts=alerts)
+            problems += [f"{path}:{_line_of(text, name)}: alerts.{name}: {why}" for name, why in wrong]
+            continue
         problem = _problem(key, value, known)
         if problem:
             problems.append(f"{path}:{_line_of(text, key)}: {key}: {problem}")

@@ -33,7 +33,7 @@ def test_good_values_are_taken(tmp_path):
     [
         ("rate_hz = 50", "a number from 0.1 to 10"),
         ("rate_hz = true", "a number"),
-        ('theme = "mauve"', "one of dark, light, ansi"),
+        ('theme = "mauve"', "one of dark, light, colour-blind, ansi"),
         ("theme = []", "one of dark"),
         ('mouse = "yes"', "true or false"),
         ("colour = 1", "no such setting"),
@@ -102,7 +102,7 @@ def test_a_bad_state_is_ignored_with_a_notice_and_left_alone(tmp_path, content):
 def test_values_that_make_no_sense_have_their_defaults(tmp_path):
     path = tmp_path / "state.json"
     path.write_text(
-        json.dumps({"tab": "doctor", "sort": 3, "mine": "yes", "rate_hz": 1e9, "filter": "x" * 9999, "more": 1})
+        json.dumps({"tab": "nowhere", "sort": 3, "mine": "yes", "rate_hz": 1e9, "filter": "x" * 9999, "more": 1})
     )
     found, notice = state.load(path)
     assert notice == ""

@@ -79,7 +79,7 @@ def test_the_readmes_exit_codes_are_those_of_the_program():
 def requirements() -> dict[str, str]:
     """Name to version bounds, of every dependency and extra in pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text()
-    lists = re.findall(r"^(?:dependencies|torch|dev) = \[([^\]]*)\]", text, re.M)
+    lists = re.findall(r"^(?:dependencies|torch|export|dev) = \[([^\]]*)\]", text, re.M)
     lines = [line for one in lists for line in re.findall(r'"([^"]+)"', one)]
     return {m[1]: m[2] for line in lines if (m := re.match(r"([\w.-]+)([^;]*)", line))}
 

@@ -87,7 +87,8 @@ def test_dangerous_builtins_stay_in_their_rooms():
             assert not re.search(r"pickle\.loads?\b|Unpickler|import (marshal|shelve)", text), path
         elif path.relative_to(ROOT).as_posix() != "gpuscope/snapshot/unpickle.py":  # its unpickler refuses every global
             assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve)\b", text, re.M), path
-        assert not re.search(r"(?<![.\w])(eval|exec)\(", text) or path.name in {"sitecustomize.py"}, path
+        executes = {"sitecustomize.py", "bootstrap.py", "inject_payload.py", "inject_ptrace.py", "enable_files.py"}
+        assert not re.search(r"(?<![.\w])(eval|exec)\(", text) or path.name in executes, path
         assert "shell=True" not in text, path
 
 

@@ -86,9 +86,9 @@ REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*)(?:;\s*(.*))?$")
 
 def test_the_requirements_are_bounded_and_pull_no_torch(about):
     assert about["Requires-Python"] == ">=3.8"
-    assert set(about.get_all("Provides-Extra")) == {"torch", "dev"}
+    assert set(about.get_all("Provides-Extra")) == {"torch", "export", "dev"}
     required: dict[str, str] = {}
-    by_extra: dict[str, set[str]] = {"torch": set(), "dev": set()}
+    by_extra: dict[str, set[str]] = {"torch": set(), "export": set(), "dev": set()}
     for line in about.get_all("Requires-Dist"):
         match = REQUIREMENT.match(line)
         assert match is not None, line
@@ -104,6 +104,7 @@ def test_the_requirements_are_bounded_and_pull_no_torch(about):
     assert required.pop("tomli") == "python_version == '3.10'"  # in the standard library since 3.11
     assert all(re.fullmatch(r"python_version >= '3\.10'", marker) for marker in required.values())
     assert by_extra["torch"] == {"torch"}
+    assert by_extra["export"] == {"prometheus-client"}
     assert {"pytest", "hypothesis", "ruff", "mypy", "import-linter"} <= by_extra["dev"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, Hashable, List, Optional, Set, Tuple
 
+from ..collect.xid import xid_words
 from ..wire.frames import (
     HIDDEN_BY_CONTAINER,
     HOST_ID,
@@ -47,6 +48,9 @@ class Assembler:
         self._host(picture)
         for device in picture.devices:
             self._device(device)
+        for uuid, code in picture.xids:
+            number = self.stream.id_of(("gpu", uuid)) or HOST_ID
+            events.append(Event(number, "xid", monotonic_ns, xid_words(code), {"xid": code}))
         processes = self._processes(picture)
         for device in picture.devices:
             self._uses(device, processes if picture.hidden is None else self._foreign(device, picture.hidden))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
 
 from ..wire.frames import DRIVER_ERROR, LOST, NOT_INITIALISED, TIMEOUT, GpuDef, Reading, Unknown
@@ -11,9 +12,13 @@ from .worker import Backoff, Doing, Worker, hung
 
 if TYPE_CHECKING:
     from ..collect.nvml import Device, Nvml
+    from ..collect.nvml_events import XidWatch
 
 PROCESSES_SECONDS = 1.0
 SLOW_SECONDS = 5.0
+INVENTORY_SECONDS = 60.0
+MAX_HEARD = 64
+XID_END_SECONDS = 3.0
 SLOWEST_ROUND_SECONDS = 5.0
 SECOND_SECONDS = 0.12
 """From the first reading to the second: some counters tell nothing before that."""
@@ -22,7 +27,8 @@ RELOADED = (LOST, NOT_INITIALISED, DRIVER_ERROR)
 
 class DeviceWorker(Worker):
     """Asks one device: ``fast`` at the rate, ``processes`` each second, ``slow`` each 5 s, ``static`` once and again as
-    long as a part of it was lost or timed out. Every answer carries the time it came, monotonic seconds."""
+    long as a part of it was lost or timed out, the inventory each minute after that. Every answer carries the time it
+    came, monotonic seconds."""
 
     def __init__(self, device: Device, hz: float, news: Callable[[], None]) -> None:
         super().__init__(f"gpu-{device.index}", news)
@@ -33,7 +39,11 @@ class DeviceWorker(Worker):
         self.slow: Optional[Tuple[float, Dict[str, Reading]]] = None
         self.processes: Optional[Tuple[float, Union[List[Tuple[int, Reading]], Unknown], Optional[Unknown]]] = None
         self.failure: Optional[Unknown] = None
-        self._rounds = 0
+        self.inventory: Optional[Dict[str, Reading]] = None
+        """The later fields of GpuDef; None before they were read."""
+        self.paths: Dict[str, Reading] = {}
+        """The fields of GpuDef about the ways to other devices, by :class:`PathsWorker`; {} before they were read."""
+        self._rounds = self._slow_rounds = 0
         self.before: Optional[GpuDef] = None
         """Who the device of this index was before the driver was opened again."""
 
@@ -43,7 +53,17 @@ class DeviceWorker(Worker):
         definition = self.static[0] if self.static else None
         if self.before is not None and (definition is None or definition.uuid.startswith("unknown:")):
             return self.before
-        return definition
+        inventory = self.inventory
+        if definition is None or inventory is None:
+            return definition
+        known = {name: v for name, v in {**inventory, **self.paths}.items() if not isinstance(v, Unknown)}
+        return replace(definition, **known)  # type: ignore[arg-type]
+
+    @property
+    def unknown_inventory(self) -> Dict[str, Unknown]:
+        """Why fields of the inventory are not known."""
+        found = {**(self.inventory or {}), **self.paths}
+        return {name: why for name, why in found.items() if isinstance(why, Unknown)}
 
     @property
     def doing(self) -> Doing:
@@ -56,6 +76,7 @@ class DeviceWorker(Worker):
     def run(self) -> None:
         now = time.monotonic()
         fast, processes, slow = Beat(self.interval, now), Beat(PROCESSES_SECONDS, now), Beat(SLOW_SECONDS, now)
+        inventory = Beat(INVENTORY_SECONDS, now)
         static = Backoff(now)
         complete = False
         while not self.stopping:
@@ -75,11 +96,17 @@ class DeviceWorker(Worker):
             if first:
                 self.news()
             if slow.due(now):
+                first = self.slow is None
                 self.slow = (time.monotonic(), self.device.slow())
+                if first and _unripe(self.slow[1]):
+                    slow.next = min(slow.next, time.monotonic() + SECOND_SECONDS)
+                self._slow_rounds += 1
+            if inventory.due(now):
+                self.inventory = self.device.inventory()
             if not complete:
                 complete = True
                 self.news()
-            self.bell.wait(min(fast.next, processes.next, slow.next) - time.monotonic())
+            self.bell.wait(min(fast.next, processes.next, slow.next, inventory.next) - time.monotonic())
 
     def failed(self, reason: Unknown) -> None:
         self.failure = reason
@@ -99,18 +126,104 @@ class DeviceWorker(Worker):
     @property
     def answered(self) -> bool:
         """Every kind of question has been answered at least once, and what needs two samples has had two."""
-        asked = None not in (self.static, self.fast, self.slow, self.processes)
-        return asked and (self._rounds > 1 or not self._unripe)
+        if self.static is None or self.fast is None or self.slow is None or self.processes is None:
+            return False
+        ripe = (self._rounds > 1 or not self._unripe) and (self._slow_rounds > 1 or not _unripe(self.slow[1]))
+        return self.inventory is not None and ripe
 
     @property
     def _unripe(self) -> bool:
         """A reading was not there at the first time because it is about the time between two samples."""
-        values = self.fast[1].values() if self.fast else ()
-        return any(isinstance(value, Unknown) and value.code == NOT_INITIALISED for value in values)
+        return self.fast is not None and _unripe(self.fast[1])
+
+
+def _unripe(readings: Dict[str, Reading]) -> bool:
+    return any(isinstance(value, Unknown) and value.code == NOT_INITIALISED for value in readings.values())
 
 
 def _incomplete(unknown: Dict[str, Unknown]) -> bool:
     return any(reason.code in (LOST, TIMEOUT, NOT_INITIALISED) for reason in unknown.values())
+
+
+class PathsWorker(Worker):
+    """Asks each device for its ways to the others, once, and again as long as one is not known. A thread of its own:
+    such a call concerns two devices, and one that hangs must not stop the other's readings."""
+
+    def __init__(self, devices: Tuple[DeviceWorker, ...], news: Callable[[], None]) -> None:
+        super().__init__("paths", news)
+        self._devices = devices
+        self.settled = False
+        """Each device was asked."""
+        self.failure: Optional[Unknown] = None
+
+    def run(self) -> None:
+        retry = Backoff(time.monotonic())
+        open_ends = list(self._devices)
+        while open_ends and not self.stopping:
+            left = []
+            for worker in open_ends:
+                worker.paths, unsure = worker.device.paths(len(self._devices))
+                if unsure or _incomplete({n: v for n, v in worker.paths.items() if isinstance(v, Unknown)}):
+                    left.append(worker)
+            self.settled = True
+            open_ends = left
+            while open_ends and not self.stopping and not retry.due(time.monotonic()):
+                self.bell.wait(1.0)
+
+    def failed(self, reason: Unknown) -> None:
+        self.failure, self.settled = reason, True
+
+
+class XidWorker(Worker):
+    """Hears of critical errors of all devices while NVML is open. ``counts`` and ``last``: by device index."""
+
+    def __init__(self, watch: XidWatch, before: Optional[XidWorker] = None) -> None:
+        super().__init__("xid", lambda: None)
+        self._watch = watch
+        self._counts: Dict[int, int] = dict(before._counts) if before is not None else {}
+        self._last: Dict[int, int] = dict(before._last) if before is not None else {}
+        self.heard: List[Tuple[int, int]] = []
+        """Index and number of the errors that nobody has taken yet."""
+        self.failure: Optional[Unknown] = None
+
+    @property
+    def doing(self) -> Doing:
+        return self._watch.current_call
+
+    def run(self) -> None:
+        retry = Backoff(time.monotonic())
+        self._watch.open()
+        while not self.stopping:
+            if self._watch.why_not and retry.due(time.monotonic()):
+                self._watch.open()
+            event = self._watch.wait()
+            if event is not None:
+                self._counts[event.device] = self._counts.get(event.device, 0) + 1
+                self._last[event.device] = event.code
+                if len(self.heard) < MAX_HEARD:
+                    self.heard.append((event.device, event.code))
+        self._watch.close()
+
+    def readings(self, index: int) -> Dict[str, Reading]:
+        """The columns of a device: how many there were and the number of the last, or why none would be heard."""
+        why = self.failure if self.failure is not None else self._watch.why_not.get(index)
+        if why is not None:
+            return {"xid_count": why, "last_xid": why}
+        return {"xid_count": self._counts.get(index, 0), "last_xid": self._last.get(index, 0)}
+
+    def take(self) -> List[Tuple[int, int]]:
+        """What was heard since the last time."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    def end(self, seconds: float) -> bool:
+        """Stop, and wait for it so long: its wait lasts a second. False where it is still in a call."""
+        self.stop()
+        self._thread.join(seconds)
+        return not self.alive
+
+    def failed(self, reason: Unknown) -> None:
+        self.failure = reason
 
 
 class NvmlWorker(Worker):
@@ -131,6 +244,8 @@ class NvmlWorker(Worker):
         self._make = make
         self._nvml: Optional[Nvml] = None
         self._opening: Optional[Nvml] = None
+        self.xids: Optional[XidWorker] = None
+        self.paths: Optional[PathsWorker] = None
 
     @property
     def doing(self) -> Doing:
@@ -157,6 +272,8 @@ class NvmlWorker(Worker):
 
         old = self.devices
         if self._nvml is not None:
+            if self.xids is not None:
+                self.xids.end(XID_END_SECONDS)
             # Only a full shutdown makes the library look at the hardware again; impossible while a call hangs.
             if not self._nvml.close():
                 return
@@ -182,6 +299,12 @@ class NvmlWorker(Worker):
             worker.stop()
         self.devices = devices
         self.unavailable = None if devices else Unknown(NOT_INITIALISED, "the driver answers, but it has no devices")
+        if self.paths is not None:
+            self.paths.stop()
+        self.paths = PathsWorker(devices, self.news)
+        self.paths.start()
+        self.xids = XidWorker(nvml.xid_watch(), self.xids)
+        self.xids.start()
 
     def _all_gone(self) -> bool:
         """No device has a reading, though each answers: the driver is missing, or was reloaded under us."""
@@ -198,6 +321,9 @@ class NvmlWorker(Worker):
 
     def stop(self) -> None:
         super().stop()
+        for one in (self.xids, self.paths):
+            if one is not None:
+                one.stop()
         for worker in self.devices:
             worker.stop()
 

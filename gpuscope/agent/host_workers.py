@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Optional, Tuple
 
-from ..wire.frames import HostDef, ProcDef, Reading, Unknown
+from ..wire.frames import PROCESS_COLUMNS, HostDef, ProcDef, Reading, Unknown
 from .beat import Beat
 from .worker import Doing, Worker, hung
 
 if TYPE_CHECKING:
+    from ..collect.outside import OutsideReader
     from ..collect.processes import ProcessSampler
 
 PROCESSES_SECONDS = 1.0
@@ -101,6 +102,7 @@ class ProcessWorker(Worker):
         self._listed: FrozenSet[int] = frozenset()
         self._judged: FrozenSet[int] = frozenset()
         self._doing: Doing = None
+        self._outside: Optional[OutsideReader] = None
 
     @property
     def doing(self) -> Doing:
@@ -129,10 +131,12 @@ class ProcessWorker(Worker):
 
     def run(self) -> None:
         from ..collect import processes
+        from ..collect.outside import OutsideReader
 
         self._note = processes.pid_namespace_note()
         self.ready = True
         sampler = processes.ProcessSampler()
+        self._outside = OutsideReader()
         beat = Beat(PROCESSES_SECONDS, time.monotonic())
         while not self.stopping:
             sample = beat.due(time.monotonic())
@@ -168,11 +172,14 @@ class ProcessWorker(Worker):
             if found is None:
                 reason = processes.invisible(pid, foreign=not self.named)
                 unknown = dict.fromkeys(("start", "user", "command"), reason)
-                return Described(ProcDef(pid), unknown, {"cpu_percent": reason, "rss_bytes": reason}, time.monotonic())
+                return Described(ProcDef(pid), unknown, dict.fromkeys(PROCESS_COLUMNS, reason), time.monotonic())
             old = Described(found[0], found[1], {}, 0.0)
         elif not sample or start is None:
             return old
-        return Described(old.definition, old.reasons, sampler.sample(pid), time.monotonic())
+        readings, now = sampler.sample(pid), time.monotonic()
+        if self._outside is not None:
+            readings.update(self._outside.sample(old.definition, readings.get("cpu_percent"), now))
+        return Described(old.definition, old.reasons, readings, now)
 
     def failed(self, reason: Unknown) -> None:
         self.failure = reason

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 import threading
 import time
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional
 
 from .. import __version__
 from ..wire import frames
 from ..wire.codec import WireError, encode
 from .assembler import Assembler
 from .beat import Beat
+from .hello import hello
 from .outbox import Outbox
 from .picture import Collector
-from .requests import OFFERED, Requests
+from .requests import Requests
+
+if TYPE_CHECKING:
+    import argparse
 
 PING_SECONDS = 30.0
 SOONEST_SECONDS = 0.05
@@ -28,6 +31,8 @@ FLUSH_SECONDS = 1.0
 
 
 def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="gpuscope.agent",
         description="Collects GPU, host and trainer readings and writes them as NDJSON frames on standard output. "
@@ -48,15 +53,20 @@ def _rate(text: str) -> float:
     except ValueError:
         hz = 0.0
     if not 0.1 <= hz <= frames.MAX_RATE_HZ:
+        import argparse
+
         raise argparse.ArgumentTypeError(f"must be a number from 0.1 to {frames.MAX_RATE_HZ:g}")
     return hz
 
 
 class Agent:
-    """One stream to one viewer. :meth:`run` returns when the viewer is gone, and why."""
+    """One stream to one viewer. :meth:`run` returns when the viewer is gone, and why. ``greeted``: hello was said."""
 
-    def __init__(self, args: argparse.Namespace, outbox: Outbox, collector: Collector, requests_fd: int) -> None:
+    def __init__(
+        self, args: Any, outbox: Outbox, collector: Collector, requests_fd: int, greeted: bool = False
+    ) -> None:
         self._args = args
+        self._greeted = greeted
         self._outbox = outbox
         self._collector = collector
         self._assembler = Assembler()
@@ -67,7 +77,7 @@ class Agent:
         self._behind = False
         self._writer = threading.Thread(target=self._write, name="outbox", daemon=True)
         self._requests = Requests(
-            requests_fd, outbox.put, self._assembler.trainers, self._facts, self._set_rate, self.end
+            requests_fd, outbox.put, self._assembler.trainers, self._facts, self._set_rate, self.end, not args.no_redact
         )
 
     def end(self, reason: str) -> None:
@@ -94,7 +104,8 @@ class Agent:
         }
 
     def run(self) -> str:
-        self._outbox.put(encode(_hello(self._args)))
+        if not self._greeted:
+            self._outbox.put(encode(hello(self._args)))
         self._writer.start()
         self._collector.start(self._requests.on_answer)
         assert self._collector.probes is not None
@@ -165,39 +176,18 @@ def _encoded(frame: frames.Frame) -> bytes:
         return encode(frames.Event(frames.HOST_ID, "problem", time.monotonic_ns(), f"not sent: {error}"))
 
 
-def _hello(args: argparse.Namespace) -> frames.Hello:
-    return frames.Hello(
-        role="agent",
-        version=__version__,
-        host=os.uname().nodename,
-        boot=_boot_id(),
-        py=".".join(map(str, sys.version_info[:3])),
-        pid=os.getpid(),
-        uid=os.getuid(),
-        t=time.time(),
-        m=time.monotonic_ns(),
-        hz=args.hz,
-        cols={table: list(columns) for table, columns in frames.COLUMNS.items()},
-        requests=list(OFFERED),
-        nonce=args.nonce,
-    )
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as stream:
-            return stream.read(64).strip()
-    except OSError:
-        return ""
-
-
 def main(argv: Optional[List[str]] = None) -> NoReturn:
     """Run the agent on the standard streams. Leaves with ``os._exit``: a thread may hang in a driver call for ever."""
     args = parse(argv)
     frames_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print of anybody must not break the stream
+    serve(args, frames_fd)
+
+
+def serve(args: Any, frames_fd: int, greeted: bool = False) -> NoReturn:
+    """Run the agent with frames on ``frames_fd`` and requests on standard input."""
     outbox = Outbox(frames_fd)
-    agent = Agent(args, outbox, Collector(args.hz, redact=not args.no_redact, directories=args.sockets), 0)
+    agent = Agent(args, outbox, Collector(args.hz, redact=not args.no_redact, directories=args.sockets), 0, greeted)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: agent.end(f"signal {number}"))
     code = 1

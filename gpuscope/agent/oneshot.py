@@ -53,6 +53,7 @@ def _complete(collector: Collector) -> bool:
     return (
         collector.nvml.settled
         and all(worker.answered or worker.failure is not None for worker in collector.nvml.devices)
+        and (collector.nvml.paths is None or collector.nvml.paths.settled)
         and (collector.host.latest is not None or collector.host.failure is not None)
         and (collector.processes.settled or collector.processes.failure is not None)
     )

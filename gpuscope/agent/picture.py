@@ -68,6 +68,8 @@ class Picture:
     trainers: List[TrainerNews] = field(default_factory=list)
     farewells: Dict[int, str] = field(default_factory=dict)
     problems: List[str] = field(default_factory=list)
+    xids: List[Tuple[str, int]] = field(default_factory=list)
+    """Critical errors since the last picture: the UUID of the device, "" where it is not known, and the number."""
     hidden: Optional[Unknown] = None
     """Why the pids of ``devices`` are not those of ``processes`` and ``trainers``; None where they are."""
 
@@ -151,6 +153,11 @@ class Collector:
             readings = dict.fromkeys(frames.HOST_COLUMNS, late)
         picture = Picture(now, host, host_reasons, readings, stamp, nvml, self.nvml.note)
         picture.devices = [self._device(worker, now) for worker in self.nvml.devices]
+        if self.nvml.xids is not None:
+            uuids = {
+                worker.device.index: one.definition.uuid for worker, one in zip(self.nvml.devices, picture.devices)
+            }
+            picture.xids = [(uuids.get(index, ""), code) for index, code in self.nvml.xids.take()]
         if self.probes is not None:
             picture.trainers, picture.farewells, picture.problems = self.probes.take()
         wanted = {news.pid for news in picture.trainers if news.pid is not None}
@@ -192,9 +199,12 @@ class Collector:
             definition = GpuDef(f"unknown:{worker.device.index}", worker.device.index)
             reasons = {name: pending for name in frames.NAMES[GpuDef] if name != "index"}
         else:
-            told = worker.static[1] if worker.static else {}
+            told = {**(worker.static[1] if worker.static else {}), **worker.unknown_inventory}
             named = definition is worker.before  # by what was known before the driver was opened again
             reasons = {name: why for name, why in told.items() if not named or getattr(definition, name) is None}
+            if worker.inventory is None or not worker.paths:
+                later = [name for name in frames.NAMES[GpuDef] if getattr(definition, name) is None]
+                reasons = {**dict.fromkeys(later, pending), **reasons}
         stamp = worker.fast[0] if worker.fast else 0.0
         if late is not None:
             readings: Dict[str, Reading] = dict.fromkeys(frames.DEVICE_COLUMNS, late)
@@ -203,6 +213,8 @@ class Collector:
             readings = dict.fromkeys(frames.DEVICE_COLUMNS, pending)
             readings.update(worker.fast[1] if worker.fast else {})
             readings.update(worker.slow[1] if worker.slow else {})
+            if self.nvml.xids is not None:
+                readings.update(self.nvml.xids.readings(worker.device.index))
         picture = DevicePicture(definition, reasons, readings, stamp, late)
         self._list(picture, worker, pending, now)
         return picture

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Union
 
 from .. import __version__
 from ..collect.probe_link import Answer, ProbeLink
@@ -15,11 +15,9 @@ from ..collect.trainers import Probes
 from ..wire import frames
 from ..wire.blobs import WINDOW_CHUNKS
 from ..wire.codec import WireError, decode, encode
+from .hello import RELAYED
+from .inject_requests import Injections
 
-RELAYED = ("snapshot", "history", "profile", "stacks", "statistics", "modules", "detach", "environment")
-"""What a probe may offer; whether this one does, it says itself."""
-OFFERED = ("rate", "cancel", *RELAYED)
-"""What a viewer finds in ``hello.requests``: also what only some of the trainers can do."""
 MIN_RATE_HZ = 0.1
 MAX_VARIABLES = 64
 MAX_VARIABLE_CHARS = 512
@@ -47,6 +45,7 @@ class Requests:
         facts: Callable[[], Dict[str, Any]],
         on_rate: Callable[[float], None],
         on_end: Callable[[str], None],
+        redact: bool = True,
     ) -> None:
         self.heard = time.monotonic()
         """When the last line came."""
@@ -59,6 +58,7 @@ class Requests:
         self._probes: Optional[Probes] = None
         self._relays: Dict[int, _Relay] = {}  # by the id the probe knows
         self._lock = threading.RLock()
+        self._injections = Injections(self._answer, redact)
 
     def start(self, probes: Probes) -> None:
         self._probes = probes
@@ -118,12 +118,30 @@ class Requests:
                 return
             self._on_rate(float(hz))
             self._answer(frames.Result(request.id, {"hz": float(hz)}))
+        elif request.r == "inject":
+            self._injections.request(request)
+        elif request.r == "signal":
+            from . import signals
+
+            self._answer(signals.answer(request))
+        elif request.r == "environment" and "pid" in request.args:
+            self._answer(process_environment(request))
+        elif request.r == "environment" and "slurm_job" in request.args:
+            threading.Thread(target=self._slurm, args=(request,), name="slurm", daemon=True).start()
         elif request.r == "environment":
             self._answer(frames.Result(request.id, environment(self._facts())))
         elif request.r in RELAYED:
             self._refuse(request, "refused", f"{request.r} needs args.trainer: the id of a trainer")
         else:
             self._refuse(request, "unsupported", f"this agent does not offer {request.r}")
+
+    def _slurm(self, request: frames.Request) -> None:
+        """On a thread of its own: Slurm's controller may take its time."""
+        from ..collect.slurm import job_end
+
+        end = job_end(str(request.args["slurm_job"]))
+        known = not isinstance(end, frames.Unknown)
+        self._answer(frames.Result(request.id, {"slurm_end": end} if known else vars(end)))
 
     # ── to a probe and back ──
 
@@ -185,7 +203,7 @@ class Requests:
             numbers = [number for number, relay in self._relays.items() if relay.viewer_id == wanted]
             for number in numbers:
                 self._end(number, "cancelled", "cancelled by the viewer")
-        if numbers:
+        if numbers or self._injections.cancel(wanted):
             self._answer(frames.Result(request.id))
         else:
             self._refuse(request, "gone", "no such request is running")
@@ -221,7 +239,26 @@ def environment(facts: Mapping[str, Any]) -> Dict[str, Any]:
     }
 
 
+def process_environment(request: frames.Request) -> Union[frames.Result, frames.Error]:
+    """The answer to ``environment`` of a process (``pid``, ``start``): variables of an allow-list, and how many more it
+    has."""
+    from ..collect.belonging import environment_of
+    from ..collect.processes import start_ticks
+
+    pid, start = request.args.get("pid"), request.args.get("start")
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
+        return frames.Error(request.id, "refused", "environment needs args.pid to be a number")
+    told = environment_of(pid)
+    if start is None or start_ticks(pid) != start:  # after the reading: what was read is of the process that is meant
+        return frames.Error(request.id, "gone", f"pid {pid} is not the process any more that was meant")
+    if isinstance(told, frames.Unknown):
+        return frames.Error(request.id, "gone" if told.code == frames.LOST else "refused", told.text)
+    return frames.Result(request.id, {"environment": told[0], "others": told[1]})
+
+
 def _allowed(name: str) -> bool:
     if name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
+        return True
+    if name in ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"):
         return True
     return name.startswith("NCCL_") or (name.startswith("PYTORCH_") and name.endswith("ALLOC_CONF"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Hashable, List, Mapping, Optional, Tuple
 
-from ..wire.frames import COLUMNS, HOST_ID, TABLES, Def, Event, Key, Reading, Row, Sample, Unknown
+from ..wire.frames import COLUMNS, HOST_ID, KEPT, TABLES, Def, Event, Key, Reading, Row, Sample, Unknown
 
 MAX_REASONS_PER_SAMPLE = 2000
 """The rest follows with the next samples: a line must stay below the limit also where nothing can be read."""
@@ -16,7 +16,7 @@ Reasons = Dict[str, Tuple[str, str]]
 
 
 class _Entity:
-    __slots__ = ("column_reasons", "definition", "field_reasons", "id", "kind", "seen", "sent_reasons")
+    __slots__ = ("column_reasons", "definition", "field_reasons", "id", "kind", "seen", "sent_reasons", "sent_rest")
 
     def __init__(self, number: int, kind: str) -> None:
         self.id = number
@@ -25,6 +25,8 @@ class _Entity:
         self.field_reasons: Reasons = {}
         self.column_reasons: Reasons = {}
         self.sent_reasons: Reasons = {}
+        self.sent_rest: Optional[Row] = None
+        """What the last row had beyond the columns that every row has; None when it must be said again."""
         self.seen = 0
 
 
@@ -80,6 +82,11 @@ class Stream:
                 value = None
             row.append(value)
         entity.column_reasons = reasons
+        if table in KEPT:
+            rest = row[1 + KEPT[table] :]
+            if rest == entity.sent_rest:
+                del row[1 + KEPT[table] :]
+            entity.sent_rest = rest
         self._rows[table].append(row)
         if read_seconds > 0:
             self._read[entity.id] = read_seconds
@@ -119,6 +126,7 @@ class Stream:
         for entity in self._entities.values():
             # What was lifted meanwhile must still be lifted: keep the names, with words that cannot be current.
             entity.sent_reasons = dict.fromkeys(entity.sent_reasons, ("", ""))
+            entity.sent_rest = None
 
 
 def _words(reason: Unknown) -> Tuple[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import sys
 from typing import Dict, List, Optional, Tuple
@@ -19,6 +20,8 @@ STALE_SECONDS = 7 * 86400.0
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _AGENT_MAIN = b"from gpuscope.agent.main import main\n\nmain()\n"
+_TRAVELS = re.compile(r"attach/(?:__init__|bundle|elf|maps|ladder|inject\w*)\.py$")
+"""What an agent needs of this room: to look whether it can get into a trainer, and to do so."""
 _ENDING = b"PK\x05\x06"
 
 Contents = Dict[str, bytes]
@@ -31,8 +34,15 @@ def agent_zip_bytes() -> bytes:
 
 def probe_zip_bytes() -> bytes:
     """The probe as package ``_gpuscope_probe``, for any Python from 3.8 on."""
+    return _zip(probe_sources(), compress=True)
+
+
+def probe_sources() -> Contents:
+    """{path in the probe's zip: source}. In an agent that runs from its own zip: those that travelled in it."""
+    if not os.path.isdir(_ROOT):
+        return _carried()
     contents = _sources(("__init__.py", *WIRE), ("probe",))
-    return _zip({f"{PROBE_PACKAGE}/{name}": content for name, content in contents.items()}, compress=True)
+    return {f"{PROBE_PACKAGE}/{name}": content for name, content in contents.items()}
 
 
 def local_agent_argv(hz: float) -> List[str]:
@@ -68,9 +78,9 @@ def local_agent_zip() -> str:
 
 
 def _agent_contents() -> Contents:
-    contents = {
-        f"gpuscope/{name}": content for name, content in _sources(("__init__.py", *WIRE), ("collect", "agent")).items()
-    }
+    own = _sources(("__init__.py", *WIRE), ("collect", "agent", "probe"))
+    own.update({name: content for name, content in _sources((), ("attach",)).items() if _TRAVELS.match(name)})
+    contents = {f"gpuscope/{name}": content for name, content in own.items()}
     contents["__main__.py"] = _AGENT_MAIN
     pynvml = _pynvml()
     if pynvml is not None:
@@ -91,6 +101,19 @@ def _sources(files: Tuple[str, ...], folders: Tuple[str, ...]) -> Contents:
     return contents
 
 
+def _carried() -> Contents:
+    """The probe's sources in the zip that this very code was loaded from."""
+    import zipfile
+
+    found = {}
+    with zipfile.ZipFile(__loader__.archive) as archive:  # type: ignore[name-defined]
+        for name in archive.namelist():
+            inside = name.partition("/")[2]
+            if name.endswith(".py") and (inside in ("__init__.py", *WIRE) or inside.startswith("probe/")):
+                found[f"{PROBE_PACKAGE}/{inside}"] = archive.read(name)
+    return found
+
+
 def _pynvml() -> Optional[str]:
     """The single file of nvidia-ml-py; an old package of that name, which lacks newer calls, is passed over."""
     for folder in sys.path:
@@ -109,6 +132,8 @@ def _local_zip(contents: Contents) -> bytes:
     with tempfile.TemporaryDirectory(prefix="gpuscope-") as folder:
         source, compiled = os.path.join(folder, "x.py"), os.path.join(folder, "x.pyc")
         for name, content in contents.items():
+            if name.startswith("gpuscope/probe/"):
+                continue  # runs in trainers, from its source
             with open(source, "wb") as stream:
                 stream.write(content)
             py_compile.compile(

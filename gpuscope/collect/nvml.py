@@ -12,13 +12,25 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, GpuDef, Reading, Unknown
-from . import nvml_topology
+from . import nvml_inventory, nvml_topology
 from .clock_events import CLOCK_EVENT_REASONS, HARMLESS_CLOCK_EVENTS, clock_event_words
 from .nvml_calls import Calls, Gate
 from .nvml_errors import MissingWrapper, NvmlUnavailable, explain_start
-from .nvml_gpm import GpmSampler
+from .nvml_events import XidWatch
+from .nvml_gpm import MANY, GpmSampler
 from .nvml_processes import ProcessLists
-from .nvml_readings import FAST, FAST_COLUMNS, GPM_COLUMNS, HEALTH, SLOW, SLOW_COLUMNS, STATIC, Spec, text
+from .nvml_readings import (
+    FAST,
+    FAST_COLUMNS,
+    GPM_COLUMNS,
+    GPM_SLOW_COLUMNS,
+    HEALTH,
+    SLOW,
+    SLOW_COLUMNS,
+    STATIC,
+    Spec,
+    text,
+)
 
 __all__ = [
     "CLOCK_EVENT_REASONS", "FAST_COLUMNS", "HARMLESS_CLOCK_EVENTS", "SLOW_COLUMNS",
@@ -144,7 +156,12 @@ class Nvml:
             version = self.driver_version if isinstance(self.driver_version, str) else ""
             calls = Calls(self._gate, self._clock)
             device = self._devices[index] = Device(index, self._binding, calls, version, self._clock)
+            device.path_calls = Calls(self._gate, self._clock)
         return device
+
+    def xid_watch(self) -> XidWatch:
+        """Who hears of critical errors of all devices: for a thread of its own."""
+        return XidWatch(self._binding, Calls(self._gate, self._clock), self._count)
 
     def close(self) -> bool:
         """Shuts NVML down, unless a call is in flight: then nothing happens and the answer is False. Never needed
@@ -152,7 +169,7 @@ class Nvml:
         if not self._gate.close():
             return False
         for device in self._devices.values():
-            device._gpm.close()
+            device.close()
         try:
             self._binding.nvmlShutdown()
         except Exception:
@@ -166,10 +183,11 @@ class Device:
     def __init__(self, index: int, binding: Any, calls: Calls, driver_version: str, clock: Callable[[], float]) -> None:
         self.index = index
         self._n = binding
-        self._calls = calls
+        self._calls = self.path_calls = calls
         self._clock = clock
         self._handle: Any = None
         self._gpm = GpmSampler(binding, calls)
+        self._gpm_many = GpmSampler(binding, calls, MANY)
         self._processes = ProcessLists(binding.function, calls, driver_version)
 
     @property
@@ -202,8 +220,32 @@ class Device:
         return readings
 
     def slow(self) -> Dict[str, Reading]:
-        """Every column of ``SLOW_COLUMNS``; a few ms at worst."""
-        return self._read(SLOW)
+        """Every column of ``SLOW_COLUMNS``; some 10 ms at worst."""
+        readings = self._read(SLOW)
+        handle = self._get_handle()
+        if isinstance(handle, Unknown):
+            readings.update((column, handle) for column in GPM_SLOW_COLUMNS)
+        else:
+            readings.update(self._gpm_many.read(handle, self._clock()))
+        return readings
+
+    def inventory(self) -> Dict[str, Reading]:
+        """The later fields of GpuDef but those of :meth:`paths`."""
+        readings = self._read(nvml_inventory.INVENTORY)
+        handle = self._get_handle()
+        known = not isinstance(handle, Unknown)
+        readings["mig_instances"] = nvml_inventory.mig_instances(self._n, self._calls, handle) if known else handle
+        return readings
+
+    def paths(self, count: int) -> Tuple[Dict[str, Reading], Dict[str, Unknown]]:
+        """The fields of GpuDef about NVLink and the ways to the others of ``count`` devices, and why one is not known.
+
+        For another thread than all else here: a peer that hangs must not hold this device."""
+        calls, get = self.path_calls, "nvmlDeviceGetHandleByIndex_v2"
+        handle = calls.attempt(get, lambda: self._n.nvmlDeviceGetHandleByIndex(self.index))
+        if isinstance(handle, Unknown):
+            return dict.fromkeys(nvml_inventory.PATH_FIELDS, handle), {}
+        return nvml_inventory.paths(self._n, calls, self.index, handle, count)
 
     def health(self) -> Dict[str, Reading]:
         """Persistence mode, the default power limit, and what waits for a reset: see ``HEALTH``."""
@@ -222,6 +264,11 @@ class Device:
         driver's, which are the host's: inside a container they may mean nothing. See ``processes_gap``."""
         handle = self._get_handle()
         return handle if isinstance(handle, Unknown) else self._processes.read(handle)
+
+    def close(self) -> None:
+        """Gives the driver's buffers back; only when no call is in flight any more."""
+        self._gpm.close()
+        self._gpm_many.close()
 
     def _read(self, specs: Tuple[Spec, ...]) -> Dict[str, Reading]:
         readings: Dict[str, Reading] = {}

@@ -21,6 +21,7 @@ NOT_SUPPORTED_RETURN = 3
 NO_PERMISSION_RETURN = 4
 INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
+TIMEOUT_RETURN = 10
 LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 LIB_RM_VERSION_MISMATCH = 18
@@ -36,7 +37,7 @@ _ANSWERS = {
     INSUFFICIENT_SIZE: (DRIVER_ERROR, "the answer kept outgrowing the space made for it"),
     8: (DRIVER_ERROR, "a power cable of the GPU is not connected"),
     DRIVER_NOT_LOADED: (DRIVER_ERROR, "the NVIDIA kernel module is not loaded"),
-    10: (TIMEOUT, "the driver gave up waiting for the GPU"),
+    TIMEOUT_RETURN: (TIMEOUT, "the driver gave up waiting for the GPU"),
     11: (DRIVER_ERROR, "the GPU's interrupts do not arrive"),
     LIBRARY_NOT_FOUND: (NOT_SUPPORTED, "libnvidia-ml.so.1 was not found"),
     FUNCTION_NOT_FOUND: (NOT_SUPPORTED, "this driver's NVML does not have it"),

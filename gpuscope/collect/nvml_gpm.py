@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, TIMEOUT, Reading, Unknown
 from .nvml_calls import Calls
 from .nvml_errors import from_return
-from .nvml_readings import GPM_COLUMNS
+from .nvml_readings import GPM_COLUMNS, GPM_SLOW_COLUMNS
 
-METRIC_IDS = (2, 3, 5)
-"""NVML_GPM_METRIC_SM_UTIL, _SM_OCCUPANCY, _ANY_TENSOR_UTIL: in the order of ``GPM_COLUMNS``."""
+FEW: Mapping[str, int] = dict(zip(GPM_COLUMNS, (2, 3, 5)))
+"""Column → nvmlGpmMetricId_t: SM active, SM occupancy, any tensor pipe. For each tick."""
+MANY: Mapping[str, int] = dict(zip(GPM_SLOW_COLUMNS, (10, 4, 11, 12, 13, 20, 21, 61, 60)))
+"""DRAM bandwidth, integer, FP64, FP32, FP16 pipes; PCIe and NVLink traffic, sent and received. Seldom: 2 ms."""
+MIB = 1 << 20
+_MOST_MIB = 1e7
+"""Of traffic in a second: more is no answer."""
 SHORTEST_SECONDS = 0.09
 """The driver's counters want about 0.1 s between two samples; asked sooner, the last answer still holds."""
 FIRST = Unknown(NOT_INITIALISED, "nvmlGpmSampleGet: needs two samples, the next tick has them")
@@ -39,9 +44,11 @@ _QUERY, _ALLOC, _GET, _METRICS = (
 
 
 class GpmSampler:
-    """The GPM readings of one device. Holds two of the driver's sample buffers and fills them in turn."""
+    """Some GPM readings of one device, means over the time since the sample before. Holds two of the driver's sample
+    buffers and fills them in turn."""
 
-    def __init__(self, binding: Any, calls: Calls) -> None:
+    def __init__(self, binding: Any, calls: Calls, metrics: Mapping[str, int] = FEW) -> None:
+        self._metric_ids = metrics
         self._n = binding
         self._calls = calls
         self._supported = False
@@ -50,14 +57,14 @@ class GpmSampler:
         self._sampled = -math.inf
         self._turnless = math.inf  # since when it waits for its turn
         self._request: Any = None
-        self._last: Dict[str, Reading] = _all(FIRST)
+        self._last: Dict[str, Reading] = self._all(FIRST)
 
     def read(self, handle: Any, now: float) -> Dict[str, Reading]:
         """The readings since the previous call. ``now`` is monotonic seconds."""
         if now - self._sampled >= SHORTEST_SECONDS:
             if not _ONE_AT_A_TIME.acquire(timeout=TURN_SECONDS):
                 self._turnless = min(self._turnless, now)
-                return self._last if now - self._turnless < HELD_SECONDS else _all(NO_TURN)
+                return self._last if now - self._turnless < HELD_SECONDS else self._all(NO_TURN)
             self._turnless = math.inf
             try:
                 self._last = self._read(handle, now)
@@ -69,23 +76,23 @@ class GpmSampler:
         if not self._supported:
             answer = self._calls.attempt(_QUERY, lambda: self._query(handle))
             if isinstance(answer, Unknown):
-                return _all(answer)
+                return self._all(answer)
             self._supported = True
         while len(self._buffers) < 2:
             buffer = self._calls.attempt(_ALLOC, lambda: self._n.nvmlGpmSampleAlloc())
             if isinstance(buffer, Unknown):
-                return _all(buffer)
+                return self._all(buffer)
             self._buffers.append(buffer)
         previous, self._previous = self._previous, None
         fresh = self._buffers[0] if previous is not self._buffers[0] else self._buffers[1]
         failed = self._calls.attempt(_GET, lambda: self._n.nvmlGpmSampleGet(handle, fresh) and None)
         if isinstance(failed, Unknown):
-            return _all(failed)
+            return self._all(failed)
         self._previous, self._sampled = fresh, now
         if previous is None:
-            return _all(FIRST)
+            return self._all(FIRST)
         values = self._calls.attempt(_METRICS, lambda: self._metrics(previous, fresh))
-        return _all(values) if isinstance(values, Unknown) else dict(zip(GPM_COLUMNS, values))
+        return self._all(values) if isinstance(values, Unknown) else dict(zip(self._metric_ids, values))
 
     def _query(self, handle: Any) -> Union[bool, Unknown]:
         if self._n.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
@@ -98,12 +105,15 @@ class GpmSampler:
             self._request.version = self._n.NVML_GPM_METRICS_GET_VERSION
         request = self._request
         request.sample1, request.sample2 = previous, fresh
-        request.numMetrics = len(METRIC_IDS)
-        for slot, metric in enumerate(METRIC_IDS):
+        request.numMetrics = len(self._metric_ids)
+        for slot, metric in enumerate(self._metric_ids.values()):
             request.metrics[slot].metricId = metric
             request.metrics[slot].value = math.nan
         self._n.nvmlGpmMetricsGet(request)
-        return tuple(_reading(request.metrics[slot]) for slot in range(len(METRIC_IDS)))
+        return tuple(_reading(name, request.metrics[slot]) for slot, name in enumerate(self._metric_ids))
+
+    def _all(self, unknown: Unknown) -> Dict[str, Reading]:
+        return dict.fromkeys(self._metric_ids, unknown)
 
     def close(self) -> None:
         """Gives the sample buffers back to the driver; only when no call is in flight any more."""
@@ -115,14 +125,11 @@ class GpmSampler:
                 pass  # the driver keeps them; the process ends
 
 
-def _reading(metric: Any) -> Reading:
+def _reading(column: str, metric: Any) -> Reading:
     if metric.nvmlReturn:
         return from_return(_METRICS, metric.nvmlReturn)
     value = float(metric.value)
-    if not math.isfinite(value) or not -0.5 <= value <= 105.0:
+    share = column.endswith("_percent")
+    if not math.isfinite(value) or not -0.5 <= value <= (105.0 if share else _MOST_MIB):
         return Unknown(DRIVER_ERROR, f"{_METRICS}: the driver gave no number for this interval")
-    return round(min(max(value, 0.0), 100.0), 2)
-
-
-def _all(unknown: Unknown) -> Dict[str, Reading]:
-    return dict.fromkeys(GPM_COLUMNS, unknown)
+    return round(min(max(value, 0.0), 100.0), 2) if share else int(max(value, 0.0) * MIB)

@@ -1,18 +1,24 @@
 """What is read of a device, by which NVML call, in which tier, and which answers are no answers.
 
-Figures per call on an H200 (driver 580): the fast tier's are 1–8 µs each, the slow tier's up to 1 ms. Calls that sleep
-in the driver (PCIe throughput 21 ms, energy 3 ms, field values 3 ms, process utilisation 2 ms) are not used.
+Figures per call on an H200 (driver 580): the fast tier's are 1–8 µs each, the slow tier's up to 1 ms but for energy and
+field values, which take 3 ms each. Calls that sleep in the driver for nothing that others do not tell (PCIe throughput
+21 ms, process utilisation 2 ms) are not used.
 """
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Callable, NamedTuple, Tuple
 
 from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, NOT_SUPPORTED, Reading, Unknown
+from .nvml_errors import Refused, from_return
 
 CLOCK_SM, CLOCK_MEMORY = 1, 2  # nvmlClockType_t
 SENSOR_GPU = 0  # nvmlTemperatureSensors_t
-ECC_UNCORRECTED, ECC_VOLATILE = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
+ECC_CORRECTED, ECC_UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
+ECC_VOLATILE, ECC_AGGREGATE = 0, 1  # nvmlEccCounterType_t
+_FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
+_RETIRED_FOR = (0, 1)  # nvmlPageRetirementCause_t: several corrected errors, one that could not be
 _NOT_AVAILABLE = ((1 << 32) - 1, (1 << 64) - 1)
 """NVML_VALUE_NOT_AVAILABLE as it looks in an unsigned int and an unsigned long long."""
 _MEMORY_LIMIT = 1 << 50
@@ -38,7 +44,7 @@ def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int 
     return round(value * scale, 3) if scale else int(value)
 
 
-def _plain(column: str, call: str, limit: int, scale: float = 0.0, *arguments: int) -> Spec:
+def simple(column: str, call: str, limit: int, scale: float = 0.0, *arguments: int) -> Spec:
     """One column got by one call whose wrapper has the same name and returns a number."""
     return Spec((column,), ((call, lambda n, h: (plausible(call, getattr(n, call)(h, *arguments), limit, scale),)),))
 
@@ -101,13 +107,13 @@ FAST: Tuple[Spec, ...] = (
         ("used_bytes", "free_bytes", "driver_reserved_bytes"),
         ((MEMORY_V2, lambda n, h: memory_v2(n, h)[1:]), (MEMORY_V1, lambda n, h: memory_v1(n, h)[1:])),
     ),
-    _plain("power_watts", "nvmlDeviceGetPowerUsage", 10**8, 1e-3),
+    simple("power_watts", "nvmlDeviceGetPowerUsage", 10**8, 1e-3),
     Spec(
         ("temperature_celsius",),
         (_temperature("nvmlDeviceGetTemperatureV"), _temperature("nvmlDeviceGetTemperature")),
     ),
-    _plain("sm_clock_mhz", "nvmlDeviceGetClockInfo", 10**5, 0.0, CLOCK_SM),
-    _plain("memory_clock_mhz", "nvmlDeviceGetClockInfo", 10**5, 0.0, CLOCK_MEMORY),
+    simple("sm_clock_mhz", "nvmlDeviceGetClockInfo", 10**5, 0.0, CLOCK_SM),
+    simple("memory_clock_mhz", "nvmlDeviceGetClockInfo", 10**5, 0.0, CLOCK_MEMORY),
     Spec(
         ("clock_event_reasons",),
         (_reasons("nvmlDeviceGetCurrentClocksEventReasons"), _reasons("nvmlDeviceGetCurrentClocksThrottleReasons")),
@@ -115,15 +121,76 @@ FAST: Tuple[Spec, ...] = (
 )
 """Every tick. GPM (nvml_gpm.py) belongs to this tier too."""
 
+
+def _retired(n: Any, h: Any) -> Tuple[Reading, ...]:
+    return (sum(len(n.nvmlDeviceGetRetiredPages(h, cause)) for cause in _RETIRED_FOR),)
+
+
+def _remapped_rows(n: Any, h: Any) -> Tuple[Reading, ...]:
+    return tuple(int(value) for value in n.nvmlDeviceGetRemappedRows(h))
+
+
+def _margin(n: Any, h: Any) -> Tuple[Reading, ...]:
+    call = "nvmlDeviceGetMarginTemperature"
+    return (plausible(call, n.nvmlDeviceGetMarginTemperature(h), 250, floor=-100),)
+
+
+class FieldValue(ctypes.Structure):
+    """nvmlFieldValue_t; ``value`` is the first four bytes of the union."""
+
+    _fields_ = [
+        ("field", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latency", ctypes.c_longlong),
+        ("kind", ctypes.c_uint),
+        ("answer", ctypes.c_uint),
+        ("value", ctypes.c_uint),
+        ("rest", ctypes.c_uint),
+    ]
+
+
+_KIND_UNSIGNED = 1  # nvmlValueType_t
+
+
+def _memory_temperature(n: Any, h: Any) -> Tuple[Reading, ...]:
+    """By field value. Room for two: some drivers write one entry past the end."""
+    call = "nvmlDeviceGetFieldValues"
+    values = (FieldValue * 2)()
+    values[0].field = _FIELD_MEMORY_TEMPERATURE
+    refused = n.function(call)(h, 1, ctypes.byref(values)) or values[0].answer
+    if refused:
+        raise Refused(refused)
+    if values[0].kind != _KIND_UNSIGNED:
+        return (Unknown(DRIVER_ERROR, f"{call}: the driver answered with a type that was not asked for"),)
+    heat = plausible(call, int(values[0].value), 250)
+    return (heat if heat else from_return(call, 3),)  # 0 °C is what a GPU without such a sensor says
+
+
 SLOW: Tuple[Spec, ...] = (
-    _plain("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", 10**8, 1e-3),
-    _plain("performance_state", "nvmlDeviceGetPerformanceState", 15),
-    _plain("fan_percent", "nvmlDeviceGetFanSpeed", 200),
-    _plain("ecc_uncorrected_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_UNCORRECTED, ECC_VOLATILE),
-    _plain("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", 32),
-    _plain("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", 64),
+    simple("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", 10**8, 1e-3),
+    simple("performance_state", "nvmlDeviceGetPerformanceState", 15),
+    simple("fan_percent", "nvmlDeviceGetFanSpeed", 200),
+    simple("ecc_uncorrected_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_UNCORRECTED, ECC_VOLATILE),
+    simple("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", 32),
+    simple("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", 64),
+    Spec(("memory_temperature_celsius",), (("nvmlDeviceGetFieldValues", _memory_temperature),)),
+    Spec(("slowdown_margin_celsius",), (("nvmlDeviceGetMarginTemperature", _margin),)),
+    simple("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", 1 << 62, 1e-3),
+    simple("ecc_corrected_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_CORRECTED, ECC_VOLATILE),
+    simple("ecc_corrected_lifetime_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_CORRECTED, ECC_AGGREGATE),
+    simple(
+        "ecc_uncorrected_lifetime_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_UNCORRECTED, ECC_AGGREGATE
+    ),
+    Spec(
+        ("remapped_correctable_count", "remapped_uncorrectable_count", "remap_pending", "remap_failed"),
+        (("nvmlDeviceGetRemappedRows", _remapped_rows),),
+    ),
+    Spec(("retired_pages_count",), (("nvmlDeviceGetRetiredPages", _retired),)),
+    simple("retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", 1),
+    simple("pcie_replay_count", "nvmlDeviceGetPcieReplayCounter", (1 << 32) - 2),
 )
-"""About every 5 s."""
+"""About every 5 s. The costly GPM metrics (nvml_gpm.py) belong to this tier too."""
 
 
 def text(value: Any) -> str:
@@ -145,9 +212,9 @@ STATIC: Tuple[Spec, ...] = (
         ((MEMORY_V2, lambda n, h: memory_v2(n, h)[:1]), (MEMORY_V1, lambda n, h: memory_v1(n, h)[:1])),
     ),
     Spec(("compute_capability",), (("nvmlDeviceGetCudaComputeCapability", _capability),)),
-    _plain("max_sm_clock_mhz", "nvmlDeviceGetMaxClockInfo", 10**5, 0.0, CLOCK_SM),
-    _plain("max_pcie_generation", "nvmlDeviceGetMaxPcieLinkGeneration", 32),
-    _plain("max_pcie_width", "nvmlDeviceGetMaxPcieLinkWidth", 64),
+    simple("max_sm_clock_mhz", "nvmlDeviceGetMaxClockInfo", 10**5, 0.0, CLOCK_SM),
+    simple("max_pcie_generation", "nvmlDeviceGetMaxPcieLinkGeneration", 32),
+    simple("max_pcie_width", "nvmlDeviceGetMaxPcieLinkWidth", 64),
 )
 """Once: the fields of GpuDef but the index."""
 
@@ -158,9 +225,9 @@ def _remapped(n: Any, h: Any) -> Tuple[Reading, ...]:
 
 
 HEALTH: Tuple[Spec, ...] = (
-    _plain("persistence", "nvmlDeviceGetPersistenceMode", 1),
-    _plain("default_power_watts", "nvmlDeviceGetPowerManagementDefaultLimit", 10**8, 1e-3),
-    _plain("pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", 1),
+    simple("persistence", "nvmlDeviceGetPersistenceMode", 1),
+    simple("default_power_watts", "nvmlDeviceGetPowerManagementDefaultLimit", 10**8, 1e-3),
+    simple("pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", 1),
     Spec(("remap_pending", "remap_failed"), (("nvmlDeviceGetRemappedRows", _remapped),)),
 )
 """Only when somebody asks whether the device is well; 0 and 1 for no and yes. No columns of samples."""
@@ -171,6 +238,13 @@ def columns_of(specs: Tuple[Spec, ...]) -> Tuple[str, ...]:
 
 
 GPM_COLUMNS = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent")
+GPM_SLOW_COLUMNS = (
+    "dram_active_percent", "integer_active_percent", "fp64_active_percent", "fp32_active_percent",
+    "fp16_active_percent", "pcie_tx_bytes_per_second", "pcie_rx_bytes_per_second", "nvlink_tx_bytes_per_second",
+    "nvlink_rx_bytes_per_second",
+)  # fmt: skip
+XID_COLUMNS = ("xid_count", "last_xid")
+"""From the events of the driver (nvml_events.py)."""
 FAST_COLUMNS = columns_of(FAST) + GPM_COLUMNS
-SLOW_COLUMNS = columns_of(SLOW)
-assert set(FAST_COLUMNS + SLOW_COLUMNS) == set(DEVICE_COLUMNS)
+SLOW_COLUMNS = columns_of(SLOW) + GPM_SLOW_COLUMNS
+assert set(FAST_COLUMNS + SLOW_COLUMNS + XID_COLUMNS) == set(DEVICE_COLUMNS)

@@ -85,9 +85,18 @@ class _FabricV2(ctypes.Structure):
     ]
 
 
-def read(binding: Any, calls: Calls, index: int, handle: Any, peers: Sequence[int]) -> Topology:
-    """The GPU ``handle`` of ``index`` and its paths to ``peers``. Never raises for a driver's answer."""
-    links = _links(binding, calls, handle)
+def read(
+    binding: Any,
+    calls: Calls,
+    index: int,
+    handle: Any,
+    peers: Sequence[int],
+    links: Union[List[int], Unknown, None] = None,
+) -> Topology:
+    """The GPU ``handle`` of ``index`` and its paths to ``peers``; ``links``: what :func:`link_states` said, where it
+    was asked already. Never raises for a driver's answer."""
+    if links is None:
+        links = link_states(binding, calls, handle)
     count: Reading = links if isinstance(links, Unknown) else len(links)
     active: Reading = links if isinstance(links, Unknown) else sum(links)
     pairs = tuple(_pair(binding, calls, index, handle, peer) for peer in peers)
@@ -99,7 +108,7 @@ def unreachable(why: Unknown, index: int, peers: Sequence[int]) -> Topology:
     return Topology(why, why, why, tuple(Pair(index, peer, why, why, why) for peer in peers))
 
 
-def _links(binding: Any, calls: Calls, handle: Any) -> Union[List[int], Unknown]:
+def link_states(binding: Any, calls: Calls, handle: Any) -> Union[List[int], Unknown]:
     """1 for each link that is up, 0 for one that is there and down; [] on a GPU without NVLink."""
     call = "nvmlDeviceGetNvLinkState"
     none = (from_return(call, NOT_SUPPORTED_RETURN), from_return(call, _INVALID_ARGUMENT))

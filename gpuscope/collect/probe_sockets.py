@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import Iterator, List, Optional, Sequence, Tuple
 
-from . import processes
+from . import containers, processes
 
 MAX_DIRECTORIES = 64
 _SOCKET_NAME = re.compile(r"^([1-9][0-9]{0,9})-([0-9]{1,19})\.sock$")
@@ -82,7 +82,7 @@ class Directory:
     def __init__(self, path: str, owner: int) -> None:
         self._owner = owner
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._fd = containers.open_inside(path)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -143,9 +143,9 @@ class Directory:
     def _check(self, found: Found, peer_pid: int, peer_uid: int) -> None:
         if peer_uid != self._owner:
             raise Refused(f"served by uid {peer_uid}, not {self._owner}: left alone")
-        if peer_pid not in (0, found.pid):
+        if peer_pid not in (0, found.pid) and containers.number_inside(peer_pid) != found.pid:
             raise Refused(f"served by pid {peer_pid}, not the one it is named for: left alone")
-        ticks = processes.start_ticks(found.pid)
+        ticks = processes.start_ticks(peer_pid or found.pid)
         if peer_pid and ticks is not None and ticks != found.start:
             raise Refused("named for an earlier process with this pid: left alone")
 

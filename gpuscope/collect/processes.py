@@ -12,6 +12,7 @@ import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..wire.frames import LOST, MAX_STRING_CHARS, NO_PERMISSION, NOT_INITIALISED, ProcDef, Reading, Unknown
+from .belonging import belonging
 from .container import container, own_pid_namespace, pid_namespace_note
 from .procfs import read, why_process
 
@@ -113,6 +114,7 @@ def describe(
     if boot_time is None:
         boot_time = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     definition.start_time = round(boot_time + stat.start_ticks / TICKS_PER_SECOND, 2)
+    definition.container, definition.pod, definition.slurm_job = belonging(pid, root)
     try:
         # Not the directory's owner: that is root for a process that may not be dumped.
         uid = status_values(read(_path(root, pid, "status")), b"Uid")[0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..wire import frames
-from . import probe_sockets, processes
+from . import containers, probe_sockets, processes
 from .probe_link import MAX_REASON_CHARS, Answer, Entity, ProbeLink
 from .probe_sockets import Place, Refused
 
@@ -69,6 +69,7 @@ class Probes:
     def __init__(self, directories: Optional[Sequence[str]] = None, on_answer: Optional[OnAnswer] = None) -> None:
         self._directories = directories
         self._on_answer: OnAnswer = on_answer or (lambda link, answer: None)
+        self._containers = containers.Finder()
         self._links: Dict[Place, ProbeLink] = {}
         self._by_name: Dict[int, ProbeLink] = {}
         self._retries: Dict[Place, _Retry] = {}
@@ -177,7 +178,8 @@ class Probes:
     def scan(self, now: float) -> None:
         """Look for new sockets and connect to them."""
         seen: Set[Place] = set()
-        for path, owner in probe_sockets.places(self._directories):
+        elsewhere = self._containers.places(now) if self._directories is None else []
+        for path, owner in (*probe_sockets.places(self._directories), *elsewhere):
             try:
                 with probe_sockets.Directory(path, owner) as directory:
                     self._scan_directory(path, directory, now, seen)

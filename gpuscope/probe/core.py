@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from time import monotonic_ns, perf_counter
-from typing import Any, Dict, List, Optional
+from time import monotonic, monotonic_ns, perf_counter
+from typing import Any, Callable, Dict, List, Optional
 
 from ..wire.frames import Event, Scalar
-from . import cuda
+from . import cuda, tracers
 from .gauges import Gauges
 from .hooks import Hooks
 from .ledger import Ledger
@@ -29,11 +29,17 @@ _at_fork_registered: List[bool] = []
 
 
 class Probe:
-    """``origin`` says how it got here: run, watch, lab, enable, inject. ``problem`` why nobody can see it, if so."""
+    """``origin`` says how it got here: run, watch, lab, enable, inject. ``problem`` why nobody can see it, if so.
+    ``allow_attach``: once started, any process of this user may trace this one (``tracers.py``)."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, allow_attach: bool = False) -> None:
         self.origin = origin
+        self.allow_attach = allow_attach
         self.problem = ""
+        self.idle_seconds: Optional[float] = None
+        """Without a client for so long it takes itself out; None: it stays."""
+        self.farewell: Callable[[], None] = lambda: None
+        self._watched_at = monotonic()
         self.steps = Steps()
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
@@ -63,6 +69,8 @@ class Probe:
         with self._lock:
             if self.server is not None or self.problem:
                 return
+            if self.allow_attach:
+                tracers.allow(True)
             try:
                 self.sampler = Sampler(
                     self.origin,
@@ -73,7 +81,7 @@ class Probe:
                     lambda: "before" in self.hooks.installed,
                 )
                 requests = Requests(self.steps, self.gauges.tree)
-                server = Server(self.sampler, requests, self.hooks.install, self.detach)
+                server = Server(self.sampler, requests, self._look_after, self.detach)
                 safety = Safety(self.steps, requests.history, self.announce, server.errand, self.sampler.hello)
                 self.sampler.also = safety.columns
                 server.start()
@@ -109,12 +117,15 @@ class Probe:
         if self._finder is not None:
             self._finder.remove()
         self.problem = "detached"
+        if self.allow_attach:
+            tracers.allow(False)
         server, self.server = self.server, None
         safety, self.safety = self.safety, None
         if safety is not None:
             safety.remove()
         if server is not None:
             server.stop()
+        self.farewell()
 
     def after_fork(self) -> None:
         """In a forked child: drop what belongs to the parent, stay armed. A child that trains opens its own socket."""
@@ -130,6 +141,16 @@ class Probe:
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
         self.hooks.after_fork(self.steps, self.gauges.split)
+
+    def _look_after(self) -> None:
+        """Every few seconds, in the probe's thread."""
+        self.hooks.install()
+        server, now = self.server, monotonic()
+        if server is None or server.watched:
+            self._watched_at = now
+        elif self.idle_seconds is not None and now - self._watched_at > self.idle_seconds:
+            server.stop("nobody has looked at it for long")
+            self.detach()
 
     def _on_cuda(self) -> None:
         """In the thread that initialises CUDA."""
@@ -159,10 +180,10 @@ class Probe:
             debug("step not counted", error)
 
 
-def arm(origin: str) -> None:
+def arm(origin: str, allow_attach: bool = False) -> None:
     """Arm this process's probe, if it has none. No thread, no socket yet."""
     if getattr(sys, GUARD, None) is None:
-        _new(origin)
+        _new(origin, allow_attach)
 
 
 def watch(model: Any = None, optimizer: Any = None) -> None:
@@ -182,8 +203,8 @@ def detach() -> None:
         probe.detach()
 
 
-def _new(origin: str) -> Probe:
-    probe = Probe(origin)
+def _new(origin: str, allow_attach: bool = False) -> Probe:
+    probe = Probe(origin, allow_attach)
     setattr(sys, GUARD, probe)
     if not _at_fork_registered and hasattr(os, "register_at_fork"):
         _at_fork_registered.append(True)

@@ -49,6 +49,7 @@ def describe(start: int, origin: str) -> TrainerDef:
         python_version=".".join(map(str, sys.version_info[:3])),
         origin=origin,
         allocator_settings=_settings(os.environ),
+        pod=pod(os.environ),
     )
 
 
@@ -83,6 +84,14 @@ def job_key(env: Mapping[str, str], world_size: Optional[int]) -> Optional[str]:
     if job and step:
         return f"slurm:{job[:64]}.{step[:64]}"
     return meeting
+
+
+def pod(env: Mapping[str, str]) -> Optional[str]:
+    """The name of the Kubernetes pod: $POD_NAME where the manifest sets it, else the host name, which is the pod's
+    unless hostNetwork or a hostname of its own was asked for. None outside of Kubernetes."""
+    if not env.get("KUBERNETES_SERVICE_HOST"):
+        return None
+    return (env.get("POD_NAME") or env.get("HOSTNAME") or "")[:253] or None
 
 
 def _distributed() -> Optional[Tuple[int, int]]:

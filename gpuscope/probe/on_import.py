@@ -3,13 +3,14 @@
 ``gpuscope run`` puts a directory with this file, named ``sitecustomize.py``, and with ``probe.zip`` in front of
 PYTHONPATH. Python then imports it at every start, also in programs that never touch torch: so it loads nothing but what
 the interpreter has loaded already, prints nothing, and whatever goes wrong stays in here (``GPUSCOPE_DEBUG=1`` shows
-it)."""
+it). In the zip of ``gpuscope enable`` it is ``_gpuscope_on_import.py``, loaded at the first look for torch."""
 
 import os
 import sys
 
 MARK = "_gpuscope_on_import"
-"""Attribute of ``sys`` while a callback is armed by a sitecustomize: two such directories arm once."""
+"""Attribute of ``sys`` where a sitecustomize of ours has armed (True: two such directories arm once), or where the
+``.pth`` of an enabled environment waits for torch (what to :meth:`remove`: ``gpuscope run`` takes its place)."""
 
 
 def debug(what, error):  # type: (str, BaseException) -> None
@@ -89,6 +90,26 @@ def _arm():  # type: () -> None
     arm("run")
 
 
+def enabled(archive, allow_attach, path, target):  # type: ignore[no-untyped-def]
+    """The spec of torch, asked for by the ``.pth`` of an enabled environment (``attach/enable_files.py``), with the
+    probe in ``archive`` armed once torch has been imported."""
+
+    def arm_enabled():  # type: () -> None
+        sys.path.insert(0, archive)
+        try:
+            from _gpuscope_probe.probe import (
+                arm,
+                collectives,  # noqa: F401  # all of it now: the zip may be replaced
+            )
+        finally:
+            sys.path.remove(archive)
+        arm("enable", allow_attach)
+
+    finder = OnImport("torch", arm_enabled)
+    finder.install()
+    return finder.find_spec("torch", path, target)  # type: ignore[no-untyped-call]
+
+
 def _diagnose_at_the_end():  # type: () -> None
     """Have an exception that ends the program diagnosed, below its traceback: where `gpuscope run` asked for it."""
     import atexit
@@ -122,7 +143,10 @@ def _as_sitecustomize():  # type: () -> None
     try:
         here = os.path.dirname(os.path.abspath(__file__))
         sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-        if os.environ.get("GPUSCOPE") != "0" and not hasattr(sys, MARK):
+        before = getattr(sys, MARK, None)
+        if os.environ.get("GPUSCOPE") != "0" and before is not True:
+            if before is not None:
+                before.remove()
             setattr(sys, MARK, True)
             if os.environ.get("GPUSCOPE_DOCTOR"):
                 _diagnose_at_the_end()

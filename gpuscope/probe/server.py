@@ -116,6 +116,10 @@ class Server:
             self._write_wake()
         self._thread.join(1.0 + (CLOSE_SECONDS if self._requests.acts.busy else 0.0))
 
+    @property
+    def watched(self) -> bool:
+        return bool(self._clients) or self._requests.acts.busy
+
     def announce(self, event: Event) -> None:
         """Send an event to everybody who looks. From any thread of the trainer, a signal handler too: never blocks,
         never raises; of more than :data:`MAX_EVENTS` at once the oldest are lost, and counted."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,8 @@ class _Call:
     blob_to: Path | None
     max_bytes: int
     receiver: BlobReceiver | None = None
+    part: Path | None = None
+    """Where a blob lies that has come, until the result does."""
 
 
 class Calls:
@@ -75,6 +79,9 @@ class Calls:
             call = self._calls.pop(number)
             if call.receiver is not None:
                 call.receiver.abort()
+            if call.part is not None:
+                with contextlib.suppress(OSError):
+                    call.part.unlink()
 
     def take(self, frame: Frame) -> bool:
         """True when the frame is an answer: it was dealt with here, also when nobody waits for it any more."""
@@ -93,7 +100,7 @@ class Calls:
             if call.blob_to is not None and not (call.receiver and call.receiver.complete):
                 call.answer.set_exception(SourceError("failed", f"{call.name}: its data ended early"))
             else:
-                call.answer.set_result(frame)
+                self._finish(call, frame)
         return True
 
     def fail_all(self, code: str, reason: str) -> None:
@@ -107,7 +114,8 @@ class Calls:
             if call.receiver is None:
                 if call.blob_to is None:
                     raise BlobError("it came with data that nobody asked for")
-                call.receiver = BlobReceiver(blob.id, str(call.blob_to), call.max_bytes)
+                call.part = call.blob_to.with_name(f".gpuscope-{os.getpid()}-{id(call):x}.part")
+                call.receiver = BlobReceiver(blob.id, str(call.part), call.max_bytes)
             if not call.receiver.feed(blob):
                 self._send(Credit(blob.id, 1))
         except BlobError as error:
@@ -117,6 +125,18 @@ class Calls:
         if call.receiver.size:
             fraction = min(call.receiver.written_bytes / call.receiver.size, 1.0)
             self._progress(call, Progress(blob.id, fraction, "receiving"))
+
+    @staticmethod
+    def _finish(call: _Call, result: Result) -> None:
+        """Only what the other end calls a success gets its name, and may replace what had it."""
+        try:
+            if call.part is not None and call.blob_to is not None:
+                os.replace(call.part, call.blob_to)
+                call.part = None
+        except OSError as error:
+            call.answer.set_exception(SourceError("failed", f"cannot write {call.blob_to}: {error.strerror}"))
+        else:
+            call.answer.set_result(result)
 
     def _progress(self, call: _Call, progress: Progress) -> None:
         if call.on_progress is not None:

@@ -99,6 +99,16 @@ class Child:
         return clean(lines[-1].strip(), 200) if lines else ""
 
     @property
+    def stderr_text(self) -> str:
+        """The last of its standard error as it came: for looking into, not for showing."""
+        return self._stderr.decode("utf-8", "replace")
+
+    @property
+    def exit_code(self) -> int | None:
+        """Negative for a signal; None while it runs, or when we ended it."""
+        return self._process.returncode if self._exited_by_itself else None
+
+    @property
     def how_it_ended(self) -> str:
         """``exit code 1``, ``signal SIGSEGV``; "" while that is not known, or when we ended it."""
         code = self._process.returncode

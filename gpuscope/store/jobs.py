@@ -15,6 +15,7 @@ from .ranks import worst_rank
 from .view import JobView, ProcView, TrainerView
 
 MAX_TITLE_CHARS = 60
+_LOOPBACK = re.compile(r"(?:.*@)?(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?|0\.0\.0\.0):\d+$", re.I)
 _PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
 
 
@@ -37,6 +38,12 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
         if p.gone is None and p.uses and p.id not in inside
     ]
     return (*running, *outside, *ended)
+
+
+def is_local_key(key: str) -> bool:
+    """Whether a job key means something on its own host only, because its ranks meet on the loopback. Ranks on several
+    hosts are of one job where they share any other key."""
+    return _LOOPBACK.match(key) is not None
 
 
 def _of_trainers(key: str, members: list[TrainerView], by_id: dict[int, ProcView]) -> JobView:

@@ -19,6 +19,10 @@ _RECORDED = (Sample, Def, Event, Key, Hello, Bye)
 """Answers to requests and blobs are between a viewer and an agent: they are not kept."""
 
 
+BEGIN_SECONDS = 60.0
+"""For the way to a far host, before a recording of so many seconds begins."""
+
+
 class Recorder:
     """A recording that is being made. Needs a running event loop; :meth:`close` ends it.
 
@@ -50,6 +54,11 @@ class Recorder:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
+
+    def begin_at(self, received_seconds: float) -> None:
+        """Let the recording begin with a frame that came then: the way to a far host is no part of it."""
+        if not self._writer.lines:
+            self._began = received_seconds
 
     def attach(self, source: Source) -> None:
         """Records ``source`` from now on, beginning with what it has said already that matters."""
@@ -112,7 +121,8 @@ async def record(
     overwrite: bool = False,
     on_link: OnLink | None = None,
 ) -> Summary:
-    """Records ``source`` for ``seconds``, or until it ends or SIGINT, SIGTERM or SIGHUP comes; the file is whole then.
+    """Records ``source`` for ``seconds`` from its first frame, or until it ends or SIGINT, SIGTERM or SIGHUP comes; the
+    file is whole then.
 
     Raises :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists."""
     recorder = Recorder(path, redact, source.label, overwrite)
@@ -125,14 +135,26 @@ async def record(
             continue  # not in the main thread: whoever runs us there ends us by cancelling
         handled.append(number)
     recorder.attach(source)
-    running = asyncio.ensure_future(source.run(lambda frame, received: None, on_link or (lambda link: None)))
+    begun = asyncio.Event()
+
+    def first(_: Frame, received_seconds: float) -> None:
+        if not begun.is_set():
+            recorder.begin_at(received_seconds)
+            begun.set()
+
+    running = asyncio.ensure_future(source.run(first, on_link or (lambda link: None)))
     ends = {running, asyncio.ensure_future(stop.wait()), asyncio.ensure_future(recorder.failed.wait())}
+    beginning = asyncio.ensure_future(begun.wait())
     try:
-        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        patience = None if seconds is None else seconds + BEGIN_SECONDS
+        await asyncio.wait({beginning, *ends}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        if beginning.done():
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
         await source.close()
+        beginning.cancel()
         for end in ends:
             end.cancel()
         await asyncio.wait(ends)

@@ -41,8 +41,8 @@ class Record:
     """One entity as it is known now. ``stale`` is set by whoever changes it and cleared by whoever draws it."""
 
     __slots__ = (
-        "definition", "gone", "growth", "id", "key", "kind", "owner", "parts", "readings", "ring", "seconds", "stale",
-        "target", "view", "why", "wire_id",
+        "columns", "definition", "gone", "growth", "id", "key", "kind", "owner", "parts", "readings", "ring", "row",
+        "seconds", "stale", "target", "view", "why", "wire_id",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, key: str, definition: Any) -> None:
@@ -56,6 +56,8 @@ class Record:
         self.seconds: float | None = None
         self.gone: Gone | None = None
         self.ring: Ring | None = None
+        self.row: list[Any] = []  # of a device: its last row, whole, in the order of these columns
+        self.columns: tuple[str, ...] = ()
         self.growth: Track | None = None  # of an allocator
         self.owner: Record | None = None  # use → process, allocator → trainer, trainer → process
         self.target: Record | None = None  # use, allocator → device

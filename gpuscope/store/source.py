@@ -49,6 +49,8 @@ Tap = Callable[[bytes, Frame, float], None]
 PING_SECONDS = 5.0
 HELLO_SECONDS = 10.0
 STALE_SECONDS = 3.0
+SLOWEST_SECONDS = 60.0
+"""An agent that says to sample less often than that is not believed."""
 BACK_OFF_SECONDS = (1.0, 30.0)
 HEALTHY_SECONDS = 60.0
 """An agent that lived so long starts the next back-off from its beginning."""
@@ -122,6 +124,7 @@ class AgentSource:
         self._argv = list(argv)
         self._env = env
         self._closing = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._child: Child | None = None
         self._hello: Hello | None = None
         self._hz = 0.0
@@ -133,6 +136,9 @@ class AgentSource:
         self._calls = Calls(self._send)
         self._last_frame: float | None = None
         self._link = Link("connecting")
+        self._hopeless = False
+        self._marker = b""
+        """The line behind which frames begin; "" where the hello itself tells."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -157,18 +163,31 @@ class AgentSource:
                 break
             if time.monotonic() - began >= HEALTHY_SECONDS:
                 pause = BACK_OFF_SECONDS[0]
+            if self._hopeless:
+                self._say(on_link, Link("ended", reason, self._age()))
+                return
             state: LinkState = "connecting" if self._last_frame is None else "stale"
-            self._say(on_link, Link(state, f"{reason}; trying again in {pause:.0f} s", self._age()))
-            try:
-                await asyncio.wait_for(self._closing.wait(), pause)
-            except (asyncio.TimeoutError, TimeoutError):
-                pause = min(pause * 2, longest)
+            wait = self._pause(pause)
+            self._say(on_link, Link(state, f"{reason}; trying again in {max(wait, 1):.0f} s", self._age()))
+            rested = await self._rest(wait)
+            pause = min(pause * 2, longest) if rested else BACK_OFF_SECONDS[0]
         self._say(on_link, Link("ended", "closed", self._age()))
+
+    async def _rest(self, seconds: float) -> bool:
+        """Whether all of that time has passed: nobody closed the source, and nobody is in a hurry."""
+        early = [asyncio.create_task(event.wait()) for event in (self._closing, self._hurried)]
+        try:
+            done, _ = await asyncio.wait(early, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in early:
+                task.cancel()
+        self._hurried.clear()
+        return not done
 
     async def _live(self, sink: Sink, on_link: OnLink) -> str:
         """One life of the agent; how it ended, in words."""
         try:
-            child = self._child = await Child.spawn(self._argv, self._env)
+            child = self._child = await self._spawn()
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise _Hopeless(f"cannot start {self._argv[0]}: {text}") from None
@@ -194,12 +213,26 @@ class AgentSource:
                 await child.stop()
             finally:
                 child.kill()
-            if reason == END_OF_OUTPUT and child.how_it_ended:
-                reason = "the agent ended"
-            how = ", ".join(part for part in (child.how_it_ended, child.last_words) if part)
-            reason = f"{reason} ({how})" if how else reason
+            reason, again = self._judged(child, reason)
+            self._hopeless = not again
             self._calls.fail_all("gone", reason)
         return reason
+
+    async def _spawn(self) -> Child:
+        return await Child.spawn(self._argv, self._env)
+
+    def _arrived(self) -> None:
+        """The marker has come."""
+
+    def _judged(self, child: Child, reason: str) -> tuple[str, bool]:
+        """How one life ended, in words, and whether another may go better."""
+        if reason == END_OF_OUTPUT and child.how_it_ended:
+            reason = "the agent ended"
+        how = ", ".join(part for part in (child.how_it_ended, child.last_words) if part)
+        return f"{reason} ({how})" if how else reason, True
+
+    def _pause(self, seconds: float) -> float:
+        return seconds
 
     async def _read(self, child: Child, sink: Sink, on_link: OnLink) -> str:
         budget, at, noise = _BURST, time.monotonic(), 0
@@ -213,11 +246,23 @@ class AgentSource:
             except OSError as error:
                 return f"reading from the agent failed: {error.strerror}"
             now = time.monotonic()
-            budget, at = min(_BURST, budget + (now - at) * FRAMES_PER_SECOND) - 1, now
+            if self._hello is not None:  # what comes before it is bounded in bytes
+                budget = min(_BURST, budget + (now - at) * FRAMES_PER_SECOND) - 1
+            at = now
             if budget < 0:
                 await asyncio.sleep(0.05)
             elif count % 64 == 0:
                 await asyncio.sleep(0)  # lines that lie ready must not keep the screen from its turn
+            if self._marker:
+                noise += len(line)
+                if line == self._marker:
+                    self._marker = b""
+                    self._arrived()
+                elif line.rstrip() == self._marker.rstrip():
+                    return "there is a terminal in between, which changes what is sent: leave out -t or --tty"
+                elif noise > MAX_NOISE_BYTES:
+                    return "what answers does not speak as an agent"
+                continue
             try:
                 frame = decode(line)
             except WireError as error:
@@ -302,13 +347,21 @@ class AgentSource:
                 pinged = now
                 self._send(Ping(now))
             if self._hello is None:
-                if now - began > HELLO_SECONDS:
-                    return f"the agent did not say hello within {HELLO_SECONDS:.0f} s"
-            elif (age := self._age()) is not None and age > max(STALE_SECONDS, 3 / self._hz if self._hz > 0 else 0.0):
+                if late := self._overdue(began, now):
+                    return late
+            elif (age := self._age()) is not None and age > self._patience_seconds:
                 self._say(on_link, Link("stale", f"nothing came for {age:.0f} s", age))
             if child.has_exited and now - max(self._last_frame or began, began) > 1.0:
                 return "the agent ended"
             await asyncio.sleep(0.5)
+
+    def _overdue(self, began: float, now: float) -> str:
+        """Why a hello is not waited for any longer, "" while it is."""
+        return f"the agent did not say hello within {HELLO_SECONDS:.0f} s" if now - began > HELLO_SECONDS else ""
+
+    @property
+    def _patience_seconds(self) -> float:
+        return max(STALE_SECONDS, min(3 / self._hz, SLOWEST_SECONDS) if self._hz > 0 else 0.0)
 
     def _age(self) -> float | None:
         return None if self._last_frame is None else time.monotonic() - self._last_frame

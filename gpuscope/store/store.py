@@ -65,6 +65,21 @@ class Store:
             self._view = View(self._version, tuple(self._hosts[key] for key in self._streams))
         return self._view
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Their keys, as they were added."""
+        return tuple(self._streams)
+
+    def link(self, key: str) -> Link:
+        """The state of a source. Raises ``KeyError`` for one that was not added."""
+        return self._pictures[key].link
+
+    def host(self, key: str) -> HostView | None:
+        """One host as it is now, without looking at the others; None for a source that was not added."""
+        if key not in self._hosts and key in self._streams:
+            self._hosts[key] = self._pictures[key].draw(self._streams[key])
+        return self._hosts.get(key)
+
     def history(self, key: str, entity_id: int, column: str, window_seconds: float | None = None) -> History:
         """A column of an entity over time, ``entity_id`` as in the view; empty when there is none."""
         stream = self._streams.get(key)

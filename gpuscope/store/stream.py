@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from math import nan
 from types import MappingProxyType
 
 from ..wire.frames import (
@@ -224,6 +225,10 @@ class Stream:
     def _read(self, record: Record, known: _Columns, row: Row, seconds: float) -> None:
         columns, positions = known
         values = row[1:] if positions is None else [row[i] for i in positions if i < len(row)]
+        if record.kind == "gpu":
+            if len(values) < len(columns) and record.columns is columns:
+                values += record.row[len(values) :]  # the seldom-read ones are as they were
+            record.row, record.columns = values, columns
         readings: dict[str, object] = dict(zip(columns, values, strict=False))
         why = record.why
         if not _NUMBERS.issuperset(map(type, values)):
@@ -232,7 +237,7 @@ class Stream:
                     readings[column] = why.get(column, NO_REASON)
                 elif isinstance(value, str):
                     readings[column] = value[:MAX_CELL_CHARS]
-            values = [None if isinstance(value, (bool, str)) else value for value in values]
+            values = [value if type(value) in _NUMBERS else nan for value in values]
         for column, reason in why.items():
             readings.setdefault(column, reason)
         record.readings = MappingProxyType(readings)  # type: ignore[arg-type]  # no None is left

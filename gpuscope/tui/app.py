@@ -14,16 +14,16 @@ from textual.driver import Driver
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import Screen
 
-from .filters import Guard
+from .filters import Guard, PlainAscii
 from .keymap import always
 from .lean import LeanApp
 from .palette import ActionProvider
 from .screens.main import TABS, MainScreen
 from .session import Session
-from .theme import DARK, LIGHT, css_variables, register
+from .theme import COLOUR_BLIND, DARK, LIGHT, css_variables, register
 
-GUARD = Guard()
-THEME_NAMES = {"dark": DARK, "light": LIGHT, "ansi": "ansi-dark"}
+GUARD, PLAIN = Guard(), PlainAscii()
+THEME_NAMES = {"dark": DARK, "light": LIGHT, "colour-blind": COLOUR_BLIND, "ansi": "ansi-dark"}
 """Names in the config file → names of themes."""
 
 
@@ -39,6 +39,7 @@ class GpuscopeApp(LeanApp[int]):
     def __init__(self, session: Session, start: str = "overview") -> None:
         super().__init__()
         self.session = session
+        self.ascii_only = session.settings.ascii
         self._start = start if start in TABS else "overview"
         register(self)
         wanted = session.state.theme or THEME_NAMES.get(session.settings.theme, DARK)
@@ -62,7 +63,8 @@ class GpuscopeApp(LeanApp[int]):
         # The last guard: whatever reaches a line, no control character leaves it. Always the same object: Textual
         # keeps what a filter made of a line, and finds it again by the filter. Our themes name no ANSI colours.
         filters = super().get_line_filters()
-        return [*(f for f in filters if not isinstance(f, ANSIToTruecolor)), GUARD]
+        own = [GUARD, PLAIN] if self.session.settings.ascii else [GUARD]
+        return [*(f for f in filters if not isinstance(f, ANSIToTruecolor)), *own]
 
     def on_mount(self) -> None:
         # Textual leaves the alternate screen on SIGTERM only when it is asked to end.

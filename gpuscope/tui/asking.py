@@ -108,7 +108,7 @@ class Asker:
         reached = self._reach()
         if reached is not None and reached[1].badge:
             return Answer(problem=NOT_RECORDED, code="unsupported")
-        key = (trainer.key, name, tuple(sorted((args or {}).items())))
+        key = self._key(trainer, name, args)
         question = self._questions.get(key)
         now = time.monotonic()
         if question is None:
@@ -123,8 +123,16 @@ class Asker:
 
     def seen(self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None) -> Answer:
         """What came last, without asking: for a screen that is frozen."""
-        question = self._questions.get((trainer.key, name, tuple(sorted((args or {}).items()))))
+        question = self._questions.get(self._key(trainer, name, args))
         return Answer() if question is None else self._as_of(question, time.monotonic(), trainer)
+
+    def _key(
+        self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None
+    ) -> tuple[str, str, tuple[tuple[str, Scalar], ...]]:
+        """Of a trainer on the host that is looked at: pids of several hosts may agree."""
+        reached = self._reach()
+        place = reached[1].key if reached is not None else ""
+        return f"{place} {trainer.key}", name, tuple(sorted((args or {}).items()))
 
     def close(self) -> None:
         """Nobody waits for an answer any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..store.ranks import (
@@ -20,10 +20,13 @@ from ..store.ranks import (
 from ..store.view import Entity, Gone, HostView, JobView, TrainerView
 from ..wire.frames import Unknown
 from .cells import GIB, age_text, bytes_text, gib, percent, seconds_text
-from .verdict import STARVED, input_share, ranges
+from .verdict import STARVED, input_share, ranges, starving
 from .widgets.jobs import DASH
 
 Piece = tuple[str, str]
+NEAR = 4.0
+"""Growth is worth a warning where memory ends within so many times the steps over which it was seen to grow."""
+IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
 ENDED_SHOWN = 3
 """The log has all of them."""
 
@@ -45,13 +48,18 @@ class JobLine:
     """The shares of a step, adding up to 1, drawn below where there is room."""
 
 
-def job_lines(host: HostView, mine_only: bool = False, text: str = "") -> list[JobLine]:
-    """All lines, mine first. With ``text`` only those that contain it."""
+def job_lines(
+    host: HostView, mine_only: bool = False, text: str = "", more: Mapping[str, list[Piece]] | None = None
+) -> list[JobLine]:
+    """All lines, mine first. With ``text`` only those that contain it. ``more``: a note by job key."""
     mine = [job for job in host.jobs if job.mine]
     others = [job for job in host.jobs if not job.mine]
     lines = [_line(host, job) for job in mine]
     if not mine_only:
         lines += [_line(host, job) for job in others] if len(others) <= 1 else list(_by_user(host, others))
+    for line in lines if more else ():
+        if more and line.key in more and not line.over:
+            line.notes.append(more[line.key])
     lines = _with_few_ended(lines)
     if text:
         needle = text.casefold()
@@ -106,7 +114,8 @@ def _line(host: HostView, job: JobView) -> JobLine:
     }
     if not trainers:
         process = job.processes[0] if job.processes else None
-        return JobLine(job.key, cells, _end_notes(gone), process, _outside(host, job), gone is not None)
+        notes = _end_notes(gone) or _from_its_log(job)
+        return JobLine(job.key, cells, notes, process, _outside(host, job), gone is not None)
     cells |= _training(trainers) | _memory(host, trainers)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
@@ -177,7 +186,7 @@ def _notes(host: HostView, job: JobView, trainers: list[TrainerView]) -> list[li
     elif job.worst is not None and job.worst_reason:
         notes.append([("worst: ", "warn"), (job.worst_reason, "muted")])
     notes += [line for room in rooms(host.devices, trainers)[:1] for line in growth_lines(host, room, len(trainers))]
-    return notes or _slow(trainers)
+    return notes or _slow(host, trainers)
 
 
 def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[list[Piece]]:
@@ -196,19 +205,29 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[list[Piec
     pace = f"{bytes_text(room.headroom_bytes)} left / {slope} per step, fitted over {trend.steps:.0f} steps."
     live = "Live tensors grow: empty_cache() cannot help."
     return [
-        [("memory: ", "bad"), (f"{who} runs out in {steps}{when}", "text"), (place, "muted")],
+        [("memory: ", _weight(room)), (f"{who} runs out in {steps}{when}", "text"), (place, "muted")],
         [("        ", "text"), (f"{pace} {live}", "muted")],
     ]
 
 
-def _slow(trainers: list[TrainerView]) -> list[list[Piece]]:
+def _weight(room: MemoryRoom) -> str:
+    """The token of growth, as grave as the doctor takes it (``doctor.live_memory.growth``): not what is far away, nor
+    what ends later than the run."""
+    ends, trend, eta = room.runs_out, room.allocator.growth, room.trainer.number("eta_seconds")
+    if ends is None or trend is None or ends.steps > NEAR * trend.steps:
+        return "muted"
+    if ends.seconds is not None and eta is not None and eta < ends.seconds:
+        return "muted"
+    return "bad" if ends.steps <= trend.steps else "warn"
+
+
+def _slow(host: HostView, trainers: list[TrainerView]) -> list[list[Piece]]:
     """What keeps a job slower than it need be, the first that applies."""
-    shares = [(share, t) for t in trainers if (share := input_share(t)) is not None]
+    shares = [(share, t) for t in trainers if (share := starving(host, t)) is not None]
     if shares:
         share, trainer = max(shares, key=lambda entry: entry[0])
-        if share >= STARVED:
-            name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
-            return [[("input: ", "warn"), (f"{name}waits for its data {percent(share * 100)} of the step", "muted")]]
+        name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
+        return [[("input: ", "warn"), (f"{name}waits for its data {percent(share * 100)} of the step", "muted")]]
     slow, why = straggler(trainers)
     if slow is not None:
         return [[("straggler: ", "warn"), (why, "muted")]]
@@ -242,15 +261,34 @@ def _outside(host: HostView, job: JobView) -> list[Piece]:
     out: list[Piece] = []
     used = held(job)
     if used is not None:
-        out.append((f"{gib(used)} GiB", "text"))
+        out.append((f"{gib(used)} GiB · ", "text"))
+    out.append(("inside: no probe", "faint"))
+    if host.link.state != "replay":
+        out += [(" · ", "faint"), ("a", "accent"), (" attach", "muted")]
     load = [n for p in job.processes if (n := p.number("cpu_percent")) is not None]
     if load:
         out.append((f" · CPU {percent(sum(load))}", "muted"))
     starts = [p.definition.start_time for p in job.processes if p.definition.start_time is not None]
     if starts and host.wall_seconds is not None:
         out.append((f" · since {age_text(max(0.0, host.wall_seconds - min(starts)))}", "muted"))
-    out.append((" · inside: no probe" if out else "inside: no probe", "faint"))
     return out
+
+
+def _from_its_log(job: JobView) -> list[list[Piece]]:
+    """What the end of a log says, and that it is the log that says it; and since when nothing was computed."""
+    out: list[Piece] = []
+    for process in job.processes[:1]:
+        step, total, loss = (process.number(name) for name in ("log_step", "log_total", "log_loss"))
+        words = [f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")] if step is not None else []
+        words += [f"loss {loss:.4g}"] if loss is not None else []
+        if words:
+            age = process.number("log_age_seconds")
+            ago = f", {age_text(age)} ago" if age is not None and age >= OLD_LOG_SECONDS else ""
+            out.append((f"{', '.join(words)} from its log{ago}", "text"))
+        idle = process.number("idle_seconds")
+        if idle is not None and idle >= IDLE_SECONDS:
+            out.append((f"{' · ' if out else ''}idle for {age_text(idle)} or longer", "warn"))
+    return [[("outside: ", "faint"), *out]] if out else []
 
 
 def held(job: JobView) -> float | None:

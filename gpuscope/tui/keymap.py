@@ -12,7 +12,7 @@ _SHOWN = {
     "slash": "/", "colon": ":", "question_mark": "?", "plus": "+", "minus": "-", "equals_sign": "=", "comma": ",",
     "full_stop": ".", "less_than_sign": "<", "greater_than_sign": ">", "left_square_bracket": "[",
     "right_square_bracket": "]", "escape": "Esc", "enter": "Enter", "up": "↑", "down": "↓", "left": "←",
-    "right": "→", "tab": "Tab", "space": "space",
+    "right": "→", "tab": "Tab", "space": "space", "pagedown": "PgDn", "pageup": "PgUp", "f5": "F5",
 }  # fmt: skip
 ALWAYS = ("ctrl+c",)
 """Keys that act before any widget or dialog sees them: leaving must not depend on what has the focus."""

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from ..lab.config import LabConfig
     from ..store.replay import ReplaySource
     from ..store.source import Source
+    from .hosts import Hosts
+    from .screens.ssh_prompt import Prompts
     from .session import Session
 
 log = logging.getLogger("gpuscope")
 
-LOCAL = "local"
 LOG_BYTES, LOG_FILES = 1 << 20, 3
 EXIT_CRASHED = 70
 """A bug of ours, as sysexits has it."""
@@ -53,10 +54,14 @@ def run_app(
     lab_autostart: bool = False,
     debug: bool = False,
     without_screen: str = "",
+    make_hosts: Callable[[float], Hosts] | None = None,
+    prompts: Prompts | None = None,
+    readonly: bool = False,
 ) -> int:
     """Run the TUI until the user leaves and return its exit code.
 
-    ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording instead. Where the
+    ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording instead, ``make_hosts``
+    several places, and ``prompts`` what ssh asks on the way to them; ``readonly``: no process is acted on. Where the
     terminal cannot show it, prints why and what ``gpuscope devices`` prints, and returns its exit code."""
     reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
     if reason:
@@ -65,6 +70,7 @@ def run_app(
     over_ssh = bool(os.environ.get("SSH_CONNECTION"))
     prepare_environment(over_ssh)
     settings, problems = config.load()
+    settings = replace(settings, readonly=settings.readonly or readonly)
     from . import state
     from .session import Session
 
@@ -72,7 +78,8 @@ def run_app(
     session = Session(
         None,
         source,
-        make_source=None if source or replay else lambda hz: local_source(hz, settings),
+        make_source=None if source or replay or make_hosts else lambda hz: local_source(hz, settings),
+        make_hosts=make_hosts,
         replay=replay,
         settings=settings,
         state=remembered,
@@ -88,7 +95,7 @@ def run_app(
     if over_ssh:
         session.notices.say("over ssh: 1 Hz, charts every 5 s, 256 colours, no mouse: + and the config file change it")
     mouse = settings.mouse if settings.mouse is not None else not over_ssh
-    return _run(session, start_screen or remembered.tab, mouse)
+    return _run(session, start_screen or remembered.tab, mouse, prompts)
 
 
 def local_source(hz: float, settings: Settings) -> Source:
@@ -97,16 +104,19 @@ def local_source(hz: float, settings: Settings) -> Source:
 
     from ..attach.bundle import local_agent_argv
     from ..store.source import AgentSource
+    from .session import LOCAL
 
     argv = local_agent_argv(hz)
     return AgentSource(argv if settings.redact else [*argv, "--no-redact"], LOCAL, socket.gethostname())
 
 
-def _run(session: Session, start: str, mouse: bool) -> int:
+def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = None) -> int:
     from .app import GpuscopeApp
     from .state import save
 
     app = GpuscopeApp(session, start)
+    if prompts is not None:
+        prompts.app = app
     try:
         app.run(mouse=mouse)
     finally:

@@ -10,10 +10,11 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..config import Settings
-from .actions import BY_NAME
+from .possible import why_not
 from .state import ViewState
 from .widgets.notices import Notices
 
@@ -24,16 +25,24 @@ if TYPE_CHECKING:
     from ..store.store import Store
     from ..store.view import History, HostView, Link, View
     from ..wire.frames import Frame
+    from .alerts import AlertWatch
     from .asking import Asker
+    from .doctor_watch import Watch
+    from .fleet_watch import Fleet
+    from .hosts import Hosts
     from .labruns import LabRuns
 
 log = logging.getLogger("gpuscope.tui")
 
+LOCAL = "local"
+"""The key of the source that is this machine."""
 LOCAL_HZ, REMOTE_HZ = 2.0, 1.0
 LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0
 RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 GATHER_SECONDS = 0.03
 """Frames that arrive together make one picture."""
+FLEET_SECONDS = 0.5
+"""All hosts at once are drawn no more often: each of them sends once a second, none at the same time."""
 SEEK_SECONDS = 10.0
 SETTLED_SECONDS, MEASURED_SECONDS = 3.0, 5.0
 """The viewer's own load is measured once the start is over, and over so long."""
@@ -42,7 +51,7 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 class Session:
     """One source shown in one terminal. The store is made with the first use, after the first frame; ``make_source``
-    makes the source then, off the event loop, for a rate in Hz.
+    makes the source then, off the event loop, for a rate in Hz; ``make_hosts`` makes several.
     ``over_ssh`` makes the defaults lighter."""
 
     def __init__(
@@ -51,6 +60,7 @@ class Session:
         source: Source | None = None,
         *,
         make_source: Callable[[float], Source] | None = None,
+        make_hosts: Callable[[float], Hosts] | None = None,
         replay: ReplaySource | None = None,
         settings: Settings | None = None,
         state: ViewState | None = None,
@@ -63,6 +73,12 @@ class Session:
         self._lab_config = lab
         self._labs: LabRuns | None = None  # made with the first use: the first frame needs no lab
         self._asker: Asker | None = None
+        self._doctor: Watch | None = None
+        self._alerts: AlertWatch | None = None
+        self._fleet: Fleet | None = None
+        self._rate_chosen = False
+        self.fleet_shown = False
+        """Whether all hosts are on the screen, not one of them."""
         self.lab_autostart = lab_autostart
         self.notices = Notices()
         self.device_key: str | None = None
@@ -70,12 +86,14 @@ class Session:
         self.replay = replay
         """The source when it is a recording."""
         self._store, self._source, self._make_source = store, source or replay, make_source
+        self._make_hosts, self.hosts = make_hosts, hosts_of(source or replay)
+        """The sources, and which of them is looked at; None before they are made."""
         self._paused_at: float | None = None
         self._frozen: View | None = None
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._gathering: asyncio.TimerHandle | None = None
-        self._link_state = ""
+        self._link_states: dict[str, str] = {}
         self._changed: Callable[[], None] = lambda: None
         self._cpu_mark = (time.monotonic(), time.process_time())
         self._cpu_percent: float | None = None
@@ -87,7 +105,27 @@ class Session:
         """The host looked at, as it is now, or while paused as it was then; None before there is one."""
         if self._store is None:
             return None
-        return (self._frozen or self._store.view()).host
+        if self.hosts is None or not self.many:
+            return (self._frozen or self._store.view()).host
+        return self.hosts.host(self._frozen) if self._frozen is not None else self._store.host(self.hosts.source.key)
+
+    @property
+    def many(self) -> bool:
+        """Whether several hosts are looked at."""
+        return self.hosts is not None and len(self.hosts.sources) > 1
+
+    @property
+    def fleet(self) -> Fleet:
+        """All hosts, a line each."""
+        if self._fleet is None:
+            from .fleet_watch import Fleet
+
+            self._fleet = Fleet(lambda: self._store, lambda: self._frozen)
+        return self._fleet
+
+    def host_of(self, key: str) -> HostView | None:
+        """The host that a source tells of, as it is now, also while the screen is frozen."""
+        return self._store.host(key) if self._store is not None else None
 
     def history(self, entity_id: int, column: str, seconds: float | None = None) -> History:
         """A column of the host looked at, of the last ``seconds`` up to the moment that is shown."""
@@ -114,8 +152,9 @@ class Session:
 
     @property
     def wanted_hz(self) -> float:
-        """The rate to ask of the source."""
-        return self.state.rate_hz or self.settings.rate_hz or (REMOTE_HZ if self.over_ssh else LOCAL_HZ)
+        """The rate to ask of the source. Several hosts begin with no more than one sample a second each."""
+        hz = self.state.rate_hz or self.settings.rate_hz or (REMOTE_HZ if self.over_ssh else LOCAL_HZ)
+        return min(hz, REMOTE_HZ) if self.many and not self._rate_chosen else hz
 
     @property
     def labs(self) -> LabRuns:
@@ -137,30 +176,44 @@ class Session:
                                 self._gather)  # fmt: skip
         return self._asker
 
+    @property
+    def doctor(self) -> Watch:
+        """What is found wrong with what is looked at."""
+        if self._doctor is None:
+            from .doctor_watch import Watch
+
+            self._doctor = Watch(lambda: self._changed(), lambda: self.local, self.replay is not None)
+        return self._doctor
+
+    @property
+    def alerts(self) -> AlertWatch | None:
+        """What the config file wants to be told of; None where it names nothing."""
+        if self._alerts is None and self.settings.alerts.any:
+            from .alerts import AlertWatch
+
+            self._alerts = AlertWatch(self.settings.alerts, self.notices, lambda: self.replay is None)
+        return self._alerts
+
+    @property
+    def found(self) -> tuple[int, int]:
+        """Problems and warnings that the doctor has found so far."""
+        return (0, 0) if self._doctor is None else self._doctor.counts()
+
+    @property
+    def local(self) -> bool:
+        """Whether this machine is looked at, as it is now."""
+        return self.replay is None and self._source is not None and self._source.key == LOCAL
+
+    def judge(self) -> bool:
+        """Let the doctor look at the picture, where it is time to; whether it did. A frozen picture stays as it is."""
+        if self._paused_at is not None:
+            return False
+        moment = self.replay.clock.generation if self.replay is not None else 0
+        return self.doctor.look(self.host, self.history, moment)
+
     def why_not(self, action: str) -> str:
         """ "" when the session can carry out an action of the registry, else the reason."""
-        need = BY_NAME[action].needs
-        if need == "replay":
-            return "" if self.replay else "only in a replay"
-        if need == "rate":
-            if self.replay:
-                return "a replay has the rate it was recorded with"
-            return self._source.capabilities.why_not("rate") if self._source else "no source yet"
-        if need == "trainer":
-            return self._why_not_ask(action)
-        if need == "lab":
-            return "the lab needs a live session" if self.replay else ""
-        return ""
-
-    def _why_not_ask(self, action: str) -> str:
-        if self.replay:
-            return "a recording cannot be asked"
-        if self._source is None:
-            return "no source yet"
-        host = self.host
-        if host is None or all(trainer.gone for trainer in host.trainers):
-            return "no trainer with a probe is here"
-        return self._source.capabilities.why_not(action)
+        return why_not(self, action, self._source, self._make_hosts is not None, self._store is not None)
 
     def cpu_percent(self) -> float | None:
         """The viewer's own load in percent of one core, over the last seconds; None before it was measured."""
@@ -179,26 +232,25 @@ class Session:
         """Begin to listen, in the running event loop. ``changed`` is called at most every ``GATHER_SECONDS``."""
         self._changed = changed
         self._cpu_mark = (time.monotonic() + SETTLED_SECONDS, time.process_time())
-        if self._task is None and (self._source or self._make_source):
+        if self._task is None and (self._source or self._make_source or self._make_hosts):
             self._task = asyncio.get_running_loop().create_task(self._listen())
         if self.lab_autostart and not self.why_not("lab_run"):
             self.labs.start_when_known()
 
     async def _listen(self) -> None:
         try:
-            if self._source is None and self._make_source is not None:
+            if self._source is None and self._make_hosts is not None:
+                self.hosts = await asyncio.to_thread(self._make_hosts, self.wanted_hz)
+                self._source = self.hosts.source
+            elif self._source is None and self._make_source is not None:
                 self._source = await asyncio.to_thread(self._make_source, self.wanted_hz)
-            source = self._source
-            assert source is not None
+                self.hosts = hosts_of(self._source)
+            assert self.hosts is not None
             if self._store is None:
                 from ..store.store import Store
 
                 self._store = Store()
-            self._store.add_source(source.key, source.label, source.badge)
-            await source.run(
-                lambda frame, seconds: self._hear(source.key, frame, seconds),
-                lambda link: self._linked(source.key, link),
-            )
+            await self.hosts.run(self._store, self._hear, self._linked)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -209,22 +261,65 @@ class Session:
     def _hear(self, key: str, frame: Frame, received_seconds: float) -> None:
         assert self._store is not None
         self._store.apply(key, frame, received_seconds)
-        self._gather()
+        if self.fleet_shown and self._frozen is None:
+            self.fleet.heard(key)
+        self._gather(key)
 
     def _linked(self, key: str, link: Link) -> None:
-        if link.state != self._link_state and link.state in ("stale", "ended") and link.text:
-            self.notices.say(f"{link.state}: {link.text}", "warn")
-        self._link_state = link.state
+        if link.state == "ended" and "F5" not in link.text:
+            link = replace(link, text=link.text + self._how_again(key))
+        if link.state != self._link_states.get(key) and link.state in ("stale", "ended") and link.text:
+            who = f"{key}: " if self.many else ""
+            who = "" if link.text.startswith(key) else who
+            self.notices.say(f"{link.state}: {who}{link.text}", "warn", only_log=self.fleet_shown)
+        self._link_states[key] = link.state
         assert self._store is not None
         self._store.set_link(key, link)
-        self._gather()
+        self._gather(key)
 
-    def _gather(self) -> None:
+    def _how_again(self, key: str) -> str:
+        from .hosts import Reconnecting
+
+        source = next((one for one in self.hosts.sources if one.key == key), None) if self.hosts is not None else None
+        return ". F5: connect again" if isinstance(source, Reconnecting) else ""
+
+    def next_host(self, by: int) -> None:
+        """Look at the next of several hosts."""
+        if self.hosts is not None:
+            self._source = self.hosts.step(by)
+            self._changed()
+
+    def look_at(self, key: str) -> None:
+        """Look at the host with this key from now on."""
+        if self.hosts is not None:
+            self._source = self.hosts.look_at(key)
+
+    def connect_again(self) -> None:
+        """Connect anew to the host looked at, whose connection has ended or waits."""
+        if self.hosts is not None:
+            self.hosts.connect_again()
+
+    def sought(self) -> tuple[HostView, int] | None:
+        """The host and pid of a process that somebody came for, once, when it is seen; it is looked at from then on."""
+        if self.hosts is None or not self.hosts.wanted or self._store is None:
+            return None
+        found = self.hosts.sought(self._store.host)
+        self._source = self.hosts.source if found is not None else self._source
+        return found
+
+    def _gather(self, key: str = "") -> None:
+        """Make a picture soon. ``key``: because of this source, which is no reason where nothing of it is shown."""
+        other = self._source is not None and key not in ("", self._source.key)
+        if other and not self.fleet_shown and not (self.hosts and self.hosts.wanted):
+            return
         if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._publish)
+            seconds = FLEET_SECONDS if self.fleet_shown and self.many else GATHER_SECONDS
+            self._gathering = asyncio.get_running_loop().call_later(seconds, self._publish)
 
     def _publish(self) -> None:
         self._gathering = None
+        if self.alerts is not None and self._store is not None:
+            self.alerts.look(self._store.view().hosts)
         self._changed()
 
     def close(self) -> None:
@@ -235,6 +330,10 @@ class Session:
             self._labs.let_go()
         if self._asker is not None:
             self._asker.close()
+        if self._doctor is not None:
+            self._doctor.close()
+        if self._alerts is not None:
+            self._alerts.close()
         if self._task is not None:
             self._task.cancel()
 
@@ -262,16 +361,19 @@ class Session:
         if not options:
             self.notices.say(f"{now:g} Hz is the {'fastest' if faster else 'slowest'} rate")
             return
-        self.state.rate_hz = options[0] if faster else options[-1]
-        if self._source is not None:
-            self._asking = asyncio.get_running_loop().create_task(self._ask_rate(self._source, self.state.rate_hz))
+        self.state.rate_hz, self._rate_chosen = options[0] if faster else options[-1], True
+        if self.hosts is not None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask_rate(self.hosts, self.state.rate_hz))
 
-    async def _ask_rate(self, source: Source, hz: float) -> None:
-        try:
-            await source.request("rate", {"hz": hz})
-            self.notices.say(f"{hz:g} samples a second")
-        except Exception as error:
-            self.notices.say(f"the rate stays as it is: {getattr(error, 'reason', error)}", "warn")
+    async def _ask_rate(self, hosts: Hosts, hz: float) -> None:
+        asked = await asyncio.gather(
+            *(source.request("rate", {"hz": hz}) for source in hosts.sources), return_exceptions=True
+        )
+        failed = [answer for answer in asked if isinstance(answer, BaseException)]
+        if len(failed) == len(asked):
+            self.notices.say(f"the rate stays as it is: {getattr(failed[0], 'reason', failed[0])}", "warn")
+        else:
+            self.notices.say(f"{hz:g} samples a second" + (f", not on {len(failed)} hosts" if failed else ""))
         self._changed()
 
     def change_speed(self, faster: bool) -> None:
@@ -295,6 +397,15 @@ class Session:
             return ""
         mark = "‖" if replay.paused else "▶"
         return f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} ×{replay.speed:g}"
+
+
+def hosts_of(source: Source | None) -> Hosts | None:
+    """The hosts of a session with one source."""
+    if source is None:
+        return None
+    from .hosts import Hosts
+
+    return Hosts([source])
 
 
 def _clock(seconds: float) -> str:

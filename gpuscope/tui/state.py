@@ -10,13 +10,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 MAX_STATE_BYTES = 16 * 1024
-TABS = ("overview", "memory", "lab", "log")
+TABS = ("overview", "memory", "doctor", "lab", "log")
 SORTS = ("index", "used", "utilization", "power", "temperature")
+PROCESS_SORTS = ("gpu", "memory", "sm", "cpu", "rss", "age", "idle", "user", "pid")
 
 
 @dataclass(slots=True)
 class ViewState:
-    """``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link."""
+    """``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link. ``process_…`` is of the process
+    screen; ``process_hidden`` names the columns that are left out, with commas between them."""
 
     tab: str = "overview"
     filter: str = ""
@@ -24,9 +26,13 @@ class ViewState:
     sort: str = "index"
     theme: str = ""
     rate_hz: float = 0.0
+    process_sort: str = "gpu"
+    process_filter: str = ""
+    process_tree: bool = False
+    process_hidden: str = ""
 
 
-_CHOICES = {"tab": TABS, "sort": SORTS}
+_CHOICES = {"tab": TABS, "sort": SORTS, "process_sort": PROCESS_SORTS}
 
 
 def state_path() -> Path:

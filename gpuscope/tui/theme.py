@@ -1,4 +1,4 @@
-"""The one place where colours and glyphs are decided: tokens, two own themes, and what NO_COLOR and ASCII get instead.
+"""The one place where colours and glyphs are decided: tokens, our themes, and what NO_COLOR and ASCII get instead.
 
 Widgets name a *token* ("allocated", "warn", "muted"), never a colour. A style spec is a small sentence around tokens:
 ``"muted"``, ``"bold text"``, ``"allocated on cached"`` (foreground of the first, on the colour of the second). The hues
@@ -36,6 +36,9 @@ TOKENS: Final = (*LAYERS, *TEXTS, "border", *SERIES)
 
 DARK: Final = "gpuscope-dark"
 LIGHT: Final = "gpuscope-light"
+COLOUR_BLIND: Final = "gpuscope-colour-blind"
+"""Dark, and every state and layer far from every other for protan, deutan and tritan eyes (CIE 1976: at least 30, where
+the dark theme has 17 between ok and idle); it gives up that green means well."""
 
 # token → "foreground" or "attributes foreground on background", in rich's style language
 _DARK_PALETTE: Final = {
@@ -90,6 +93,26 @@ _LIGHT_PALETTE: Final = {
     "series6": "#d55e00",
     "badge": "bold #ffffff on #9a4b00",
 }
+_COLOUR_BLIND_PALETTE: Final = {
+    **_DARK_PALETTE,
+    "allocated": "#6699ee",
+    "cached": "#eeaa44",
+    "outside": "#cc4466",
+    "other": "#aaffee",
+    "driver": "#9944ff",
+    "ok": "#6db6ff",
+    "warn": "#ffe100",
+    "bad": "bold #ff8a4c",
+    "idle": "#9aa3ad",
+    "accent": "#6db6ff",
+    "series1": "#6699ee",
+    "series2": "#eeaa44",
+    "series3": "#aaffee",
+    "series4": "#cc4466",
+    "series5": "#ffe100",
+    "series6": "#9944ff",
+    "badge": "bold #0d1117 on #eeaa44",
+}
 # A terminal's own sixteen colours: what the ansi-dark and ansi-light themes of Textual promise to use.
 _ANSI_PALETTE: Final = {
     "allocated": "blue",
@@ -125,6 +148,8 @@ def palette(theme: Theme) -> dict[str, str]:
     """Token → style in rich's language, for any theme: ours, Textual's others (by darkness), or the sixteen colours."""
     if theme.ansi:
         return _ANSI_PALETTE
+    if theme.name == COLOUR_BLIND:
+        return _COLOUR_BLIND_PALETTE
     return _DARK_PALETTE if theme.dark else _LIGHT_PALETTE
 
 
@@ -182,6 +207,7 @@ def _parsed(colours: dict[str, str]) -> dict[str, Style]:
 THEMES: Final = (
     _theme(DARK, True, _DARK_PALETTE, _DARK_SURFACES),
     _theme(LIGHT, False, _LIGHT_PALETTE, _LIGHT_SURFACES),
+    _theme(COLOUR_BLIND, True, _COLOUR_BLIND_PALETTE, _DARK_SURFACES),
 )
 
 # ── glyphs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -333,6 +359,6 @@ def _tokens(name: str, dark: bool, ansi: bool, monochrome: bool, ascii_only: boo
 
 
 def register(app: App[Any]) -> None:
-    """Make both themes known to ``app``. It still chooses: ``app.theme = DARK``."""
+    """Make our themes known to ``app``. It still chooses: ``app.theme = DARK``."""
     for theme in THEMES:
         app.register_theme(theme)

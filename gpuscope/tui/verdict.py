@@ -14,6 +14,7 @@ from .cells import age_text, gib
 
 NEARLY_FULL = 0.97
 STARVED = 0.2
+LATELY_SECONDS = 60.0
 IDLE_PERCENT = 1.0
 FREE_BYTES = 1 << 30
 
@@ -43,8 +44,13 @@ def judge(host: HostView, device: DeviceView) -> Verdict:
     if ecc:
         return Verdict("bad", "ECC", f"{ecc:.0f} uncorrected memory errors since the last reset")
     used, total = device.number("used_bytes"), device.definition.total_bytes
-    if used is not None and total and used > NEARLY_FULL * total:
-        return Verdict("warn", "full", f"{gib(total - used)} GiB left of {gib(total)}")
+    full = (
+        f"{gib(total - used)} GiB left of {gib(total)}"
+        if used is not None and total and used > NEARLY_FULL * total
+        else ""
+    )
+    if full and not _steady(host, device):
+        return Verdict("warn", "full", full)
     mask = device.number("clock_event_reasons")
     words = clock_event_words(int(mask)) if mask is not None else ()
     if words:
@@ -64,7 +70,7 @@ def judge(host: HostView, device: DeviceView) -> Verdict:
     if load is not None and load < IDLE_PERCENT:
         empty = not holders and used is not None and used < FREE_BYTES
         return Verdict("idle", "free" if empty else "idle")
-    return Verdict("ok", "ok")
+    return Verdict("ok", "full", f"steady, {full}") if full else Verdict("ok", "ok")
 
 
 _CALL_FAILED = re.compile(r"nvml\w+: (.+)")
@@ -93,13 +99,46 @@ def _silence(device: DeviceView) -> Verdict | None:
     return Verdict("warn", "unknown", used.text) if isinstance(used, Unknown) else None
 
 
+def _steady(host: HostView, device: DeviceView) -> bool:
+    """Whether a full card is known to be well: nothing on it grows, and no allocation had to be tried again lately. As
+    the doctor judges it (``doctor.live_memory.full_but_steady``)."""
+    allocators = living(device)
+    ids, now = {one.id for one in allocators}, host.sampled_seconds or 0.0
+    lately = any(m.kind == "retry" and m.id in ids and now - m.seconds < LATELY_SECONDS for m in host.marks)
+    known = all(
+        one.growth is not None and not one.growth.grows and one.number("alloc_retries") is not None
+        for one in allocators
+    )  # fmt: skip
+    return bool(allocators) and known and not lately
+
+
 def _starved(host: HostView, device: DeviceView) -> str:
     for allocator in living(device):
         trainer = trainer_of(host, allocator)
-        share = input_share(trainer) if trainer else None
-        if share is not None and share >= STARVED:
+        share = starving(host, trainer) if trainer else None
+        if share is not None:
             return f"input {share * 100:.0f}% of the step"
     return ""
+
+
+def starving(host: HostView, trainer: TrainerView) -> float | None:
+    """The share of a step that a trainer waits for its input, where that is much and costs time; None else. The
+    thread's own waiting proves nothing while the GPU works through what was launched before: so the doctor judges."""
+    share = input_share(trainer)
+    if share is None or share < STARVED:
+        return None
+    if trainer.definition.cuda and trainer.number("input_seconds") is None:
+        homes = {one.gpu for one in trainer.allocators if one.gone is None}
+        busy = [value for one in host.devices if one.id in homes and (value := _busy(one)) is not None]
+        if busy and max(busy) / 100 + share > 1.0 + STARVED / 2:
+            return None
+    return share
+
+
+def _busy(device: DeviceView) -> float | None:
+    """How much of the time its SMs work, in percent; where that is unknown, how much of it any kernel runs."""
+    sm = device.number("sm_active_percent")
+    return device.number("utilization_percent") if sm is None else sm
 
 
 def input_share(trainer: TrainerView) -> float | None:

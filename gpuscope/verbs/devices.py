@@ -10,47 +10,87 @@ from typing import Any
 from ..agent.oneshot import OneShot, collect_once
 from ..agent.picture import DevicePicture, Picture
 from ..collect.clock_events import clock_event_words
+from ..collect.xid import HARMLESS, xid_advice, xid_words
 from ..wire.clean import clean
 from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, TIMEOUT, Unknown
-from . import plain
-from .plain import Unknowns, add_arguments, exit_code, gib, number, problem
+from . import free, plain, remote
+from .plain import Unknowns, exit_code, gib, number, problem
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
 
 STILL_WORKS = (
     "Works without a GPU: gpuscope ps (trainers on the CPU), gpuscope run python train.py, gpuscope replay FILE."
 )
+STILL_WORKS_THERE = "Works without a GPU: gpuscope ps TARGET (trainers on the CPU), gpuscope attach TARGET."
 _STATIC = (
     "uuid", "index", "name", "pci_bus_id", "compute_capability", "max_sm_clock_mhz", "max_pcie_generation",
-    "max_pcie_width",
+    "max_pcie_width", "architecture", "memory_bus_bits", "max_memory_clock_mhz", "vbios_version", "minor",
+    "ecc_enabled", "ecc_pending", "mig_enabled", "mig_pending", "mig_instances", "default_power_limit_watts",
+    "min_power_limit_watts",
+    "max_power_limit_watts", "slowdown_celsius", "shutdown_celsius", "persistence", "compute_mode", "numa_node",
+    "cpu_affinity", "nvlink_states", "topology", "peer_access", "fabric",
 )  # fmt: skip
 _MEMORY = ("used_bytes", "driver_reserved_bytes", "free_bytes")
+UNOWNED_BYTES = 256 << 20
+"""Of a device, held by no process that can be seen: less is the driver's own."""
+WATCH_SECONDS = 2.0
 _SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 """Clock-event bits that say something is wrong with cooling or power: slowdown by hardware or heat, power brake."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    where = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD; default: this machine"
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
+    parser.add_argument("--holders", action="store_true", help="also who has a device open, by /proc (this machine)")
+    parser.add_argument(
+        "--watch", nargs="?", type=plain.seconds_of, const=WATCH_SECONDS, metavar="SECONDS",
+        help="a line per device again and again (default: each 2 s), until Ctrl-C or a device is lost",
+    )  # fmt: skip
+    plain.add_arguments(parser)
+    remote.add_arguments(parser)
+
+
 def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -> int:
     """Print the document or the text; the exit code says whether all is well (``look`` is for tests)."""
-    shot = look(timeout=args.timeout, want_trainers=False)
+    if args.watch is not None:
+        from .devices_watch import watch
+
+        return watch(args, look)
+    host = ""
+    if args.target is not None or args.via:
+        found = remote.shot(args, "devices", want_trainers=False)
+        if isinstance(found, int):
+            return found
+        host, shot = found
+    else:
+        shot = look(timeout=args.timeout, want_trainers=False)
     problems = find_problems(shot.picture)
     if not shot.complete:
         problems += plain.unanswered(problems, args.timeout)
-    result = document(shot.picture, problems)
-    print(plain.dump(result) if args.json else text(shot.picture, problems))
+    result = document(shot.picture, problems, host)
+    more: list[str] = []
+    if args.holders and not host:
+        from .devices_watch import held, held_lines
+
+        holding = held(shot.picture)
+        more = held_lines(holding)
+        for device in result["devices"]:
+            device["holders"] = holding.get(device["index"])
+    print(plain.dump(result) if args.json else "\n".join([text(shot.picture, problems, host), *more]))
     return int(result["exit_code"])
 
 
-def document(picture: Picture, problems: list[dict[str, Any]]) -> dict[str, Any]:
+def document(picture: Picture, problems: list[dict[str, Any]], host: str = "") -> dict[str, Any]:
     """The JSON document. Numbers are numbers, units are in the names, unknown is null with a row in ``unknown``."""
     unknowns = Unknowns()
     if picture.nvml is not None and not picture.devices:
         unknowns.add("devices", picture.nvml)
-    host = unknowns.fields("", picture.host, ("driver_version", "cuda_driver_version"), picture.host_reasons)
+    versions = unknowns.fields("", picture.host, ("driver_version", "cuda_driver_version"), picture.host_reasons)
     for row in unknowns.rows:
         row["path"] = row["path"].lstrip(".")
     return {
-        "host": clean(os.uname().nodename),
-        **host,
+        "host": clean(host or os.uname().nodename),
+        **versions,
         "devices": [_device(unknowns, index, device, picture) for index, device in enumerate(picture.devices)],
         "problems": problems,
         "unknown": unknowns.rows,
@@ -63,6 +103,7 @@ def _device(unknowns: Unknowns, position: int, device: DevicePicture, picture: P
     memory = f"{path}.memory"
     total = unknowns.value(f"{memory}.total_bytes", device.definition.total_bytes, device.reasons.get("total_bytes"))
     reasons = device.readings.get("clock_event_reasons")
+    xid = device.readings.get("last_xid")
     others = {name: name for name in DEVICE_COLUMNS if name not in (*_MEMORY, "clock_event_reasons")}
     return {
         **unknowns.fields(path, device.definition, _STATIC, device.reasons),
@@ -71,8 +112,20 @@ def _device(unknowns: Unknowns, position: int, device: DevicePicture, picture: P
         "clock_event_reasons": list(clock_event_words(reasons, harmless=True))
         if isinstance(reasons, int)
         else unknowns.value(f"{path}.clock_event_reasons", reasons),
+        "last_xid_words": xid_words(int(xid)) if isinstance(xid, int) and xid else None,
+        "unaccounted_bytes": unaccounted(device),
         "processes": _processes(unknowns, f"{path}.processes", device, picture),
     }
+
+
+def unaccounted(device: DevicePicture) -> int | None:
+    """Bytes in use that no process holds which the driver names; None where that cannot be known."""
+    used = device.readings.get("used_bytes")
+    if not isinstance(used, int) or device.processes is None:
+        return None
+    sizes = [size for _, size in device.processes]
+    known = [size for size in sizes if isinstance(size, int)]
+    return max(0, used - sum(known)) if len(known) == len(sizes) else None
 
 
 def _processes(unknowns: Unknowns, path: str, device: DevicePicture, picture: Picture) -> list[dict[str, Any]] | None:
@@ -118,6 +171,13 @@ def find_problems(picture: Picture) -> list[dict[str, Any]]:
     return problems
 
 
+_SICK = {
+    "remap_failed": "a bad row of its memory could not be replaced: have the card looked at",
+    "remap_pending": "a row of its memory is replaced at the next reset: stop what runs on it, nvidia-smi --gpu-reset",
+    "retired_pages_pending": "a page of its memory is retired at the next reset: stop what runs on it, then reset it",
+}
+
+
 def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     mask = readings.get("clock_event_reasons")
@@ -127,27 +187,37 @@ def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
     errors = readings.get("ecc_uncorrected_count")
     if isinstance(errors, int) and errors > 0:
         found.append(problem(index, "warning", f"{errors} uncorrected memory errors (ECC) since the driver was loaded"))
+    for column, words in _SICK.items():
+        if readings.get(column) == 1:
+            found.append(problem(index, "warning", words))
+    xid = readings.get("last_xid")
+    if isinstance(xid, int) and xid and xid not in HARMLESS:
+        found.append(problem(index, "warning", f"{xid_words(xid)}. Next: {xid_advice(xid) or 'look it up'}"))
     return found
 
 
-def text(picture: Picture, problems: list[dict[str, Any]]) -> str:
+def text(picture: Picture, problems: list[dict[str, Any]], host: str = "") -> str:
     """The same for people: a table, then what is wrong, then why something is missing."""
     if not picture.devices:
         reason = picture.nvml.text if picture.nvml is not None else "the driver has no devices"
-        return f"No GPU readings on {clean(os.uname().nodename)}.\nWhy: {clean(reason)}\n{STILL_WORKS}"
+        works = STILL_WORKS_THERE if host else STILL_WORKS
+        return f"No GPU readings on {clean(host or os.uname().nodename)}.\nWhy: {clean(reason)}\n{works}"
     versions = [f"driver {picture.host.driver_version}"] if picture.host.driver_version else []
     versions += [f"CUDA {picture.host.cuda_driver_version}"] if picture.host.cuda_driver_version else []
     rows: list[tuple[str, ...]] = [
         ("GPU", "NAME", "USED", "FREE", "TOTAL GiB", "UTIL", "SM", "TENSOR", "POWER", "TEMP", "SM CLOCK", "PROCESSES")
     ]
-    rows += [_row(device) for device in picture.devices]
-    lines = ["  ".join([clean(os.uname().nodename), *versions]), "", *plain.table(rows, right=(0, *range(2, 12)))]
+    rows += [device_row(device) for device in picture.devices]
+    name = clean(host or os.uname().nodename)
+    lines = ["  ".join([name, *versions]), "", *plain.table(rows, right=(0, *range(2, 12)))]
+    if room := list(free.lines(picture)):
+        lines += ["", *room]
     if problems:
         lines.append("")
     for row in problems:
         where = "" if row["device"] is None else f"GPU {row['device']}: "
         lines.append(f"{_MARKS[row['severity']]} {where}{row['reason']}")
-    notes = _missing(picture)
+    notes = [*_unowned(picture), *_missing(picture)]
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
@@ -159,7 +229,7 @@ _SHOWN = {
 }  # fmt: skip
 
 
-def _row(device: DevicePicture) -> tuple[str, ...]:
+def device_row(device: DevicePicture) -> tuple[str, ...]:
     get = device.readings.get
     return (
         str(device.definition.index),
@@ -175,6 +245,16 @@ def _row(device: DevicePicture) -> tuple[str, ...]:
         number(get("sm_clock_mhz"), " MHz"),
         str(len(device.processes)) if device.processes is not None else plain.DASH,
     )
+
+
+def _unowned(picture: Picture) -> list[str]:
+    """Memory that no process holds which the driver names."""
+    sizes = [(device.definition.index, unaccounted(device)) for device in picture.devices]
+    return [
+        f"{plain.DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope devices --holders"
+        for index, size in sizes
+        if size is not None and size > UNOWNED_BYTES and picture.hidden is None
+    ]
 
 
 def _missing(picture: Picture) -> list[str]:

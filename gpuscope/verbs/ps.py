@@ -21,8 +21,9 @@ from ..wire.frames import (
     Reading,
     Unknown,
 )
-from . import died, plain
-from .plain import Unknowns, add_arguments, exit_code, gib, number, problem, seconds
+from . import died, plain, remote
+from .devices import add_arguments
+from .plain import Unknowns, exit_code, gib, number, problem, seconds
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
 
@@ -37,13 +38,20 @@ NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
 
 def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -> int:
     """Print the document or the text (``look`` is for tests)."""
-    shot = look(timeout=args.timeout)
+    host = ""
+    if args.target is not None or args.via:
+        found = remote.shot(args, "ps", want_trainers=True)
+        if isinstance(found, int):
+            return found
+        host, shot = found
+    else:
+        shot = look(timeout=args.timeout)
     problems = find_problems(shot.picture)
     if not shot.complete:
         problems += plain.unanswered(problems, args.timeout)
-    result = document(shot.picture, problems)
+    result = document(shot.picture, problems, host)
     print(plain.dump(result) if args.json else text(result))
-    left = "" if args.json else died.line()
+    left = "" if args.json or host else died.line()
     if left:
         print(f"\n{left}")
     return int(result["exit_code"])
@@ -63,7 +71,7 @@ def find_problems(picture: Picture) -> list[dict[str, Any]]:
     return problems
 
 
-def document(picture: Picture, problems: list[dict[str, Any]]) -> dict[str, Any]:
+def document(picture: Picture, problems: list[dict[str, Any]], host: str = "") -> dict[str, Any]:
     """The JSON document. ``processes`` is sorted so that the ranks of one job stand together, in their order."""
     unknowns = Unknowns()
     if picture.nvml is not None:
@@ -88,7 +96,7 @@ def document(picture: Picture, problems: list[dict[str, Any]]) -> dict[str, Any]
             rows.append((definition, {}, [], news))
     rows.sort(key=lambda row: _order(row[0], row[3]))
     return {
-        "host": clean(os.uname().nodename),
+        "host": clean(host or os.uname().nodename),
         "processes": [_process(unknowns, index, *row, picture) for index, row in enumerate(rows)],
         "problems": problems,
         "unknown": unknowns.rows,
@@ -122,6 +130,7 @@ def _process(
         "pid": process.pid,
         **unknowns.fields(path, process, ("start_time", "user", "command"), reasons),
         "mine": process.mine,
+        **{name: unknowns.value(path, getattr(process, name)) for name in ("container", "pod", "slurm_job")},
         "devices": [
             {
                 "uuid": clean(device.definition.uuid),

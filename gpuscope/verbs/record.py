@@ -1,4 +1,4 @@
-"""``gpuscope record FILE``: keep a session of this machine in a file, without a screen."""
+"""``gpuscope record FILE``: keep a session of this machine, or of another, in a file, without a screen."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ..cli import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED
+from ..cli import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
+from . import remote
 
 if TYPE_CHECKING:
     from ..store.recorder import Summary
+    from ..store.source import Source
     from ..store.view import Link
 
 PROGRESS_SECONDS = 0.5
@@ -26,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hz", type=_rate, default=2.0, metavar="RATE", help="samples a second, 0.1 to 10 (default 2)")
     parser.add_argument("--redact", action="store_true", help="leave out users, host, paths and arguments")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    where = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
+    parser.add_argument("--from", dest="place", metavar="TARGET", help=where)
+    remote.add_arguments(parser)
 
 
 def _positive(text: str) -> float:
@@ -51,7 +56,11 @@ def run(args: argparse.Namespace) -> int:
     from ..wire.recording import RecordingError
 
     try:
-        summary, said = asyncio.run(_record(args))
+        with contextlib.ExitStack() as stack:
+            summary, said = asyncio.run(_record(args, stack))
+    except remote.BadTarget as error:
+        print(f"gpuscope record: {error}", file=sys.stderr)
+        return EXIT_USAGE
     except RecordingError as error:
         print(f"gpuscope record: {error}", file=sys.stderr)
         if args.file.is_file() and not args.force:
@@ -69,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _record(args: argparse.Namespace) -> tuple[Summary, str]:
+async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Summary, str]:
     from ..config import load
     from ..store.recorder import record
     from ..tui.launch import local_source
@@ -77,7 +86,12 @@ async def _record(args: argparse.Namespace) -> tuple[Summary, str]:
     settings, problems = load()
     for problem in problems:
         print(f"gpuscope record: {problem}", file=sys.stderr)
-    source = await asyncio.to_thread(local_source, args.hz, settings)
+    source: Source
+    if args.place is not None or args.via:
+        place = await asyncio.to_thread(remote.one_place, args, args.place)
+        source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, args.hz)
+    else:
+        source = await asyncio.to_thread(local_source, args.hz, settings)
     said = ""
 
     def on_link(link: Link) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..cli import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
-from . import plain, snapshot_live
+from . import plain, remote, snapshot_live
 
 if TYPE_CHECKING:
     from ..snapshot.drawing import Line
@@ -33,7 +33,7 @@ NO_HISTORY = Unknown(NOT_INITIALISED, "the history of allocations was off when t
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="PID|FILE", help="a trainer to ask, or a snapshot to read")
+    parser.add_argument("target", metavar="PID|USER@HOST:PID|FILE", help="a trainer to ask, or a snapshot to read")
     parser.add_argument("second", nargs="?", metavar="FILE2", help="a later snapshot: what grew since FILE, by stack")
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
     parser.add_argument("--text", action="store_true", help="the report as text, also on a terminal")
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="do not read longer (default: by the size)")
     snapshot_live.add_arguments(parser)
+    remote.add_arguments(parser)
 
 
 def _whole(text: str) -> int:
@@ -88,7 +89,7 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """0: read; 1: read in part, what is missing is said; 3: could not be read; 64: no such moment or device."""
-    if snapshot_live.is_pid(args.target) and args.second is None:
+    if args.second is None and (snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target)):
         return snapshot_live.run_live(args)
     if _on_screen(args):
         from ..tui.single import show_snapshot

@@ -1,4 +1,4 @@
-"""``gpuscope snapshot PID``: an allocator snapshot of a trainer that runs here, through the local agent and a probe."""
+"""``gpuscope snapshot PID``: an allocator snapshot of a trainer, here or elsewhere, through an agent and a probe."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ..cli import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
+from . import remote
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 FIND_SECONDS = 8.0
 """So long the agent has to find the probe: it looks for sockets twice a second."""
+FIND_THERE_SECONDS = 4.0
+"""Once an agent elsewhere has told of its host: there is no start of one here to wait for."""
+CONNECT_SECONDS = 60.0
+"""For the way to another host, and what ssh may ask meanwhile."""
 HZ = 2.0
 TRIAL_STEPS = 20
 
@@ -67,7 +72,6 @@ def is_pid(target: str) -> bool:
 
 def run_live(args: argparse.Namespace) -> int:
     """0: taken (or history set); 3: it could not be, and why is said; 64: the options contradict each other."""
-    pid = int(args.target)
     if args.trial and not args.history:
         print("gpuscope snapshot: --trial needs --history N, N above 0", file=sys.stderr)
         return EXIT_USAGE
@@ -80,15 +84,27 @@ def run_live(args: argparse.Namespace) -> int:
     import asyncio  # here: reading a file needs none of it
 
     try:
-        answer = asyncio.run(_ask(args, pid))
+        with contextlib.ExitStack() as stack:
+            answer = asyncio.run(_ask(args, _place(args), stack))
+    except remote.BadTarget as error:
+        print(f"gpuscope snapshot: {error}", file=sys.stderr)
+        return EXIT_USAGE
     except NotTaken as error:
         print(f"gpuscope snapshot: {error}", file=sys.stderr)
         return EXIT_UNCHECKED
-    print(json.dumps(answer, indent=2) if args.json else _text(answer))
+    print(json.dumps(answer, indent=2) if args.json else _text(answer, args.target))
     return EXIT_OK
 
 
-async def _ask(args: argparse.Namespace, pid: int) -> dict[str, Any]:
+def _place(args: argparse.Namespace) -> remote.Target:
+    """Where the trainer is, and its pid. Raises BadTarget."""
+    place = remote.one_place(args, args.target)
+    if place.pid is None:
+        raise remote.BadTarget(f"{args.target}: which process? Next: gpuscope snapshot {args.target}:PID")
+    return place
+
+
+async def _ask(args: argparse.Namespace, place: remote.Target, stack: contextlib.ExitStack) -> dict[str, Any]:
     import asyncio
 
     from ..config import load
@@ -96,17 +112,22 @@ async def _ask(args: argparse.Namespace, pid: int) -> dict[str, Any]:
     from ..store.store import Store
     from ..tui.launch import local_source
 
-    if not Path(f"/proc/{pid}").exists() and sys.platform == "linux":
+    pid = place.pid or 0
+    if not place.is_remote and not Path(f"/proc/{pid}").exists() and sys.platform == "linux":
         raise NotTaken(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
     settings, _ = load()
-    source = await asyncio.to_thread(local_source, HZ, settings)
+    source: Source
+    if place.is_remote:
+        source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, HZ)
+    else:
+        source = await asyncio.to_thread(local_source, HZ, settings)
     store = Store()
     store.add_source(source.key, source.label)
     running = asyncio.create_task(
         source.run(lambda frame, at: store.apply(source.key, frame, at), lambda link: store.set_link(source.key, link))
     )
     try:
-        trainer = await _find(store, running, pid)
+        trainer = await _find(store, running, place)
         number = store.wire_id(source.key, trainer.id)
         assert number is not None
         try:
@@ -134,22 +155,39 @@ def _refusal(code: str, reason: str, pid: int) -> str:
     return f"{reason}.\n{hint}".replace("..\n", ".\n")
 
 
-async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerView:
+async def _find(store: Store, running: asyncio.Task[None], place: remote.Target) -> TrainerView:
     """The trainer with this pid, once the agent has seen it with its readings."""
     import asyncio
 
-    deadline = time.monotonic() + FIND_SECONDS
+    pid, deadline = place.pid or 0, time.monotonic() + (CONNECT_SECONDS if place.is_remote else FIND_SECONDS)
     host: HostView | None = None
     while time.monotonic() < deadline:
         host = store.view().host
+        if host is not None and host.sampled_seconds is not None:
+            deadline = min(deadline, time.monotonic() + (FIND_THERE_SECONDS if place.is_remote else FIND_SECONDS))
         trainers = [t for t in host.trainers if t.gone is None] if host is not None else []
         for trainer in trainers:
             if trainer.definition.pid == pid and trainer.sampled_seconds is not None:
                 return trainer
-        if running.done() or not Path(f"/proc/{pid}").exists():
+        lost = host is not None and "trying again" in host.link.text and place.is_remote
+        if running.done() or lost or not (place.is_remote or Path(f"/proc/{pid}").exists()):
             break
         await asyncio.sleep(0.1)
-    raise NotTaken(_not_found(host, pid))
+    raise NotTaken(_not_found_there(host, place) if place.is_remote else _not_found(host, pid))
+
+
+def _not_found_there(host: HostView | None, place: remote.Target) -> str:
+    if host is None or host.sampled_seconds is None:
+        why = host.link.text.partition("; trying again")[0] if host is not None else ""
+        return f"nothing came from there{': ' + why if why else ''}"
+    there = [f"  {t.definition.pid}    ({_rank(t)})" for t in host.trainers if t.gone is None][:16]
+    return "\n".join(
+        [
+            f"there is no probe in pid {place.pid} on {host.name}. It was not touched.",
+            "Trainers with a probe there:" if there else "No trainer there has a probe. Next run, there, either of",
+            *(there or ["  gpuscope run python train.py", "  import gpuscope; gpuscope.watch()    in the script"]),
+        ]
+    )
 
 
 def _not_found(host: HostView | None, pid: int) -> str:
@@ -253,9 +291,9 @@ def _show_progress(progress: Progress | None) -> None:
     print(f"\r{share}{words}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _text(answer: Mapping[str, Any]) -> str:
+def _text(answer: Mapping[str, Any], target: str) -> str:
     if "path" not in answer:
-        return _history_text(answer)
+        return _history_text(answer, target)
     size, entries = answer["bytes"], answer["entries"]
     lines = [f"{answer['path']}: {size / 1e6:,.1f} MB" if size >= 1e5 else f"{answer['path']}: {size:,} bytes"]
     if answer["snapshot_seconds"] is not None:
@@ -264,14 +302,12 @@ def _text(answer: Mapping[str, Any]) -> str:
     stacks = "with stacks" if answer["history"] else "no stacks, because history was off"
     lines.append(f"In it: every segment and block of the allocator, {held}; {stacks}")
     if not answer["history"]:
-        lines.append(
-            f"Stacks next time: gpuscope snapshot {answer['pid']} --history 100000 --trial    shows their price"
-        )
+        lines.append(f"Stacks next time: gpuscope snapshot {target} --history 100000 --trial    shows their price")
     lines.append(f"Read it: gpuscope snapshot {quote(answer['path'])}    (or pytorch.org/memory_viz)")
     return "\n".join(lines)
 
 
-def _history_text(answer: Mapping[str, Any]) -> str:
+def _history_text(answer: Mapping[str, Any], target: str) -> str:
     pid, cost = answer["pid"], answer["cost_percent"]
     lines = []
     if cost is not None:
@@ -282,9 +318,9 @@ def _history_text(answer: Mapping[str, Any]) -> str:
         )
     if answer["enabled"]:
         lines.append(f"On in pid {pid}: the last {answer['entries']:,} allocations are noted with their stacks.")
-        lines.append(f"Next: gpuscope snapshot {pid}    and to stop: gpuscope snapshot {pid} --history 0")
+        lines.append(f"Next: gpuscope snapshot {target}    and to stop: gpuscope snapshot {target} --history 0")
     else:
         lines.append(f"Off in pid {pid}.")
         if cost is not None:
-            lines.append(f"Turn it on: gpuscope snapshot {pid} --history 100000")
+            lines.append(f"Turn it on: gpuscope snapshot {target} --history 100000")
     return "\n".join(lines)

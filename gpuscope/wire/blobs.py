@@ -11,7 +11,6 @@ import binascii
 import hashlib
 import io
 import os
-import tempfile
 import zlib
 from typing import BinaryIO, Optional, Union
 
@@ -136,6 +135,8 @@ class BlobReceiver:
         self._digest = hashlib.sha256()
         self._decompressor = zlib.decompressobj()
         try:
+            import tempfile
+
             fd, self._temporary = tempfile.mkstemp(prefix=".gpuscope-", dir=os.path.dirname(os.path.abspath(path)))
         except OSError as error:
             raise BlobError(f"cannot write {path}: {error.strerror}") from None

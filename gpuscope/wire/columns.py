@@ -43,8 +43,45 @@ DEVICE_COLUMNS = (
     "ecc_uncorrected_count",  # volatile
     "pcie_generation",
     "pcie_width",
+    # From here on seldom read, and left out at the end of a row while nothing has changed: see KEPT.
+    "memory_temperature_celsius",
+    "slowdown_margin_celsius",  # degrees that are left before the clock is held down
+    "energy_joules",  # since the driver was loaded
+    "dram_active_percent",  # GPM, as those up to nvlink_rx: mean since the reading before
+    "integer_active_percent",
+    "fp64_active_percent",
+    "fp32_active_percent",
+    "fp16_active_percent",
+    "pcie_tx_bytes_per_second",  # from the GPU
+    "pcie_rx_bytes_per_second",
+    "nvlink_tx_bytes_per_second",  # of all links together
+    "nvlink_rx_bytes_per_second",
+    "ecc_corrected_count",  # volatile: since the driver was loaded
+    "ecc_corrected_lifetime_count",
+    "ecc_uncorrected_lifetime_count",
+    "remapped_correctable_count",  # rows of memory replaced by spare ones
+    "remapped_uncorrectable_count",
+    "remap_pending",  # 1: waits for a reset of the GPU
+    "remap_failed",  # 1: no spare row was left
+    "retired_pages_count",
+    "retired_pages_pending",  # 1: waits for a reset of the GPU
+    "pcie_replay_count",
+    "xid_count",  # critical errors that the driver reported since the agent was started
+    "last_xid",  # the number of the last one, 0 for none; see collect.xid
 )
-PROCESS_COLUMNS = ("cpu_percent", "rss_bytes")  # of one core; resident set
+KEPT: Dict[str, int] = {"g": DEVICE_COLUMNS.index("pcie_width") + 1}
+"""By table: so many columns are in every row. Those behind them may be left out at the end of a row: they are as in the
+row before. The first row of an entity after its first definition, or after a key frame, has all."""
+PROCESS_COLUMNS = (
+    "cpu_percent",  # of one core
+    "rss_bytes",  # resident set
+    "idle_seconds",  # below 1 % of a core for at least so long, counted from when the agent began to look
+    # What the end of its own log says, where that is a file of this user's process: its writer's word, not measured.
+    "log_step",
+    "log_total",
+    "log_loss",
+    "log_age_seconds",  # since its last line
+)
 USE_COLUMNS = ("used_bytes",)
 TRAINER_COLUMNS = (
     "step",  # optimizer steps seen by the probe

@@ -20,6 +20,7 @@ from .columns import (  # one import for readers: a frame and its columns belong
     COLUMNS as COLUMNS,
     DEVICE_COLUMNS as DEVICE_COLUMNS,
     HOST_COLUMNS as HOST_COLUMNS,
+    KEPT as KEPT,
     PROCESS_COLUMNS as PROCESS_COLUMNS,
     TABLES as TABLES,
     TEXT_COLUMNS as TEXT_COLUMNS,
@@ -95,6 +96,30 @@ class GpuDef:
     max_sm_clock_mhz: Optional[int] = None
     max_pcie_generation: Optional[int] = None
     max_pcie_width: Optional[int] = None
+    # What is read after the first readings, and again each minute.
+    architecture: Optional[str] = None  # "Hopper"
+    memory_bus_bits: Optional[int] = None
+    max_memory_clock_mhz: Optional[int] = None
+    vbios_version: Optional[str] = None
+    minor: Optional[int] = None  # of /dev/nvidiaN
+    ecc_enabled: Optional[bool] = None
+    ecc_pending: Optional[bool] = None  # after the next reset
+    mig_enabled: Optional[bool] = None
+    mig_pending: Optional[bool] = None
+    mig_instances: Optional[str] = None  # "0: MIG-UUID NAME; 1: …", "" for none
+    default_power_limit_watts: Optional[float] = None
+    min_power_limit_watts: Optional[float] = None
+    max_power_limit_watts: Optional[float] = None
+    slowdown_celsius: Optional[int] = None
+    shutdown_celsius: Optional[int] = None
+    persistence: Optional[bool] = None
+    compute_mode: Optional[str] = None  # default, exclusive process, prohibited
+    numa_node: Optional[str] = None  # nodes nearest to the GPU: "0", "0-1"
+    cpu_affinity: Optional[str] = None  # cores nearest to the GPU: "0-23,48-71"
+    nvlink_states: Optional[str] = None  # a digit a link, 1 up, 0 down; "" without NVLink
+    topology: Optional[str] = None  # a word a GPU, by index: X itself, NV18, PIX, PXB, PHB, NODE, SYS, INT, ? unknown
+    peer_access: Optional[str] = None  # a word a GPU, by index: X itself, yes, no, ? unknown
+    fabric: Optional[str] = None  # joining the NVLink fabric: completed, failed …; "none" without one
 
 
 @dataclass
@@ -110,6 +135,9 @@ class ProcDef:
     name: Optional[str] = None
     ppid: Optional[int] = None
     mine: bool = False  # same uid as the agent
+    container: Optional[str] = None  # "docker 3f2a91c07d1e": from its control group; None in none that can be told
+    pod: Optional[str] = None  # uid of its Kubernetes pod
+    slurm_job: Optional[str] = None
 
 
 @dataclass
@@ -138,6 +166,7 @@ class TrainerDef:
     origin: Optional[str] = None  # run, watch, lab, enable, inject
     cuda: bool = False  # CUDA initialised in the trainer
     allocator_settings: Optional[str] = None  # PYTORCH_ALLOC_CONF or its older name, as the process was started with
+    pod: Optional[str] = None  # of Kubernetes, where the trainer runs in one
 
 
 @dataclass

@@ -66,13 +66,16 @@ class Redactor:
             name = self._name("program", name)
         command = None if process.command is None else self._name("command", process.command)
         user = None if process.user is None else self._name("user", process.user)
-        return replace(process, user=user, command=command, name=name)
+        container = None if process.container is None else self._name("container", process.container)
+        pod = None if process.pod is None else self._name("pod", process.pod)
+        return replace(process, user=user, command=command, name=name, container=container, pod=pod)
 
     def _trainer(self, trainer: TrainerDef) -> TrainerDef:
         job = None if trainer.job is None else self._name("job", trainer.job)
         script = None if trainer.script is None else self._name("script", trainer.script)
         settings = None if trainer.allocator_settings is None else self._text(trainer.allocator_settings)
-        return replace(trainer, job=job, script=script, allocator_settings=settings)
+        pod = None if trainer.pod is None else self._name("pod", trainer.pod)
+        return replace(trainer, job=job, script=script, allocator_settings=settings, pod=pod)
 
     def _name(self, kind: str, original: str) -> str:
         if not original:

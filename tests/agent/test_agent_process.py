@@ -71,7 +71,7 @@ def test_requests_are_answered():
         assert viewer.all(frames.Result, id=2)[0].value == {"hz": 10.0}
         errors = {e.id: e.code for e in viewer.all(frames.Error)}
         assert errors == {
-            0: "refused", 3: "refused", 4: "unsupported", 5: "gone", 6: "refused", 7: "gone",
+            0: "refused", 3: "refused", 4: "refused", 5: "gone", 6: "refused", 7: "gone",
         }  # fmt: skip
 
 

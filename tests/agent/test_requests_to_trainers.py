@@ -40,7 +40,7 @@ torch.cuda.memory._snapshot = lambda: {"segments": [], "device_traces": [[]], "n
 
 @pytest.fixture(scope="module")
 def training():
-    with trainer(CODE) as process:
+    with trainer(CODE, fork=True) as process:
         wait_for(lambda: sockets(process.pid), 60, "a socket")
         yield process
 
@@ -224,7 +224,7 @@ def test_a_trainer_that_dies_in_the_middle_leaves_an_error_and_no_file(tmp_path)
             assert "socket was closed" in reason or "went away" in reason
             assert list(tmp_path.iterdir()) == []
 
-    with trainer(CODE) as process:
+    with trainer(CODE, fork=True) as process:
         wait_for(lambda: sockets(process.pid), 60, "a socket")
         tell(process, NOISE)
         asyncio.run(check(process))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from gpuscope.collect.nvml import FAST_COLUMNS, SLOW_COLUMNS, Device, Nvml
+from gpuscope.collect.nvml_readings import XID_COLUMNS
 from gpuscope.wire.frames import CODES, DEVICE_COLUMNS, Unknown
 from tests.fakes.nvml import GIB, Clock, FakeNvml, FakeProcess, started
 
@@ -32,6 +34,7 @@ def everything(device: Device, clock: Clock, paths: bool = True) -> dict[str, ob
     """All that a device tells: definition, every column after two ticks, the process list, its ``paths`` to the other
     one."""
     device.fast()
+    device.slow()
     clock.now += 1.0
     definition, unknown = device.static()
     told: dict[str, object] = {f"def {name}": value for name, value in vars(definition).items()}
@@ -41,6 +44,10 @@ def everything(device: Device, clock: Clock, paths: bool = True) -> dict[str, ob
     listed = device.processes()
     told["processes"] = listed
     told["processes gap"] = device.processes_gap
+    told.update((f"def {name}", value) for name, value in device.inventory().items())
+    ways, unsure = device.paths(2 if paths else 0)
+    told.update((f"path {name}", value) for name, value in ways.items())
+    told.update((f"path {name}, why", unsure.get(name)) for name in ("topology", "peer_access"))
     topology = device.topology([1 - device.index] if paths else [])
     told.update((f"topology {name}", value) for name, value in topology._asdict().items() if name != "pairs")
     for pair in topology.pairs:
@@ -52,12 +59,29 @@ def reasons(told: dict[str, object]) -> list[Unknown]:
     return [value for value in told.values() if isinstance(value, Unknown)]
 
 
+def full_fake(driver: str) -> FakeNvml:
+    """Two GPUs with all that a call can be about: cut into parts, with retired pages."""
+    fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
+    for gpu in (0, 1):
+        fake.set(gpu, retired=(1, 0), mig_modes=(1, 1), mig_names=("MIG 1g.18gb",))
+    return fake
+
+
+@functools.lru_cache
+def what_is_told(driver: str) -> list[dict[str, object]]:
+    """What two well GPUs tell."""
+    with full_fake(driver).install():
+        clock = Clock()
+        nvml = started(clock)
+        return [everything(nvml.device(index), clock) for index in (0, 1)]
+
+
 def calls_in_use() -> list[str]:
     """The calls that concern a device, as a fake recorded them: with a new driver and with one where newer calls are
     missing, so that the older ones are in use too."""
     seen = set()
     for driver in ("580.159.03", "450.80.02", "430.10"):
-        fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
+        fake = full_fake(driver)
         with fake.install():
             clock = Clock()
             everything(started(clock).device(0), clock)
@@ -92,25 +116,36 @@ def test_the_table_is_about_the_calls_that_matter() -> None:
         "nvmlDeviceGetGpuFabricInfoV",
     ):
         assert call in CALLS
-    assert len(CALLS) >= 25
+    assert len(CALLS) >= 50
 
 
 def test_no_call_that_sleeps_in_the_driver_is_used() -> None:
-    dear = ("PcieThroughput", "TotalEnergyConsumption", "ProcessUtilization", "FieldValues", "InforomConfiguration")
+    dear = ("PcieThroughput", "ProcessUtilization", "InforomConfiguration", "PerformanceModes")
     assert [call for call in CALLS if any(word in call for word in dear)] == []
+
+
+def test_dear_calls_are_not_made_each_tick() -> None:
+    fake, clock = FakeNvml(gpus=1), Clock()
+    with fake.install():
+        device = started(clock).device(0)
+        for _ in range(10):
+            device.fast()
+            clock.now += 0.5
+        asked = {name for name, _ in fake.calls}
+        assert not {name for name in asked if "Energy" in name or "FieldValues" in name}
+        assert fake.metrics_asked == {3}, "metrics by call of nvmlGpmMetricsGet"
+        for _ in range(2):
+            device.slow()
+            clock.now += 5
+        assert fake.metrics_asked == {3, 9}
 
 
 @pytest.mark.parametrize("error", [*CODE_OF, "missing symbol"])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> None:
     driver = DRIVER_OF.get(call, "580.159.03")
-    healthy_fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
-    with healthy_fake.install():
-        clock = Clock()
-        nvml = started(clock)
-        healthy = [everything(nvml.device(index), clock) for index in (0, 1)]
-
-    fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
+    healthy = [dict(one) for one in what_is_told(driver)]
+    fake = full_fake(driver)
     with fake.install():
         clock = Clock()
         nvml = started(clock)
@@ -123,7 +158,7 @@ def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> No
     if call == "nvmlDeviceGetHandleByIndex_v2":  # a path has two ends
         for one in (told[1], healthy[1]):
             path = {key: one.pop(key) for key in list(one) if key.startswith("path ")}
-            assert len(path) == 5
+            assert len(path) == 11
     assert nvml.device_count() == 2
     assert set(told[0]) == set(healthy[0]), "a failure takes no column away"
     if error != "missing symbol":
@@ -148,7 +183,7 @@ def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> No
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
     driver = DRIVER_OF.get(call, "580.159.03")
-    fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
+    fake = full_fake(driver)
     with fake.install():
         clock = Clock()
         nvml = started(clock)
@@ -157,7 +192,7 @@ def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
         worker = threading.Thread(target=lambda: result.append(everything(nvml.device(0), clock)), daemon=True)
         worker.start()
         assert hang.entered.wait(20)
-        current = nvml.device(0).current_call
+        current = nvml.device(0).current_call or nvml.device(0).path_calls.current
         assert current is not None
         assert current[0] == call
         assert current[1] <= clock.now
@@ -284,4 +319,4 @@ def test_the_call_in_progress_has_its_time() -> None:
 
 
 def test_the_tiers_are_the_columns_of_the_wire() -> None:
-    assert sorted(FAST_COLUMNS + SLOW_COLUMNS) == sorted(DEVICE_COLUMNS)
+    assert sorted(FAST_COLUMNS + SLOW_COLUMNS + XID_COLUMNS) == sorted(DEVICE_COLUMNS)

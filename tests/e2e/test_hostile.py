@@ -52,3 +52,45 @@ def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
     for sequence in FORBIDDEN:
         assert sequence not in seen, sequence
     assert b"[link=x]name" in seen, "markup is shown, not obeyed"
+
+
+PROCESSES = r"""
+import asyncio
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.session import Session
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.fakes.asked import AskedSource, fails, gives
+
+EVIL = "evil\x1b]52;c;QUJD\x07\x1b]0;title\x1b\\\x1b[2J\x9b31m\x90q\u202e\u2066\x0b\x0c[link=x]name"
+evil = f.ProcDef(51120, 9, views.WALL, EVIL, EVIL, EVIL, 1, False, EVIL, EVIL)
+told = {"environment": {"RANK": EVIL}, "others": 1}
+frames = [*views.training(4.0), f.Def(150, proc=evil)]
+source = AskedSource(frames, signal=fails("refused", EVIL), environment=gives(told))
+GpuscopeApp(Session(make_source=lambda hz: source)).run()
+"""
+
+
+def test_nor_on_the_process_screen_in_its_questions_and_answers(tmp_path):
+    size = {"COLUMNS": "160", "LINES": "45"}
+    env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": ".", **size}
+    with Terminal([sys.executable, "-c", PROCESSES], 160, 45, env) as terminal:
+        terminal.wait_for("evil")
+        for key, wanted in (
+            ("P", "Processes"),
+            ("/", "slurm 4711"),
+            ("evil", "filter: "),
+            ("\r", ""),
+            ("K", "Send a signal(?s:.*)pid 51120"),
+            ("\r", "Not sent: "),
+            ("\x1b", ""),
+            ("e", "Environment of pid"),
+            ("\x1b", ""),
+        ):
+            terminal.send(key)
+            terminal.wait_for(wanted)
+            terminal.pump(0.3)
+        seen = terminal.tail
+    for sequence in FORBIDDEN:
+        assert sequence not in seen, sequence
+    assert b"[link=x]name" in seen, "markup is shown, not obeyed"

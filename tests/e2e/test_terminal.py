@@ -66,7 +66,8 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     assert agents, "the agent is a child of its own"
     for key, wanted in (
         ("2", "Where the bytes are|no device and no trainer"),
-        ("3", "Demo trainer"),
+        ("3", "Findings"),
+        ("4", "Demo trainer"),
         ("5", "WHAT"),
         ("1", "Devices"),
     ):

@@ -109,12 +109,18 @@ class Viewer:
 
     def rows(self, table: str, number: int) -> list[dict[str, Any]]:
         """All rows of one entity, by column."""
-        return [
-            dict(zip(frames.COLUMNS[table], row[1:], strict=True))
-            for sample in self.all(frames.Sample)
-            for row in getattr(sample, table)
-            if row[0] == number
-        ]
+        found: list[dict[str, Any]] = []
+        for sample in self.all(frames.Sample):
+            for row in getattr(sample, table):
+                if row[0] == number:
+                    whole = len(row) == 1 + len(frames.COLUMNS[table])
+                    assert whole or (found and len(row) == 1 + frames.KEPT[table]), (
+                        "seldom-read columns are all or none"
+                    )
+                    found.append(
+                        {**(found[-1] if found else {}), **dict(zip(frames.COLUMNS[table], row[1:], strict=False))}
+                    )
+        return found
 
     def reasons(self, number: int) -> dict[str, tuple[str, str]]:
         """Why columns and fields of one entity are unknown now: code and words."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import queue
 import struct
 import threading
 import time
@@ -30,7 +31,7 @@ from gpuscope.collect.nvml import Nvml
 SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE, VERSION_MISMATCH = 0, 2, 3, 6, 7, 25
 GIB = 1 << 30
 NOT_AVAILABLE = (1 << 64) - 1
-_HANDLE, _SAMPLE = 0x1000, 0x9000
+_HANDLE, _SAMPLE, _MIG, _EVENTS = 0x1000, 0x9000, 0x5000, 0x7000
 _KINDS = {"Compute": "compute", "Graphics": "graphics", "MPSCompute": "mps"}
 
 
@@ -77,7 +78,36 @@ class FakeGpu:
     pcie_generation: int = 5
     pcie_width: int = 16
     capability: tuple[int, int] = (9, 0)
-    gpm: dict[int, float] = field(default_factory=lambda: {2: 88.0, 3: 42.0, 5: 27.0})
+    gpm: dict[int, float] = field(
+        default_factory=lambda: {
+            2: 88.0, 3: 42.0, 5: 27.0, 10: 42.0, 4: 24.0, 11: 0.0, 12: 2.8, 13: 1.5,
+            20: 12.0, 21: 70.0, 61: 9346.0, 60: 9340.0,
+        }
+    )  # fmt: skip
+    memory_temperature: int | None = 66
+    margin: int = 26
+    slowdown: int = 87
+    shutdown: int = 92
+    energy: int = 912_345_678
+    ecc_modes: tuple[int, int] = (1, 1)
+    ecc_corrected: int = 3
+    ecc_lifetime: tuple[int, int] = (17, 0)
+    remapped: tuple[int, int, int, int] = (1, 0, 0, 0)
+    retired: tuple[int, int] | None = None
+    replays: int = 2
+    architecture: int = 9
+    bus_bits: int = 6144
+    vbios: str = "96.00.A5.00.01"
+    mig_modes: tuple[int, int] | None = (0, 0)
+    mig_names: tuple[str, ...] = ()
+    default_power: int = 700_000
+    power_range: tuple[int, int] = (200_000, 700_000)
+    persistence: int = 1
+    compute_mode: int = 0
+    cores: tuple[int, ...] = tuple(range(24)) + tuple(range(48, 72))
+    nodes: tuple[int, ...] = (0,)
+    direct: dict[int, int] = field(default_factory=dict)
+    """Link → the device at its other end; without an entry it is a switch."""
     gpm_supported: bool = True
     links: tuple[int, ...] = (1,) * 18
     fabric: int = 3
@@ -129,6 +159,11 @@ class FakeNvml:
         self.calls: list[tuple[str, int | None]] = []
         self.live_samples: set[int] = set()
         self.initialised = 0
+        self.event_sets = 0
+        self.metrics_asked: set[int] = set()
+        self.registered: dict[int, int] = {}
+        """Device → the kinds of events that somebody registered for."""
+        self._xids: queue.Queue[tuple[int, int]] = queue.Queue()
         self._missing: set[str] = set()
         self._failures: dict[tuple[str, int | None], tuple[int, int]] = {}
         self._hangs: dict[tuple[str, int | None], Hang] = {}
@@ -147,7 +182,7 @@ class FakeNvml:
         if major < 545:
             self.missing("nvmlDeviceGetGpuFabricInfoV")
         if major < 565:
-            self.missing("nvmlDeviceGetTemperatureV")
+            self.missing("nvmlDeviceGetTemperatureV", "nvmlDeviceGetMarginTemperature")
         self.p2p: dict[tuple[int, int, int], int] = {}
         """(a GPU, another, nvmlGpuP2PCapsIndex_t) → nvmlGpuP2PStatus_t where it is not 0."""
         self._row_v3 = "IxxxxQIIQ" if major == 535 and minor < 98 else "IxxxxQII"
@@ -249,6 +284,8 @@ class FakeNvml:
             return self._samples.get(_address(arguments[0]._obj.sample2))
         if symbol.startswith("nvmlDevice") or symbol in ("nvmlGpmSampleGet", "nvmlGpmQueryDeviceSupport"):
             first = arguments[0]
+            if isinstance(first, pynvml.c_nvmlDevice_t) and _address(first) >= _MIG:
+                return (_address(first) - _MIG) // 16
             return _address(first) - _HANDLE if isinstance(first, pynvml.c_nvmlDevice_t) else None
         return None
 
@@ -301,9 +338,14 @@ class FakeNvml:
         return _write(out, "I", _address(handle) - _HANDLE)
 
     def _nvmlDeviceGetName(self, handle: Any, buffer: Any, length: Any) -> int:
+        if _address(handle) >= _MIG:
+            index, slot = divmod(_address(handle) - _MIG, 16)
+            return _write_text(buffer, self.gpus[index].mig_names[slot])
         return _write_text(buffer, self._at(handle).name)
 
     def _nvmlDeviceGetUUID(self, handle: Any, buffer: Any, length: Any) -> int:
+        if _address(handle) >= _MIG:
+            return _write_text(buffer, f"MIG-{_address(handle):08x}-0000-4000-8000-000000000000")
         return _write_text(buffer, self._at(handle).uuid)
 
     def _nvmlDeviceGetPciInfo_v3(self, handle: Any, out: Any) -> int:
@@ -377,7 +419,10 @@ class FakeNvml:
         return NOT_SUPPORTED if fan is None else _write(out, "I", fan)
 
     def _nvmlDeviceGetTotalEccErrors(self, handle: Any, kind: Any, counter: Any, out: Any) -> int:
-        return _write(out, "Q", self._at(handle).ecc)
+        gpu = self._at(handle)
+        corrected, lifetime = getattr(kind, "value", kind) == 0, getattr(counter, "value", counter) == 1
+        value = gpu.ecc_lifetime[0 if corrected else 1] if lifetime else gpu.ecc_corrected if corrected else gpu.ecc
+        return _write(out, "Q", value)
 
     def _nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any, out: Any) -> int:
         return _write(out, "I", self._at(handle).pcie_generation)
@@ -429,6 +474,138 @@ class FakeNvml:
             return VERSION_MISMATCH
         return _write(out, "I16sIIBxxxI", 0x02000024, b"c" * 16, gpu.fabric_status, 0, gpu.fabric, 0)
 
+    def _nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle: Any, link: int, out: Any) -> int:
+        gpu = self._at(handle)
+        if link >= len(gpu.links):
+            return INVALID_ARGUMENT
+        bus = self.gpus[gpu.direct[link]].pci if link in gpu.direct else "00000000:C0:00.0"
+        domain, number, rest = bus.split(":")
+        values = (int(domain, 16), int(number, 16), int(rest[:2], 16), 0, 0)
+        return _write(out, "16sIIIII32s", bus[4:].encode(), *values, bus.encode())
+
+    # inventory
+
+    def _nvmlDeviceGetArchitecture(self, handle: Any, out: Any) -> int:
+        return _write(out, "I", self._at(handle).architecture)
+
+    def _nvmlDeviceGetMemoryBusWidth(self, handle: Any, out: Any) -> int:
+        return _write(out, "I", self._at(handle).bus_bits)
+
+    def _nvmlDeviceGetVbiosVersion(self, handle: Any, buffer: Any, length: Any) -> int:
+        return _write_text(buffer, self._at(handle).vbios)
+
+    def _nvmlDeviceGetMinorNumber(self, handle: Any, out: Any) -> int:
+        return _write(out, "I", _address(handle) - _HANDLE)
+
+    def _nvmlDeviceGetEccMode(self, handle: Any, now: Any, pending: Any) -> int:
+        _write(now, "I", self._at(handle).ecc_modes[0])
+        return _write(pending, "I", self._at(handle).ecc_modes[1])
+
+    def _nvmlDeviceGetMigMode(self, handle: Any, now: Any, pending: Any) -> int:
+        modes = self._at(handle).mig_modes
+        if modes is None:
+            return NOT_SUPPORTED
+        _write(now, "I", modes[0])
+        return _write(pending, "I", modes[1])
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, handle: Any, out: Any) -> int:
+        return _write(out, "I", 7)
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, slot: Any, out: Any) -> int:
+        index = _address(handle) - _HANDLE
+        if slot.value >= len(self.gpus[index].mig_names):
+            return NOT_FOUND
+        return _write(out, "Q", _MIG + 16 * index + slot.value)
+
+    def _nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Any, out: Any) -> int:
+        return _write(out, "I", self._at(handle).default_power)
+
+    def _nvmlDeviceGetPowerManagementLimitConstraints(self, handle: Any, low: Any, high: Any) -> int:
+        _write(low, "I", self._at(handle).power_range[0])
+        return _write(high, "I", self._at(handle).power_range[1])
+
+    def _nvmlDeviceGetTemperatureThreshold(self, handle: Any, which: Any, out: Any) -> int:
+        gpu = self._at(handle)
+        kind = getattr(which, "value", which)
+        return _write(out, "I", gpu.shutdown if kind == 0 else gpu.slowdown) if kind in (0, 1) else INVALID_ARGUMENT
+
+    def _nvmlDeviceGetPersistenceMode(self, handle: Any, out: Any) -> int:
+        return _write(out, "I", self._at(handle).persistence)
+
+    def _nvmlDeviceGetComputeMode(self, handle: Any, out: Any) -> int:
+        return _write(out, "I", self._at(handle).compute_mode)
+
+    def _nvmlDeviceGetCpuAffinity(self, handle: Any, words: int, out: Any) -> int:
+        return _write_bits(out, words, self._at(handle).cores)
+
+    def _nvmlDeviceGetMemoryAffinity(self, handle: Any, words: int, out: Any, scope: Any) -> int:
+        return _write_bits(out, words, self._at(handle).nodes)
+
+    # health
+
+    def _nvmlDeviceGetFieldValues(self, handle: Any, count: int, out: Any) -> int:
+        """As a driver does, it writes fields of 40 bytes. Knows the temperature of the memory only."""
+        raw = ctypes.string_at(out, 4)
+        heat = self._at(handle).memory_temperature
+        known = struct.unpack("I", raw)[0] == 82 and heat is not None
+        return _write(out, "IIqqIII", *struct.unpack("I", raw), 0, 1, 1, 1, 0 if known else NOT_SUPPORTED, heat or 0)
+
+    def _nvmlDeviceGetMarginTemperature(self, handle: Any, out: Any) -> int:
+        if out._obj.version != 0x01000008:
+            return VERSION_MISMATCH
+        return _write(out, "Ii", 0x01000008, self._at(handle).margin)
+
+    def _nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, out: Any) -> int:
+        return _write(out, "Q", self._at(handle).energy)
+
+    def _nvmlDeviceGetRemappedRows(self, handle: Any, one: Any, two: Any, pending: Any, failed: Any) -> int:
+        for out, value in zip((one, two, pending, failed), self._at(handle).remapped, strict=True):
+            _write(out, "I", value)
+        return SUCCESS
+
+    def _nvmlDeviceGetRetiredPages(self, handle: Any, cause: Any, count: Any, out: Any) -> int:
+        retired = self._at(handle).retired
+        if retired is None:
+            return NOT_SUPPORTED
+        wanted, room = retired[getattr(cause, "value", cause)], count._obj.value
+        count._obj.value = wanted
+        if out is None or room < wanted:
+            return INSUFFICIENT_SIZE if wanted else SUCCESS
+        return _write(out, f"{wanted}Q", *range(wanted)) if wanted else SUCCESS
+
+    def _nvmlDeviceGetRetiredPagesPendingStatus(self, handle: Any, out: Any) -> int:
+        return NOT_SUPPORTED if self._at(handle).retired is None else _write(out, "I", 0)
+
+    def _nvmlDeviceGetPcieReplayCounter(self, handle: Any, out: Any) -> int:
+        return _write(out, "I", self._at(handle).replays)
+
+    # events
+
+    def xid(self, gpu: int, code: int) -> None:
+        """The driver reports a critical error of ``gpu``."""
+        self._xids.put((gpu, code))
+
+    def _nvmlEventSetCreate(self, out: Any) -> int:
+        self.event_sets += 1
+        return _write(out, "Q", _EVENTS)
+
+    def _nvmlEventSetFree(self, events: Any) -> int:
+        self.event_sets -= 1
+        return SUCCESS
+
+    def _nvmlDeviceRegisterEvents(self, handle: Any, kinds: Any, events: Any) -> int:
+        if _address(events) != _EVENTS:
+            return INVALID_ARGUMENT
+        self.registered[_address(handle) - _HANDLE] = kinds.value
+        return SUCCESS
+
+    def _nvmlEventSetWait_v2(self, events: Any, out: Any, milliseconds: Any) -> int:
+        try:
+            gpu, code = self._xids.get(timeout=min(milliseconds.value / 1000, 0.05))
+        except queue.Empty:
+            return 10
+        return _write(out, "QQQII", _HANDLE + gpu, 8, code, 0xFFFFFFFF, 0xFFFFFFFF)
+
     # GPM
 
     def _nvmlGpmQueryDeviceSupport(self, handle: Any, out: Any) -> int:
@@ -456,6 +633,7 @@ class FakeNvml:
         one, two = _address(get.sample1), _address(get.sample2)
         if get.version != 1 or one == two or not {one, two} <= self.live_samples:
             return INVALID_ARGUMENT
+        self.metrics_asked.add(get.numMetrics)
         values = self.gpus[self._samples[two]].gpm
         for metric in get.metrics[: get.numMetrics]:
             metric.nvmlReturn = SUCCESS if metric.metricId in values else NOT_SUPPORTED
@@ -488,6 +666,11 @@ def _write(out: Any, layout: str, *values: Any) -> int:
     packed = struct.pack(layout, *values)
     ctypes.memmove(out, packed, len(packed))
     return SUCCESS
+
+
+def _write_bits(out: Any, words: int, bits: tuple[int, ...]) -> int:
+    found = [sum(1 << bit % 64 for bit in bits if bit // 64 == word) for word in range(words)]
+    return _write(out, f"{words}Q", *found)
 
 
 def _write_text(buffer: Any, text: str | bytes) -> int:

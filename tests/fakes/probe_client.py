@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuscope.probe import rendezvous
 from gpuscope.wire import codec, frames
+from tests.fakes import forking
 
 ROOT = Path(__file__).parent.parent.parent
 APART = tempfile.mkdtemp(prefix="gpuscope-test-")
@@ -134,12 +135,19 @@ def environment(**more: str | None) -> dict[str, str]:
 
 
 @contextmanager
-def trainer(code: str, *, python: str = sys.executable, **more: str | None) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs ``code``; ended with the block. Its stdout and stderr are pipes."""
-    process = subprocess.Popen(
-        [python, "-u", "-c", code], env=environment(**more), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def trainer(
+    code: str, *, python: str = sys.executable, fork: bool = False, **more: str | None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs ``code``; ended with the block. Its stdin, stdout and stderr are pipes. With ``fork``, for
+    code that imports torch first of all, it is a fork of a process that has done so (``forking.py``)."""
+    process: Any
+    if fork:
+        process = forking.Forked(code, environment(**more))
+    else:
+        process = subprocess.Popen(
+            [python, "-u", "-c", code], env=environment(**more), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
     try:
         yield process
     finally:

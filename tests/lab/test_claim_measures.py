@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.forking import Forked, script
+
 torch = pytest.importorskip("torch")
 
 from gpuscope.lab.claim_measures import compiling, devices, precision  # noqa: E402
@@ -33,14 +35,20 @@ class Program:
 
     def __init__(self, measure: str, device: str, claims: list[str], repeats: int = REPEATS):
         words = ["--claims", ",".join(claims), "--device", device, "--repeats", str(repeats), "--tiny", "--stop-on-eof"]
+        module = f"gpuscope.lab.claim_measures.{measure}"
         self.claims = claims
         self.folder = tempfile.TemporaryDirectory(prefix="gpuscope-test-", ignore_cleanup_errors=True)
-        self.stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", f"gpuscope.lab.claim_measures.{measure}", *words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, text=True, cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": self.folder.name}, start_new_session=True,
-        )  # fmt: skip
+        self.stderr = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": self.folder.name}
+        self.process: Any
+        if device == "cpu":
+            there = f"import os; os.dup2(os.open({self.stderr.name!r}, os.O_WRONLY | os.O_APPEND), 2)\n"
+            self.process = Forked(there + script(module, *words), environ, cwd=ROOT, session=True)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=self.stderr, text=True, cwd=ROOT, env=environ, start_new_session=True,
+            )  # fmt: skip
         assert self.process.stdin
         assert self.process.stdout
         self.stdin, self.stdout = self.process.stdin, self.process.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,15 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.forking import Forked, script
+
 pytest.importorskip("torch")
 DEMOS = Path(__file__).resolve().parents[2] / "demos"
 
 
-def losses(*command: str) -> list[float]:
+def losses(code: int | None, out: str, errors: str) -> list[float]:
     """What its progress bar or its lines say."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return [float(number) for number in re.findall(r"loss[ =]([\d.]+)", done.stdout + done.stderr)]
+    assert code == 0, errors
+    return [float(number) for number in re.findall(r"loss[ =]([\d.]+)", out + errors)]
+
+
+def plain(*words: str, before: str = "") -> list[float]:
+    """The losses of ``plain_train.py``, run by a process that has imported torch."""
+    process = Forked(before + script(str(DEMOS / "plain_train.py"), "--device", "cpu", *words), dict(os.environ))
+    try:
+        out, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return losses(process.returncode, out, errors)
 
 
 @pytest.mark.parametrize("script", ["plain_train.py", "ddp_train.py"])
@@ -27,20 +39,17 @@ def test_it_does_not_know_who_watches(script: str) -> None:
 
 def test_the_plain_training_learns_and_shows_a_bar() -> None:
     pytest.importorskip("tqdm")
-    first, *_, last = losses(sys.executable, str(DEMOS / "plain_train.py"), "--steps", "60", "--device", "cpu")
+    first, *_, last = plain("--steps", "60")
     assert last < first
 
 
 def test_without_tqdm_it_prints_lines() -> None:
-    start = (
-        "import runpy, sys; sys.modules['tqdm'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], {}, '__main__')"
-    )
-    assert (
-        len(losses(sys.executable, "-c", start, str(DEMOS / "plain_train.py"), "--steps", "20", "--device", "cpu")) == 1
-    )
+    assert len(plain("--steps", "20", before="import sys; sys.modules['tqdm'] = None\n")) == 1
 
 
 def test_two_ranks_learn_together_and_end_well() -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    first, *_, last = losses(*torchrun, str(DEMOS / "ddp_train.py"), "--steps", "60")
+    command = [*torchrun, str(DEMOS / "ddp_train.py"), "--steps", "60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    first, *_, last = losses(done.returncode, done.stdout, done.stderr)
     assert last < first

@@ -12,30 +12,42 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
+from tests.fakes.forking import Forked, script
 from tests.fakes.waiting import until
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
 
 
+QUIET = "import sys, warnings; warnings.simplefilter('ignore'); sys.path.remove('')\n"
+
+
 @contextmanager
 def worker(
-    config: str, *words: str, before: Callable[[], None] | None = None, cwd: Path | None = None
+    config: str, *words: str, before: Callable[[], None] | None = None, cwd: Path | None = None, fork: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "gpuscope.lab.worker", "--config", config, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=cwd or ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
-        preexec_fn=before,
-    )
+    """A worker; with ``fork`` one that finds torch imported."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    words = ("--config", config, *words)
+    process: Any
+    if fork:
+        process = Forked(QUIET + script("gpuscope.lab.worker", *words), environ, cwd=cwd or ROOT, text=False)
+    else:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "gpuscope.lab.worker", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd or ROOT,
+            env=environ,
+            preexec_fn=before,
+        )
     try:
         yield process
     finally:
@@ -81,7 +93,7 @@ def test_a_run_tells_how_it_started_went_and_ended() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
-    with worker(LabConfig(model="mlp").to_json()) as process:
+    with worker(LabConfig(model="mlp").to_json(), fork=True) as process:
         first_step(process)
         process.send_signal(number)
         ended = records(process)[-1]
@@ -101,7 +113,7 @@ def test_a_signal_while_torch_is_being_imported_ends_it_at_once() -> None:
 
 
 def test_the_end_of_stdin_ends_it() -> None:
-    with worker(LabConfig(model="mlp").to_json(), "--stop-on-eof") as process:
+    with worker(LabConfig(model="mlp").to_json(), "--stop-on-eof", fork=True) as process:
         first_step(process)
         assert process.stdin is not None
         process.stdin.close()
@@ -111,7 +123,7 @@ def test_the_end_of_stdin_ends_it() -> None:
 
 
 def test_a_reader_that_went_away_ends_it() -> None:
-    with worker(LabConfig(model="mlp").to_json()) as process:
+    with worker(LabConfig(model="mlp").to_json(), fork=True) as process:
         first_step(process)
         assert process.stdout is not None
         process.stdout.close()
@@ -120,12 +132,9 @@ def test_a_reader_that_went_away_ends_it() -> None:
 
 
 def test_cuda_where_there_is_none_names_the_nearest_that_works() -> None:
-    os_cuda = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"], capture_output=True
-    )
-    if os_cuda.stdout.strip() == b"True":
+    if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
-    with worker(LabConfig(model="mlp", amp="bf16", device="cuda", steps=2).to_json()) as process:
+    with worker(LabConfig(model="mlp", amp="bf16", device="cuda", steps=2).to_json(), fork=True) as process:
         (failure,) = records(process)
     assert process.returncode == 2
     assert isinstance(failure, metrics.Failure)
@@ -161,7 +170,7 @@ def test_a_configuration_that_is_none_is_a_usage_error() -> None:
 
 
 def test_the_probe_in_it_answers_like_that_of_any_training() -> None:
-    with worker(LabConfig(model="mlp").to_json()) as process:
+    with worker(LabConfig(model="mlp").to_json(), fork=True) as process:
         first_step(process)
         folder = Path(f"/tmp/gpuscope-{os.getuid()}")
         (path,) = until(lambda: list(folder.glob(f"{process.pid}-*.sock")), seconds=20)
@@ -224,7 +233,7 @@ def broken(batch, device):
 def test_a_model_of_the_user_s_in_the_current_folder_trains(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     config = LabConfig(model="own:make", device="cpu", batch=16, accumulate=2, steps=60)
-    with worker(config.to_json(), cwd=tmp_path) as process:
+    with worker(config.to_json(), cwd=tmp_path, fork=True) as process:
         started, *_, ended = records(process)
     assert isinstance(started, metrics.Started)
     assert (started.preset, started.parameters, started.samples_per_step) == ("own:make", 9, 32)
@@ -235,7 +244,7 @@ def test_a_model_of_the_user_s_in_the_current_folder_trains(tmp_path: Path) -> N
 
 def test_an_exception_in_their_forward_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    with worker(LabConfig(model="own:broken", device="cpu").to_json(), cwd=tmp_path) as process:
+    with worker(LabConfig(model="own:broken", device="cpu").to_json(), cwd=tmp_path, fork=True) as process:
         *_, failure = records(process)
     assert process.returncode == 2
     assert isinstance(failure, metrics.Failure)

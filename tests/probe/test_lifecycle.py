@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, environment, sockets, trainer, wait_for
+from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, sockets, trainer, wait_for
 
 pytest.importorskip("torch")
 
@@ -24,13 +22,12 @@ def state():
 """state() is (threads, listening sockets of a probe). Whoever watches may be connected: that is not ours to count."""
 
 
-def output(code: str, **more: str | None) -> str:
-    done = subprocess.run(
-        [sys.executable, "-u", "-c", code], capture_output=True, text=True, env=environment(**more), timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "gpuscope" not in done.stderr
-    return done.stdout
+def output(code: str, fork: bool = True, **more: str | None) -> str:
+    with trainer(code, fork=fork, **more) as process:
+        out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "gpuscope" not in errors
+    return str(out)
 
 
 def test_armed_opens_nothing_before_the_first_step():
@@ -62,7 +59,8 @@ def test_watch_before_and_after_torch(first):
 
 def test_watch_never_imports_torch():
     assert (
-        output("import sys, gpuscope; gpuscope.watch(); gpuscope.watch(); print('torch' in sys.modules)") == "False\n"
+        output("import sys, gpuscope; gpuscope.watch(); gpuscope.watch(); print('torch' in sys.modules)", fork=False)
+        == "False\n"
     )
 
 
@@ -96,7 +94,7 @@ if pid == 0:
 print(pid, flush=True)
 train()
 """
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         child = int(process.stdout.readline())
         try:
             (mine,) = sockets(process.pid)
@@ -175,11 +173,9 @@ print(threading.active_count(), sys._gpuscope_probe.problem)
     out = output(code)
     assert out.startswith("1 ")
     assert "symlink" in out
-    done = subprocess.run(
-        [sys.executable, "-c", code.replace("os.symlink", "os.path.lexists(rendezvous.directory()) or os.symlink")],
-        capture_output=True, text=True, env=environment(GPUSCOPE_DEBUG="1"), timeout=120,
-    )  # fmt: skip
-    assert "symlink" in done.stderr
+    again = code.replace("os.symlink", "os.path.lexists(rendezvous.directory()) or os.symlink")
+    with trainer(again, fork=True, GPUSCOPE_DEBUG="1") as process:
+        assert "symlink" in process.communicate(timeout=120)[1]
 
 
 def test_a_strange_optimizer_is_stepped_all_the_same():
@@ -213,7 +209,7 @@ def test_watch_with_things_that_are_no_models_does_not_raise():
 
 def test_the_exit_is_not_held_up():
     code = TRAINING + "import atexit; atexit.register(lambda: print(time.monotonic() - begin < 0.9))\n"
-    assert output(code + "import gpuscope; gpuscope.watch(); step(); begin = time.monotonic()") == "True\n"
+    assert output(code + "import gpuscope; gpuscope.watch(); step(); begin = time.monotonic()", fork=False) == "True\n"
 
 
 def test_a_trainer_that_closes_all_descriptors_keeps_its_own_and_is_seen_again():

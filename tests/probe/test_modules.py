@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
+import os
 import time
 import weakref
 from pathlib import Path
@@ -17,6 +16,7 @@ torch = pytest.importorskip("torch")
 from gpuscope.probe import modules  # noqa: E402
 from gpuscope.probe.ledger import Ledger  # noqa: E402
 from gpuscope.probe.modules import MAX_JSON_BYTES, MAX_ROWS, ModuleTree  # noqa: E402
+from tests.fakes.forking import Forked  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -328,14 +328,9 @@ os._exit(0)
 def distributed(tmp_path_factory):
     """What two ranks over gloo say."""
     store = tmp_path_factory.mktemp("store") / "file"
+    quiet = "import sys, warnings; warnings.simplefilter('ignore')\n"
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", DISTRIBUTED, str(rank), str(store)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
+        Forked(f"{quiet}sys.argv += {[str(rank), str(store)]!r}\n{DISTRIBUTED}", dict(os.environ), cwd=ROOT)
         for rank in range(2)
     ]
     out = []

@@ -190,7 +190,7 @@ caught()
 recorder.stepped(Optimizer)
 sys.stdin.readline()
 """
-    with trainer(code, **more) as process:
+    with trainer(code, fork=True, **more) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         entity = reader.until(lambda: reader.alloc(0))
         process.stdin.write("\n")
@@ -290,7 +290,7 @@ torch.cuda.memory._record_memory_history = record
 
 def test_history_is_on_at_once_and_its_price_is_told(more):
     code = f"{FAKE}{HISTORY}{START}assert calls == [20000]\nprint('on', flush=True)\ntrain(60, 0.01)"
-    with trainer(code, GPUSCOPE_HISTORY="20000", **more) as process:
+    with trainer(code, fork=True, GPUSCOPE_HISTORY="20000", **more) as process:
         assert process.stdout.readline() == "on\n", process.stderr.read()
         reader = Reader(sockets(process.pid)[0])
 

@@ -135,7 +135,7 @@ def cuda():
     """A trainer with a made-up allocator: 20k entries while history is on, and then more than a step more each step."""
     code = WATCHED + FAKED + KEYBOARD + "made = allocator.install(20000, 0.03)\nfrom time import sleep\nold = step\n"
     code += "def step():\n    old(); made.pause(); sleep(0.02)\ntrain(300, 0)"
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         yield process, wait_for(lambda: sockets(process.pid), 60, "a socket")[0]
 
 
@@ -229,7 +229,7 @@ def test_detach_switches_our_history_off_and_ends_what_is_under_way():
     code += "while not select.select([sys.stdin], [], [], 0.3)[0]: step()\n"
     code += "for t in threading.enumerate()[1:]: t.join(10)\n"
     code += "print(made.calls, [t.name for t in threading.enumerate()], flush=True)"
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         reader, other = connect(process), connect(process)
         ask(reader, "history", {"entries": 5})
         reader.send(Request("profile", 2, {"steps": 50}, 60.0))
@@ -264,7 +264,7 @@ def busy_with(reader, number=1):
 
 @pytest.fixture(scope="module")
 def slow():
-    with trainer(WATCHED + FAKED + KEYBOARD + "allocator.install(10)\ntrain(300, 4.0)") as process:
+    with trainer(WATCHED + FAKED + KEYBOARD + "allocator.install(10)\ntrain(300, 4.0)", fork=True) as process:
         yield process, wait_for(lambda: sockets(process.pid), 60, "a socket")[0]
 
 
@@ -339,7 +339,7 @@ if not child:
 train(60, 0.05)
 """
     )
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         reader = connect(process)
         reader.send(Request("profile", 1, {"steps": 20}, 60.0))
         reader.until(lambda: any(isinstance(f, Progress) for f in reader.frames))
@@ -423,7 +423,7 @@ def test_a_compiled_training_is_not_compiled_anew():
     count = (
         "from torch._dynamo.utils import counters; print(counters['stats']['unique_graphs'], dict(counters['frames']))"
     )
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         reader = connect(process)
         before = tell(process, count)
         answer, blob, _ = ask(reader, "profile", {"steps": 5})

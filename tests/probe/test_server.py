@@ -22,7 +22,7 @@ WATCHED = TRAINING + PLACE_APART + "import gpuscope; gpuscope.watch(model=model,
 @pytest.fixture(scope="module")
 def training():
     """One trainer for all tests that only look."""
-    with trainer(WATCHED + "train(300)") as process:
+    with trainer(WATCHED + "train(300)", fork=True) as process:
         yield process, wait_for(lambda: sockets(process.pid), 60, "a socket")[0]
 
 
@@ -129,7 +129,7 @@ def test_what_the_probe_does_not_serve_is_unsupported(reader, name):
 
 
 def test_environment_is_the_allow_list(training):
-    with trainer(WATCHED + "train()", WANDB_API_KEY="SECRET", MASTER_ADDR="here") as process:
+    with trainer(WATCHED + "train()", fork=True, WANDB_API_KEY="SECRET", MASTER_ADDR="here") as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         answer = reader.answer(Request("environment", 3))
         reader.close()
@@ -191,7 +191,7 @@ def test_sixteen_watch_and_the_next_is_told(training):
 
 def test_a_key_frame_repeats_definitions_and_reasons():
     speedy = "from gpuscope.probe import clients; clients.KEY_SECONDS = 0.5\n"
-    with trainer(TRAINING + PLACE_APART + speedy + "import gpuscope; gpuscope.watch(); train()") as process:
+    with trainer(TRAINING + PLACE_APART + speedy + "import gpuscope; gpuscope.watch(); train()", fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         key = reader.until(lambda: next((f for f in reader.frames if isinstance(f, Key)), None))
         reader.reasons.clear()
@@ -203,7 +203,8 @@ def test_a_key_frame_repeats_definitions_and_reasons():
 
 
 def test_a_removed_socket_comes_back():
-    with trainer(WATCHED + "from gpuscope.probe import server; server.CHECK_SECONDS = 0.2; train()") as process:
+    often = "from gpuscope.probe import server; server.CHECK_SECONDS = 0.2; train()"
+    with trainer(WATCHED + often, fork=True) as process:
         path = wait_for(lambda: sockets(process.pid), 60)[0]
         old = Reader(path)
         os.unlink(path)
@@ -218,7 +219,7 @@ def test_a_removed_socket_comes_back():
 
 def test_an_idle_notebook_only_grows_older():
     code = WATCHED + "train(0.3)\nprint('idle', flush=True)\nsys.stdin.readline()"
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         process.stdout.readline()
         reader = Reader(sockets(process.pid)[0])
         reader.until(lambda: reader.value("step_age_seconds"))
@@ -263,7 +264,7 @@ step()
 print(hasattr(sys, "_gpuscope_probe"), flush=True)
 sys.stdin.readline()
 """
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         path = sockets(process.pid)[0]
         reader = Reader(path)
@@ -291,7 +292,8 @@ sys.stdin.readline()
     ],
 )
 def test_the_socket_goes_with_the_trainer(ending, code, left):
-    with trainer(WATCHED + f"step(); print('ran', flush=True); sys.stdin.readline()\n{ending}") as process:
+    whole = WATCHED + f"step(); print('ran', flush=True); sys.stdin.readline()\n{ending}"
+    with trainer(whole, fork=bool(ending)) as process:
         process.stdout.readline()
         reader = Reader(sockets(process.pid)[0])
         reader.until(lambda: reader.samples)
@@ -305,7 +307,7 @@ def test_the_socket_goes_with_the_trainer(ending, code, left):
 
 
 def test_stopped_and_continued():
-    with trainer(WATCHED + "train()") as process:
+    with trainer(WATCHED + "train()", fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         reader.until(lambda: reader.samples)
         process.send_signal(signal.SIGSTOP)
@@ -327,7 +329,7 @@ sampler.tick = lambda *args: calls.append(1) or tick(*args)
 train(1.5)
 print(len(calls), probe.ledger.bytes, probe.steps.total > 10, flush=True)
 """
-    with trainer(code, GPUSCOPE_BLACKBOX=box) as process:
+    with trainer(code, fork=True, GPUSCOPE_BLACKBOX=box) as process:
         ticks, counted, stepped = process.stdout.readline().split()
         assert (counted, stepped) == ("None", "True"), process.stderr.read()
         assert int(ticks) <= most

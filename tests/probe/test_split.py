@@ -239,7 +239,7 @@ def main():
             model.eval(); time.sleep(1.2); model.train()
 main()
 """
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0], 30.0)
         names = ("input_seconds", "compute_seconds", "optimizer_seconds", "communication_seconds", "other_seconds")
         reader.until(lambda: all(reader.value(name) is not None for name in names), 60)

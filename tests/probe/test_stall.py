@@ -44,7 +44,7 @@ threading.Thread(target=lambda: (sys.stdin.readline(), box.put(1)), daemon=True)
 load()
 train()
 """
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         reader.until(lambda: events(reader, "stall"), 60)
         (stall,) = events(reader, "stall")

@@ -79,20 +79,19 @@ def test_the_pause_doubles_up_to_its_limit(monkeypatch):
     monkeypatch.setattr(source_module, "BACK_OFF_SECONDS", (1.0, 5.0))
     waited: list[float] = []
 
-    async def fake_wait_for(what: object, timeout: float) -> None:
-        what.close()  # type: ignore[attr-defined]
+    async def fake_wait(early: list[asyncio.Task], timeout: float, return_when: str) -> tuple[set, set]:
         waited.append(timeout)
         if len(waited) == 5:
             source._closing.set()
-            return
-        raise asyncio.TimeoutError
+            return {early[0]}, {early[1]}
+        return set(), set(early)
 
     async def short_life(*_: object) -> str:
         return "ended"
 
     async def check() -> None:
         monkeypatch.setattr(source, "_live", short_life)
-        monkeypatch.setattr(source_module.asyncio, "wait_for", fake_wait_for)
+        monkeypatch.setattr(source_module.asyncio, "wait", fake_wait)
         await source.run(lambda *_: None, lambda _: None)
 
     source = AgentSource(["x"], "k", "here")

@@ -31,7 +31,9 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 def make_app(frames: list[f.Frame], start: str = "overview", **options: Any) -> GpuscopeApp:
     """The app over a store that has heard these frames, with no source."""
-    return GpuscopeApp(Session(views.store_of(frames), **options), start)
+    session = Session(views.store_of(frames), **options)
+    session.doctor.prepare()  # else its rules come when their thread has loaded them
+    return GpuscopeApp(session, start)
 
 
 def feed(app: GpuscopeApp, *frames: f.Frame) -> None:

@@ -53,6 +53,7 @@ def main() -> None:
     for name, recording, seconds, tab in (
         ("overview", "h200x2-ddp.gsr", 92.0, "overview"),
         ("memory", "h200-lab.gsr", 92.0, "memory"),
+        ("doctor", "h200x2-stall.gsr", 70.0, "doctor"),
         *((("lab", "h200-lab.gsr", 92.0, "lab"),) if options.ledger else ()),
     ):
         svg = asyncio.run(replayed(RECORDINGS / recording, seconds, tab, (width, height), options.theme))

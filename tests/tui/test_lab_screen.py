@@ -358,7 +358,7 @@ async def test_what_others_add_to_the_ledger_is_there_at_the_next_visit(path):
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "No run yet.")
         lab_data.ledger(path, lab_data.document(LabConfig(), 400.0), source="sweep", group="s", cell="1")
-        await pilot.press("1", "3")
+        await pilot.press("1", "4")
         await until(pilot, "#1 ", "400")
 
 

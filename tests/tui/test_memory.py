@@ -32,6 +32,7 @@ def asked(frames: list[f.Frame] | None = None, **answers: Any) -> tuple[Gpuscope
     source = inside.Asked(inside.crowded(10.0) if frames is None else frames, answers)
     session = Session(Store(), source, state=ViewState(tab="memory"))
     session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
+    session.doctor.prepare()
     return GpuscopeApp(session, "memory"), source
 
 

@@ -238,7 +238,7 @@ async def test_the_list_with_the_focus_shows_its_cursor_at_once():
     app = make_app(views.cpu_only())
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "▸ gpuscope.lab.worker")
-        await pilot.press("3")
+        await pilot.press("4")
         await until(pilot, "Demo trainer")
         row = next(row for row in grid(app) if "▸ model" in "".join(char for char, _ in row))
         selected = Tokens.of(app).style("selected").bgcolor
@@ -381,6 +381,7 @@ def snapshot_app(frames: list[f.Frame], start: str, badge: str = "") -> Gpuscope
         store.set_link(views.SOURCE, Link("replay"))
     session = Session(store)
     session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
+    session.doctor.prepare()
     return GpuscopeApp(session, start)
 
 

@@ -101,6 +101,15 @@ def test_layers_that_touch_and_lines_of_one_chart_differ_for_colour_blind_eyes(o
         assert gap >= 10, f"{first} and {second}: {gap:.1f}"
 
 
+@pytest.mark.parametrize("eyes", _BLIND)
+def test_in_the_colour_blind_theme_every_state_and_layer_is_far_from_every_other(eyes: str) -> None:
+    tokens = Tokens(next(one for one in theme.THEMES if one.name == theme.COLOUR_BLIND))
+    for group in (theme.STATES, theme.LAYERS[:-1]):
+        for first, second in combinations(group, 2):
+            gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
+            assert gap >= 28, f"{first} and {second}: {gap:.1f}"
+
+
 @pytest.mark.parametrize("glyphs", [theme.MONOCHROME, theme.ASCII], ids=["monochrome", "ascii"])
 def test_without_colour_every_layer_has_its_own_glyph(glyphs: theme.Glyphs) -> None:
     assert len({glyphs.fill(layer) for layer in theme.LAYERS}) == len(theme.LAYERS)

@@ -221,3 +221,66 @@ def test_usage(words):
     )
     assert done.returncode == 64
     assert "0.1" in done.stderr
+
+
+def test_the_document_has_the_whole_card(fake, capsys):
+    fake.set(0, mig_modes=(1, 1), mig_names=("MIG 1g.18gb",))
+    _, document = run_json(capsys)
+    first, second = document["devices"]
+    assert (first["architecture"], first["memory_bus_bits"], first["vbios_version"]) == (
+        "Hopper",
+        6144,
+        "96.00.A5.00.01",
+    )
+    assert (first["ecc_enabled"], first["mig_enabled"], second["mig_enabled"]) == (True, True, False)
+    assert "MIG 1g.18gb" in first["mig_instances"]
+    assert second["mig_instances"] == ""
+    assert (first["topology"], second["topology"]) == ("X NV18", "NV18 X")
+    assert (first["numa_node"], first["cpu_affinity"]) == ("0", "0-23,48-71")
+    assert (first["min_power_limit_watts"], first["slowdown_celsius"]) == (200.0, 87)
+    assert first["nvlink_rx_bytes_per_second"] == 9340 << 20
+    assert (first["dram_active_percent"], first["energy_joules"]) == (42.0, 912345.678)
+    assert (first["remapped_correctable_count"], first["pcie_replay_count"], first["xid_count"]) == (1, 2, 0)
+    assert (first["unaccounted_bytes"], second["unaccounted_bytes"]) == (20 << 30, 15 << 30)
+    assert first["retired_pages_count"] is None
+
+
+def test_what_waits_for_a_reset_is_a_warning(fake, capsys):
+    fake.set(1, remapped=(0, 2, 1, 0))
+    code, document = run_json(capsys)
+    assert code == 1
+    assert [(row["device"], "next reset" in row["reason"]) for row in document["problems"]] == [(1, True)]
+
+
+def test_watching_prints_lines_until_a_device_is_lost(fake, capsys):
+    looks = []
+
+    def look(**options):
+        if len(looks) == 2:
+            fake.lose(1)
+        looks.append(options)
+        return devices.collect_once(**options)
+
+    parser = argparse.ArgumentParser()
+    devices.add_arguments(parser)
+    code = devices.run(parser.parse_args(["--watch", "0.1"]), look)
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 2
+    assert len(looks) == 3
+    assert sum("GPU 0 NVIDIA H200 used 20.0/140.4 GiB util 55 %" in line for line in lines) == 3
+    assert "problem: " in lines[-1]
+    assert "lost" in lines[-1]
+
+
+def test_holders_are_the_processes_with_the_device_open(tmp_path):
+    from gpuscope.collect.holders import holders
+
+    for pid, target in ((41, "/dev/nvidia1"), (42, "/dev/nvidia10"), (43, "/dev/nvidia1")):
+        folder = tmp_path / str(pid) / "fd"
+        folder.mkdir(parents=True)
+        (folder / "0").symlink_to("/dev/null")
+        (folder / "7").symlink_to(target)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "44").mkdir()  # it ended
+    assert holders(1, str(tmp_path)) == ((41, 43), 0)
+    assert holders(3, str(tmp_path)) == ((), 0)

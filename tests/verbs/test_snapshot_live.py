@@ -198,7 +198,7 @@ CODE = (
 def test_through_the_real_agent_and_a_real_probe(tmp_path):
     pytest.importorskip("torch")
     path = tmp_path / "s.pickle"
-    with trainer(CODE) as process:
+    with trainer(CODE, fork=True) as process:
         wait_for(lambda: sockets(process.pid), 60, "a socket")
 
         def verb(*words: str) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
@@ -23,7 +23,15 @@ Piece = tuple[str, str]
 NAME_CELLS = 28
 OURS = ("start", "proc", "gpu", "trainer")
 """Of a definition: numbers that mean something to the wire only."""
-NAMES = {"step_seconds": "seconds per step", "step_seconds_p95": "seconds per step, p95"}
+NAMES = {
+    "log_step": "step, its log says",
+    "log_total": "steps in all, its log says",
+    "log_loss": "loss, its log says",
+    "log_age_seconds": "age of its log's last line",
+    "idle_seconds": "idle for, at least",
+    "step_seconds": "seconds per step",
+    "step_seconds_p95": "seconds per step, p95",
+}
 UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 
 
@@ -56,6 +64,18 @@ class DetailScreen(Dialog):
         set_title(self.body, title_of(entity))
         width = max(30, self._lines.size.width or 70)
         self._lines.show([piece for line in detail_lines(host, entity) for piece in hang(line, width)])
+
+
+def open_process(app: App[Any], session: Session, host: HostView, pid: int) -> None:
+    """What there is to see of a process: its job's ranks where a probe is in it, else every reading of it."""
+    job = next((j for j in host.jobs if any(t.definition.pid == pid for t in j.trainers)), None)
+    process = next((p for p in host.processes if p.definition.pid == pid), None)
+    if job is not None:
+        from .job import JobScreen
+
+        app.push_screen(JobScreen(session, job.key))
+    elif process is not None:
+        app.push_screen(DetailScreen(session, process.key))
 
 
 def find(host: HostView, key: str) -> Entity | None:

@@ -64,9 +64,11 @@ class PitfallsDialog(Dialog):
         Binding("exclamation_mark", "force", show=False),
     ]
 
-    def __init__(self, runs: LabRuns) -> None:
+    def __init__(self, runs: LabRuns, first: str = "") -> None:
+        """``first`` names the script that the cursor is on."""
         super().__init__()
         self.runs = runs
+        self._first = first
         self._pitfalls: Sequence[Pitfall] = ()
         self._problem = ""
         self._held: list[Occupant] = []
@@ -113,6 +115,9 @@ class PitfallsDialog(Dialog):
         if not self.is_mounted:
             return
         self._table.show([self._row(pitfall) for pitfall in self._pitfalls])
+        if self._pitfalls and self._first:
+            self._table.move_to(self._first)
+            self._first = ""
         cells = max(30, self._about.size.width or 70)
         about = [piece for line in self._text() for piece in hang(line, cells)]
         self._about.show(about[: max(3, self._about.size.height)])

@@ -30,9 +30,15 @@ if TYPE_CHECKING:
     from ...store.view import HostView
     from ..app import GpuscopeApp
 
-TABS = {"overview": "OverviewPane", "memory": "MemoryPane", "lab": "LabPane", "log": "LogPane"}
+TABS = {
+    "fleet": "FleetPane",
+    "overview": "OverviewPane", "memory": "MemoryPane", "doctor": "DoctorPane", "lab": "LabPane", "log": "LogPane"
+}  # fmt: skip
 """Tab → class in the module of that name; imported at the first visit."""
-PANELS = {"overview": ("Jobs", "Devices"), "memory": ("Where the bytes are",), "lab": ("Lab",), "log": ("Log",)}
+PANELS = {
+    "fleet": ("Hosts",), "overview": ("Jobs", "Devices"), "memory": ("Where the bytes are",),
+    "doctor": ("Findings",), "lab": ("Lab",), "log": ("Log",),
+}  # fmt: skip
 """What the first frame shows of a tab."""
 
 
@@ -56,15 +62,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def __init__(self, session: Session, start: str) -> None:
         super().__init__()
         self.session = session
-        self.tab = start
+        self.tab = self._start = start
         self._panes: dict[str, Pane] = {}
         self._charts = ChartPace()
         self._charts_timer: Timer | None = None
         self._topped = 0.0
+        self._fleet_offered = False
 
     def compose(self) -> ComposeResult:
         yield StatusLine(id="status")
-        yield TabLine(list(TABS), self.tab, id="tabs")
+        yield TabLine([tab for tab in TABS if tab != "fleet" or self.tab == tab], self.tab, id="tabs")
         yield Waiting(PANELS[self.tab])
         yield FooterLine(id="footer")
 
@@ -80,6 +87,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 return
             pane.fit_to(*self.size)
         self.tab = tab
+        self.session.fleet_shown = tab == "fleet"
         self.query("#waiting").remove()
         for name, pane in self._panes.items():
             pane.display = name == tab
@@ -100,6 +108,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if not self.is_running:
             return
         self.refresh_all()
+        if self.session.many:
+            await self._offer_fleet()
         self.set_interval(1.0, self._tick)
 
     def _tick(self) -> None:
@@ -119,10 +129,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """The visible tab."""
         return self._panes[self.tab]
 
-    def on_view_changed(self, _: ViewChanged) -> None:
+    async def on_view_changed(self, _: ViewChanged) -> None:
+        if self.session.many and self.tab in self._panes:
+            await self._offer_fleet()
+        self._open_sought()
+        if self.session.alerts is not None and self.session.alerts.rings():
+            self.app.bell()
         self._top()
         if self.session.paused_seconds is None:
             self._draw()
+
+    async def _offer_fleet(self) -> None:
+        """There are several hosts: begin with all of them, unless somebody came for a process of one."""
+        if self._fleet_offered:
+            return
+        self._fleet_offered = True
+        self.query_one(TabLine).offer(list(TABS))
+        here = self.tab == self._start and self.tab in self._panes  # who has gone elsewhere by now stays there
+        if here and self.session.hosts is not None and not self.session.hosts.wanted:
+            await self.show_tab("fleet")
 
     def refresh_all(self) -> None:
         """Draw everything now, charts too: after a change of what is looked at."""
@@ -137,6 +162,18 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.pane.show(host)
         if host is not None:
             self._draw_charts(host)
+            self.call_later(self._judge)
+
+    def _judge(self) -> None:
+        """After the picture: what is wrong with it. Only then, so that the doctor keeps no number waiting."""
+        if self.is_running and self.session.judge():
+            self.show_findings()
+
+    def show_findings(self) -> None:
+        """The doctor has looked, or learnt something aside."""
+        self._top()
+        if self.tab in self._panes and self.pane.is_mounted:
+            self.pane.show_findings()
 
     def _draw_charts(self, host: HostView) -> None:
         now, moment = time.monotonic(), host.sampled_seconds
@@ -166,17 +203,24 @@ class MainScreen(Screen[None], inherit_bindings=False):
         session = self.session
         age = session.paused_seconds
         paused = "" if age is None else f"PAUSED {age_text(age)}"
-        self.query_one(StatusLine).show(session.host, Situation(paused, session.replay_text(), session.cpu_percent()))
+        place = session.hosts.place() if session.hosts is not None else ""
+        situation = Situation(paused, session.replay_text(), session.cpu_percent(), place)
+        self.query_one(StatusLine).show(session.host, situation)
         notice = session.notices.current
         pieces = [(notice.text, "text" if notice.severity == "ok" else notice.severity)] if notice else self._hint()
         tabs = self.query_one(TabLine)
+        tabs.count("doctor", *session.found)
         fits = tabs.has_room_for(pieces)
         tabs.show(self.tab, pieces if fits else ())
         self.query_one(FooterLine).say(() if fits else pieces)
 
     def _hint(self) -> list[tuple[str, str]]:
+        alerts = self.session.alerts.active if self.session.alerts is not None else []
+        if alerts:
+            more = f" · and {len(alerts) - 1} more" if len(alerts) > 1 else ""
+            return [(f"{self.query_one(TabLine).tokens.glyphs.bad} {alerts[-1].text}{more}", "bad")]
         state = self.session.state
-        parts = [f"filter: {state.filter}"] if state.filter else []
+        parts = [f"filter: {self.filter_text}"] if self.filter_text else []
         parts += ["mine only"] if state.mine else []
         return [(" · ".join(parts), "accent")] if parts else []
 
@@ -212,8 +256,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 await done
 
     async def show_tab(self, name: str) -> None:
-        """Go to a tab, and remember it."""
-        self.session.state.tab = name
+        """Go to a tab, and remember it: all hosts are there only where there are several."""
+        self.session.state.tab = name if name != "fleet" else self.session.state.tab
         await self._reveal(name)
         self.call_after_refresh(self.refresh_all)
 
@@ -248,6 +292,26 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.session.seek(SEEK_SECONDS)
         self._frame()
 
+    def do_next_host(self) -> None:
+        self.session.next_host(1)
+        self.refresh_all()
+
+    def do_previous_host(self) -> None:
+        self.session.next_host(-1)
+        self.refresh_all()
+
+    def do_connect_again(self) -> None:
+        self.session.connect_again()
+        self.refresh_all()
+
+    def _open_sought(self) -> None:
+        """The job of the process somebody came for, once it is seen."""
+        found = self.session.sought()
+        if found is not None:
+            from .detail import open_process
+
+            open_process(self.app, self.session, *found)
+
     def do_mine(self) -> None:
         self.session.state.mine = not self.session.state.mine
         self.refresh_all()
@@ -257,18 +321,28 @@ class MainScreen(Screen[None], inherit_bindings=False):
         from ..widgets.filter import FilterLine
 
         if not self.query(FilterLine):
-            line = FilterLine(self.session.state.filter)
+            line = FilterLine(self.filter_text)
             await self.mount(line, before="#footer")
             self.set_focus(line)
 
+    @property
+    def filter_text(self) -> str:
+        """What must stand in a row to be shown; hosts have a filter of their own."""
+        return self.session.fleet.filter if self.tab == "fleet" else self.session.state.filter
+
     def set_filter(self, text: str) -> None:
         """Show only what contains ``text``."""
-        self.session.state.filter = text
+        if self.tab == "fleet":
+            self.session.fleet.filter = text
+        else:
+            self.session.state.filter = text
         self.refresh_all()
 
-    def do_back(self) -> None:
-        if self.session.state.filter:
+    async def do_back(self) -> None:
+        if self.filter_text:
             self.set_filter("")
+        elif self.session.many and self.tab != "fleet":
+            await self.show_tab("fleet")
 
     def do_down(self) -> None:
         """A list that has the focus moves by itself; panes without one have nothing to move."""
@@ -282,9 +356,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._frame()
 
     def do_theme(self) -> None:
-        from ..theme import DARK, LIGHT
+        from ..theme import COLOUR_BLIND, DARK, LIGHT
 
-        order = (DARK, LIGHT, "ansi-dark")
+        order = (DARK, LIGHT, COLOUR_BLIND, "ansi-dark")
         now = order.index(self.app.theme) if self.app.theme in order else -1
         self.app.theme = self.session.state.theme = order[(now + 1) % len(order)]
 
@@ -296,6 +370,29 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
         host = self.session.host
         open_act(self.app, self.session, name, self.pane.chosen(host) if host is not None else None)
+        self._frame()
+
+    def do_attach(self) -> None:
+        from .attach import open_attach
+
+        open_attach(self.app, self.session, self.pane.chosen_pid())
+
+    def do_processes(self) -> None:
+        from .processes import ProcessScreen
+
+        self.app.push_screen(ProcessScreen(self.session))
+
+    def do_signal(self) -> None:
+        """To the process that is looked at."""
+        from .process_signal import open_signal
+
+        host, pid = self.session.host, self.pane.chosen_pid()
+        living = [p for p in host.processes if p.gone is None] if host is not None else []
+        process = next((p for p in living if p.definition.pid == pid), None)
+        if process is not None:
+            open_signal(self.app, self.session, process)
+        else:
+            self.session.notices.say("Signal: put the cursor on a job with one process, or choose it with P", "warn")
         self._frame()
 
     def do_snapshot(self) -> None:

@@ -17,11 +17,12 @@ from ..widgets import waterfall
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from ..widgets.waterfall import Waterfall
-from .memory_advice import advice, fitting
+from .memory_advice import MEMORY, advice, fitting
 from .memory_views import ModulesView, SummaryView
 from .pane import Pane
 
 if TYPE_CHECKING:
+    from ...doctor.finding import Finding as Diagnosis
     from ..charts.stacked import StackedChart
     from ..recognise import Finding
 
@@ -135,13 +136,24 @@ class MemoryPane(Pane, can_focus=True):
         columns, rows = self._terminal
         finding = self._found[1] if self._found[0] == subject.key else None
         needed = len(found.parts) + FRAME_ROWS
-        lines = advice(host, subject, found, finding)
+        lines = advice(host, subject, found, finding, self._diagnosis(subject))
         width = max(30, (columns if columns < WIDE else columns // 2) - 4)
         shown = fitting(lines, width, rows - AROUND_ROWS - needed - len(beside) - 1)
         self._advice.show(shown)
         if needed + len(shown) != self._wanted:
             self._wanted = needed + len(shown)
             self._share_out()
+
+    def show_findings(self) -> None:
+        self.show(self.session.host)
+
+    def _diagnosis(self, subject: Subject) -> Diagnosis | None:
+        """The worst that the doctor has found in the memory of this trainer."""
+        if subject.trainer is None or not any(self.session.found):
+            return None
+        pid = subject.trainer.definition.pid
+        cases = (case for case in self.session.doctor.cases if case.grave and case.kind == "live" and case.pid == pid)
+        return next((case.finding for case in cases if case.finding.cause in MEMORY), None)
 
     @staticmethod
     def _of_the_card(subject: Subject) -> str:
@@ -288,12 +300,12 @@ class MemoryPane(Pane, can_focus=True):
         """Bytes by module; once more: the waterfall again."""
         self._look_at("waterfall" if self._view == "modules" else "modules")
 
-    def do_back(self) -> None:
+    async def do_back(self) -> None:
         """From a table to the waterfall, else as everywhere."""
         if self._view != "waterfall":
             self._look_at("waterfall")
         else:
-            self.app.main.do_back()  # type: ignore[attr-defined]
+            await self.app.main.do_back()  # type: ignore[attr-defined]
 
     def do_zoom(self) -> None:
         self._zoom(1)

@@ -12,24 +12,39 @@ from ..subjects import Subject
 from ..widgets.text import hang
 
 if TYPE_CHECKING:
+    from ...doctor.finding import Finding as Diagnosis
     from ..recognise import Finding
 
 Line = list[tuple[str, str]]
 TOKENS = {"spill": "bad", "kept": "warn"}
+RULED_OUT = {
+    "live.memory_grows": "empty_cache",
+    "live.evaluation_grows": "empty_cache",
+    "live.at_the_edge": "expandable",
+}
+"""Cause → what the doctor says cannot help: live tensors are not cached, what is not fragmented needs no other
+segments."""
+MEMORY = frozenset((*RULED_OUT, "live.fragmentation"))
+"""Causes of the doctor that are about a trainer's memory."""
 
 
-def advice(host: HostView, subject: Subject, found: Account, finding: Finding | None) -> list[Line]:
-    """Lines, the most important first; they may be longer than the screen is wide."""
+def advice(
+    host: HostView, subject: Subject, found: Account, finding: Finding | None, said: Diagnosis | None = None
+) -> list[Line]:
+    """Lines, the most important first; they may be longer than the screen is wide. ``said``: what the doctor found
+    wrong with this trainer's memory. What it has ruled out is not advised."""
     if subject.trainer is not None and subject.trainer.gone:
         return [[("ended: ", "warn"), (f"{subject.trainer.gone.reason}; the last state is shown", "muted")]]
     if subject.device is None:
         return _on_cpu(host, subject)
-    lines = _recognised(finding) if finding else []
+    lines = [[("doctor: ", "bad" if said.severity == "problem" else "warn"), (said.title, "text"),
+              ("   3: why and what helps", "muted")]] if said else []  # fmt: skip
+    lines += _recognised(finding) if finding else []
     if subject.allocator is None:
         lines.append([("inside: ", "muted"), ("no probe here. Next run: ", "muted"),
                       ("gpuscope run python train.py", "accent")])  # fmt: skip
     else:
-        lines += _to_free(found)
+        lines += _to_free(found, RULED_OUT.get(said.cause, "") if said else "")
     notes = found.notes
     if finding is not None and finding.kind == "async":  # it says so already
         notes = [note for note in notes if not note.startswith("cudaMallocAsync")]
@@ -44,15 +59,16 @@ def _recognised(finding: Finding) -> list[Line]:
     return lines
 
 
-def _to_free(found: Account) -> list[Line]:
-    largest = largest_freeable(found.parts)
+def _to_free(found: Account, ruled_out: str) -> list[Line]:
+    parts = [part for part in found.parts if not ruled_out or ruled_out not in part.free_by]
+    largest = largest_freeable(parts)
     if largest is None:
         return [[("Nothing of 64 MiB or more to free.", "muted")]]
     lines: list[Line] = [
         [("largest to free: ", "muted"), (f"{largest.name}, {bytes_text(largest.known)}", "text")],
         [("how: ", "muted"), (largest.free_by, "accent")],
     ]
-    at_once = None if largest.now else largest_freeable(found.parts, now=True)
+    at_once = None if largest.now else largest_freeable(parts, now=True)
     if at_once is not None:
         lines.append([("at once: ", "muted"), (f"{at_once.name}, {bytes_text(at_once.known)}: ", "text"),
                       (at_once.free_by, "accent")])  # fmt: skip

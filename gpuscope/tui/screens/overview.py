@@ -16,13 +16,14 @@ from ..state import SORTS
 from ..widgets.jobs import JobList
 from ..widgets.status import short_script
 from ..widgets.table import Column, LiveTable
-from ..widgets.text import hang
+from ..widgets.text import Lines, hang
 from .pane import WAITING, Pane, set_title
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, TrainerView
     from ..charts.line import LineChart
     from ..charts.stacked import StackedChart
+    from ..slurm import SlurmEnds
 
 WINDOW_SECONDS = 60.0
 CHART_ROWS, CHART_COLUMNS = 7, 76
@@ -32,6 +33,8 @@ ROOMY_ROWS = 32
 SPLIT_COLUMNS = 100
 """From so many columns on, in a roomy terminal, a job shows what its step is made of."""
 TINY_ROWS = 20
+TOP_FINDINGS = 3
+"""Lines for what the doctor has found, on a roomy terminal; one on a small."""
 NO_COLUMNS = (Column("text", "", 20, flex=1),)
 
 
@@ -40,6 +43,7 @@ class OverviewPane(Pane):
 
     DEFAULT_CSS = """
     OverviewPane #charts { height: 1fr; }
+    OverviewPane #top-findings { display: none; padding: 0 2; }
     OverviewPane #charts > * { width: 1fr; height: 1fr; }
     """
 
@@ -47,6 +51,7 @@ class OverviewPane(Pane):
         super().__init__(session, **kwargs)
         self._jobs = JobList(id="jobs", classes="panel")
         self._devices = LiveTable(NO_COLUMNS, empty=WAITING, gap=1, id="devices", classes="panel")
+        self._findings = Lines(id="top-findings", classes="panel")
         self._charts: Horizontal | None = None
         self._line: LineChart | None = None
         self._right: StackedChart | LineChart | None = None
@@ -55,11 +60,15 @@ class OverviewPane(Pane):
         self._terminal = (80, 24)
         self._nothing: list[list[tuple[str, str]]] = []
         self._heights: tuple[int, int, bool] = (0, 0, False)
+        self._found = 0
+        self._slurm: SlurmEnds | None = None
 
     def compose(self) -> ComposeResult:
         self._jobs.border_title, self._devices.border_title = "Jobs", "Devices"
+        self._findings.border_title = "Findings"
         yield self._jobs
         yield self._devices
+        yield self._findings
 
     # ── numbers ──
 
@@ -72,7 +81,7 @@ class OverviewPane(Pane):
             from ..joblines import job_lines
             from ..widgets.devices import columns, device_row, legend, ordered
 
-            lines = job_lines(host, state.mine, state.filter)
+            lines = job_lines(host, state.mine, state.filter, self._slurm_notes(host))
             extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
             room = self._room() - 2
             above = [part for line in problems(host) for part in hang(line, room)]
@@ -87,10 +96,39 @@ class OverviewPane(Pane):
             self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
             if not self._settled:
                 self.take_focus()
+        self.show_findings()
         self._share_out(host)
 
+    def _slurm_notes(self, host: HostView) -> dict[str, list[tuple[str, str]]]:
+        if self._slurm is None and host.jobs and not self.session.replay:
+            from ..slurm import SlurmEnds
+
+            self._slurm = SlurmEnds(self.session)
+        return self._slurm.notes(host) if self._slurm is not None else {}
+
+    def show_findings(self) -> None:
+        """The worst of what the doctor has found, a line each."""
+        found = self.session.found
+        if not any(found) and not self._found:
+            return
+        from ..doctor_words import top
+
+        height = self._terminal[1]
+        bare = height < ROOMY_ROWS
+        rows = 0 if height < TINY_ROWS else 1 if bare else TOP_FINDINGS
+        lines = top(self.session.doctor.cases, self._findings.tokens.glyphs, rows, bare)
+        self._findings.show(lines)
+        self._findings.set_class(not bare, "panel")
+        taken = len(lines) + (2 if lines and not bare else 0)
+        if taken != self._found:
+            self._found = taken
+            self._findings.display = taken > 0
+            self._share_out(self.session.host)
+
     def _why_empty(self, host: HostView, lines: bool) -> list[list[tuple[str, str]]]:
-        text = WAITING if host.sampled_seconds is None else "no trainer runs here"
+        failed = host.link.state == "ended" or "trying again" in host.link.text
+        waiting = host.link.text if failed else WAITING
+        text = waiting if host.sampled_seconds is None else "no trainer runs here"
         text = "no job matches" if self.session.state.filter or self.session.state.mine else text
         return [] if lines else [[(text, "muted")]]
 
@@ -109,7 +147,7 @@ class OverviewPane(Pane):
         """Heights: devices get what they need, jobs what is left, charts only where both are satisfied."""
         width, height = self._terminal
         frame = 0 if height < TINY_ROWS else 2
-        room = height - 3
+        room = height - 3 - self._found
         devices = (len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing))) + frame
         jobs = self._jobs.wanted(width - 2 * frame) + frame
         charts = width >= CHART_COLUMNS and height >= TINY_ROWS and host is not None
@@ -261,6 +299,12 @@ class OverviewPane(Pane):
         trainer = next((t for t in host.trainers if line and line.entity and t.key == line.entity.key), None)
         return trainer or super().chosen(host)
 
+    def chosen_pid(self) -> int | None:
+        """Of the job under the cursor."""
+        line = self._jobs.current
+        pid = getattr(getattr(line.entity, "definition", None), "pid", None) if line and line.entity else None
+        return pid if isinstance(pid, int) else None
+
     def do_open(self) -> None:
         """The ranks of the job under the cursor; every reading of another row."""
         from .detail import DetailScreen
@@ -274,6 +318,10 @@ class OverviewPane(Pane):
             from .job import JobScreen
 
             self.app.push_screen(JobScreen(self.session, line.key))
+        elif line is None and entity is not None:
+            from .device import DeviceScreen
+
+            self.app.push_screen(DeviceScreen(self.session, entity.key))
         elif entity is not None:
             self.app.push_screen(DetailScreen(self.session, entity.key))
 

@@ -32,6 +32,9 @@ class Pane(Vertical):
     def show_charts(self, host: HostView) -> None:
         """Draw the histories."""
 
+    def show_findings(self) -> None:
+        """The doctor has looked anew."""
+
     def fit_to(self, width: int, height: int) -> None:
         """Choose what has room on a terminal of this size, in cells."""
 
@@ -42,6 +45,10 @@ class Pane(Vertical):
         mine = {p.id for p in host.processes if p.definition.mine}
         trainers = [t for t in host.trainers if t.id in here and t.gone is None]
         return min(trainers, key=lambda t: t.process not in mine, default=None)
+
+    def chosen_pid(self) -> int | None:
+        """The process that is looked at, with or without a probe in it."""
+        return None
 
     def take_focus(self) -> None:
         """Give the keyboard to the list a user most likely wants."""

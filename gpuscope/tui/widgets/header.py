@@ -9,7 +9,6 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ..actions import ACTIONS, BY_NAME, Action
-from ..cells import width
 from ..charts.strips import Painted, Segments, strip_of
 from ..keymap import shown
 from ..theme import Tokens
@@ -34,6 +33,19 @@ class TabLine(Painted):
         super().__init__(**kwargs)
         self._tabs, self._active = tuple(tabs), active
         self._notice: Segments = ()
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    def offer(self, tabs: Sequence[str]) -> None:
+        """Replace the tabs."""
+        if tuple(tabs) != self._tabs:
+            self._tabs = tuple(tabs)
+            self.repaint()
+
+    def count(self, tab: str, problems: int, warnings: int) -> None:
+        """How many a tab has to tell of; none are not written."""
+        if self._counts.get(tab, (0, 0)) != (problems, warnings):
+            self._counts[tab] = (problems, warnings)
+            self.repaint()
 
     def has_room_for(self, notice: Segments) -> bool:
         """Whether a notice fits behind the tabs."""
@@ -46,12 +58,21 @@ class TabLine(Painted):
             self.repaint()
 
     def _labels(self) -> list[tuple[str, str]]:
+        return [piece for _, pieces in self._tab_pieces() for piece in pieces][:-1]
+
+    def _tab_pieces(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        glyphs = self.tokens.glyphs
         out = []
         for name in self._tabs:
             action = BY_NAME[name]
             spec = "bold underline accent" if name == self._active else "muted"
-            out += [(f"{shown(action.keys[0])} {action.label}", spec), ("   ", "text")]
-        return out[:-1]
+            pieces = [(f"{shown(action.keys[0])} {action.label}", spec)]
+            for number, glyph, token in zip(
+                self._counts.get(name, ()), (glyphs.bad, glyphs.warn), ("bad", "warn"), strict=False
+            ):
+                pieces += [(" ", "text"), (f"{glyph}{number}", token)] if number else []
+            out.append((name, [*pieces, ("   ", "text")]))
+        return out
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         left = [(" ", "text"), *self._labels()]
@@ -60,11 +81,14 @@ class TabLine(Painted):
 
     def on_click(self, event: events.Click) -> None:
         x = event.x - 1
-        for index, (text, _) in enumerate(self._labels()):
-            x -= width(text)
+        for name, pieces in self._tab_pieces():
+            *label, gap = pieces
+            x -= cells_of(label)
             if x < 0:
-                if index % 2 == 0:
-                    self.post_message(self.Chosen(self._tabs[index // 2]))
+                self.post_message(self.Chosen(name))
+                return
+            x -= cells_of([gap])
+            if x < 0:
                 return
 
 

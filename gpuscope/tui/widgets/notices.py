@@ -26,12 +26,14 @@ class Notices:
     def __init__(self) -> None:
         self._all: deque[Notice] = deque(maxlen=KEPT)
         self._said = 0.0
+        self._shown: Notice | None = None
 
-    def say(self, text: str, severity: Severity = "ok") -> None:
-        """Add one."""
-        self._said = time.monotonic()
+    def say(self, text: str, severity: Severity = "ok", only_log: bool = False) -> None:
+        """Add one. ``only_log``: it stands on the screen already."""
         if not self._all or self._all[-1].text != text:
             self._all.append(Notice(time.time(), severity, text))
+        if not only_log:
+            self._said, self._shown = time.monotonic(), self._all[-1]
 
     @property
     def all(self) -> tuple[Notice, ...]:
@@ -41,4 +43,4 @@ class Notices:
     @property
     def current(self) -> Notice | None:
         """The newest one, while it is fresh."""
-        return self._all[-1] if self._all and time.monotonic() - self._said < SHOWN_SECONDS else None
+        return self._shown if time.monotonic() - self._said < SHOWN_SECONDS else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.strip import Strip
 
-from ..cells import age_text, percent
+from ..cells import age_text, fit, percent
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from .text import cells_of
@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from ...store.view import HostView
 
 Piece = tuple[str, str]
+LINK_CELLS = 56
+"""For why a link is not live; all of it stands in the log, and where there is nothing else to show."""
 
 
 class Situation(NamedTuple):
-    """What the line tells besides the host: pause and position in words, the viewer's own load in percent of a core."""
+    """What the line tells besides the host: pause and position in words, the viewer's own load in percent of a core,
+    and which of several hosts it is."""
 
     paused: str = ""
     replay: str = ""
     viewer_percent: float | None = None
+    place: str = ""
 
 
 class StatusLine(Painted):
@@ -49,7 +53,7 @@ class StatusLine(Painted):
         if host is None:
             left.append((1, (" starting", "muted")))
         else:
-            left += self._subject(host)
+            left += self._subject(host, now.place)
             right += self._state(host, tokens)
         if now.paused:
             right.insert(0, (1, (f" {now.paused} ", "badge")))
@@ -60,11 +64,13 @@ class StatusLine(Painted):
         return [strip_of([*pieces_left, (" " * gap, "text"), *pieces_right], width, tokens)]
 
     @staticmethod
-    def _subject(host: HostView) -> list[tuple[int, Piece]]:
+    def _subject(host: HostView, place: str) -> list[tuple[int, Piece]]:
         out: list[tuple[int, Piece]] = []
         if host.badge:
             out.append((0, (f" {host.badge} ", "badge")))
         out.append((1, (f"  {host.name}", "title")))
+        if place:
+            out.append((0, (f" {place}", "accent")))
         models = Counter(short_model(d.definition.name) for d in host.devices if d.gone is None)
         if models:
             out.append((2, ("  " + " + ".join(f"{count}×{name}" for name, count in models.items()), "text")))
@@ -82,7 +88,9 @@ class StatusLine(Painted):
         link = host.link
         if link.state in ("connecting", "stale", "ended"):
             age = f" {age_text(link.age_seconds)}" if link.age_seconds is not None and link.state == "stale" else ""
-            text = f"{tokens.glyphs.bad} {link.state}{age}" + (f": {link.text}" if link.text else "")
+            text = f"{tokens.glyphs.bad} {link.state}{age}" + (
+                f": {fit(link.text, LINK_CELLS).rstrip()}" if link.text else ""
+            )
             out.append((1, (text, "warn" if link.state != "ended" else "bad")))
         elif link.state == "replay" and link.text:
             out.append((2, (link.text, "muted")))

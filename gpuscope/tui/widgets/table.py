@@ -175,6 +175,11 @@ class LiveTable(Painted, can_focus=True):
         self._follow()
         self.repaint()
 
+    @property
+    def on_screen(self) -> tuple[TableRow, ...]:
+        """The rows that are in the window."""
+        return self._rows[self._top : self._top + self._page_rows()]
+
     def width_of(self, column: str) -> int:
         """Cells that a column has as it was last drawn, 0 where it is not shown."""
         return next((cells for placed, cells in self._placed[1] if placed.key == column), 0)

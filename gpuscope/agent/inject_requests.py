@@ -1,0 +1,146 @@
+"""Requests to put the probe into a running trainer: one at a time on this host, each with an audit line.
+
+``args``: ``pid`` and ``start`` (clock ticks since boot, so that a number that was given to another process meanwhile is
+left alone), ``method`` (auto, pep768, ptrace). ``method: "look"`` only tells what each rung of the ladder would need;
+``method: "list"`` tells that of every process here with torch in it, and of ``pids`` ("12,34").
+What injects is loaded with the first request."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Optional, Set
+
+from ..wire import frames
+
+LOOK, LIST = "look", "list"
+MAX_WAITING = 64
+MARGIN_SECONDS = 2.0
+PATIENCE_SECONDS = (1.0, 60.0)
+_CODES = {"disabled": "refused", "traced": "busy"}
+"""The injection's word → the wire's, where they differ."""
+
+
+class Injections:
+    """``answer`` takes a frame, from any thread."""
+
+    def __init__(self, answer: Callable[[Any], None], redact: bool = True) -> None:
+        self._answer = answer
+        self._redact = redact
+        self._queue: queue.Queue[frames.Request] = queue.Queue()
+        self._lock = threading.Lock()
+        self._pids: Dict[int, int] = {}  # pid → id of the request
+        self._cancelled: Set[int] = set()
+        self._thread: Optional[threading.Thread] = None
+
+    def request(self, request: frames.Request) -> None:
+        pid, start, method = (request.args.get(name) for name in ("pid", "start", "method"))
+        if method == LIST:
+            threading.Thread(target=self._list, args=(request,), name="attachable", daemon=True).start()
+            return
+        if not _number(pid) or not _number(start):
+            self._refuse(request, "refused", "inject needs args.pid and args.start: a process, and when it started")
+            return
+        if method not in (LOOK, "auto", "pep768", "ptrace"):
+            self._refuse(request, "refused", "inject needs args.method: look, auto, pep768 or ptrace")
+            return
+        with self._lock:
+            other = self._pids.get(int(pid))  # type: ignore[arg-type]
+            if other is not None or len(self._pids) >= MAX_WAITING:
+                what = f"busy with request {other} (inject) of this viewer" if other is not None else "too many at once"
+                self._refuse(request, "busy", what)
+                return
+            self._pids[int(pid)] = request.id  # type: ignore[arg-type]
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="inject", daemon=True)
+                self._thread.start()
+        self._answer(frames.Ack(request.id))
+        self._queue.put(request)
+
+    def _list(self, request: frames.Request) -> None:
+        """On a thread of its own: a process that hangs in the kernel may hold whoever reads of it."""
+        try:
+            from .attachable import listing
+
+            answer: Any = frames.Result(request.id, listing(request.args.get("pids"), self._redact))
+        except Exception as error:
+            answer = frames.Error(request.id, "failed", f"gpuscope failed: {type(error).__name__}: {error}"[:300])
+        self._answer(answer)
+
+    def cancel(self, number: object) -> bool:
+        """Give up the request with this id; False where there is none. Its answer follows, once all is put back."""
+        with self._lock:
+            if number not in self._pids.values() or not isinstance(number, int):
+                return False
+            self._cancelled.add(number)
+            return True
+
+    def _run(self) -> None:
+        while True:
+            request = self._queue.get()
+            pid = int(request.args["pid"])  # type: ignore[arg-type]
+            try:
+                answer = self._one(request, pid, int(request.args["start"]))  # type: ignore[arg-type]
+            except Exception as error:
+                answer = frames.Error(request.id, "failed", f"gpuscope failed: {type(error).__name__}: {error}"[:300])
+            with self._lock:
+                self._pids.pop(pid, None)
+                self._cancelled.discard(request.id)
+            self._answer(answer)
+
+    def _one(self, request: frames.Request, pid: int, start: int) -> Any:
+        from ..attach.inject import CannotInject, inject
+
+        if request.args["method"] == LOOK:
+            from .attachable import look
+
+            return frames.Result(request.id, look(pid, start, self._redact))
+        method = str(request.args["method"])
+        least, most = PATIENCE_SECONDS
+        patience = min(max(request.deadline - MARGIN_SECONDS, least), most)
+        began = time.time()
+        try:
+            if self._is_cancelled(request.id):
+                return frames.Error(request.id, "cancelled", "cancelled by the viewer")
+            done = inject(
+                pid, start, method, patience,
+                progress=lambda text: self._answer(frames.Progress(request.id, None, text)),
+                go_on=lambda: not self._is_cancelled(request.id),
+            )  # fmt: skip
+        except CannotInject as error:
+            _audit(pid, start, method, began, f"{error.code}: {error.why}")
+            if self._is_cancelled(request.id):
+                return frames.Error(
+                    request.id, "cancelled", "cancelled by the viewer; what was left there is withdrawn"
+                )
+            why = error.why + (f" Next:  {error.next}" if error.next else "")
+            return frames.Error(request.id, _CODES.get(error.code, error.code), why)
+        _audit(pid, start, done.method, began, "done")
+        return frames.Result(request.id, {
+            "method": done.method, "stop_seconds": done.stop_seconds, "callback_seconds": done.callback_seconds,
+            "main_seconds": done.main_seconds, "ready_seconds": done.ready_seconds,
+        })  # fmt: skip
+
+    def _is_cancelled(self, number: int) -> bool:
+        with self._lock:
+            return number in self._cancelled
+
+    def _refuse(self, request: frames.Request, code: str, reason: str) -> None:
+        self._answer(frames.Error(request.id, code, reason))
+
+
+def _audit(pid: int, start: int, method: str, began: float, outcome: str) -> None:
+    """One line in the agent's log, which is its standard error."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+    try:
+        sys.stderr.write(f"gpuscope: {at} inject pid {pid} start {start} by uid {os.getuid()} ({method}): {outcome}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63

@@ -1,0 +1,168 @@
+"""Requests to send a signal to a process of this host: through a pidfd and only where pid and start time agree.
+
+``args``: ``pid``, ``start`` (clock ticks since boot) and ``signal`` (a name of :data:`SIGNALS`). The pidfd is opened
+first and the start time read after it: a number that was given to another process meanwhile shows another start, and
+one that is given away later is not what the descriptor means. Each attempt leaves a line in the agent's log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+import time
+from typing import Any, Mapping, Optional
+
+from ..collect.processes import parse_stat, status_values
+from ..collect.procfs import read
+from ..wire import frames
+
+SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2")
+"""What may be asked for, the mildest first."""
+_PIDFD_SEND_SIGNAL, _PIDFD_OPEN = 424, 434
+"""System call numbers: the same on every architecture that Linux's common table serves."""
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD of include/linux/sched.h, a bit of the ninth field of /proc/PID/stat."""
+_CAP_KILL = 5
+
+
+class CannotSignal(Exception):
+    """``code`` is one of the wire's; ``reason`` says why and what else could be done."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+def answer(request: frames.Request) -> Any:
+    """The frame that answers a request ``signal``."""
+    pid, start, name = (request.args.get(key) for key in ("pid", "start", "signal"))
+    began = time.time()
+    try:
+        send(request.args)
+    except CannotSignal as error:
+        _audit(pid, start, name, began, f"{error.code}: {error.reason}")
+        return frames.Error(request.id, error.code, error.reason)
+    _audit(pid, start, name, began, "sent")
+    return frames.Result(request.id, {"pid": pid, "signal": name})
+
+
+def send(args: Mapping[str, Any]) -> None:
+    """Send it. Raises :class:`CannotSignal`; then no process was signalled."""
+    pid, start, name = (args.get(key) for key in ("pid", "start", "signal"))
+    if not _number(pid) or not _number(start):
+        raise CannotSignal("refused", "signal needs args.pid and args.start: a process, and when it started")
+    if name not in SIGNALS:
+        raise CannotSignal("refused", f"signal needs args.signal: one of {', '.join(SIGNALS)}")
+    assert isinstance(pid, int)
+    assert isinstance(start, int)
+    if pid == 1:
+        raise CannotSignal("refused", "pid 1 is the system's first process: everything here depends on it")
+    if pid in (os.getpid(), os.getppid()):
+        raise CannotSignal("refused", f"pid {pid} is gpuscope itself: q leaves it")
+    descriptor = _open(pid)
+    try:
+        _check(pid, start)
+        _send(descriptor, pid, int(getattr(signal, f"SIG{name}")))
+    finally:
+        os.close(descriptor)
+
+
+def _check(pid: int, start: int) -> None:
+    """Whether it is still the process that was meant, and one that may be signalled."""
+    try:
+        content = read(f"/proc/{pid}/stat")
+        stat = parse_stat(content)
+        flags = int(content[content.rfind(b")") + 1 :].split()[6])
+        status = read(f"/proc/{pid}/status")
+        # Real and saved user: whom the kernel compares the sender's real and effective user with.
+        theirs = status_values(status, b"Uid")
+    except PermissionError:
+        raise CannotSignal("refused", f"pid {pid} belongs to somebody else, and /proc hides it (hidepid)") from None
+    except (OSError, ValueError, IndexError):
+        raise CannotSignal("gone", f"pid {pid} has ended") from None
+    if stat.start_ticks != start:
+        raise CannotSignal("gone", f"pid {pid} has ended, and its number now belongs to another process, left alone")
+    if flags & _KERNEL_THREAD or pid == 2:
+        raise CannotSignal("refused", f"pid {pid} is a thread of the kernel: it takes no signals")
+    if stat.state in ("Z", "X"):
+        raise CannotSignal("gone", f"pid {pid} has ended; its parent (pid {stat.ppid}) has not noticed yet")
+    ours = {os.getuid(), os.geteuid()}
+    if not ours & {theirs[0], theirs[2]} and not _privileged():
+        raise CannotSignal(
+            "refused", f"pid {pid} belongs to another user, and this needs root (or CAP_KILL). Next: ask its owner"
+        )
+
+
+def _privileged() -> bool:
+    """Whether this process may signal anybody's (in its own user namespace)."""
+    try:
+        status = read("/proc/self/status")
+        at = status.rfind(b"\nCapEff:")
+        return bool(int(status[at + 8 :].split(None, 1)[0], 16) >> _CAP_KILL & 1)
+    except (OSError, ValueError, IndexError):
+        return os.geteuid() == 0
+
+
+def _open(pid: int) -> int:
+    """A descriptor that means this process and never another with its number."""
+    try:
+        if hasattr(os, "pidfd_open"):  # Python 3.9
+            return os.pidfd_open(pid)
+        return _call(_PIDFD_OPEN, pid, 0)
+    except OSError as error:
+        raise _why(error, pid) from None
+
+
+def _send(descriptor: int, pid: int, number: int) -> None:
+    try:
+        if hasattr(signal, "pidfd_send_signal"):
+            signal.pidfd_send_signal(descriptor, number)
+        else:
+            _call(_PIDFD_SEND_SIGNAL, descriptor, number, None, 0)
+    except OSError as error:
+        raise _why(error, pid) from None
+
+
+def _call(number: int, *args: Optional[int]) -> int:
+    library = ctypes.CDLL(None, use_errno=True)
+    result = library.syscall(
+        ctypes.c_long(number), *(ctypes.c_void_p(a) if a is None else ctypes.c_long(a) for a in args)
+    )
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(result)
+
+
+def _why(error: OSError, pid: int) -> CannotSignal:
+    if error.errno == errno.ESRCH:
+        return CannotSignal("gone", f"pid {pid} has ended")
+    if error.errno == errno.EPERM:
+        return CannotSignal("refused", f"the kernel does not let this user signal pid {pid}")
+    if error.errno == errno.ENOSYS:
+        return CannotSignal(
+            "unsupported",
+            "this kernel has no pidfd (Linux 5.3 and newer), without which a signal may hit another process with the "
+            f"same number. Next: kill {pid}",
+        )
+    if error.errno == errno.EINVAL:
+        return CannotSignal("refused", f"{pid} is a thread, not a process")
+    return CannotSignal("failed", f"pid {pid}: {os.strerror(error.errno or 0)}")
+
+
+def _audit(pid: object, start: object, name: object, began: float, outcome: str) -> None:
+    """One line in the agent's log, which is its standard error."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+    what = f"{str(name)[:12]!r} to pid {str(pid)[:20]} start {str(start)[:20]}"
+    try:
+        sys.stderr.write(f"gpuscope: {at} signal {what} by uid {os.getuid()}: {outcome}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63

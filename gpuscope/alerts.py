@@ -1,0 +1,233 @@
+"""When a reading crosses a threshold: fired once, cleared once, with hysteresis in value and in time.
+
+:class:`Alerts` is given pictures of hosts one after the other and says what has changed. It knows no screen. A reading
+that is unknown neither fires nor clears anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .alerts_settings import AlertSettings
+from .collect.clock_events import clock_event_words
+from .collect.xid import HARMLESS, xid_words
+from .store.ranks import name_of, stands
+from .store.view import DeviceView, Gone, HostView, ProcView, TrainerView
+
+MARGINS = {"temperature": 3.0, "memory": 2.0}
+"""A threshold's alert clears this far below it: °C, percentage points."""
+EVENT_SECONDS = 300.0
+"""What happens at one moment (an XID, an end) is over after this."""
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+"""Clock-event bits: slowdown by hardware or heat, power brake."""
+MAX_ALERTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """``state`` is fired or cleared. ``value`` and ``threshold`` are in the unit that ``kind`` has: °C, percent, a
+    count; None where it has none. ``at`` is wall seconds, None where the host told none."""
+
+    kind: str
+    key: str
+    host: str
+    subject: str
+    text: str
+    state: str
+    value: float | None = None
+    threshold: float | None = None
+    at: float | None = None
+    device_uuid: str | None = None
+    pid: int | None = None
+
+    def data(self) -> dict[str, Any]:
+        """As JSON for ``on_alert``."""
+        return {
+            "alert": self.kind, "state": self.state, "host": self.host, "subject": self.subject, "text": self.text,
+            "value": self.value, "threshold": self.threshold, "at": self.at, "device_uuid": self.device_uuid,
+            "pid": self.pid,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """One thing that can be wrong, as a picture shows it. ``on``: it is; ``off``: it is not; neither: between the
+    two thresholds, or unknown. ``once``: it happened, and needs not last."""
+
+    kind: str
+    key: str
+    subject: str
+    text: str
+    on: bool
+    off: bool
+    value: float | None = None
+    threshold: float | None = None
+    device_uuid: str | None = None
+    pid: int | None = None
+    once: bool = False
+
+
+class _Known:
+    __slots__ = ("alert", "since", "why")
+
+    def __init__(self) -> None:
+        self.alert: Alert | None = None
+        self.since: float | None = None  # since when it is other than what was said
+        self.why = ""
+
+
+class Alerts:
+    """What is wrong now, by the settings."""
+
+    def __init__(self, settings: AlertSettings) -> None:
+        self._settings = settings
+        self._known: dict[tuple[str, str, str], _Known] = {}
+        self._xid_counts: dict[tuple[str, str], tuple[float, float | None]] = {}
+        self._joined: dict[str, float] = {}  # when each host was first seen: older ends are no news
+
+    @property
+    def active(self) -> list[Alert]:
+        """Those that have fired and not cleared, the latest last."""
+        return [known.alert for known in self._known.values() if known.alert is not None]
+
+    def look(self, host: HostView) -> list[Alert]:
+        """What has fired or cleared since the last picture of this host."""
+        now = host.sampled_seconds
+        if now is None or not self._settings.any:
+            return []
+        if now < self._joined.setdefault(host.key, now):  # the host was started anew
+            self._joined[host.key] = now
+        changed = []
+        for item in self._items(host, now):
+            key = (host.key, item.kind, item.key)
+            known = self._known.get(key)
+            if known is None:
+                if not item.on or len(self._known) >= MAX_ALERTS:
+                    continue
+                known = self._known[key] = _Known()
+            alert = self._step(host, item, known, now)
+            if alert is not None:
+                changed.append(alert)
+            if known.alert is None and known.since is None:
+                del self._known[key]
+        return changed
+
+    def _step(self, host: HostView, item: _Now, known: _Known, now: float) -> Alert | None:
+        towards = item.off if known.alert is not None else item.on
+        if not towards:
+            known.since = None
+            return None
+        if known.since is None or now < known.since:
+            known.since = now
+        if not item.once and now - known.since < self._settings.for_seconds:
+            return None
+        fired = known.alert is None
+        alert = Alert(
+            item.kind, item.key, host.name, item.subject, item.text if fired else f"{item.subject}: {OVER[item.kind]}",
+            "fired" if fired else "cleared", item.value, item.threshold, host.wall_seconds, item.device_uuid, item.pid,
+        )  # fmt: skip
+        known.alert, known.since = (alert if fired else None), None
+        return alert
+
+    # ── what a picture shows ──
+
+    def _items(self, host: HostView, now: float) -> Iterator[_Now]:
+        for device in host.devices:
+            yield from self._device(device)
+        if self._settings.xid:
+            yield from self._xids(host, now)
+        mine = {process.id for process in host.processes if process.definition.mine}
+        for trainer in host.trainers:
+            if self._settings.stall and trainer.process in mine and trainer.gone is None:
+                yield _stalled(trainer)
+        if self._settings.gone:
+            yield from self._ended(host, mine, now)
+
+    def _device(self, device: DeviceView) -> Iterable[_Now]:
+        wanted, uuid = self._settings, device.definition.uuid
+        who = f"GPU {device.definition.index}"
+        heat, used, total = (
+            device.number("temperature_celsius"), device.number("used_bytes"), device.definition.total_bytes,
+        )  # fmt: skip
+        if (most := wanted.temperature_celsius) is not None and heat is not None:
+            yield _threshold("temperature", uuid, who, f"{heat:.0f} °C (alert at {most:g} °C)", heat, most)
+        if (most := wanted.memory_percent) is not None and used is not None and total:
+            share = used / total * 100
+            yield _threshold(
+                "memory", uuid, who, f"{share:.1f}% of its memory is used (alert at {most:g}%)", share, most
+            )
+        mask = device.number("clock_event_reasons")
+        if wanted.throttle and mask is not None:
+            slowed = int(mask) & SLOWED
+            text = f"{who}: its clock is held down: {', '.join(clock_event_words(slowed))}"
+            yield _Now("throttle", uuid, who, text, bool(slowed), not slowed, float(slowed), None, uuid)
+        errors = device.number("ecc_uncorrected_count")
+        if wanted.ecc and errors is not None:
+            text = f"{who}: {errors:.0f} uncorrected memory errors (ECC) since the driver was loaded"
+            yield _Now("ecc", uuid, who, text, errors > 0, errors == 0, errors, 1.0, uuid, once=True)
+
+    def _xids(self, host: HostView, now: float) -> Iterable[_Now]:
+        """By the count of errors that the driver has reported: each that is new fires, the alert ends when for a while
+        no other came."""
+        for device in host.devices:
+            count, code = device.number("xid_count"), device.number("last_xid")
+            if count is None:
+                continue
+            key = (host.key, device.key)
+            before, since = self._xid_counts.get(key, (count, None))
+            if count < before:  # counted anew: the agent was started again
+                since = now if count else None
+            elif count > before and code not in HARMLESS:
+                since = now
+            self._xid_counts[key] = (count, since)
+            uuid, who = device.definition.uuid, f"GPU {device.definition.index}"
+            recent = since is not None and now - since < EVENT_SECONDS
+            text = f"{who}: {xid_words(int(code or 0))}"
+            yield _Now("xid", uuid, who, text, recent, not recent, code, None, uuid, once=True)
+
+    def _ended(self, host: HostView, mine: set[int], now: float) -> Iterable[_Now]:
+        inside = {trainer.process for trainer in host.trainers}
+        running = {
+            trainer.definition.job for trainer in host.trainers if trainer.gone is None and trainer.definition.job
+        }
+        told: list[tuple[TrainerView | ProcView, str, str | None]] = [
+            (t, (t.definition.script or "").rsplit("/", 1)[-1], t.definition.job)
+            for t in host.trainers
+            if t.process in mine
+        ]
+        told += [(p, p.definition.name or "", None) for p in host.processes if p.id in mine - inside and p.uses]
+        for entity, name, job in told:
+            gone = entity.gone
+            if gone is None or gone.reason.startswith("runs on") or gone.monotonic_seconds < self._joined[host.key]:
+                continue
+            over = now - gone.monotonic_seconds >= EVENT_SECONDS or (job is not None and job in running)
+            yield _gone(entity, name, gone, over)
+
+
+OVER = {
+    "temperature": "is cooler again", "memory": "has room again", "throttle": "its clock is free again",
+    "ecc": "counts no memory errors any more", "xid": "no new error since", "stall": "steps again",
+    "gone": "ended a while ago, or runs again",
+}  # fmt: skip
+
+
+def _threshold(kind: str, uuid: str, who: str, text: str, value: float, most: float) -> _Now:
+    return _Now(kind, uuid, who, f"{who}: {text}", value >= most, value < most - MARGINS[kind], value, most, uuid)
+
+
+def _stalled(trainer: TrainerView) -> _Now:
+    age, pid = trainer.number("step_age_seconds"), trainer.definition.pid
+    who = f"{name_of(trainer)} (pid {pid})" if trainer.definition.rank is not None else f"pid {pid}"
+    at = trainer.readings.get("stall_at")
+    where = f": it stands at {at}" if isinstance(at, str) and at else ""
+    still = stands(trainer)
+    text = f"{who}: no step for {age or 0:.0f} s{where}"
+    return _Now("stall", trainer.key, who, text, still, not still and age is not None, age, None, None, pid)
+
+
+def _gone(entity: TrainerView | ProcView, name: str, gone: Gone, over: bool) -> _Now:
+    pid = entity.definition.pid
+    who = f"pid {pid}" + (f" ({name})" if name else "")
+    return _Now("gone", entity.key, who, f"{who} has ended: {gone.reason}", not over, over, None, None, None, pid, True)

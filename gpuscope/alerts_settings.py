@@ -1,0 +1,93 @@
+"""The table ``[alerts]`` of the config file. Only what it names is watched; without it there are no alerts.
+
+::
+
+    [alerts]
+    temperature_celsius = 87            # of a device's core
+    memory_percent = 97                 # of a device
+    throttle = true                     # its clock is held down by heat, power or hardware
+    ecc = true                          # uncorrected memory errors
+    xid = true                          # the driver reported an error of a device
+    stall = true                        # a trainer of mine makes no step
+    gone = true                         # a trainer or a GPU process of mine ended
+    for_seconds = 10                    # so long must it last before it fires, and be over before it clears
+    bell = true
+    on_alert = ["notify-send", "gpuscope"]   # started without a shell; the alert is on its standard input, as JSON
+    on_alert_seconds = 10               # then it is ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+MAX_WORDS, MAX_WORD_CHARS = 32, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSettings:
+    """None and False: not watched."""
+
+    temperature_celsius: float | None = None
+    memory_percent: float | None = None
+    throttle: bool = False
+    ecc: bool = False
+    xid: bool = False
+    stall: bool = False
+    gone: bool = False
+    for_seconds: float = 10.0
+    bell: bool = False
+    on_alert: tuple[str, ...] = ()
+    on_alert_seconds: float = 10.0
+
+    @property
+    def any(self) -> bool:
+        """Whether something is watched."""
+        return self.temperature_celsius is not None or self.memory_percent is not None or any(
+            (self.throttle, self.ecc, self.xid, self.stall, self.gone)
+        )  # fmt: skip
+
+
+RANGES = {
+    "temperature_celsius": (20.0, 120.0),
+    "memory_percent": (1.0, 100.0),
+    "for_seconds": (0.0, 3600.0),
+    "on_alert_seconds": (0.5, 600.0),
+}
+
+
+def read(table: object) -> tuple[AlertSettings, list[tuple[str, str]]]:
+    """The settings, and (key, what is wrong and what to do) for each that is wrong, which is then not watched."""
+    if not isinstance(table, Mapping):
+        return AlertSettings(), [("alerts", "must be a table: write [alerts] and its settings below; no alerts now")]
+    settings, problems = AlertSettings(), []
+    known = [field.name for field in fields(AlertSettings)]
+    for key, value in table.items():
+        problem = _problem(key, value, known)
+        if problem:
+            problems.append((str(key), problem))
+        else:
+            change: dict[str, Any] = {key: float(value) if key in RANGES else value}
+            if key == "on_alert":
+                change = {key: tuple(value)}
+            settings = replace(settings, **change)
+    return settings, problems
+
+
+def _problem(key: str, value: Any, known: list[str]) -> str:
+    if key not in known:
+        return f"no such alert setting (there are: {', '.join(known)}); ignored"
+    if key in RANGES:
+        low, high = RANGES[key]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            return f"must be a number from {low:g} to {high:g}; not watched until it is"
+    elif key == "on_alert":
+        if isinstance(value, str):
+            return f'must be a list of words, as no shell takes it apart: ["{value.split(" ")[0][:40]}", …]; not run'
+        words = isinstance(value, list) and 0 < len(value) <= MAX_WORDS
+        if not words or not all(isinstance(w, str) and w and "\0" not in w and len(w) <= MAX_WORD_CHARS for w in value):
+            return 'must be a list of words, such as ["notify-send", "gpuscope"]; not run'
+    elif not isinstance(value, bool):
+        return "must be true or false; not watched until it is"
+    return ""

@@ -1,0 +1,178 @@
+"""Targets that stand for several places: the nodes of a Slurm job, the pods of a label. Asked of squeue and kubectl.
+
+What they answer is as foreign as anything else: names are checked before they become words of a command."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import subprocess
+import time
+from dataclasses import replace
+from typing import Callable, Dict, List, Sequence, Tuple
+
+from ..wire.clean import clean
+from .targets import LOCAL, MAX_TARGETS, SLURM, BadTarget, Target, checked_node, checked_selector, pod, too_many
+from .transport import through_prefix, through_ssh
+
+ASK_SECONDS = 20.0
+MAX_ANSWER_BYTES = 1 << 20
+MAX_LIST_CHARS = 64 * 1024
+"""Of one list of nodes: 64 long names in full are a fifth of it."""
+_PIECE = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+Ask = Callable[[Sequence[str]], str]
+
+
+def nodes_of(target: Target, ssh: Sequence[str] = ("ssh",), ask: Ask | None = None) -> List[Target]:
+    """One target a node of a Slurm job. Raises :class:`BadTarget`: no such job, or Slurm is not there."""
+    if target.kind != SLURM or target.node:
+        return [target]
+    job = target.job.partition(".")[0]
+    words: List[str] = ["squeue", "--noheader", "--jobs", job, "--states=RUNNING", "--format=%N"]
+    words = through_ssh(target.host, words, ssh) if target.host else words
+    words = through_prefix(target.via, words) if target.via else words
+    answer = (ask or _ask)(words)
+    names: Dict[str, None] = {}
+    for line in answer.split():
+        names.update(dict.fromkeys(expand(line)))
+        if len(names) > MAX_TARGETS:
+            raise _too_many()
+    if not names:
+        raise BadTarget(f"slurm:{job}: no such job runs. Next: squeue --me")
+    return [replace(target, node=name) for name in names]
+
+
+def pods_of(
+    selector: str, namespace: str = "", container: str = "", via: Sequence[str] = (), ask: Ask | None = None
+) -> List[Target]:
+    """One target a running pod with this label. Raises :class:`BadTarget`."""
+    words = ["kubectl", "get", "pods", "-l", checked_selector(selector), "--field-selector=status.phase=Running", "-o"]
+    words.append('jsonpath={range .items[*]}{.metadata.namespace}{" "}{.metadata.name}{"\\n"}{end}')
+    words += ["-n", pod(namespace, "x").namespace] if namespace else []
+    answer = (ask or _ask)(through_prefix(via, words) if via else words)
+    rows = [line.split() for line in answer.splitlines() if line.strip()]
+    if len(rows) > MAX_TARGETS:
+        raise _too_many()
+    found = [replace(pod(row[0], row[1], container), via=tuple(via)) for row in rows if len(row) == 2]
+    if not found:
+        raise BadTarget(f"-l {selector}: no running pod has this label. Next: kubectl get pods -l {selector}")
+    return found
+
+
+def expand(names: str) -> List[str]:
+    """``gpu[01-03,7],login`` → gpu01, gpu02, gpu03, gpu7, login. Raises :class:`BadTarget` for what is no node list."""
+    if len(names) > MAX_LIST_CHARS:
+        raise BadTarget(f"the cluster names more nodes than one viewer shows: {MAX_TARGETS} at most.")
+    found: List[str] = []
+    for part in _parts(names):
+        grown = [""]
+        for text, ranges in _PIECE.findall(part):
+            ends = [text] if text else _numbers(ranges)
+            grown = [start + end for start in grown for end in ends]
+            if len(grown) > MAX_TARGETS:
+                raise _too_many()
+        found += [checked_node(name) for name in grown]
+        if len(found) > MAX_TARGETS:
+            raise _too_many()
+    return found
+
+
+def _parts(names: str) -> List[str]:
+    """What stands between the commas that are not in brackets; brackets are closed, and none is in another."""
+    parts, depth, begin = [], 0, 0
+    for at, char in enumerate(names + ","):
+        depth += (char == "[") - (char == "]")
+        if depth not in (0, 1):
+            break
+        if char == "," and not depth:
+            parts.append(names[begin:at])
+            begin = at + 1
+    if depth or not all(parts):
+        raise BadTarget(f"the cluster names nodes {clean(names, 40)!r}: not a list of them.")
+    return parts
+
+
+def _numbers(ranges: str) -> List[str]:
+    found: List[str] = []
+    for part in ranges.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise BadTarget(f"the cluster names nodes [{clean(ranges, 40)}]: not a range.")
+        first, last = match.group(1), match.group(2) or match.group(1)
+        if int(last) < int(first):
+            raise BadTarget(f"the cluster names nodes [{clean(ranges, 40)}]: not a range.")
+        if int(last) - int(first) + len(found) >= MAX_TARGETS:
+            raise _too_many()
+        found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return found
+
+
+def _too_many() -> BadTarget:
+    return too_many(f"more than {MAX_TARGETS} places")
+
+
+def _ask(words: Sequence[str]) -> str:
+    """Standard output of a command, so much of it. Raises :class:`BadTarget` with what it said when it fails.
+
+    What has been asked may never end, or leave somebody behind who holds its pipe: neither is waited for."""
+    try:
+        process = subprocess.Popen(  # no shell; the words are checked
+            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        raise BadTarget(f"cannot start {words[0]}: {error.strerror}. It is needed to find the places.") from None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        try:
+            out, errors, over = _read(process, process.stdout.fileno(), process.stderr.fileno())
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+    if over:
+        raise BadTarget(f"{words[0]} {over}.")
+    if process.returncode:
+        said = clean(errors.decode("utf-8", "replace").strip().rpartition("\n")[2].strip(), 200)
+        raise BadTarget(f"{words[0]} says: {said or f'exit code {process.returncode}'}")
+    return out.decode("utf-8", "replace")
+
+
+def _read(process: subprocess.Popen[bytes], out: int, errors: int) -> Tuple[bytes, bytes, str]:
+    """What it wrote on both, the last of the second, and why it is not waited for any longer, "" where it has ended."""
+    taken = {out: b"", errors: b""}
+    deadline = time.monotonic() + ASK_SECONDS
+    with selectors.DefaultSelector() as selector:
+        for descriptor in taken:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(0.1)
+            for key, _ in ready:
+                data = os.read(key.fd, 65536)
+                taken[key.fd] = taken[key.fd] + data if key.fd == out else (taken[key.fd] + data)[-2000:]
+                if not data:
+                    selector.unregister(key.fd)
+            if len(taken[out]) > MAX_ANSWER_BYTES:
+                return taken[out], taken[errors], f"answered more than {MAX_ANSWER_BYTES >> 20} MiB"
+            if time.monotonic() > deadline:
+                return taken[out], taken[errors], f"did not answer within {ASK_SECONDS:.0f} s"
+            if not ready and process.poll() is not None:
+                break  # somebody else holds its pipes
+    try:
+        process.wait(max(deadline - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        return taken[out], taken[errors], f"did not end within {ASK_SECONDS:.0f} s"
+    return taken[out], taken[errors], ""
+
+
+def resolve(targets: Sequence[Target], ssh: Sequence[str] = ("ssh",), ask: Ask | None = None) -> List[Target]:
+    """Every target as places an agent can be started at. Raises :class:`BadTarget`."""
+    found: List[Target] = []
+    for target in targets:
+        found += [target] if target.kind == LOCAL else nodes_of(target, ssh, ask)
+    if len({one.where for one in found}) > MAX_TARGETS:
+        raise _too_many()
+    return found

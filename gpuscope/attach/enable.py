@@ -1,0 +1,170 @@
+"""``gpuscope enable`` and ``disable``: the probe put into a Python environment for good, and taken out again.
+
+One ``.pth`` and one zip in the environment's site-packages, nothing else: no package, no dependency, no record
+elsewhere. What lies there is known by what the ``.pth`` says of itself, sealed: a file that somebody changed is
+reported and left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from dataclasses import dataclass
+from typing import List, Optional
+
+from . import enable_files as files
+from .enable_target import Refused, Target, compiled
+
+ABSENT, INTACT, OUTDATED, CHANGED, HALF = "absent", "intact", "outdated", "changed", "half"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies in a directory. ``state``: absent; intact (as this gpuscope would write it); outdated (another version
+    or other options of ours, unchanged since); half (one of the two files is missing); changed (not what was written,
+    ``reason`` says which file)."""
+
+    folder: str
+    state: str
+    enabled: Optional[files.Enabled]
+    reason: str = ""
+
+    @property
+    def pth(self) -> str:
+        return os.path.join(self.folder, files.PTH)
+
+    @property
+    def zip(self) -> str:
+        return os.path.join(self.folder, files.ZIP)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What :func:`apply` would do. ``before`` is what lies there now."""
+
+    target: Target
+    before: Found
+    wanted: files.Enabled
+    allow_attach: bool
+
+    @property
+    def nothing_to_do(self) -> bool:
+        now = self.before.enabled
+        return self.before.state == INTACT and now is not None and now.allow_attach == self.allow_attach
+
+
+def folder_of(target: Target, user: bool, command: str = "enable") -> str:
+    """The site-packages directory that is meant. Raises :class:`Refused`."""
+    if not user:
+        return target.site
+    if not target.reads_user_site:
+        raise Refused(
+            f"{target.python} does not read the user's site-packages ({target.user_site}): "
+            f"{'an environment of its own' if target.is_environment else 'switched off, see PYTHONNOUSERSITE'}. "
+            f"Without --user:  gpuscope {command} --python {shlex.quote(target.python)}"
+        )
+    return target.user_site
+
+
+def look(folder: str, target: Target) -> Found:
+    """What lies in ``folder``. Raises OSError where it cannot be read."""
+    try:
+        text = files.read(os.path.join(folder, files.PTH), files.MAX_PTH_BYTES)
+        archive = files.read(os.path.join(folder, files.ZIP), files.MAX_ZIP_BYTES)
+    except PermissionError:
+        raise
+    except OSError as error:
+        return Found(folder, CHANGED, None, str(error.strerror or error))
+    if text is None and archive is None:
+        return Found(folder, ABSENT, None)
+    enabled = None if text is None else files.parse(text)
+    if text is not None and enabled is None:
+        return Found(folder, CHANGED, None, f"{files.PTH} is not as gpuscope wrote it")
+    if enabled is None or archive is None:
+        return Found(folder, HALF, enabled, f"{files.ZIP if archive is None else files.PTH} is missing")
+    if hashlib.sha256(archive).hexdigest() != enabled.zip:
+        return Found(folder, CHANGED, enabled, f"{files.ZIP} is not as gpuscope wrote it")
+    same = enabled.sources == files.digest(files.sources(), target.tag) and files.pth_bytes(enabled) == text
+    return Found(folder, INTACT if same else OUTDATED, enabled)
+
+
+def plan(target: Target, user: bool, allow_attach: bool, even_if_managed: bool, named: bool) -> Plan:
+    """What is to be done, with nothing written yet. ``named``: the Python was named by hand. Raises :class:`Refused`
+    for an environment that should not, or cannot, be written to, and OSError."""
+    folder = folder_of(target, user)
+    python = shlex.quote(target.python)
+    if target.is_own and not named and not target.torch:
+        raise Refused(
+            f"{target.prefix} is gpuscope's own environment and has no torch: nothing trains there. "
+            "Activate the environment that trains, or name its Python:  gpuscope enable --python /path/to/python"
+        )
+    if target.managed and not target.is_environment and not user and not even_if_managed:
+        own = f"gpuscope enable --python {python} --user" if target.reads_user_site else "python3 -m venv DIRECTORY"
+        raise Refused(
+            f"{target.prefix} belongs to the system's package manager (EXTERNALLY-MANAGED). For your account only:  "
+            f"{own}    Where this is a container of yours:  gpuscope enable --python {python} --break-system-packages"
+        )
+    if not user and os.path.realpath(folder) not in {os.path.realpath(path) for path in target.sites}:
+        raise Refused(f"{target.python} reads no .pth in {folder}. For one training:  gpuscope run SCRIPT")
+    before = look(folder, target)
+    if before.state == CHANGED:
+        raise Refused(
+            f"{before.reason}, and is left alone: {before.folder}. Look at it, remove it, and try again:  "
+            f"rm {shlex.quote(before.pth)} {shlex.quote(before.zip)}"
+        )
+    wanted = files.Enabled(
+        files.version(), target.tag, files.digest(files.sources(), target.tag), "", allow_attach
+    )  # the digest of the zip is known once it is made
+    found = Plan(target, before, wanted, allow_attach)
+    if not found.nothing_to_do:
+        _check_writable(folder, target, user)
+    return found
+
+
+def apply(found: Plan) -> Found:
+    """Write what the plan says: the zip before the ``.pth`` that names it. Between the two a Python that starts with
+    the old ``.pth`` finds a zip that is not its own, and runs without the probe. Raises :class:`Refused`, OSError."""
+    folder = found.before.folder
+    if not found.nothing_to_do:
+        content = files.zip_bytes(compiled(files.sources(), found.target, files.ZIP))
+        enabled = files.Enabled(
+            found.wanted.version, found.wanted.python, found.wanted.sources,
+            hashlib.sha256(content).hexdigest(), found.allow_attach,
+        )  # fmt: skip
+        os.makedirs(folder, exist_ok=True)
+        files.write(found.before.zip, content)
+        files.write(found.before.pth, files.pth_bytes(enabled))
+    return look(folder, found.target)
+
+
+def remove(found: Found) -> List[str]:
+    """Take out what :func:`apply` wrote; the paths removed, the ``.pth`` first. Raises :class:`Refused` for a changed
+    file, which stays with the other one, and OSError."""
+    if found.state == CHANGED or (found.state == HALF and found.enabled is None):
+        what = found.reason if found.state == CHANGED else f"{files.PTH} is missing, so nothing says whose zip it is"
+        raise Refused(
+            f"{what}: nothing is deleted in {found.folder}. Look at it, then by hand:  "
+            f"rm {shlex.quote(found.pth)} {shlex.quote(found.zip)}"
+        )
+    gone = []
+    for path in (found.pth, found.zip):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue
+        gone.append(path)
+    return gone
+
+
+def _check_writable(folder: str, target: Target, user: bool) -> None:
+    """Raises :class:`Refused` where nothing can be written, with what works instead."""
+    place = folder
+    while not os.path.lexists(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+        return
+    if user or not target.reads_user_site:
+        instead = "For one training:  gpuscope run SCRIPT"
+    else:
+        instead = f"For your account only:  gpuscope enable --python {shlex.quote(target.python)} --user"
+    raise Refused(f"{folder} cannot be written to. {instead}")

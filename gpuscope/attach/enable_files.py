@@ -1,0 +1,164 @@
+"""The two files of ``gpuscope enable``: their contents, and whether what lies there is what was written.
+
+``gpuscope_enable.pth`` is read at every start of Python, in programs that have nothing to do with torch too. So its one
+line of code puts a finder into ``sys.meta_path`` and opens nothing. At the first look for torch the finder reads the
+zip beside it, whole, and uses it only if it has the sha256 that the ``.pth`` names. Whatever goes wrong stays in there
+(``GPUSCOPE_DEBUG=1`` shows it). The ``.pth`` names no directory: a copied environment works."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
+
+from .. import __version__
+from ..probe import on_import
+from .bundle import PROBE_PACKAGE, WIRE, Contents, _sources, _zip
+
+PTH = "gpuscope_enable.pth"
+ZIP = "gpuscope_enable.zip"
+MAX_PTH_BYTES = 64 << 10
+MAX_ZIP_BYTES = 32 << 20
+
+_TITLE = "# gpuscope {version}: lets gpuscope see the PyTorch trainings of this environment. "
+_TITLE += "GPUSCOPE=0 leaves it out; `gpuscope disable` takes it out."
+_WAIT = """
+class GpuscopeEnabled:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            self.remove()
+            found = {"sys": sys, "sitedir": sitedir, "path": path, "target": target, "spec": None}
+            exec(later, found)
+            return found["spec"]
+    def remove(self):
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+if not hasattr(sys, "@MARK@"):
+    sys.@MARK@ = GpuscopeEnabled()
+    sys.meta_path.insert(0, sys.@MARK@)
+"""
+"""Compiled at every start, so as short as can be. Its globals: ``sys``; ``sitedir``, the directory of the ``.pth`` (a
+local of the ``site`` module that reads it; None should that ever change); ``later``, which stays text until torch is
+looked for."""
+_LATER = """
+import os
+try:
+    if os.environ.get("GPUSCOPE") != "0":
+        import hashlib, site
+        places = [sitedir] if sitedir else [*site.getsitepackages(), site.getusersitepackages()]
+        archive = next(p for p in (os.path.join(d, "@ZIP@") for d in places) if os.path.isfile(p))
+        with open(archive, "rb") as file:
+            if hashlib.sha256(file.read(@MAX@)).hexdigest() != "@SHA@":
+                raise ImportError(archive + " is not the file that was enabled")
+        sys.path.insert(0, archive)
+        try:
+            from _gpuscope_on_import import enabled
+        finally:
+            sys.path.remove(archive)
+        spec = enabled(archive, @ALLOW@, path, target)
+except Exception as error:
+    if os.environ.get("GPUSCOPE_DEBUG") == "1":
+        sys.stderr.write("gpuscope: not watching: %s: %s\\n" % (type(error).__name__, error))
+"""
+
+
+@dataclass(frozen=True)
+class Enabled:
+    """What a ``.pth`` says of itself. ``sources`` is the digest of what the zip was made of, ``zip`` of the zip."""
+
+    version: str
+    python: str
+    sources: str
+    zip: str
+    allow_attach: bool
+
+
+def sources() -> Contents:
+    """{name in the zip: source}: the probe, and beside it the file that waits for torch."""
+    contents = {f"{PROBE_PACKAGE}/{name}": data for name, data in _sources(("__init__.py", *WIRE), ("probe",)).items()}
+    with open(os.path.abspath(on_import.__file__), "rb") as stream:
+        contents["_gpuscope_on_import.py"] = stream.read()
+    return contents
+
+
+def digest(contents: Contents, python: str) -> str:
+    """Of the sources and the Python whose byte code goes in: equal digests need no new files."""
+    total = hashlib.sha256(python.encode())
+    for name in sorted(contents):
+        total.update(b"%s\0%d\0" % (name.encode(), len(contents[name])) + contents[name])
+    return total.hexdigest()
+
+
+def zip_bytes(contents: Contents) -> bytes:
+    """Sources and byte code, stored: nothing to compile or to inflate when a trainer starts."""
+    return _zip(contents, compress=False)
+
+
+def pth_bytes(enabled: Enabled) -> bytes:
+    """The text of the ``.pth``: a title, what it says of itself, the line of code."""
+    code = (_WAIT + "@" + _LATER).replace("@MARK@", on_import.MARK).replace("@ZIP@", ZIP)
+    code = code.replace("@MAX@", str(MAX_ZIP_BYTES)).replace("@SHA@", enabled.zip)
+    wait, later = code.replace("@ALLOW@", str(enabled.allow_attach)).split("@")
+    names = f'{{"sys": sys, "sitedir": locals().get("sitedir"), "later": {later.strip()!r}}}'
+    line = f"import sys; exec({wait.strip()!r}, {names})"
+    return _text(_TITLE.format(version=enabled.version), enabled.__dict__, line)
+
+
+def _text(title: str, fields: Dict[str, Any], line: str) -> bytes:
+    seal = hashlib.sha256(json.dumps([title, fields, line], sort_keys=True).encode()).hexdigest()
+    return f"{title}\n# {json.dumps({**fields, 'seal': seal}, sort_keys=True)}\n{line}\n".encode("ascii")
+
+
+def parse(content: bytes) -> Optional[Enabled]:
+    """What an unchanged ``.pth`` of ours, of any version, says; None for every other content."""
+    try:
+        title, facts, line, rest = content.decode("ascii").split("\n")
+        fields = json.loads(facts[2:])
+        fields.pop("seal")
+        if rest or _text(title, fields, line) != content:
+            return None
+        version, python, made_of, archive = (fields[name] for name in ("version", "python", "sources", "zip"))
+        allow = fields["allow_attach"]
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return None
+    if not all(isinstance(text, str) for text in (version, python, made_of, archive)) or not isinstance(allow, bool):
+        return None
+    return Enabled(version, python, made_of, archive, allow)
+
+
+def read(path: str, limit: int) -> Optional[bytes]:
+    """A regular file's content, no symlink followed. None where there is none; raises OSError for anything else that
+    stands there, and for more than ``limit`` bytes."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(f"{path} is larger than any that gpuscope writes")
+    return content
+
+
+def write(path: str, content: bytes) -> None:
+    """The file appears whole or not at all, readable by whoever may read the directory. Raises OSError."""
+    beside = f"{path}.{os.getpid()}.new"
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def version() -> str:
+    return __version__

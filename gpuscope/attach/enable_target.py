@@ -1,0 +1,149 @@
+"""The Python that ``gpuscope enable`` prepares: which one, what it says of itself, what it makes of our sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import List, Mapping, Optional
+
+from . import run
+from .bundle import Contents
+
+PATIENCE_SECONDS = 60.0
+_MARK = "gpuscope-facts:"
+_ASK = """
+import json, os, site, sys, sysconfig
+from importlib.util import find_spec
+try:
+    torch = find_spec("torch") is not None
+except Exception:
+    torch = False
+stdlib = sysconfig.get_path("stdlib")
+print("\\n" + {mark!r} + json.dumps({{
+    "executable": sys.executable, "prefix": sys.prefix, "version": list(sys.version_info[:3]),
+    "implementation": sys.implementation.name, "tag": sys.implementation.cache_tag or "",
+    "site": sysconfig.get_path("purelib"), "sites": site.getsitepackages(),
+    "user_site": site.getusersitepackages(), "reads_user_site": bool(site.ENABLE_USER_SITE), "torch": torch,
+    "is_environment": sys.prefix != sys.base_prefix, "reads_site": not sys.flags.no_site,
+    "managed": os.path.isfile(os.path.join(stdlib, "EXTERNALLY-MANAGED")),
+}}))
+"""
+_COMPILE = """
+import os, py_compile, sys
+for folder, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        path = os.path.join(folder, name)
+        shown = os.path.join(sys.argv[2], os.path.relpath(path, sys.argv[1]))
+        py_compile.compile(path, path + "c", dfile=shown, doraise=True,
+                           invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+"""
+
+
+class Refused(Exception):
+    """It cannot or should not be done. The text says what, why and the next command."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a Python says of itself. ``why`` is how it was chosen, in words."""
+
+    python: str
+    why: str
+    prefix: str
+    version: str
+    tag: str
+    site: str
+    sites: List[str]
+    user_site: str
+    reads_user_site: bool
+    is_environment: bool
+    managed: bool
+    torch: bool
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the environment in which gpuscope itself runs."""
+        return os.path.realpath(self.prefix) == os.path.realpath(sys.prefix)
+
+
+def find(python: Optional[str], env: Mapping[str, str]) -> Target:
+    """The Python named by ``python`` (a program, or the directory of an environment), else that of the active
+    environment, else of PATH, as ``gpuscope run`` takes it. Raises :class:`Refused`."""
+    if python is None:
+        try:
+            program = run.python(env)
+        except run.Usage as error:
+            reason = str(error).split(". ", 1)[0]
+            raise Refused(f"{reason}. Name it:  gpuscope enable --python /path/to/python") from None
+        variables = ("VIRTUAL_ENV", "CONDA_PREFIX")
+        active = next((v for v in variables if env.get(v) and program.startswith(env[v])), "PATH")
+        return ask(program, "found in PATH, no environment is active" if active == "PATH" else f"${active}")
+    inside = os.path.join(python, "bin", "python")
+    program = os.path.abspath(os.path.expanduser(inside if os.path.isdir(python) else python))
+    if not os.path.exists(program):
+        what = "an environment without bin/python" if os.path.isdir(python) else "no such program"
+        raise Refused(f"{python}: {what}. In the environment that trains, this prints its Python:  command -v python")
+    return ask(program, "--python")
+
+
+def ask(program: str, why: str) -> Target:
+    """What ``program`` says of itself. Raises :class:`Refused` where it is no Python that can hold the probe."""
+    output = _execute([program, "-c", _ASK.format(mark=_MARK)], program)
+    line = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), "")
+    try:
+        facts = json.loads(line[len(_MARK) :])
+        version = tuple(facts["version"])
+        target = Target(
+            program, why, facts["prefix"], ".".join(map(str, version)), facts["tag"], os.path.abspath(facts["site"]),
+            [os.path.abspath(path) for path in facts["sites"]], os.path.abspath(facts["user_site"]),
+            bool(facts["reads_user_site"]), bool(facts["is_environment"]), bool(facts["managed"]), bool(facts["torch"]),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError):
+        raise Refused(
+            f"{program} does not answer as a Python 3 does. Name another:  --python /path/to/python"
+        ) from None
+    if version < (3, 8) or facts["implementation"] != "cpython":
+        raise Refused(
+            f"{program} is {facts['implementation']} {target.version}: the probe needs CPython 3.8 or newer. "
+            "Name another:  --python /path/to/python"
+        )
+    return target
+
+
+def compiled(contents: Contents, target: Target, shown: str) -> Contents:
+    """``contents`` with the byte code of the target's own Python beside each source; ``shown`` is the directory that
+    its tracebacks name. Raises :class:`Refused`."""
+    with tempfile.TemporaryDirectory(prefix="gpuscope-") as folder:
+        for name, content in contents.items():
+            path = os.path.join(folder, *name.split("/"))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as stream:
+                stream.write(content)
+        _execute([target.python, "-I", "-c", _COMPILE, folder, shown], target.python)
+        both = dict(contents)
+        for name in contents:
+            with open(os.path.join(folder, *name.split("/")) + "c", "rb") as stream:
+                both[name + "c"] = stream.read()
+    return both
+
+
+def _execute(argv: List[str], program: str) -> str:
+    """What ``argv`` prints: from a directory where no file of the user is imported by accident, without the probe."""
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, cwd="/",
+            timeout=PATIENCE_SECONDS, env={**os.environ, "GPUSCOPE": "0"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Refused(f"{program} did not answer within {PATIENCE_SECONDS:.0f} s. Try:  {program} -c pass") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Refused(f"{program} cannot be started: {reason}. Name another:  --python /path/to/python") from None
+    if done.returncode:
+        last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
+        raise Refused(f"{program} failed ({done.returncode}): {last}. Try:  {program} -c pass")
+    return done.stdout.decode("utf-8", "replace")

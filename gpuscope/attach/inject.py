@@ -1,0 +1,169 @@
+"""Puts the probe into a Python trainer that is already running: one method, one process, and back out if it fails.
+
+The probe's files lie in the private directory of the trainer's user while it happens, and are gone after. A main
+thread that does not come back to Python's own code in time is reported busy: what was left for it is withdrawn, and
+does nothing should it come later."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Callable, Dict, Optional
+
+from . import inject_payload, inject_pep768, inject_ptrace
+from .inject_place import Place
+from .inject_refusal import BUSY, FAILED, GONE, UNSUPPORTED, CannotInject
+from .inject_target import OLDEST_PEP768, Process, Python, main_thread_state, process, python, traced
+
+AUTO, PEP768, PTRACE = "auto", "pep768", "ptrace"
+METHODS = (AUTO, PEP768, PTRACE)
+PATIENCE_SECONDS = 6.0
+"""How long to wait for the main thread: longer than a step of most trainings."""
+EVERY_THREAD_SECONDS = 2.0
+READY_SECONDS = 30.0
+"""A probe whose script has run, but which is slow to load: a home directory may hang."""
+WITHDRAW_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Injected:
+    """What was done. ``stop_seconds``: how long the main thread stood (None: not at all, or nothing was done);
+    ``callback_seconds``: until Python came to it; ``main_seconds``: what it took there; ``ready_seconds``: until the
+    probe listened. ``method`` is "probe" where one listened before."""
+
+    method: str
+    stop_seconds: Optional[float]
+    callback_seconds: Optional[float]
+    main_seconds: Optional[float]
+    ready_seconds: float
+
+
+def inject(
+    pid: int,
+    start: Optional[int] = None,
+    method: str = AUTO,
+    patience: float = PATIENCE_SECONDS,
+    progress: Callable[[str], None] = lambda text: None,
+    go_on: Callable[[], bool] = lambda: True,
+    idle_seconds: float = inject_payload.IDLE_SECONDS,
+) -> Injected:
+    """Put the probe into process ``pid`` (with start time ``start``, in clock ticks, if given). ``patience`` in
+    seconds; ``go_on`` is asked while waiting. Raises :class:`CannotInject`; the process is then as it was."""
+    found = process(pid, start)
+    if pid == os.getpid():
+        raise CannotInject(UNSUPPORTED, "that is gpuscope itself.")
+    try:
+        return _inject(found, method, patience, progress, go_on, idle_seconds)
+    except CannotInject as error:
+        if error.code != GONE:
+            process(pid, found.start)  # it has ended meanwhile: that is the reason, whatever failed first
+        raise
+
+
+def _inject(
+    found: Process, method: str, patience: float, progress: Callable[[str], None], go_on: Callable[[], bool],
+    idle_seconds: float,
+) -> Injected:  # fmt: skip
+    began, pid = time.monotonic(), found.pid
+    with Place(found) as place:
+        place.lock(patience)
+        if place.has_probe():
+            return Injected("probe", None, None, None, time.monotonic() - began)
+        known = python(found)
+        chosen = choose(known, method)
+        if main_thread_state(pid) in ("T", "t"):
+            traced(found)
+            raise CannotInject(BUSY, "it is stopped (SIGSTOP, or Ctrl-Z).", f"kill -CONT {pid}     and try again")
+        script = inject_payload.script(place.inside, place.nonce, idle_seconds)
+        try:
+            path = place.put(script, inject_payload.sources())
+        except OSError as error:
+            raise CannotInject(FAILED, f"no room for the probe in {place.inside}: {error.strerror}.") from None
+        way = _pep768 if chosen == PEP768 else _ptrace
+        return way(found, known, place, path, patience, progress, go_on)
+
+
+def _late(place: Place, answer: Optional[Dict[str, object]]) -> Optional[Dict[str, object]]:
+    """No answer in time: call it off, or wait for a probe that is just being loaded."""
+    if answer is None and not place.call_off():
+        return place.answer(READY_SECONDS, lambda: True)
+    return answer
+
+
+def choose(known: Python, method: str) -> str:
+    """The method for this Python. Raises :class:`CannotInject` where it has no such door."""
+    if method not in METHODS:
+        raise CannotInject(UNSUPPORTED, f"there is no method {method[:40]!r}: {', '.join(METHODS)}.")
+    if method == AUTO:
+        method = PEP768 if known.version >= OLDEST_PEP768 else PTRACE
+    if method == PEP768:
+        inject_pep768.check(known)
+    return method
+
+
+def _pep768(
+    found: Process, known: Python, place: Place, path: str, patience: float,
+    progress: Callable[[str], None], go_on: Callable[[], bool],
+) -> Injected:  # fmt: skip
+    began = time.monotonic()
+    with inject_pep768.Sender(found, known) as sender:
+        sender.send(path)
+        progress("asked Python to run the probe's script at its next safe point")
+        answer = place.answer(min(EVERY_THREAD_SECONDS, patience), go_on)
+        if answer is None and go_on() and patience > EVERY_THREAD_SECONDS:
+            try:
+                sender.send(path, every_thread=True)  # the script does nothing the second time
+            except CannotInject as error:
+                if error.code != BUSY:
+                    raise
+            progress("the main thread does not come: any thread may run it now")
+            answer = place.answer(patience - EVERY_THREAD_SECONDS, go_on)
+        if answer is None:
+            sender.call_off(path)
+            # One that had just taken it up opens the file now: gone, it would print an error in the trainer.
+            answer = _late(place, None)
+            if answer is None:
+                time.sleep(WITHDRAW_SECONDS)
+    return _result(PEP768, found, answer, began, None, patience)
+
+
+def _ptrace(
+    found: Process, known: Python, place: Place, path: str, patience: float,
+    progress: Callable[[str], None], go_on: Callable[[], bool],
+) -> Injected:  # fmt: skip
+    traced(found)
+    task = inject_ptrace.job(found, known, inject_payload.stub(path))
+    began = time.monotonic()
+    done = inject_ptrace.call(task, found)
+    progress(f"left a call for the main thread, which stood for {1e3 * done['stop_seconds']:.1f} ms")
+    answer = _late(place, place.answer(patience, go_on))
+    return _result(PTRACE, found, answer, began, float(done["stop_seconds"]), patience, float(done["released"]))
+
+
+def _result(
+    method: str, found: Process, answer: Optional[Dict[str, object]], began: float, stop: Optional[float],
+    patience: float, left: float = 0.0,
+) -> Injected:  # fmt: skip
+    if answer is None:
+        process(found.pid, found.start)  # gone?
+        raise CannotInject(
+            BUSY,
+            f"its main thread did not come back to Python within {patience:g} s (it waits in C code: a collective, a "
+            "synchronisation, a read). Not attached; what was left for it is withdrawn.",
+            f"py-spy dump --pid {found.pid}     shows where it waits; try again once it moves",
+        )
+    problem = answer.get("problem")
+    if problem:
+        raise CannotInject(FAILED, f"the probe could not start there: {str(problem)[:300]}.")
+    called, spent = answer.get("called"), answer.get("main_seconds")
+    return Injected(
+        method,
+        stop,
+        max(0.0, called - (left or began)) if isinstance(called, float) else None,
+        spent if isinstance(spent, float) else None,
+        time.monotonic() - began,
+    )
+
+
+__all__ = ["AUTO", "GONE", "METHODS", "PEP768", "PTRACE", "CannotInject", "Injected", "choose", "inject"]

@@ -1,0 +1,105 @@
+"""Our side of the ptrace way: all that can be looked up beforehand is, then ``inject_worker.py`` does it in a child."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from typing import Any, Dict
+
+from . import maps
+from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, TRACED, CannotInject
+from .inject_target import Process, Python, can_ptrace, entry_point, permission, tracer
+
+CALL_SECONDS = 1.0
+"""The call takes microseconds; one that waits for a lock so long is given up."""
+STOP_SECONDS = 2.0
+WORKER_SECONDS = 150.0
+"""Longer than all its own limits together: it is never killed, for inside the window that would break the trainer."""
+_LOADER = "import sys;exec(sys.stdin.readline())"
+_PENDING_MAX, _PENDING_SCAN_BYTES = 32, 1 << 16
+_CALL_BYTES, _CALLS = 24, 300
+
+
+def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
+    """What the worker is told. Raises :class:`CannotInject`."""
+    can_ptrace(python)
+    try:
+        entry = entry_point(found.pid)
+        lock = pending_lock(found.pid, python) if python.version >= (3, 13) else 0
+    except PermissionError:
+        raise CannotInject(REFUSED, *permission(found)) from None
+    except (OSError, struct.error) as error:
+        raise CannotInject(FAILED, f"its memory could not be read: {error}") from None
+    return {
+        "pid": found.pid,
+        "start": found.start,
+        "entry": entry,
+        "add_pending_call": python.add_pending_call,
+        "run_string": python.run_string,
+        "pending_lock": lock,
+        "code": code,
+        "call_seconds": CALL_SECONDS,
+        "stop_seconds": STOP_SECONDS,
+    }
+
+
+def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
+    """Have the worker do it; its answer. Raises :class:`CannotInject` with what went wrong, rolled back."""
+    source = _worker_source()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True, close_fds=True, cwd="/",
+        )  # fmt: skip
+        text = b"exec(" + ascii(source).encode("ascii") + b")\n" + json.dumps(task).encode("ascii")
+        output, errors = child.communicate(text, timeout=WORKER_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise CannotInject(FAILED, "the child that stops its main thread did not come back.") from None
+    except OSError as error:
+        raise CannotInject(FAILED, f"{sys.executable} could not be started: {error.strerror}") from None
+    try:
+        answer = json.loads(output.decode("utf-8", "replace"))
+    except ValueError:
+        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no word of it"]
+        raise CannotInject(FAILED, f"the child that stops its main thread failed: {last[0][:200]}") from None
+    if answer["ok"]:
+        return dict(answer)
+    raise _refusal(str(answer["code"]), str(answer["text"]), found)
+
+
+def pending_lock(pid: int, python: Python) -> int:
+    """Where Python 3.13 keeps the lock of the main thread's pending calls: a list of 32, in _PyRuntime. Its waiters
+    lie on their own stacks, so that no call may be given up that waits for it: it is looked at before. Raises
+    :class:`CannotInject` where it is not found."""
+    data = maps.memory(pid, python.runtime, _PENDING_SCAN_BYTES) if python.runtime else b""
+    for at in range(0, len(data) - 32 - _CALL_BYTES * _CALLS, 8):
+        lock, waiting, most, at_once = struct.unpack_from("<B3xiii", data, at + 8)
+        if most == _PENDING_MAX and at_once == 0 and 0 <= waiting <= most and lock <= 3:
+            first, following = struct.unpack_from("<ii", data, at + 24 + _CALL_BYTES * _CALLS)
+            if 0 <= first < _CALLS and 0 <= following < _CALLS:
+                return python.runtime + at + 8
+    raise CannotInject(FAILED, "the list of pending calls of this Python 3.13 was not found.", NEXT_RUN)
+
+
+def _refusal(code: str, text: str, found: Process) -> CannotInject:
+    if code == "refused":
+        other = tracer(found.pid)
+        if other:
+            return CannotInject(TRACED, f"pid {other} traces it already.", "end that one, or wait, and try again")
+        return CannotInject(REFUSED, *permission(found))
+    if code == "gone":
+        return CannotInject(GONE, f"{text}.", "gpuscope ps")
+    if code in ("busy", "stopped"):
+        return CannotInject(BUSY, f"{text}. It was put back as it was.", "try again later")
+    return CannotInject(FAILED, f"{text}. It was put back as it was.")
+
+
+def _worker_source() -> str:
+    """Read as data: an agent runs from a zip."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject_worker.py")
+    loader = globals().get("__loader__")
+    data = loader.get_data(path) if loader is not None and hasattr(loader, "get_data") else b""
+    return str(data.decode("utf-8"))

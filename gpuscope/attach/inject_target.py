@@ -1,0 +1,251 @@
+"""What a running process is, as far as injection needs to know. Reads only; nothing of it is stopped or changed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import struct
+import sys
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Set, Tuple
+
+from . import maps
+from .elf import AARCH64, X86_64, BadElf
+from .inject_refusal import FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUPPORTED, CannotInject
+
+OLDEST_PTRACE, NEWEST_PTRACE = (3, 8), (3, 13)
+OLDEST_PEP768 = (3, 14)
+COOKIE = b"xdebugpy"
+AT_ENTRY = 9
+_VERSIONED = re.compile(r"/(?:lib)?python(3)\.(\d{1,2})(t?)(?:[/.]|$)")
+_SYMBOLS = ("Py_AddPendingCall", "PyRun_SimpleString", "Py_Version", "_PyRuntime")
+
+
+@dataclass(frozen=True)
+class Process:
+    """``pid`` as seen from here, ``inner_pid`` in the process's own namespace. ``start``: clock ticks since boot."""
+
+    pid: int
+    start: int
+    uid: int
+    gid: int
+    inner_pid: int
+
+
+@dataclass(frozen=True)
+class Python:
+    """The interpreter in a process. Addresses are those of the process; 0 where there is none. ``version`` is (3, n).
+
+    ``offsets`` is the beginning of CPython's table for debuggers (3.13 and newer), ``runtime`` where it lies."""
+
+    version: Tuple[int, int]
+    runtime: int
+    offsets: bytes
+    add_pending_call: int
+    run_string: int
+    machine: int
+    musl: bool
+    free_threaded: bool
+    path: str
+
+
+def process(pid: int, start: Optional[int] = None) -> Process:
+    """Raises :class:`CannotInject` where there is no such process (any more)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            fields = stream.read(4096).rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/status", "rb") as stream:
+            status = stream.read(65536).decode("utf-8", "replace")
+        found = Process(pid, int(fields[19]), _numbers(status, "Uid")[1], _numbers(status, "Gid")[1],
+                        (_numbers(status, "NSpid") or [pid])[-1])  # fmt: skip
+    except (OSError, IndexError, ValueError):
+        raise CannotInject(GONE, f"there is no process {pid} here (any more).", "gpuscope ps") from None
+    if start is not None and start != found.start:
+        raise CannotInject(
+            GONE, f"pid {pid} belongs to another process now: the one that was meant has ended.", "gpuscope ps"
+        )
+    if fields[0] in (b"Z", b"X"):
+        raise CannotInject(GONE, f"process {pid} has ended; its parent has not taken note.", "gpuscope ps")
+    return found
+
+
+def main_thread_state(pid: int) -> str:
+    """One letter of proc(5): R, S, D, T, t, Z; "" where it cannot be told."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            return stream.read(4096).rpartition(b")")[2].split()[0].decode("ascii", "replace")
+    except (OSError, IndexError):
+        return ""
+
+
+def tracer(pid: int) -> int:
+    """The pid of whoever traces it already, 0 for nobody."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as stream:
+            return (_numbers(stream.read(65536).decode("utf-8", "replace"), "TracerPid") or [0])[0]
+    except (OSError, ValueError):
+        return 0
+
+
+def python(found: Process) -> Python:
+    """The interpreter in the process. Raises :class:`CannotInject` where it cannot be looked at, or is none."""
+    pid = found.pid
+    try:
+        mappings = maps.mappings(pid)
+        if not mappings:
+            raise CannotInject(GONE, f"process {pid} has ended, or is a thread of the kernel.", "gpuscope ps")
+        images = list(maps.python_images(pid, mappings))
+    except PermissionError:
+        raise CannotInject(REFUSED, *permission(found)) from None
+    except maps.Replaced as error:
+        raise CannotInject(
+            UNSUPPORTED, f"{error} was replaced on disk since it was started: what runs cannot be read.", NEXT_RUN
+        ) from None
+    except BadElf as error:
+        raise CannotInject(UNSUPPORTED, f"its program is {error}; only 64-bit Linux is known.", NEXT_RUN) from None
+    except (OSError, ValueError) as error:
+        if not os.path.exists(f"/proc/{pid}"):
+            raise CannotInject(GONE, f"process {pid} ended meanwhile.", "gpuscope ps") from None
+        raise CannotInject(FAILED, f"its memory could not be read: {error}", "") from None
+    paths = {one.path for one in mappings}
+    for image in images:
+        symbols = {name: at + image.bias for name, at in image.elf.exported(_SYMBOLS).items()}
+        section = image.elf.section(".PyRuntime")
+        runtime = symbols.get("_PyRuntime") or (section.address + image.bias if section and section.address else 0)
+        if not runtime and "Py_AddPendingCall" not in symbols:
+            continue
+        offsets = _offsets(pid, runtime)
+        version = _version(pid, symbols, offsets, image.path, paths)
+        if version is None:
+            raise CannotInject(UNSUPPORTED, "which version of Python it is cannot be told.", NEXT_RUN)
+        free = struct.unpack_from("<Q", offsets, 16)[0] != 0 if offsets else False
+        return Python(
+            version, runtime if offsets else 0, offsets, symbols.get("Py_AddPendingCall", 0),
+            symbols.get("PyRun_SimpleString", 0), image.elf.machine, any("/ld-musl-" in path for path in paths),
+            free, image.path,
+        )  # fmt: skip
+    raise CannotInject(UNSUPPORTED, _no_python(paths), NEXT_RUN)
+
+
+def entry_point(pid: int) -> int:
+    """Where the program began (AT_ENTRY of its auxiliary vector): code that never runs again. Raises OSError."""
+    with open(f"/proc/{pid}/auxv", "rb") as stream:
+        data = stream.read(4096)
+    for kind, value in struct.iter_unpack("<QQ", data[: len(data) // 16 * 16]):
+        if kind == AT_ENTRY:
+            return int(value)
+    raise OSError(2, "no entry point is told")
+
+
+def permission(found: Process) -> Tuple[str, str]:
+    """Why this process may not look into that one, and what would unlock it: (sentence, command)."""
+    if found.uid != os.geteuid() and os.geteuid() != 0:
+        return (f"it belongs to uid {found.uid}, and you are uid {os.geteuid()}.",
+                f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}")  # fmt: skip
+    scope = yama_scope()
+    if scope == 1:
+        return ("this kernel lets only a parent process or root attach (ptrace_scope=1).",
+                f"{NEXT_RUN}\nNow, with root:  sudo gpuscope attach {found.pid} --inject")  # fmt: skip
+    if scope == 2:
+        return ("this kernel lets only root attach (ptrace_scope=2).",
+                f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}")  # fmt: skip
+    if scope == 3:
+        return "this kernel lets nobody attach until it is booted again (ptrace_scope=3).", NEXT_RUN
+    if tracer(found.pid):
+        return f"pid {tracer(found.pid)} (a debugger, strace or py-spy) traces it already.", "end that one first"
+    if os.geteuid() == 0:
+        return ("this container does not have the right to trace (CAP_SYS_PTRACE), or a filter forbids it.",
+                f"start the container with --cap-add SYS_PTRACE\n{NEXT_RUN}")  # fmt: skip
+    return ("the kernel forbids it: the process is not dumpable, runs in another namespace, or a filter (seccomp) of "
+            "this container is in the way.",
+            f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}")  # fmt: skip
+
+
+def yama_scope() -> Optional[int]:
+    """kernel.yama.ptrace_scope, None where the kernel has no Yama."""
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as stream:
+            return int(stream.read(16))
+    except (OSError, ValueError):
+        return None
+
+
+def traced(found: Process) -> None:
+    """Raises :class:`CannotInject` where somebody else traces it: the kernel allows one tracer."""
+    other = tracer(found.pid)
+    if other:
+        raise CannotInject(
+            TRACED, f"pid {other} traces it already (a debugger, strace, py-spy, or another gpuscope).",
+            "end that one, or wait, and try again",
+        )  # fmt: skip
+
+
+def can_ptrace(found: Python) -> None:
+    """Raises :class:`CannotInject` where the ptrace way does not fit this interpreter, or this machine."""
+    name = f"Python 3.{found.version[1]}"
+    if platform.machine() not in ("x86_64", "AMD64") or found.machine != X86_64:
+        what = "aarch64" if found.machine == AARCH64 else f"this processor ({platform.machine()})"
+        raise CannotInject(UNSUPPORTED, f"the ptrace way is written for x86-64, not for {what}.", NEXT_RUN)
+    if struct.calcsize("P") != 8:
+        raise CannotInject(UNSUPPORTED, f"{sys.executable} is a 32-bit program.", "a 64-bit Python for gpuscope")
+    if found.musl:
+        raise CannotInject(UNSUPPORTED, f"{name} there is built on musl, where this was never proven.", NEXT_RUN)
+    if found.free_threaded:
+        raise CannotInject(UNSUPPORTED, f"{name} there is free-threaded, where this was never proven.", NEXT_RUN)
+    if found.version >= OLDEST_PEP768:
+        raise CannotInject(UNSUPPORTED, f"{name} has a door of its own (PEP 768); ptrace is for older ones.", "")
+    if found.version < OLDEST_PTRACE:
+        raise CannotInject(UNSUPPORTED, f"{name} is older than the probe can run in (3.8).", "")
+    if not found.add_pending_call or not found.run_string:
+        raise CannotInject(
+            UNSUPPORTED, f"{found.path} does not export the two functions that are needed (a static build).", NEXT_RUN
+        )
+
+
+def _version(
+    pid: int, symbols: Dict[str, int], offsets: bytes, image: str, paths: Set[str]
+) -> Optional[Tuple[int, int]]:
+    """From the interpreter's own word where it has one (3.11 and newer), else from the names of its files."""
+    number = 0
+    if "Py_Version" in symbols:
+        try:
+            number = struct.unpack("<Q", maps.memory(pid, symbols["Py_Version"], 8))[0]
+        except OSError:
+            number = 0
+    elif offsets:
+        number = struct.unpack_from("<Q", offsets, 8)[0]
+    if number >> 24 == 3:
+        return 3, number >> 16 & 0xFF
+    names = [image]
+    try:
+        names.append(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        pass
+    for group in (names, sorted(paths)):
+        found = {int(match.group(2)) for match in map(_VERSIONED.search, group) if match}
+        if len(found) == 1:
+            return 3, found.pop()
+    return None
+
+
+def _offsets(pid: int, runtime: int) -> bytes:
+    if not runtime:
+        return b""
+    try:
+        data = maps.memory(pid, runtime, 1024)
+    except OSError:
+        return b""
+    return data if data.startswith(COOKIE) else b""
+
+
+def _no_python(paths: Set[str]) -> str:
+    if any("pypy" in os.path.basename(path) for path in paths):
+        return "it runs PyPy; only CPython is known."
+    return "no CPython is in it that can be found: a static build without symbols, or no Python at all."
+
+
+def _numbers(status: str, name: str) -> List[int]:
+    """The last such line counts: the name of the process, which its owner chose, stands above."""
+    lines = [line for line in status.splitlines() if line.startswith(name + ":")]
+    return [int(part) for part in lines[-1].split()[1:]] if lines else []

@@ -1,0 +1,331 @@
+"""The child that stops a trainer's main thread for a moment and hands Python one call (x86-64 Linux, Python 3.8–3.13).
+
+Run by source from standard input of a Python of its own (``-I -S -c``), in a session of its own, so that nothing that
+happens to whoever started it can end it inside the window: killed there, it would leave the trainer with wrong
+registers. Blocks all signals, collects no garbage, allocates next to nothing while the thread stands still.
+
+The thread runs two things: the raw system call ``mmap``, and ``Py_AddPendingCall(PyRun_SimpleString, code)``, which
+takes one small lock, no malloc and not the interpreter's lock. ``code`` runs later, at a safe point of Python's own.
+Eight bytes at the program's entry point, which never runs again, are the trampoline, and are put back.
+
+Input: one JSON object of numbers and text (see :func:`main`). Output: one JSON object: ``ok``, ``code``, ``text``,
+``stop_seconds`` (how long the thread stood or ran for us), ``rolled_back``."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import json
+import os
+import signal
+import struct
+import sys
+import time
+from typing import Any, Dict, Optional
+
+PTRACE_POKETEXT, PTRACE_CONT, PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH = 4, 7, 12, 13, 17
+PTRACE_GETREGSET, PTRACE_SETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4204, 0x4205, 0x4206, 0x4207
+PTRACE_GETSIGMASK, PTRACE_SETSIGMASK, PTRACE_GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420F
+NT_X86_XSTATE, NT_X86_SHSTK = 0x202, 0x204
+WALL = 0x40000000
+PTRACE_EVENT_STOP = 128
+TRAMPOLINE = b"\x0f\x05\xcc\xff\xd0\xcc\x90\x90"  # syscall; int3 | call rax; int3 | nop; nop
+CALL_AT = 3
+AFTER_SYSCALL, AFTER_CALL = 3, 6
+REGISTERS = 27
+RBP, RAX, RCX, RDX, RSI, RDI, ORIG_RAX, RIP, EFLAGS, RSP = 4, 10, 11, 12, 13, 14, 15, 16, 18, 19
+R8, R9, R10 = 9, 8, 7
+MMAP, MUNMAP, FUTEX = 9, 11, 202
+PAGE = 4096
+MAPPED = 16 * PAGE  # the stub, and above it a stack for the call: nothing of the thread's own stack is touched
+STATE_BYTES = 64 * 1024  # vector registers: 11 KiB with AMX today
+RESTARTED = frozenset((512, 513, 514, 516))  # ERESTARTSYS and its kin: the kernel would repeat the call
+SYNCHRONOUS = (signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+LONGEST_CALL_SECONDS = 60.0
+MASK = (1 << 64) - 1
+CALL_CLEAN_FLAGS = 0x400 | 0x100  # direction and trap flag
+
+_library = ctypes.CDLL(None, use_errno=True)
+_ptrace = _library.ptrace
+_ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong]
+_ptrace.restype = ctypes.c_long
+_Registers = ctypes.c_ulonglong * REGISTERS
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class Failed(Exception):
+    def __init__(self, code: str, text: str) -> None:
+        Exception.__init__(self, text)
+        self.code = code
+        self.text = text
+
+
+def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
+    ctypes.set_errno(0)
+    if _ptrace(request, pid, address, data) == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+class Stopped:
+    """One thread of another process, seized. :meth:`restore` and :meth:`detach` undo whatever was done to it."""
+
+    def __init__(self, job: Dict[str, Any]) -> None:
+        self.pid = job["pid"]
+        self.entry = job["entry"]
+        self.call_seconds = job["call_seconds"]
+        self.saved = _Registers()
+        self.work = _Registers()
+        self.state = ctypes.create_string_buffer(STATE_BYTES)
+        self.vectors = _Vector(ctypes.addressof(self.state), STATE_BYTES)
+        self.shadow = ctypes.c_ulonglong()
+        self.shadows = _Vector(ctypes.addressof(self.shadow), 8)
+        self.mask = ctypes.c_ulonglong()
+        self.blocked = ctypes.c_ulonglong(MASK)
+        for number in (*SYNCHRONOUS, signal.SIGKILL, signal.SIGSTOP):
+            self.blocked.value &= ~(1 << (number - 1))
+        self.original = 0
+        self.poked = self.seized = self.stopped = self.touched = self.masked = False
+        self.memory: Any = None
+
+    def seize(self) -> None:
+        try:
+            ptrace(PTRACE_SEIZE, self.pid)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise Failed("gone", "the process has ended") from None
+            raise Failed("refused", error.strerror or "the kernel refused") from None
+        self.seized = True
+
+    def stop(self, seconds: float) -> None:
+        """Let the thread stop between two instructions of its own, or inside a system call that it will repeat."""
+        ptrace(PTRACE_INTERRUPT, self.pid)
+        while True:
+            status = self.wait(seconds)
+            if status is None:
+                raise Failed("busy", "the main thread waits inside the kernel and cannot be stopped")
+            self.stopped = True
+            if status >> 16 != PTRACE_EVENT_STOP:  # about to get a signal: it gets it, and goes on to our stop
+                ptrace(PTRACE_CONT, self.pid, 0, os.WSTOPSIG(status))
+                self.stopped = False
+            elif os.WSTOPSIG(status) == signal.SIGTRAP:
+                return
+            else:
+                raise Failed("stopped", "the process is stopped (SIGSTOP, or Ctrl-Z)")
+
+    def wait(self, seconds: float) -> Optional[int]:
+        """The next status of the thread, None when none came. Raises :class:`Failed` where the process has ended."""
+        end = time.monotonic() + seconds
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG | WALL)
+            if pid:
+                if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+                    self.seized = self.stopped = False
+                    raise Failed("gone", "the process ended meanwhile")
+                return status
+            left = end - time.monotonic()
+            if left <= 0:
+                return None
+            signal.sigtimedwait({signal.SIGCHLD}, left)
+
+    def save(self) -> None:
+        """Keep all that the calls could change: registers, vector registers, signal mask; then let signals wait."""
+        ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.saved))
+        ptrace(PTRACE_GETREGSET, self.pid, NT_X86_XSTATE, ctypes.addressof(self.vectors))
+        try:
+            ptrace(PTRACE_GETREGSET, self.pid, NT_X86_SHSTK, ctypes.addressof(self.shadows))
+        except OSError:
+            self.shadows.length = 0  # no shadow stack, as almost everywhere
+        ptrace(PTRACE_GETSIGMASK, self.pid, 8, ctypes.addressof(self.mask))
+        self.original = struct.unpack("<Q", self.read(self.entry, 8))[0]
+
+    def in_its_own_section(self) -> bool:
+        """Whether the thread stands in a restartable sequence (rseq(2)), which must not be left for a moment."""
+        found = (ctypes.c_ulonglong * 3)()
+        try:
+            ptrace(PTRACE_GET_RSEQ_CONFIGURATION, self.pid, 24, ctypes.addressof(found))
+            return bool(found[0]) and struct.unpack("<Q", self.read(found[0] + 8, 8))[0] != 0
+        except OSError:
+            return False  # a kernel before 5.13, or none registered
+
+    def prepare(self) -> None:
+        self.masked = True
+        ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.blocked))
+        self.poked = True
+        ptrace(PTRACE_POKETEXT, self.pid, self.entry, struct.unpack("<Q", TRAMPOLINE)[0])
+
+    def run(self, at: int, end: int, stack: int, arguments: Dict[int, int]) -> int:
+        """Run the trampoline from ``at`` to ``end``; what rax holds then."""
+        ctypes.memmove(self.work, self.saved, ctypes.sizeof(_Registers))
+        self.work[ORIG_RAX] = MASK  # no system call is to be repeated here
+        self.work[RIP] = self.entry + at
+        self.work[EFLAGS] = self.saved[EFLAGS] & ~CALL_CLEAN_FLAGS
+        if stack:
+            self.work[RSP] = stack
+        for index, value in arguments.items():
+            self.work[index] = value & MASK
+        self.touched = True
+        ptrace(PTRACE_SETREGS, self.pid, 0, ctypes.addressof(self.work))
+        self.go_on()
+        limit = time.monotonic() + LONGEST_CALL_SECONDS
+        while True:
+            status = self.wait(self.call_seconds)
+            if status is None:
+                ptrace(PTRACE_INTERRUPT, self.pid)
+                status = self.wait(self.call_seconds)
+            if status is None:
+                raise Failed("failed", "the thread could not be stopped again")
+            self.stopped = True
+            if self.is_back(status, end):
+                return self.work[RAX]
+            if self.waits_for_a_lock():
+                raise Failed("busy", "another thread holds the lock of Python's pending calls and does not let go")
+            if time.monotonic() > limit:
+                raise Failed("failed", f"the call did not come back within {LONGEST_CALL_SECONDS:g} s")
+            self.go_on()
+
+    def go_on(self) -> None:
+        ptrace(PTRACE_CONT, self.pid)
+        self.stopped = False
+
+    def is_back(self, status: int, end: int) -> bool:
+        if status >> 16 == PTRACE_EVENT_STOP:
+            return False
+        ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.work))
+        if os.WSTOPSIG(status) == signal.SIGTRAP and self.work[RIP] == self.entry + end:
+            return True
+        raise Failed("failed", f"the call did not come back as expected (signal {os.WSTOPSIG(status)})")
+
+    def waits_for_a_lock(self) -> bool:
+        """Of a thread stopped in its overdue call: whether it waits, so that the call can be given up. One that was
+        only not given a processor must go on: it may hold that lock itself."""
+        ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.work))
+        return self.work[ORIG_RAX] == FUTEX and MASK + 1 - self.work[RAX] in RESTARTED
+
+    def restore(self) -> None:
+        """Everything as it was: the bytes, the signal mask, all registers with the number of an interrupted call."""
+        if not self.seized:
+            return
+        if self.poked:
+            ptrace(PTRACE_POKETEXT, self.pid, self.entry, self.original)
+            self.poked = False
+        if self.touched:
+            ptrace(PTRACE_SETREGSET, self.pid, NT_X86_XSTATE, ctypes.addressof(self.vectors))
+            if self.shadows.length:
+                ptrace(PTRACE_SETREGSET, self.pid, NT_X86_SHSTK, ctypes.addressof(self.shadows))
+            ptrace(PTRACE_SETREGS, self.pid, 0, ctypes.addressof(self.saved))
+            self.touched = False
+        if self.masked:
+            ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.mask))
+            self.masked = False
+
+    def detach(self) -> None:
+        """Let go. A thread that could not be stopped is let go by the kernel when this process ends."""
+        if self.seized and self.stopped:
+            ptrace(PTRACE_DETACH, self.pid)
+            self.seized = False
+
+    def read(self, address: int, size: int) -> bytes:
+        self.memory.seek(address)
+        data = bytes(self.memory.read(size))
+        if len(data) != size:
+            raise OSError(errno.EIO, "not readable")
+        return data
+
+    def write(self, address: int, data: bytes) -> None:
+        self.memory.seek(address)
+        if self.memory.write(data) != len(data):
+            raise OSError(errno.EIO, "not writable")
+
+
+def start_ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as stream:
+        return int(stream.read().rpartition(b")")[2].split()[19])
+
+
+def stop_at_a_good_moment(thread: Stopped, job: Dict[str, Any]) -> None:
+    """Where the thread itself holds the lock that we are about to take it is let go again: microseconds later it does
+    not. ``pending_lock``: where Python 3.13 keeps that lock, whose waiters must not be called off; 0 elsewhere."""
+    for _ in range(200):
+        thread.stop(job["stop_seconds"])
+        thread.save()
+        lock = job["pending_lock"]
+        if not thread.in_its_own_section() and not (lock and thread.read(lock, 1)[0]):
+            return
+        thread.go_on()
+        time.sleep(0.005)
+    raise Failed("busy", "Python's list of pending calls stays locked")
+
+
+def inject(job: Dict[str, Any]) -> Dict[str, Any]:
+    thread = Stopped(job)
+    answer = {"ok": False, "code": "", "text": "", "stop_seconds": None, "rolled_back": False, "page": 0}
+    answer["released"] = None
+    began = 0.0
+    try:
+        thread.seize()
+        # From here on the pid cannot be given to another process without our seeing its end.
+        if start_ticks(thread.pid) != job["start"]:
+            raise Failed("gone", "this pid belongs to another process now")
+        thread.memory = open(f"/proc/{thread.pid}/mem", "r+b", buffering=0)  # noqa: SIM115
+        began = time.perf_counter()
+        stop_at_a_good_moment(thread, job)
+        thread.prepare()
+        page = thread.run(0, AFTER_SYSCALL, 0, {
+            RAX: MMAP, RDI: 0, RSI: MAPPED, RDX: 3, R10: 0x22, R8: MASK, R9: 0,  # private, anonymous, read and write
+        })  # fmt: skip
+        if page > MASK - PAGE:
+            raise Failed("failed", "no memory could be mapped there: " + os.strerror(MASK + 1 - page))
+        text = job["code"].replace("@PAGE@", hex(page)).replace("@MAPPED@", hex(MAPPED)).encode("ascii") + b"\0"
+        if len(text) > PAGE:
+            raise Failed("failed", "the stub is longer than a page")
+        thread.write(page, text)
+        answer["page"] = page
+        arguments = {RAX: job["add_pending_call"], RDI: job["run_string"], RSI: page}
+        try:
+            if thread.run(CALL_AT, AFTER_CALL, page + MAPPED - PAGE, arguments) & 0xFFFFFFFF:
+                raise Failed("busy", "Python's list of pending calls is full: the main thread does not look at it")
+        except Failed as failure:
+            if failure.code == "busy" and not job["pending_lock"]:
+                thread.run(0, AFTER_SYSCALL, 0, {RAX: MUNMAP, RDI: page, RSI: MAPPED})
+                answer["page"] = 0
+            raise
+        answer["ok"] = True
+    except Failed as failure:
+        answer["code"], answer["text"] = failure.code, failure.text
+        answer["rolled_back"] = thread.touched
+    except OSError as error:
+        gone = error.errno in (errno.ESRCH, errno.ECHILD)
+        answer["code"] = "gone" if gone else "failed"
+        answer["text"] = "the process ended meanwhile" if gone else str(error)
+        answer["rolled_back"] = thread.touched
+    finally:
+        try:
+            thread.restore()
+            thread.detach()
+        except OSError as error:
+            if error.errno != errno.ESRCH:
+                answer["ok"], answer["code"], answer["text"] = False, "failed", f"while letting go: {error}"
+        if began:
+            answer["stop_seconds"], answer["released"] = time.perf_counter() - began, time.monotonic()
+        if thread.memory is not None:
+            thread.memory.close()
+    return answer
+
+
+def main() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, set(signal.Signals))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    gc.disable()
+    job = json.load(sys.stdin)
+    answer = inject(job)
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

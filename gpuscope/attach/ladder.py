@@ -1,0 +1,224 @@
+"""How far one can see into a running process: a probe that listens, Python's own door (PEP 768), a call left by ptrace,
+or only from outside. Each rung says why it is closed, and which command opens it. Looking changes nothing.
+
+And what somebody must know before saying yes: which process, whose, by which method, at what price."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional
+
+from . import inject_pep768, inject_place
+from .inject import AUTO, PEP768, PTRACE
+from .inject_payload import IDLE_SECONDS
+from .inject_refusal import GONE, NEXT_RUN, REFUSED, UNSUPPORTED, CannotInject
+from .inject_target import Process, Python, can_ptrace, permission, process, python, traced
+
+PROBE, OUTSIDE = "probe", "outside"
+MAX_COMMAND_CHARS = 300
+
+_PRICE = {
+    PEP768: "nothing is stopped; its main thread spends well under 1 ms on it, once. Loading the probe then takes "
+    "about 0.3 s of one core beside it.",
+    PTRACE: "its main thread stands still for about 0.5 ms, once (longer on a busy machine). Loading the probe then "
+    "takes about 0.3 s of one core beside it.",
+}
+_EFFECT = {
+    PEP768: "writes the path of a script into its memory, by the door that Python has for this (PEP 768); Python runs "
+    "the script at its next safe point.",
+    PTRACE: "stops its main thread, leaves a call for Python's own list of pending calls, and puts all registers back; "
+    "Python makes the call at its next safe point.",
+}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """``name``: probe, pep768, ptrace or outside. ``open``: it can be tried. Else ``code`` and ``why``, and in ``next``
+    the command that would open it, "" where none does."""
+
+    name: str
+    open: bool
+    code: str = ""
+    why: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What a confirmation must name before a trainer is written to."""
+
+    pid: int
+    start: int
+    command: str
+    user: str
+    method: str
+    effect: str
+    price: str
+    undo: str
+
+    def text(self) -> str:
+        return (
+            f"Put gpuscope's probe into pid {self.pid} ({self.command}, {self.user})?\n"
+            f"Method: {self.method}. It {self.effect}\n"
+            f"Price: {self.price}\n"
+            f"Undo: {self.undo}"
+        )
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Of one process. ``uid`` is None where there is no such process."""
+
+    pid: int
+    start: int
+    uid: Optional[int]
+    user: str
+    command: str
+    rungs: List[Rung] = field(default_factory=list)
+
+    @property
+    def best(self) -> Rung:
+        """The first that is open; seeing it from outside always is, while it lives."""
+        return next(rung for rung in self.rungs if rung.open or rung.name == OUTSIDE)
+
+    def rung(self, name: str) -> Rung:
+        return next(rung for rung in self.rungs if rung.name == name)
+
+    def consent(self, method: str = AUTO) -> Consent:
+        """For the method, or for the one that would be chosen. Raises :class:`CannotInject` where it is closed."""
+        rung = self.best if method == AUTO else next((one for one in self.rungs if one.name == method), None)
+        if rung is None or rung.name not in (PEP768, PTRACE) or not rung.open:
+            closed = self._closed() if rung is None or rung.name not in (PEP768, PTRACE) else rung
+            raise CannotInject(closed.code or UNSUPPORTED, closed.why or "its probe listens already.", closed.next)
+        return Consent(
+            self.pid, self.start, self.command, self.user, rung.name, _EFFECT[rung.name], _PRICE[rung.name],
+            f"detach (key or request), or by itself {IDLE_SECONDS:.0f} s after the last viewer has left. Nothing stays "
+            "but its compiled code, unused.",
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """For people: what can be seen, why not more, and the next command."""
+        who = f"pid {self.pid} ({self.command}, {self.user})"
+        best = self.best
+        if self.uid is None:
+            return f"Cannot look inside pid {self.pid}.\nWhy: {self.rungs[-1].why}\nNext:  {self.rungs[-1].next}"
+        if best.name == PROBE:
+            return f"{who} has a probe that listens.\nNext:  gpuscope"
+        if best.name in (PEP768, PTRACE):
+            return (
+                f"{who} has no probe; one can be put in while it runs ({best.name}).\n"
+                f"Now:  gpuscope attach {self.pid} --inject={best.name}     (asks first, and names the price)\n"
+                f"{NEXT_RUN}"
+            )
+        closed = self._closed()
+        following = closed.next if closed.next.startswith("Next") or not closed.next else f"Next:  {closed.next}"
+        return (
+            f"Cannot look inside {who}. Training not touched.\n"
+            f"Why: {closed.why}\n"
+            "Shown anyway: GPU memory and load, step and loss from its log where that is readable.  "
+            "Unknown: allocated, cached, cause of growth.\n"
+            f"{following or NEXT_RUN}"
+        )
+
+    def _consent(self) -> Optional[Dict[str, object]]:
+        try:
+            return dict(vars(self.consent()))
+        except CannotInject:
+            return None
+
+    def _closed(self) -> Rung:
+        """The rung whose reason matters: of the way that this Python has."""
+        inner = [rung for rung in self.rungs if rung.name in (PEP768, PTRACE) and rung.why]
+        return next((rung for rung in inner if rung.code != UNSUPPORTED), inner[-1] if inner else self.rungs[-1])
+
+    def data(self) -> Dict[str, object]:
+        """For the wire and for ``--json``."""
+        return {
+            "pid": self.pid,
+            "start": self.start,
+            "user": self.user,
+            "command": self.command,
+            "best": self.best.name,
+            "text": self.text(),
+            "rungs": [vars(rung) for rung in self.rungs],
+            "consent": self._consent(),
+        }
+
+
+def look(pid: int, start: Optional[int] = None) -> Ladder:
+    """The ladder of process ``pid`` (with start time ``start``, clock ticks, if given). Changes nothing."""
+    try:
+        found = process(pid, start)
+    except CannotInject as error:
+        return Ladder(pid, start or 0, None, "", "", [Rung(OUTSIDE, False, error.code, error.why, error.next)])
+    rungs = [_probe(found)]
+    try:
+        known: Optional[Python] = python(found)
+        rungs += [_pep768(found, known), _ptrace(found, known)] if known else []
+    except CannotInject as error:
+        rungs += [Rung(name, False, error.code, error.why, error.next) for name in (PEP768, PTRACE)]
+    rungs.append(Rung(OUTSIDE, True))
+    return Ladder(pid, found.start, found.uid, _user(found.uid), _command(pid), rungs)
+
+
+def _probe(found: Process) -> Rung:
+    place = f"/proc/{found.pid}/root/tmp/gpuscope-{inject_place.inner_uid(found)}"
+    name = f"{found.inner_pid}-{found.start}.sock"
+    if os.path.lexists(os.path.join(place, name)):
+        return Rung(PROBE, True)
+    return Rung(PROBE, False, "none", "no probe listens there: it was started without one, or took it out.", NEXT_RUN)
+
+
+def _pep768(found: Process, known: Python) -> Rung:
+    try:
+        inject_pep768.check(known)
+        _may_write(found)
+        with inject_pep768.Sender(found, known):
+            return Rung(PEP768, True)
+    except CannotInject as error:
+        return Rung(PEP768, False, error.code, error.why, error.next)
+
+
+def _ptrace(found: Process, known: Python) -> Rung:
+    try:
+        can_ptrace(known)
+        traced(found)
+        _may_write(found)
+        return Rung(PTRACE, True)
+    except CannotInject as error:
+        return Rung(PTRACE, False, error.code, error.why, error.next)
+
+
+def _may_write(found: Process) -> None:
+    """Raises :class:`CannotInject` where the kernel would refuse. Yama says nothing before it is asked, so the open of
+    /proc/PID/mem for writing asks it: the same right, and nothing is written."""
+    try:
+        os.close(os.open(f"/proc/{found.pid}/mem", os.O_RDWR | os.O_CLOEXEC))
+    except PermissionError:
+        raise CannotInject(REFUSED, *permission(found)) from None
+    except OSError as error:
+        raise CannotInject(GONE, f"process {found.pid} ended meanwhile ({error.strerror}).", "gpuscope ps") from None
+
+
+def _user(uid: int) -> str:
+    if uid == os.geteuid():
+        return "yours"
+    try:
+        import pwd
+
+        return f"of {pwd.getpwuid(uid).pw_name}"
+    except (ImportError, KeyError):
+        return f"of uid {uid}"
+
+
+def _command(pid: int) -> str:
+    """Its arguments as text, control characters made visible, cut short."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as stream:
+            words = stream.read(8192).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return "?"
+    text = " ".join(word.decode("utf-8", "replace") for word in words)
+    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return text if len(text) <= MAX_COMMAND_CHARS else text[: MAX_COMMAND_CHARS - 1] + "…"

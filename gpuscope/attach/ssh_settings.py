@@ -1,0 +1,41 @@
+"""What the user's own configuration of ssh makes of a host: which host stands in between, and where a master is.
+
+``ssh -G`` prints it without connecting. It runs what ssh itself would run for it (``Match exec``), nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Dict, Sequence
+
+from .targets import SLURM, SSH, BadTarget, Target, checked_host
+
+LOOK_SECONDS = 5.0
+MAX_BYTES = 256 * 1024
+
+
+def look(host: str, ssh: Sequence[str] = ("ssh",)) -> Dict[str, str]:
+    """Keywords in lower case and their values; empty where ssh does not tell. Raises :class:`BadTarget`."""
+    words = [*ssh, "-G", "--", checked_host(host)]
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    if done.returncode or len(done.stdout) > MAX_BYTES:
+        return {}
+    found: Dict[str, str] = {}
+    for line in done.stdout.decode("utf-8", "replace").splitlines():
+        name, _, value = line.partition(" ")
+        found.setdefault(name.lower(), value.strip())
+    return found
+
+
+def jump_of(target: Target, ssh: Sequence[str] = ("ssh",)) -> str:
+    """The first host in between on the way to a target, "" where there is none or nobody knows."""
+    if target.kind not in (SSH, SLURM) or not target.host or target.via:
+        return ""
+    try:
+        found = look(target.host, ssh)
+    except BadTarget:
+        return ""
+    jump = found.get("proxyjump", "none").partition(",")[0]
+    return "" if jump == "none" else jump

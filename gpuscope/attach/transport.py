@@ -1,0 +1,125 @@
+"""From a target to the words that start an agent there: ssh, srun, kubectl, or whatever is put in front.
+
+Only argument vectors, never a shell here. Where a program joins its words for a shell on the other side, as ssh does,
+everything behind it is quoted for that shell; all others hand words on as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from typing import List, Optional, Sequence, Tuple
+
+from .bootstrap import command
+from .targets import KUBERNETES, LOCAL, SLURM, SSH, BadTarget, Target, checked_host
+
+SSH_OPTIONS = (
+    ("ConnectTimeout", "10"),
+    ("ServerAliveInterval", "5"),
+    ("ServerAliveCountMax", "3"),
+    ("ClearAllForwardings", "yes"),
+    ("PermitLocalCommand", "no"),
+    ("RemoteCommand", "none"),
+    ("ForwardAgent", "no"),
+    ("ForwardX11", "no"),
+    # A master that the user has is used; ours would end with us, and take with it whoever came to share it.
+    ("ControlMaster", "no"),
+    # A frame shrinks to a sixth, the agent's zip not at all.
+    ("Compression", "yes"),
+)
+_SSH_LIKE = frozenset(("ssh", "autossh", "slogin"))
+_SSH_TAKES_VALUE = frozenset("BbcDEeFIiJLlmOopPQRSWw")
+_CONTAINERS = frozenset(("docker", "podman", "nerdctl", "kubectl", "oc"))
+
+
+@dataclass(frozen=True)
+class Route:
+    """How to reach a place. ``argv`` starts an agent there; ``batch_argv`` does so without asking anybody anything.
+
+    ``key`` names the place in the store, ``label`` for people; ``program`` is what is started, by its own name."""
+
+    argv: Tuple[str, ...]
+    batch_argv: Tuple[str, ...]
+    key: str
+    label: str
+    program: str
+    asks: bool
+    """Whether it may want a password: the words have ssh in them."""
+
+
+def route(target: Target, ssh: Sequence[str] = ("ssh",), python: str = "") -> Route:
+    """The way to a target. Slurm needs a node: see :mod:`.clusters`. ``ssh``: the words of the ssh command.
+
+    Raises :class:`BadTarget` and :class:`~.bootstrap.BadPython`."""
+    inside = command(python)
+    argv = [words_to(target, inside, ssh, batch) for batch in (False, True)]
+    asks = any(_is_ssh(word) for word in argv[0][: len(argv[0]) - len(inside)]) or target.kind == SSH
+    where = target.where or "local"
+    return Route(tuple(argv[0]), tuple(argv[1]), where, where, os.path.basename(argv[0][0]), asks)
+
+
+def words_to(target: Target, inside: Sequence[str], ssh: Sequence[str] = ("ssh",), batch: bool = False) -> List[str]:
+    """The words that run ``inside`` at a target. Raises :class:`BadTarget`."""
+    if target.kind == SLURM:
+        steps = ["srun", "--overlap", "--quiet", "--jobid", target.job.partition(".")[0]]
+        steps += ["-w", target.node] if target.node else []
+        words = [*steps, "--nodes=1", "--ntasks=1", *inside]
+        words = through_ssh(target.host, words, ssh, batch) if target.host else words
+    elif target.kind == KUBERNETES:
+        chosen = ["-c", target.container] if target.container else []
+        words = ["kubectl", "exec", "-i", "-n", target.namespace, target.pod, *chosen, "--", *inside]
+    elif target.kind == SSH:
+        words = through_ssh(target.host, inside, ssh, batch)
+    elif target.kind == LOCAL and not target.via:
+        raise BadTarget(f"{target.text}: this machine needs no way.")
+    else:
+        words = list(inside)
+    return through_prefix(target.via, words, batch) if target.via else words
+
+
+def through_ssh(host: str, words: Sequence[str], ssh: Sequence[str] = ("ssh",), batch: bool = False) -> List[str]:
+    """ssh to ``host`` with these words. Raises :class:`BadTarget` for a host that is none."""
+    options = [word for name, value in SSH_OPTIONS for word in ("-o", f"{name}={value}")]
+    options += ["-o", "BatchMode=yes"] if batch else []
+    return [*ssh, "-T", *options, "--", checked_host(host), _joined(words)]
+
+
+def through_prefix(prefix: Sequence[str], words: Sequence[str], batch: bool = False) -> List[str]:
+    """``prefix`` with ``words`` behind it, as the user wrote it but for what a shell in between would take apart."""
+    for index, word in enumerate(prefix):
+        if _is_ssh(word) and not _is_name_of_container(prefix, index):
+            end = _end_of_destination(prefix, index + 1)
+            if end is None:
+                raise BadTarget(f"--via: {word} needs a host behind its options.")
+            options = ["-o", "BatchMode=yes"] if batch else []
+            rest = through_prefix(prefix[end:], words, batch)
+            more = [] if "-T" in prefix[index:end] else ["-T"]
+            return [*prefix[: index + 1], *more, *options, *prefix[index + 1 : end], _joined(rest)]
+    return [*prefix, *words]
+
+
+def _joined(words: Sequence[str]) -> str:
+    return "exec " + " ".join(shlex.quote(word) for word in words)
+
+
+def _is_ssh(word: str) -> bool:
+    return os.path.basename(word) in _SSH_LIKE
+
+
+def _is_name_of_container(prefix: Sequence[str], index: int) -> bool:
+    """A container or a pod may be called ssh."""
+    return index > 0 and prefix[index - 1] in ("-i", "-c", "-w") and os.path.basename(prefix[0]) in _CONTAINERS
+
+
+def _end_of_destination(words: Sequence[str], index: int) -> Optional[int]:
+    """Where what ssh is to run begins: behind its options and its one destination."""
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            return index + 2 if index + 1 < len(words) else None
+        if not word.startswith("-") or word == "-":
+            return index + 1
+        takes = next((place for place, letter in enumerate(word[1:], 1) if letter in _SSH_TAKES_VALUE), None)
+        index += 2 if takes == len(word) - 1 else 1
+    return None

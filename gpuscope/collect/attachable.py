@@ -1,0 +1,151 @@
+"""Which processes of this host have torch in them, and what each is: a trainer, a launcher, or a helper of one.
+
+Read from /proc alone: memory maps (who has torch loaded), arguments, an allow-list of the environment (rank and job)
+and parents. Only what the kernel lets this user read; a process that cannot be read is left to whoever knows its pid.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+from ..wire.frames import ProcDef, Unknown
+from . import processes
+from .procfs import read
+
+MAX_PROCESSES = 4096
+MAX_FOUND = 128
+MAX_SECONDS = 3.0
+MAPS_BYTES = 4 << 20
+ENVIRON_BYTES = 256 << 10
+ALLOWED = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS",
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE",
+    "KUBERNETES_SERVICE_HOST", "POD_NAME", "HOSTNAME",
+)  # fmt: skip
+"""Allow-list: the rest of an environment holds tokens and keys, and is dropped as soon as it is read."""
+
+TRAINER, LAUNCHER, WORKER = "trainer", "launcher", "worker"
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
+
+
+class Found(NamedTuple):
+    """``role``: trainer, launcher (starts trainers and trains not itself) or worker (loads data or compiles for one).
+    ``sibling_of``: the parent that started several like it with multiprocessing, None for others."""
+
+    definition: ProcDef
+    reasons: Dict[str, Unknown]
+    torch: bool
+    role: str
+    environment: Dict[str, str]
+    sibling_of: Optional[int]
+
+
+def find(known: Iterable[int] = (), redact: bool = True, root: str = "/") -> Tuple[List[Found], str]:
+    """Processes with torch, and those of ``known`` (such as users of a GPU) whatever they are; then in words what was
+    left out, "" when nothing was."""
+    gpu = set(known)
+    pids, note = _pids(root)
+    until = time.monotonic() + MAX_SECONDS
+    chosen: List[Tuple[int, bool]] = []
+    for pid in sorted(gpu | set(pids)):
+        if time.monotonic() > until:
+            note = note or f"looking took longer than {MAX_SECONDS:.0f} s: not every process was looked at"
+            if pid not in gpu:
+                continue
+        torch = has_torch(pid, root)
+        if (torch or pid in gpu) and pid != os.getpid():
+            chosen.append((pid, torch))
+    if len(chosen) > MAX_FOUND:
+        note = f"{len(chosen)} processes have torch in them; the first {MAX_FOUND} are shown"
+        chosen = sorted(chosen, key=lambda one: (one[0] not in gpu, one[0]))[:MAX_FOUND]
+    found: Dict[int, Found] = {}
+    words: Dict[int, List[str]] = {}
+    for pid, torch in chosen:
+        told = processes.describe(pid, redact=redact, root=root)
+        if told is None:
+            if pid in gpu and processes.visible(pid, root):
+                found[pid] = Found(ProcDef(pid), {}, torch, TRAINER, {}, None)
+            continue
+        words[pid] = _arguments(pid, root)
+        found[pid] = Found(told[0], told[1], torch, TRAINER, _environment(pid, root), None)
+    return _with_roles(found, words, gpu), note
+
+
+def has_torch(pid: int, root: str = "/") -> bool:
+    """Whether torch's library is loaded there. False also where that cannot be read."""
+    try:
+        program = os.readlink(os.path.join(root, "proc", str(pid), "exe"))
+        if "python" not in program.rsplit("/", 1)[-1].lower():
+            return False
+        return b"/libtorch" in read(os.path.join(root, "proc", str(pid), "maps"), MAPS_BYTES)
+    except OSError:
+        return False
+
+
+def _pids(root: str) -> Tuple[List[int], str]:
+    try:
+        names = [name for name in os.listdir(os.path.join(root, "proc")) if name.isdigit()]
+    except OSError as error:
+        return [], f"/proc cannot be listed ({error.strerror})"
+    if len(names) > MAX_PROCESSES:
+        return sorted(map(int, names))[-MAX_PROCESSES:], f"only the newest {MAX_PROCESSES} processes were looked at"
+    return [int(name) for name in names], ""
+
+
+def _arguments(pid: int, root: str) -> List[str]:
+    try:
+        content = read(os.path.join(root, "proc", str(pid), "cmdline"))
+    except OSError:
+        return []
+    return [word.decode("utf-8", "replace") for word in content.rstrip(b"\0").split(b"\0")]
+
+
+def _environment(pid: int, root: str) -> Dict[str, str]:
+    """The variables of the allow-list, as the process was started with. Empty where they may not be read."""
+    try:
+        content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRON_BYTES)
+    except OSError:
+        return {}
+    found = {}
+    for part in content.split(b"\0"):
+        name, equals, value = part.partition(b"=")
+        if equals and name.decode("ascii", "replace") in ALLOWED:
+            found[name.decode("ascii")] = value[:256].decode("utf-8", "replace")
+    return found
+
+
+def _with_roles(found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int]) -> List[Found]:
+    busy = set(gpu)
+    out = {pid: one._replace(role=_role(pid, one, found, words, busy)) for pid, one in found.items()}
+    children: Dict[int, List[int]] = {}
+    for pid, one in out.items():
+        parent = one.definition.ppid
+        if one.role == TRAINER and parent in out and _is_spawned(words.get(pid, [])):
+            children.setdefault(parent, []).append(pid)
+    for parent, pids in children.items():
+        if len(pids) < 2 and parent in busy:
+            continue  # one helper of a process that itself trains
+        for pid in pids:
+            out[pid] = out[pid]._replace(sibling_of=parent)
+        if parent not in busy:
+            out[parent] = out[parent]._replace(role=LAUNCHER)
+    return list(out.values())
+
+
+def _role(pid: int, one: Found, found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int]) -> str:
+    own = words.get(pid, [])
+    if any(word.rsplit("/", 1)[-1] in _LAUNCHERS for word in own[:4]):
+        return LAUNCHER
+    if any("_inductor/compile_worker" in word for word in own) or (one.definition.name or "").startswith("pt_data_"):
+        return WORKER
+    parent = one.definition.ppid
+    if pid not in gpu and parent in found and own == words.get(parent) and own:
+        return WORKER  # forked from a trainer and without a GPU: DataLoader's workers are
+    return TRAINER
+
+
+def _is_spawned(words: List[str]) -> bool:
+    return any("multiprocessing.spawn" in word or word == "--multiprocessing-fork" for word in words)

@@ -1,0 +1,100 @@
+"""To what a process belongs (container, pod, Slurm job), and what of its environment may be shown.
+
+The control group of a process may be read by everybody; its environment only by its user and root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+
+from ..wire.frames import LOST, Unknown
+from .procfs import read, why_process
+
+MAX_VARIABLES = 64
+MAX_VARIABLE_CHARS = 512
+ENVIRONMENT_BYTES = 1 << 20
+
+_CONTAINER = re.compile(
+    r"(?:^|[/:_-])(docker|libpod|cri-containerd|crio|containerd|lxc\.payload|lxc|machine)[-./:]"
+    r"([0-9A-Za-z][0-9A-Za-z_.-]{0,79}?)(?:\.scope)?(?:/|$)"
+)
+_LONG_NAME = re.compile(r"/([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+_JOB = re.compile(r"/job_([0-9]{1,12})(?:/|$)")
+_KINDS = {"libpod": "podman", "cri-containerd": "containerd", "crio": "cri-o", "lxc.payload": "lxc"}
+SHOWN = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
+    "NVIDIA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "HOSTNAME",
+)  # fmt: skip
+PREFIXES = ("NCCL_", "TORCH_NCCL_", "PYTORCH_", "TORCHELASTIC_", "SLURM_JOB", "SLURM_STEP", "SLURM_PROCID", "CUBLAS_")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH|COOKIE", re.I)
+
+
+class Belonging(NamedTuple):
+    """None where a process is in none, or it cannot be told."""
+
+    container: Optional[str] = None
+    pod: Optional[str] = None
+    slurm_job: Optional[str] = None
+
+
+def belonging(pid: int, root: str = "/") -> Belonging:
+    """Read from /proc/PID/cgroup, which names what started it: ``docker 3f2a…``, a pod's uid, ``4711``."""
+    try:
+        text = read(os.path.join(root, "proc", str(pid), "cgroup")).decode("utf-8", "replace")
+    except OSError:
+        return Belonging()
+    container = pod = job = None
+    for line in text.splitlines():
+        path = line.split(":", 2)[-1]
+        pod = pod or _first(_POD, path)
+        job = job or _first(_JOB, path) if "slurm" in path else job
+        container = container or _container(path)
+    return Belonging(container, pod.replace("_", "-") if pod else None, job)
+
+
+def _container(path: str) -> Optional[str]:
+    # The innermost one: a container may run inside another.
+    found = [match for match in _CONTAINER.finditer(path) if match[2] not in ("service", "slice")]
+    if found:
+        return f"{_KINDS.get(found[-1][1], found[-1][1])} {found[-1][2][:12]}"
+    name = _first(_LONG_NAME, path)
+    return f"container {name[:12]}" if name else None
+
+
+def _first(pattern: re.Pattern[str], text: str) -> Optional[str]:
+    match = pattern.search(text)
+    return match[1] if match else None
+
+
+def may_be_shown(name: str) -> bool:
+    """Whether a variable is on the allow-list."""
+    return (name in SHOWN or name.startswith(PREFIXES)) and not _SECRET.search(name)
+
+
+def environment_of(pid: int, root: str = "/") -> Union[Tuple[Dict[str, str], int], Unknown]:
+    """The variables of the allow-list that the process was started with, and how many others it has; or why they
+    cannot be read. What it has set since is not there."""
+    try:
+        content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRONMENT_BYTES)
+    except PermissionError:
+        return Unknown("no_permission", f"the environment of pid {pid} may be read by its user and root only")
+    except ProcessLookupError:
+        return Unknown(LOST, f"process {pid} is not there any more")
+    except OSError as error:
+        return why_process(error, pid, "environ")
+    found: Dict[str, str] = {}
+    others: List[bytes] = []
+    for part in content.split(b"\0"):
+        name, separator, value = part.partition(b"=")
+        if not separator:
+            continue
+        text = name.decode("utf-8", "replace")
+        if len(found) < MAX_VARIABLES and may_be_shown(text):
+            found[text[:MAX_VARIABLE_CHARS]] = value.decode("utf-8", "replace")[:MAX_VARIABLE_CHARS]
+        else:
+            others.append(name)
+    return dict(sorted(found.items())), len(others)

@@ -1,0 +1,194 @@
+"""A trainer seen from outside: step and loss as its own log tells them, and how long it has not computed.
+
+Its log is read where its standard output or error goes to a regular file, and only of processes of this user. No more
+than the end of the file is read, and only when it has changed. What a log says is its writer's word, not a measurement.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+import time
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from ..wire.frames import NO_PERMISSION, NOT_INITIALISED, NOT_SUPPORTED, ProcDef, Reading, Unknown
+from .procfs import why_process
+
+LOG_COLUMNS = ("log_step", "log_total", "log_loss", "log_age_seconds")
+TAIL_BYTES = 16 << 10
+MAX_LINE_CHARS = 2000
+BUSY_PERCENT = 1.0
+"""Of one core: a process below this computes nothing, on the CPU or for a GPU."""
+FORGET = 4096
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\|\s*(\d{1,12})/(\d{1,12})\s*\[")
+_STEP = re.compile(
+    r"(?<![A-Za-z])(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|it|batch)[\"']?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}"
+    r"(\d{1,12})(?![\d.]\d)"
+    r"(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,12}))?(?!\s{0,2}(?:it|s|ms)/)",
+    re.IGNORECASE,
+)
+_LOSS = re.compile(
+    r"(?<![A-Za-z])((?:[A-Za-z]{1,12}[_/ ])?)loss[\"']?\s{0,3}[:=]?\s{0,3}[\"']?\s{0,3}"
+    rf"({_NUMBER}|nan|-?inf)(?![A-Za-z\d])",
+    re.IGNORECASE,
+)
+_NOT_TRAINING = ("val", "valid", "validation", "eval", "test", "dev")
+
+
+class LogFigures(NamedTuple):
+    """What the end of a log tells; None where it does not. ``loss`` may be NaN or infinite."""
+
+    step: Optional[int] = None
+    total: Optional[int] = None
+    loss: Optional[float] = None
+
+
+def figures(text: str) -> LogFigures:
+    """The last step (``step 123``, ``iter: 7/100``, a tqdm bar) and the last training loss (``loss: 0.42``) in it."""
+    step: Optional[int] = None
+    total: Optional[int] = None
+    loss: Optional[float] = None
+    for line in reversed(re.split(r"[\r\n]+", text)):
+        line = line[-MAX_LINE_CHARS:]
+        if step is None:
+            found = list(_BAR.finditer(line)) or list(_STEP.finditer(line))
+            if found:
+                step = int(found[-1].group(1))
+                total = int(found[-1].group(2)) if found[-1].group(2) else None
+        if loss is None:
+            told = [m for m in _LOSS.finditer(line) if m.group(1).rstrip("_/ ").lower() not in _NOT_TRAINING]
+            loss = float(told[-1].group(2)) if told else None
+        if step is not None and loss is not None:
+            break
+    return LogFigures(step, total, loss)
+
+
+class _Log(NamedTuple):
+    identity: Tuple[int, int]
+    size: int
+    modified: float
+    figures: LogFigures
+
+
+class _Seen:
+    __slots__ = ("busy", "logs")
+
+    def __init__(self, now: float) -> None:
+        self.busy = now
+        self.logs: List[_Log] = []
+
+
+class OutsideReader:
+    """``LOG_COLUMNS`` and ``idle_seconds`` of any number of processes."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._seen: Dict[Tuple[int, Optional[int]], _Seen] = {}
+
+    def sample(self, process: ProcDef, cpu_percent: Optional[Reading], now: float) -> Dict[str, Reading]:
+        """``now`` is monotonic seconds; ``cpu_percent`` what was read of the process just before."""
+        key = process.pid, process.start
+        seen = self._seen.get(key)
+        if seen is None:
+            if len(self._seen) >= FORGET:
+                self._seen.clear()
+            seen = self._seen[key] = _Seen(now)
+        return {**self._log(process, seen), "idle_seconds": self._idle(seen, cpu_percent, now)}
+
+    @staticmethod
+    def _idle(seen: _Seen, cpu_percent: Optional[Reading], now: float) -> Reading:
+        """For how long it has used less than 1 % of a core, counted from when we began to look: at least so long."""
+        if isinstance(cpu_percent, Unknown):
+            return cpu_percent
+        if not isinstance(cpu_percent, (int, float)):
+            return Unknown(NOT_INITIALISED, "not read yet")
+        if cpu_percent >= BUSY_PERCENT:
+            seen.busy = now
+        return round(now - seen.busy, 1)
+
+    def _log(self, process: ProcDef, seen: _Seen) -> Dict[str, Reading]:
+        if not process.mine:
+            return dict.fromkeys(LOG_COLUMNS, Unknown(NO_PERMISSION, "its log is another user's: not read"))
+        try:
+            logs, kinds = self._read(process.pid, seen.logs)
+        except OSError as error:
+            return dict.fromkeys(LOG_COLUMNS, why_process(error, process.pid, "fd/1"))
+        seen.logs = logs
+        if not logs:
+            where = " and ".join(sorted(set(kinds))) or "nothing"
+            reason = Unknown(NOT_SUPPORTED, f"its output goes to {where}, not to a file that can be read")
+            return dict.fromkeys(LOG_COLUMNS, reason)
+        logs = sorted(logs, key=lambda log: -log.modified)
+        found: Dict[str, Reading] = {"log_age_seconds": round(max(0.0, time.time() - logs[0].modified), 1)}
+        steps = [log.figures for log in logs if log.figures.step is not None]
+        losses = [log.figures.loss for log in logs if log.figures.loss is not None]
+        found["log_step"] = _or(steps[0].step if steps else None, "the end of its log names no step")
+        found["log_total"] = _or(steps[0].total if steps else None, "the end of its log names no number of steps")
+        loss = losses[0] if losses else None
+        if loss is not None and not math.isfinite(loss):
+            found["log_loss"] = Unknown(NOT_SUPPORTED, f"its log says {loss}")
+        else:
+            found["log_loss"] = _or(loss, "the end of its log names no loss")
+        return found
+
+    def _read(self, pid: int, before: List[_Log]) -> Tuple[List[_Log], List[str]]:
+        """The files behind standard output and error, and in words what else they are. Raises OSError."""
+        logs: List[_Log] = []
+        kinds = []
+        for number in (1, 2):
+            path = os.path.join(self._root, "proc", str(pid), "fd", str(number))
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                os.stat(os.path.join(self._root, "proc", str(pid)))  # the process itself is gone: say that
+                kinds.append("nothing")
+                continue
+            identity = found.st_dev, found.st_ino
+            if not stat.S_ISREG(found.st_mode):
+                kinds.append(_kind(found))
+                continue
+            if any(log.identity == identity for log in logs):
+                continue
+            old = next((log for log in before if log.identity == identity), None)
+            if old is not None and (old.size, old.modified) == (found.st_size, found.st_mtime):
+                logs.append(old)
+                continue
+            try:
+                text = _tail(path, identity)
+            except OSError:
+                kinds.append("a file that may not be read")
+                continue
+            logs.append(_Log(identity, found.st_size, found.st_mtime, figures(text)))
+        return logs, kinds
+
+
+def _tail(path: str, identity: Tuple[int, int]) -> str:
+    """The end of the file, from its first whole line. Raises OSError, also where it is another file by now."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) != identity or not stat.S_ISREG(found.st_mode):
+            raise OSError("it is another file by now")
+        at = max(0, found.st_size - TAIL_BYTES)
+        data = os.pread(descriptor, TAIL_BYTES, at)
+    finally:
+        os.close(descriptor)
+    text = data.decode("utf-8", "replace")
+    if at:
+        whole = re.search(r"[\r\n]", text)
+        text = text[whole.end() :] if whole else text
+    return text
+
+
+def _kind(found: os.stat_result) -> str:
+    if stat.S_ISCHR(found.st_mode):
+        return "/dev/null" if found.st_rdev == os.makedev(1, 3) else "a terminal"
+    return "a pipe" if stat.S_ISFIFO(found.st_mode) else "a socket" if stat.S_ISSOCK(found.st_mode) else "something"
+
+
+def _or(value: Optional[float], text: str) -> Reading:
+    return Unknown(NOT_SUPPORTED, text) if value is None else value

@@ -1,0 +1,112 @@
+"""When a Slurm job ends by its time limit, as this host's ``scontrol`` or ``squeue`` tells it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from typing import Dict, List, Optional, Tuple, Union
+
+from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, TIMEOUT, Unknown
+
+SECONDS = 5.0
+"""A controller that is down lets its clients wait for minutes."""
+KEPT_SECONDS = 50.0
+MAX_KEPT = 64
+MAX_OUTPUT = 64 << 10
+_JOB = re.compile(r"\d{1,12}(?:_\d{1,8})?$")
+
+End = Union[float, Unknown]
+"""Seconds since the epoch, or why it is not known."""
+_kept: Dict[str, Tuple[float, End]] = {}
+_lock = threading.Lock()
+
+
+def job_end(job: str) -> End:
+    """When this job ends, asked at most once in 50 s. May take 10 s: not for a thread that others wait for."""
+    if not _JOB.match(job):
+        return Unknown(NOT_SUPPORTED, "not a number of a Slurm job")
+    now = time.monotonic()
+    with _lock:
+        old = _kept.get(job)
+    if old is not None and now - old[0] < KEPT_SECONDS:
+        return old[1]
+    found = ask(job)
+    with _lock:
+        if len(_kept) >= MAX_KEPT:
+            _kept.clear()
+        _kept[job] = (now, found)
+    return found
+
+
+def ask(job: str) -> End:
+    """The same, without what is kept. ``job`` must be a number: it goes to a program, as one word and to no shell."""
+    ways = (("scontrol", ["show", "job", "-o", job]), ("squeue", ["-h", "-j", job, "-o", "%e"]))
+    reason = Unknown(NOT_SUPPORTED, "neither scontrol nor squeue is on this host's PATH")
+    for program, words in ways:
+        path = shutil.which(program)
+        if path is None:
+            continue
+        text, failed = _run([path, *words])
+        if failed:
+            reason = Unknown(TIMEOUT if "within" in failed else NOT_SUPPORTED, f"{program}: {failed}")
+            continue
+        if program == "scontrol":
+            told = re.search(r"(?:^|\s)EndTime=(\S+)", text)
+            text = told.group(1) if told else ""
+        end = _moment(text.strip().splitlines()[0].strip() if text.strip() else "")
+        if end is not None:
+            return end
+        if text.strip() in ("Unknown", "N/A", "NONE"):
+            why = "the job has no time limit, or has not begun"
+            return Unknown(NOT_INITIALISED, f"{program} says {text.strip()}: {why}")
+        reason = Unknown(NOT_SUPPORTED, f"{program} names no end of job {job}")
+    return reason
+
+
+def _run(words: List[str]) -> Tuple[str, str]:
+    """(output, why there is none)."""
+    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+    try:
+        child = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return "", f"cannot be started ({error.strerror})"
+    timer = threading.Timer(SECONDS, child.kill)
+    timer.start()
+    began = time.monotonic()
+    try:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        output = child.stdout.read(MAX_OUTPUT)
+        if len(output) == MAX_OUTPUT:
+            child.kill()
+        said = child.stderr.read(400)
+        code = child.wait()
+    finally:
+        timer.cancel()
+        child.kill()
+        for stream in (child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
+    if code == -9 and time.monotonic() - began >= SECONDS:
+        return "", f"no answer within {SECONDS:.0f} s"
+    if code:
+        words_said = said.decode("utf-8", "replace").strip().splitlines()
+        return "", words_said[0][:200] if words_said else f"ended with code {code}"
+    return output.decode("utf-8", "replace"), ""
+
+
+def _moment(text: str) -> Optional[float]:
+    """Seconds since the epoch, of ``1763671020`` or of ``2026-11-20T20:37:00`` in this host's time zone."""
+    if text.isdigit() and len(text) <= 12:
+        return float(text)
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None

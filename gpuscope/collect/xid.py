@@ -1,0 +1,78 @@
+"""XID errors in words: what the numbers mean that the driver writes into the kernel's log and reports as events.
+
+The facts are those of NVIDIA's public XID catalogue; the sentences, and what to do next, are ours. Independent of
+pynvml, so that a viewer can explain a remote host's number.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, NamedTuple
+
+
+class Xid(NamedTuple):
+    """``words``: what happened. ``program``: the training program is the likely cause, not the machine. ``then``: what
+    to do."""
+
+    words: str
+    program: bool
+    then: str
+
+
+_RUN = "run the program with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to find the kernel"
+_RESET = "stop what runs on the GPU and reset it (nvidia-smi --gpu-reset, as root), or reboot"
+_REPORT = "reset the GPU or reboot; when it comes again, have the card looked at"
+_WATCH = "nothing now; when it comes again and again, have the card looked at"
+
+XIDS: Dict[int, Xid] = {
+    8: Xid("the GPU stopped processing", False, _RESET),
+    11: Xid("an invalid or corrupted push buffer stream", True, _RUN),
+    12: Xid("the driver could not handle an exception of the GPU", False, _REPORT),
+    13: Xid("a kernel failed: an access out of bounds, or an illegal instruction", True, _RUN),
+    31: Xid("a kernel accessed an address that is not mapped (MMU fault)", True, _RUN),
+    32: Xid("an invalid or corrupted push buffer stream, often a bad PCIe link", False, _REPORT),
+    38: Xid("the driver's firmware reported an error", False, _REPORT),
+    43: Xid("the GPU stopped the work of one process, others go on", True, _RUN),
+    45: Xid("work was removed ahead of time: another error, or the process ended", True, "nothing by itself"),
+    48: Xid("a memory error that ECC could not correct (double bit)", False, _RESET),
+    61: Xid("the GPU's internal microcontroller stopped", False, _RESET),
+    62: Xid("the GPU's internal microcontroller halted", False, _RESET),
+    63: Xid("a row of memory was marked to be replaced, or a page retired", False, "reset the GPU when it is idle"),
+    64: Xid("a row of memory could not be replaced, or a page not retired", False, _REPORT),
+    66: Xid("an illegal access by the driver", False, _REPORT),
+    68: Xid("the video processor failed", False, _REPORT),
+    69: Xid("the graphics or compute engine reported an error of its class", True, _RUN),
+    74: Xid("an NVLink failed", False, "check nvidia-smi nvlink --errorcounters, then reset the GPUs or reboot"),
+    79: Xid(
+        "the GPU has fallen off the bus", False, "reboot; if it comes again, check power, seat and heat of the card"
+    ),
+    92: Xid("many memory errors that ECC could correct", False, _WATCH),
+    94: Xid("a memory error that ECC could not correct, held within one process", False, "start that process again"),
+    95: Xid("a memory error that ECC could not correct, not held within one process", False, _RESET),
+    109: Xid("a context switch did not end in time", True, _RESET),
+    110: Xid("a security fault", False, _REPORT),
+    119: Xid("the GPU's system processor (GSP) did not answer the driver", False, _RESET),
+    120: Xid("the GPU's system processor (GSP) failed", False, _RESET),
+    121: Xid("an error on the link to the CPU (C2C), corrected", False, _WATCH),
+    140: Xid("memory errors that ECC could not correct, in more than one place", False, _RESET),
+    143: Xid("the GPU could not be initialised", False, _REPORT),
+    149: Xid("an NVLink failed (NETIR)", False, _REPORT),
+    154: Xid("the GPU needs recovery", False, "dmesg says which: reset, reboot, or drain and reset"),
+}
+"""The codes that people who train meet. Others are named by their number."""
+HARMLESS = frozenset((43, 45))
+"""They follow what a program did or another error: not an alarm by themselves."""
+
+
+def xid_words(code: int) -> str:
+    """``"XID 79: the GPU has fallen off the bus"``."""
+    known = XIDS.get(code)
+    words = known.words if known is not None else "not one of the common ones; NVIDIA's XID catalogue has it"
+    return f"XID {code}: {words}"
+
+
+def xid_advice(code: int) -> str:
+    """What to do; "" where nothing is known."""
+    known = XIDS.get(code)
+    if known is None:
+        return ""
+    return f"likely the program itself: {known.then}" if known.program else known.then

@@ -1,0 +1,225 @@
+"""The exporter: one loop that follows a source, a port that Prometheus scrapes or a file that node_exporter reads."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ..store.source import Source
+from ..store.store import Store
+from .page import Limits, Memory, Page, draw
+from .table import METRICS
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+    from ..wire.frames import Frame
+
+LOOK_SECONDS = 1.0
+FIRST_SECONDS = 10.0
+"""How long the first reading of all may take, before a file is written without it."""
+
+
+class Refused(Exception):
+    """It cannot be served or written. The text says what, why and the next command."""
+
+
+class Exporter(Collector):
+    """Follows one source. The loop's thread feeds the store; whoever collects sees the last view, whole."""
+
+    def __init__(self, source: Source, limits: Limits) -> None:
+        self._source = source
+        self._limits = limits
+        self._store = Store()
+        self._store.add_source(source.key, source.label, source.badge)
+        self._view = self._store.view()
+        self._memory = Memory()
+        self._lock = threading.Lock()
+        self.samples_seen = 0
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Family]:
+        """For prometheus_client, in any thread."""
+        with self._lock:
+            page = draw(self._view, self._memory, self._limits)
+        yield from families(page)
+
+    def describe(self) -> list[Family]:
+        return []
+
+    def text(self) -> bytes:
+        """The whole page in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def say(self) -> str:
+        """Why the source is not live, in words; "" when it is."""
+        host = self._view.host
+        return "" if host is None or host.link.state == "live" else host.link.text or host.link.state
+
+    async def follow(self) -> None:
+        """Until :meth:`close`, or until the source ends for good."""
+        key = self._source.key
+
+        def sink(frame: Frame, received: float) -> None:
+            self._store.apply(key, frame, received)
+
+        looking = asyncio.ensure_future(self._look())
+        try:
+            await self._source.run(sink, lambda link: self._store.set_link(key, link))
+        finally:
+            looking.cancel()
+            self._refresh()
+
+    async def close(self) -> None:
+        await self._source.close()
+
+    async def _look(self) -> None:
+        while True:
+            self._refresh()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _refresh(self) -> None:
+        view = self._store.view()
+        with self._lock:
+            self._view = view
+            for host in view.hosts:
+                self._memory.look(host)
+                if host.sampled_seconds is not None:
+                    self.samples_seen += 1
+
+
+def families(page: Page) -> Iterator[Family]:
+    """As prometheus_client has them, in the table's order, only those that have samples."""
+    for name, metric in METRICS.items():
+        samples = page.samples.get(name)
+        if not samples:
+            continue
+        kind = CounterMetricFamily if metric.counter else GaugeMetricFamily
+        family = kind(name, metric.help, labels=metric.labels)
+        for labels, value in samples.items():
+            family.add_metric(labels, value)
+        yield family
+
+
+# ── where it goes ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def address(text: str, allow_remote: bool) -> tuple[str, int]:
+    """(host, port) of ``HOST:PORT``. Raises :class:`Refused` for what is none, and without consent for every address
+    that other machines reach."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise Refused(f"--listen needs HOST:PORT, not {text!r}. Example:  gpuscope export --listen 127.0.0.1:9400")
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)}
+        outside = [one for one in found if not ipaddress.ip_address(one.partition("%")[0]).is_loopback]
+    except (OSError, UnicodeError, ValueError):
+        raise Refused(f"no such address: {host!r}. Example:  gpuscope export --listen 127.0.0.1:9400") from None
+    if outside and not allow_remote:
+        raise Refused(
+            f"{text} is reached by other machines, and whoever reaches it reads names of jobs, pods and scripts here, "
+            f"without a password. If you want that:  gpuscope export --listen {text} --allow-remote"
+        )
+    return host, int(port)
+
+
+async def serve(exporter: Exporter, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT. Raises :class:`Refused` when the port cannot be had, or the source ends."""
+    try:
+        server, thread = start_http_server(port, host, exporter.registry)
+    except OSError as error:
+        at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if error.errno == errno.EADDRINUSE:
+            why = f"{at} is taken. Who has it:  ss -ltnp 'sport = :{port}'    Another:"
+            raise Refused(f"{why}  gpuscope export --listen {host}:{port + 1 if port < 65535 else 9400}") from None
+        raise Refused(f"cannot listen at {at}: {error.strerror or error}") from None
+    try:
+        await _until_told(exporter, None, 0.0)
+    finally:
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        thread.join(1.0)
+
+
+async def write(exporter: Exporter, path: Path, interval: float) -> None:
+    """Write ``path`` every ``interval`` seconds until SIGTERM or SIGINT, then remove it: what nobody renews is stale.
+    Raises :class:`Refused`."""
+    try:
+        await _until_told(exporter, path, interval)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def once(exporter: Exporter) -> bytes:
+    """The page after the first reading. Raises :class:`Refused` when none comes."""
+    following = asyncio.ensure_future(exporter.follow())
+    try:
+        await _first(exporter, following)
+        if exporter.say():
+            raise Refused(f"nothing was read: {exporter.say()}")
+        return exporter.text()
+    finally:
+        await exporter.close()
+        await following
+
+
+def put(path: Path, content: bytes) -> None:
+    """The file appears whole or not at all, readable by all (node_exporter is another user). Raises OSError."""
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+async def _until_told(exporter: Exporter, path: Path | None, interval: float) -> None:
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    following = asyncio.ensure_future(exporter.follow())
+    waiting = asyncio.ensure_future(told.wait())
+    try:
+        if path is not None:
+            await _first(exporter, following)
+        while not told.is_set():
+            if path is not None:
+                try:
+                    await asyncio.to_thread(put, path, exporter.text())
+                except OSError as error:
+                    raise Refused(f"cannot write {path}: {error.strerror or error}") from None
+            await asyncio.wait({following, waiting}, timeout=interval or None, return_when=asyncio.FIRST_COMPLETED)
+            if following.done() and not told.is_set():
+                raise Refused(f"there is nothing to export any more: {exporter.say()}")
+    finally:
+        waiting.cancel()
+        await exporter.close()
+        await following
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _first(exporter: Exporter, following: asyncio.Future[None]) -> None:
+    """Wait for readings: two looks at them, so that rates are there too."""
+    for _ in range(int(FIRST_SECONDS / 0.1)):
+        if exporter.samples_seen >= 2 or following.done():
+            return
+        await asyncio.sleep(0.1)

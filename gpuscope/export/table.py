@@ -1,0 +1,192 @@
+"""Every metric there is: name, kind, labels, help. Names follow Prometheus: base units, ``_total`` for counters.
+
+``training_job`` is not called ``job``: that label belongs to Prometheus, which would rename ours. ``rank``, ``pod`` and
+``pid`` are empty where they do not apply; ``pid`` is set only where job and rank do not tell trainers apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HOST = ("host",)
+DEVICE = ("host", "gpu", "uuid")
+TRAINER = ("host", "training_job", "rank", "pid", "pod")
+ALLOCATOR = (*TRAINER, "gpu", "uuid")
+
+PERCENT, MHZ = 0.01, 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """``column`` is the store's, whose reading times ``scale`` is the value; "" where it is worked out elsewhere."""
+
+    name: str
+    labels: tuple[str, ...]
+    help: str
+    column: str = ""
+    scale: float = 1.0
+    counter: bool = False
+
+
+def _gauges(prefix: str, labels: tuple[str, ...], rows: tuple[tuple[str, str, float, str], ...]) -> tuple[Metric, ...]:
+    return tuple(Metric(prefix + name, labels, text, column, scale) for name, column, scale, text in rows)
+
+
+AGENT_UP = Metric("gpuscope_agent_up", HOST, "Whether the collector answers: 1, else 0 and there is no other series.")
+DRIVER_UP = Metric("gpuscope_driver_up", HOST, "Whether the NVIDIA driver answers (NVML).")
+HOST_INFO = Metric("gpuscope_host_info", (*HOST, "driver", "cuda", "kernel"), "Versions on this host; always 1.")
+LEFT_OUT = Metric(
+    "gpuscope_export_left_out",
+    (*HOST, "kind"),
+    "Devices, trainers and allocators without series now: more than the cap, or not told apart by their labels.",
+)
+HOST_READINGS = _gauges(
+    "gpuscope_agent_",
+    HOST,
+    (
+        ("cpu_ratio", "agent_cpu_percent", PERCENT, "What the collector takes, of one core."),
+        ("resident_memory_bytes", "agent_rss_bytes", 1, "Resident memory of the collector."),
+    ),
+)
+
+DEVICE_INFO = Metric("gpuscope_gpu_info", (*DEVICE, "name"), "The device's name; always 1.")
+DEVICE_UP = Metric("gpuscope_gpu_up", DEVICE, "Whether the device answers; 0 when it is lost.")
+DEVICE_TOTAL = Metric("gpuscope_gpu_memory_total_bytes", DEVICE, "Memory of the device.")
+DEVICE_READINGS = (
+    *_gauges(
+        "gpuscope_gpu_",
+        DEVICE,
+        (
+            ("memory_used_bytes", "used_bytes", 1, "Memory in use by processes."),
+            ("memory_free_bytes", "free_bytes", 1, "Memory that is free."),
+            ("memory_driver_reserved_bytes", "driver_reserved_bytes", 1, "Memory that the driver keeps."),
+            ("utilization_ratio", "utilization_percent", PERCENT, "Share of time with any kernel running."),
+            ("memory_utilization_ratio", "memory_utilization_percent", PERCENT, "Share of time memory was accessed."),
+            ("sm_active_ratio", "sm_active_percent", PERCENT, "Share of multiprocessors with a warp (GPM)."),
+            ("sm_occupancy_ratio", "sm_occupancy_percent", PERCENT, "Warps resident, of the most possible (GPM)."),
+            ("tensor_active_ratio", "tensor_active_percent", PERCENT, "Share of cycles tensor cores were busy (GPM)."),
+            ("power_watts", "power_watts", 1, "Power drawn."),
+            ("power_limit_watts", "power_limit_watts", 1, "Power allowed."),
+            ("temperature_celsius", "temperature_celsius", 1, "Temperature of the chip."),
+            ("sm_clock_hertz", "sm_clock_mhz", MHZ, "Clock of the multiprocessors."),
+            ("memory_clock_hertz", "memory_clock_mhz", MHZ, "Clock of the memory."),
+            ("clock_event_reasons", "clock_event_reasons", 1, "Why the clock is held down: NVML's bit mask."),
+            ("fan_ratio", "fan_percent", PERCENT, "Fan, of its maximum."),
+            ("pcie_generation", "pcie_generation", 1, "Generation of the PCIe link now."),
+            ("pcie_lanes", "pcie_width", 1, "Lanes of the PCIe link now."),
+        ),
+    ),
+    Metric(
+        "gpuscope_gpu_ecc_uncorrected_errors_total",
+        DEVICE,
+        "Uncorrected memory errors since the driver was loaded.",
+        "ecc_uncorrected_count",
+        counter=True,
+    ),
+)
+
+PROBE_UP = Metric("gpuscope_probe_up", TRAINER, "Whether the probe in the trainer answers: 0 while it does not.")
+TRAINER_INFO = Metric(
+    "gpuscope_train_info",
+    (*TRAINER, "script", "world_size", "torch", "origin"),
+    "What trains, and how the probe got there; always 1.",
+)
+STALLED = Metric("gpuscope_train_stalled", TRAINER, "Whether its step is overdue and its main thread stands still.")
+STALLS = Metric(
+    "gpuscope_train_stalls_total", TRAINER, "Stalls told by the probe since this exporter saw it.", counter=True
+)
+STEP_PART = Metric(
+    "gpuscope_train_step_part_seconds", (*TRAINER, "part"), "Where a step's time goes: mean per step, recent steps."
+)
+STEP_PARTS = ("input", "h2d", "compute", "optimizer", "communication", "other")
+TRAINER_READINGS = (
+    Metric("gpuscope_train_steps_total", TRAINER, "Optimizer steps seen by the probe.", "step", counter=True),
+    Metric("gpuscope_train_skipped_steps_total", TRAINER, "Steps the scaler skipped.", "skipped_steps", counter=True),
+    Metric(
+        "gpuscope_train_collectives_total", TRAINER, "Collectives launched by this rank.", "collectives", counter=True
+    ),
+    *_gauges(
+        "gpuscope_train_",
+        TRAINER,
+        (
+            ("last_step_age_seconds", "step_age_seconds", 1, "Time since the last step ended."),
+            ("step_seconds", "step_seconds", 1, "Median of the recent steps."),
+            ("step_p95_seconds", "step_seconds_p95", 1, "95th percentile of the recent steps."),
+            ("loader_wait_seconds", "loader_wait_seconds", 1, "Waiting for the DataLoader: mean per recent step."),
+            ("loss", "loss", 1, "Loss, where a progress bar shows one."),
+            ("eta_seconds", "eta_seconds", 1, "Time left, by the trainer's own progress bar."),
+        ),
+    ),
+    *_gauges(
+        "gpuscope_probe_",
+        TRAINER,
+        (
+            ("cpu_ratio", "probe_cpu_percent", PERCENT, "What the probe's thread takes, of one core."),
+            ("step_cost_seconds", "probe_step_seconds", 1, "The probe's own time inside a step, mean."),
+        ),
+    ),
+)
+PROCESS_READINGS = _gauges(
+    "gpuscope_train_process_",
+    TRAINER,
+    (
+        ("cpu_ratio", "cpu_percent", PERCENT, "What the trainer's process takes, of one core."),
+        ("resident_memory_bytes", "rss_bytes", 1, "Resident memory of the trainer's process."),
+    ),
+)
+CACHED = Metric("gpuscope_torch_cached_bytes", ALLOCATOR, "Reserved and not allocated.")
+RESERVED_PART = Metric(
+    "gpuscope_torch_reserved_part_bytes",
+    (*ALLOCATOR, "part"),
+    "What the reserved memory consists of; the parts add up to it.",
+)
+ALLOCATOR_READINGS = (
+    *_gauges(
+        "gpuscope_torch_",
+        ALLOCATOR,
+        tuple(
+            (column, column, 1, text)
+            for column, text in (
+                ("allocated_bytes", "Memory of live tensors."),
+                ("reserved_bytes", "Memory that the allocator holds."),
+                ("active_bytes", "Allocated, or freed and still in use by a stream."),
+                ("inactive_split_bytes", "Idle pieces of segments that are partly in use: fragmentation."),
+                ("requested_bytes", "What was asked for, before rounding."),
+                ("private_pool_bytes", "Reserved by private pools (CUDA graphs)."),
+                ("peak_allocated_bytes", "Most allocated so far, as torch counts."),
+                ("peak_reserved_bytes", "Most reserved so far, as torch counts."),
+                ("parameter_bytes", "Parameters."),
+                ("gradient_bytes", "Gradients."),
+                ("optimizer_state_bytes", "Optimizer state."),
+                ("workspace_bytes", "cuBLAS workspaces, estimated."),
+                ("step_allocated_bytes", "Allocated right after optimizer.step(): what growth is judged by."),
+            )
+        ),
+    ),
+    *_gauges(
+        "gpuscope_torch_",
+        ALLOCATOR,
+        (
+            ("allocations", "allocation_count", 1, "Live allocations."),
+            ("segments", "segment_count", 1, "Live segments."),
+        ),
+    ),
+    Metric("gpuscope_torch_ooms_total", ALLOCATOR, "Out-of-memory errors.", "ooms", counter=True),
+    Metric(
+        "gpuscope_torch_cudamalloc_retries_total",
+        ALLOCATOR,
+        "Times cudaMalloc failed, the cache was emptied, and it was tried again.",
+        "alloc_retries",
+        counter=True,
+    ),
+)
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        AGENT_UP, DRIVER_UP, HOST_INFO, LEFT_OUT, *HOST_READINGS,
+        DEVICE_INFO, DEVICE_UP, DEVICE_TOTAL, *DEVICE_READINGS,
+        PROBE_UP, TRAINER_INFO, STALLED, STALLS, STEP_PART, *TRAINER_READINGS, *PROCESS_READINGS,
+        CACHED, RESERVED_PART, *ALLOCATOR_READINGS,
+    )
+}  # fmt: skip
+"""By name, in the order in which they are shown."""

@@ -1,0 +1,236 @@
+"""An agent behind ssh, srun, kubectl or any other command: sent through the pipe, told apart from what a login prints.
+
+What is started, what is sent and what an exit code means is made elsewhere (``attach``); here is when: how many connect
+at once, how long somebody may take to type a password, and when not to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..wire.clean import clean
+from .child import Child
+from .source import AgentSource, OnLink, Sink
+from .view import Link
+
+CONNECTS = 8
+"""At the same time, over all hosts, and through one host in between: sshd refuses the eleventh by custom
+(MaxStartups)."""
+SLOW_SECONDS = 2.0
+"""A host that has not answered for so long gives its turn to another: it is no burst any more."""
+REFUSED_SECONDS = 1.0
+"""Once somebody has refused to answer, ssh may still say how it ends."""
+NOT_ANSWERED = "what ssh asked was not answered. Not tried again. Next, in the TUI: F5 asks again"
+CONNECT_SECONDS = 40.0
+"""For the whole way, of which ssh itself may take ten for each hop. A question that waits does not count."""
+
+
+class Sent(Protocol):
+    """What goes to a new agent's standard input first, and the line behind which its frames begin."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def marker(self) -> bytes: ...
+
+
+class Judged(Protocol):
+    """What the end of a command means."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def again(self) -> bool: ...
+
+
+class Asking(Protocol):
+    """What is asked on the way, by ssh. Other threads change it."""
+
+    @property
+    def pending(self) -> int: ...
+
+    @property
+    def refused_seconds(self) -> float | None: ...
+
+    def begin(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How an agent is started elsewhere. ``argv`` the first time, ``again_argv`` (which asks nobody) once it was there.
+    ``preamble`` is called for each try with a rate in Hz; ``judge`` with exit code and the last of standard error.
+    ``asked``: the questions that wait for somebody's answer; None where nobody is asked. ``jump`` tells the host in
+    between, "" where there is none; it is called once, not on the event loop."""
+
+    argv: Sequence[str]
+    again_argv: Sequence[str]
+    preamble: Callable[[float], Sent]
+    judge: Callable[[int, str], Judged]
+    env: Mapping[str, str] | None = None
+    asked: Asking | None = None
+    jump: Callable[[], str] = lambda: ""
+
+
+class Gate:
+    """Shared by all sources of a viewer: so many connect at once, and so many through one host in between."""
+
+    def __init__(self, turns: int = CONNECTS, turns_through: int = CONNECTS) -> None:
+        self._turns = asyncio.Semaphore(turns)
+        self._turns_through = turns_through
+        self._through: dict[str, asyncio.Semaphore] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return self._turns.locked()
+
+    def is_full_through(self, jump: str) -> bool:
+        """Whether a connection through this host would have to wait."""
+        return jump in self._through and self._through[jump].locked()
+
+    async def enter(self) -> Turn:
+        """Waits for a turn. A slow host gives it back early."""
+        await self._turns.acquire()
+        return Turn(self._turns)
+
+    async def enter_through(self, jump: str) -> Turn:
+        """Waits for a turn through a host; "" for none. It is kept until the connection stands, or has failed: sshd
+        there counts it so long."""
+        if not jump:
+            return Turn(None)
+        turns = self._through.setdefault(jump, asyncio.Semaphore(self._turns_through))
+        await turns.acquire()
+        return Turn(turns)
+
+
+class Turn:
+    """A turn; given back once, however often that is asked."""
+
+    def __init__(self, turns: asyncio.Semaphore | None) -> None:
+        self._turns = turns
+
+    def give_back(self) -> None:
+        if self._turns is not None:
+            self._turns.release()
+            self._turns = None
+
+
+class RemoteSource(AgentSource):
+    """An agent that is shipped to where it runs, and shipped again when the connection was lost."""
+
+    def __init__(self, launch: Launch, key: str, label: str, hz: float, gate: Gate | None = None) -> None:
+        super().__init__(launch.argv, key, label)
+        self.connect_seconds: float | None = None
+        """From the start of the command to the marker, of the last connection; None before the first."""
+        self._launch = launch
+        self._wanted_hz = hz
+        self._gate = gate or Gate()
+        self._turn: Turn | None = None
+        self._turn_through: Turn | None = None
+        self._jump: str | None = None
+        self._began = 0.0
+        self._asked_seconds = 0.0
+        self._looked = 0.0
+        self._was_there = False
+
+    async def _live(self, sink: Sink, on_link: OnLink) -> str:
+        entering = asyncio.create_task(self._enter(on_link))
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait({entering, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if not entering.done():
+                return "closed"
+            self._turn, self._turn_through = entering.result()
+            return await super()._live(sink, on_link)
+        finally:
+            closing.cancel()
+            if not entering.done():
+                entering.cancel()
+            elif not entering.cancelled() and entering.exception() is None:
+                for turn in entering.result():
+                    turn.give_back()
+
+    async def _enter(self, on_link: OnLink) -> tuple[Turn, Turn]:
+        if self._jump is None:
+            self._jump = await asyncio.to_thread(self._launch.jump)
+        if self._last_frame is None and (self._gate.is_full or self._gate.is_full_through(self._jump)):
+            self._say(on_link, Link("connecting", f"{self.label} waits for its turn to connect"))
+        through = await self._gate.enter_through(self._jump)
+        try:
+            return await self._gate.enter(), through
+        except BaseException:
+            through.give_back()
+            raise
+
+    def hurry(self) -> None:
+        """Connect now, wherever it waits to; once it has ended, :meth:`run` may be called again. Whoever asks for that
+        sits in front of the screen: ssh may ask again."""
+        self._was_there = self._hopeless = False
+        self._hurried.set()
+
+    async def _spawn(self) -> Child:
+        argv = self._launch.again_argv if self._was_there else self._launch.argv
+        self._began = self._looked = time.monotonic()
+        self._asked_seconds = 0.0
+        self._hurried.clear()
+        if self._launch.asked is not None:
+            self._launch.asked.begin()
+        child = await Child.spawn(argv, self._launch.env)
+        try:  # what is to be sent is made while the way there opens
+            sent = await asyncio.to_thread(self._launch.preamble, self._hz or self._wanted_hz)
+        except BaseException:
+            child.kill()
+            raise
+        self._marker = sent.marker
+        child.write(sent.data)
+        return child
+
+    def _arrived(self) -> None:
+        self._was_there = True
+        self.connect_seconds = time.monotonic() - self._began
+        for turn in (self._turn, self._turn_through):
+            if turn is not None:
+                turn.give_back()
+
+    def _overdue(self, began: float, now: float) -> str:
+        if not self._marker:
+            return super()._overdue(self._began + (self.connect_seconds or 0.0), now)
+        asked = self._launch.asked
+        if asked is not None and asked.pending:
+            self._asked_seconds += now - self._looked
+        self._looked = now
+        if self._refused and now - (asked.refused_seconds or now) > REFUSED_SECONDS:  # type: ignore[union-attr]
+            return f"{self.label}: {NOT_ANSWERED}"
+        waited = now - self._began - self._asked_seconds
+        if waited > SLOW_SECONDS and self._turn is not None:
+            self._turn.give_back()
+        return f"{self.label} did not answer within {CONNECT_SECONDS:.0f} s" if waited > CONNECT_SECONDS else ""
+
+    @property
+    def _refused(self) -> bool:
+        return self._launch.asked is not None and self._launch.asked.refused_seconds is not None
+
+    def _judged(self, child: Child, reason: str) -> tuple[str, bool]:
+        text, again = self._ended(child, reason)
+        return text, again and not (self._refused and bool(self._marker))
+
+    def _ended(self, child: Child, reason: str) -> tuple[str, bool]:
+        code = child.exit_code
+        if code is None:
+            return super()._judged(child, reason)
+        verdict = self._launch.judge(code, child.stderr_text)
+        said = child.last_words
+        if not verdict.text:
+            text, again = super()._judged(child, reason)
+            return text, again and verdict.again
+        words = verdict.text + (f" (it said: {clean(said, 200)})" if said else "")
+        return f"{self.label}: {words}", verdict.again
+
+    def _pause(self, seconds: float) -> float:
+        return seconds * random.uniform(0.6, 1.0)  # hosts that were lost together do not come back together

@@ -1,0 +1,199 @@
+"""Everything about one GPU: what it does and what that means, its history, its health, who is on it, what it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+
+from .. import device_words as words
+from ..cells import age_text
+from ..charts.line import LineChart, Series
+from ..widgets.text import Lines
+from .pane import set_title
+from .room import Room
+
+if TYPE_CHECKING:
+    from ...store.view import DeviceView, HostView
+    from ..session import Session
+
+WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
+"""Seconds that the charts show; + and - step through them."""
+WIDE, TALL = 110, 32
+SHOW_SECONDS, CHART_SECONDS = 0.5, 2.0
+
+
+class Chart(NamedTuple):
+    """Columns of one chart, with the top of its axis and its unit."""
+
+    title: str
+    columns: tuple[tuple[str, str], ...]
+    top: float | None
+    unit: str
+    scale: float = 1.0
+
+
+CHARTS = (
+    Chart("Load %", (("GPU-Util", "utilization_percent"), ("SM", "sm_active_percent"),
+                     ("tensor", "tensor_active_percent"), ("DRAM", "dram_active_percent")), 100.0, "%"),
+    Chart("Memory GiB", (("used", "used_bytes"),), None, "", 1 / (1 << 30)),
+    Chart("Power W, heat °C", (("power", "power_watts"), ("heat", "temperature_celsius")), None, ""),
+    Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None, ""),
+    Chart("Traffic MB/s", (("NVLink out", "nvlink_tx_bytes_per_second"), ("NVLink in", "nvlink_rx_bytes_per_second"),
+                           ("PCIe out", "pcie_tx_bytes_per_second"), ("PCIe in", "pcie_rx_bytes_per_second")),
+          None, "", 1e-6),
+)  # fmt: skip
+_TOKENS = ("series1", "series2", "series3", "series4")
+_KEYS = (
+    ("Esc", "back"), ("c", "next chart"), ("+ -", "zoom"), ("n b", "next GPU"), ("Enter", "all readings"),
+    ("j k", "scroll"),
+)  # fmt: skip
+
+
+class DeviceScreen(Room):
+    """Kept up to date while it is open. On a small terminal the panels stand one below the other and scroll."""
+
+    DEFAULT_CSS = """
+    DeviceScreen #columns { height: 1fr; }
+    DeviceScreen #left, DeviceScreen #right { width: 1fr; height: 1fr; scrollbar-size-vertical: 1; }
+    DeviceScreen .chart { height: 9; }
+    DeviceScreen Lines.panel { height: auto; }
+    DeviceScreen.-narrow #columns { layout: vertical; overflow-y: auto; scrollbar-size-vertical: 1; }
+    DeviceScreen.-narrow #left, DeviceScreen.-narrow #right { width: 1fr; height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "readings", show=False),
+        Binding("plus,equals_sign", "zoom(-1)", show=False),
+        Binding("minus", "zoom(1)", show=False),
+        Binding("c", "chart(1)", show=False),
+        Binding("n,right", "device(1)", show=False),
+        Binding("b,left", "device(-1)", show=False),
+        Binding("j,down", "scroll(1)", show=False),
+        Binding("k,up", "scroll(-1)", show=False),
+    ]
+
+    def __init__(self, session: Session, key: str) -> None:
+        super().__init__()
+        self.session = session
+        self._key = key
+        self._window = 0
+        self._chart = 0
+        self._load, self._state = Lines(classes="panel"), Lines(classes="panel")
+        self._health, self._users = Lines(classes="panel"), Lines(classes="panel")
+        self._facts = Lines(classes="panel")
+        self._charts = [LineChart(classes="panel chart") for _ in range(3)]
+
+    def compose(self) -> ComposeResult:
+        for panel, title in (
+            (self._load, "At work"), (self._state, "Now"), (self._health, "Health"), (self._users, "Processes"),
+            (self._facts, "What it is"),
+        ):  # fmt: skip
+            panel.border_title = title
+        yield self.head
+        with Horizontal(id="columns"):
+            with VerticalScroll(id="left", can_focus=False):
+                yield self._load
+                yield self._state
+                yield self._health
+                yield self._facts
+            with Vertical(id="right"):
+                yield self._users
+                yield from self._charts
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._show)
+        self.call_after_refresh(self._draw)
+        self.set_interval(SHOW_SECONDS, self._show)
+        self.set_interval(CHART_SECONDS, self._draw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+        self.call_after_refresh(self._draw)
+
+    def _found(self) -> tuple[HostView | None, DeviceView | None]:
+        host = self.session.host
+        return host, next((d for d in host.devices if d.key == self._key), None) if host is not None else None
+
+    def _show(self) -> None:
+        if not self.is_mounted:
+            return
+        width, height = self.size
+        self.set_class(width < WIDE, "-narrow")
+        self.say_keys(_KEYS)
+        host, device = self._found()
+        if host is None or device is None:
+            self.say_head([("GPU  ", "bold accent"), ("it is not there any more", "muted")])
+            return
+        self.say_head(words.head(host, device))
+        column = width // 2 if width >= WIDE else width
+        cells = max(30, column - 5)
+        glyphs = self._load.tokens.glyphs
+        small = height < TALL
+        self._load.show(words.load_lines(device, cells, 6 if small else 12, glyphs))
+        self._state.show(words.state_lines(host, device, cells))
+        self._health.show(words.health_lines(device, cells))
+        self._users.show(words.process_lines(host, device, 4 if small else max(4, height // 6)))
+        self._facts.show(words.inventory_lines(host, device, cells))
+
+    def _draw(self) -> None:
+        host, device = self._found()
+        if not self.is_mounted or host is None or device is None:
+            return
+        room = self.size.height - 2 - (self._users.size.height + 2)
+        shown = 1 if self.size.width < WIDE else max(1, min(len(self._charts), room // 9))
+        if self.size.width >= WIDE:
+            tall = max(6, room // shown)
+        else:
+            tall = 9
+        window = WINDOWS[self._window]
+        for position, chart in enumerate(self._charts):
+            chart.display = position < shown
+            if not chart.display:
+                continue
+            chart.styles.height = tall
+            what = CHARTS[(self._chart + position) % len(CHARTS)]
+            series = []
+            for token, (label, column) in zip(_TOKENS, what.columns, strict=False):
+                past = self.session.history(device.id, column, window)
+                values = [None if v is None else v * what.scale for v in past.values]
+                if any(v is not None for v in values):
+                    series.append(Series(label, token, past.seconds, values))
+            set_title(chart, f"{what.title}, {age_text(window)}")
+            chart.show(series, window, 0.0, what.top, what.unit, now=host.sampled_seconds)
+
+    # ── keys ──
+
+    def action_zoom(self, by: int) -> None:
+        """A longer or shorter time on the charts."""
+        self._window = min(max(self._window + by, 0), len(WINDOWS) - 1)
+        self._draw()
+
+    def action_chart(self, by: int) -> None:
+        """The next history."""
+        self._chart = (self._chart + by) % len(CHARTS)
+        self._draw()
+
+    def action_device(self, by: int) -> None:
+        """The next GPU of the host."""
+        host, device = self._found()
+        if host is None or not host.devices:
+            return
+        at = host.devices.index(device) if device is not None else 0
+        self._key = host.devices[(at + by) % len(host.devices)].key
+        self.session.device_key = self._key
+        self._show()
+        self._draw()
+
+    def action_scroll(self, by: int) -> None:
+        """Move what does not fit."""
+        place = self.query_one("#columns" if self.has_class("-narrow") else "#left")
+        place.scroll_relative(y=3 * by, animate=False)
+
+    def action_readings(self) -> None:
+        """Every reading with its reason, as it came."""
+        from .detail import DetailScreen
+
+        self.app.push_screen(DetailScreen(self.session, self._key))

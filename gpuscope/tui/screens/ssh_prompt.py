@@ -1,0 +1,86 @@
+"""What ssh asks on the way to a host, as a dialog: a password, a passphrase, whether a host key is right.
+
+The question comes from a thread that serves ssh's helper, and the answer goes back there; it is kept nowhere."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from ..widgets.text import Lines, hang
+
+if TYPE_CHECKING:
+    from ...attach.askpass import Question
+
+WIDTH = 74
+
+
+class SshPrompt(ModalScreen[str | None]):
+    """Enter answers, Esc refuses: ssh then gives up, and the host says so."""
+
+    DEFAULT_CSS = """
+    SshPrompt { align: center middle; background: $background 60%; }
+    SshPrompt .dialog {
+        width: 78; max-width: 96%; height: auto; max-height: 92%; padding: 0 1;
+        border: round $gs-accent; background: $surface;
+        border-title-color: $gs-title; border-subtitle-color: $gs-muted;
+    }
+    SshPrompt Input { border: none; height: 1; padding: 0; background: $panel; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "refuse", "Refuse", show=False)]
+
+    def __init__(self, question: Question) -> None:
+        super().__init__()
+        self.question = question
+
+    def compose(self) -> ComposeResult:
+        question = self.question
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = "ssh asks" + (f", on the way to {question.place[:48]}" if question.place else "")
+            body.border_subtitle = "Enter: close" if question.notice else "Enter: answer · Esc: refuse"
+            body.can_focus = False
+            lines = [piece for text in question.prompt.split("\n") for piece in hang([(text, "text")], WIDTH)]
+            if question.confirm:
+                lines += hang([("Compare the fingerprint with one you were given. Type yes, or Esc.", "muted")], WIDTH)
+            elif question.secret:
+                lines += hang([("Goes to ssh alone: not shown, not kept.", "muted")], WIDTH)
+            said = Lines()
+            said.show(lines)
+            yield said
+            yield Input(password=question.secret, max_length=1000)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value)
+
+    def action_refuse(self) -> None:
+        """Nothing is told."""
+        self.dismiss(None)
+
+
+class Prompts:
+    """Answers questions by asking in ``app``. Called on other threads than the app's; one question at a time."""
+
+    def __init__(self) -> None:
+        self.app: App[Any] | None = None
+
+    def answer(self, question: Question) -> str | None:
+        """What was typed; None when it was refused, or nobody can be asked."""
+        app = self.app
+        if app is None or not app.is_running:
+            return None
+        answered: concurrent.futures.Future[str | None] = concurrent.futures.Future()
+        try:
+            app.call_from_thread(app.push_screen, SshPrompt(question), answered.set_result)
+        except RuntimeError:  # it is ending
+            return None
+        return answered.result()

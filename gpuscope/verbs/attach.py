@@ -1,0 +1,246 @@
+"""``gpuscope attach [TARGET…]``: the TUI on processes and hosts; without a target, what can be attached to."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..cli import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
+from ..wire.clean import clean
+from . import attach_inject, plain, remote
+from .remote import BadTarget, Target
+
+if TYPE_CHECKING:
+    from ..tui.hosts import Hosts
+
+TARGETS = (
+    "PID · [USER@]HOST · either with :PID · slurm:JOB[@LOGIN-NODE] · k8s:NAMESPACE/POD[/CONTAINER]; several at once. "
+    "Without one: what runs here, and what each would need"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=TARGETS)
+    parser.add_argument("--hosts", action="append", default=[], metavar="FILE", help="one target a line (repeatable)")
+    parser.add_argument("-l", "--selector", metavar="app=NAME", help="every running pod with this label of Kubernetes")
+    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="of the pods (default: kubectl's)")
+    parser.add_argument("-c", "--container", default="", metavar="NAME", help="in each pod")
+    parser.add_argument("--json", action="store_true", help="without a target: a JSON document instead of text")
+    parser.add_argument(
+        "--timeout", type=plain._seconds, default=5.0, metavar="SECONDS", help="without a target: of any driver"
+    )
+    parser.add_argument(
+        "--inject", nargs="?", const="auto", choices=("auto", "pep768", "ptrace"), metavar="METHOD",
+        help="put a probe into each PID that has none: auto (default), pep768 or ptrace. Asks first, names the price",
+    )  # fmt: skip
+    parser.add_argument(
+        "--detach", action="store_true", help="take an injected probe out of each PID again. Asks first"
+    )
+    parser.add_argument("--yes", action="store_true", help="with --inject or --detach: do not ask")
+    parser.add_argument("--readonly", action="store_true", help="act on no process from the screen")
+    parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
+    remote.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: left by the user, listed, attached or detached; 2: refused, busy or not agreed to; 3: it could not be
+    checked; 64: a target that is none, or options that contradict each other."""
+    if not (args.targets or args.hosts or args.selector or args.via):
+        return _list(args) if not (args.inject or args.detach) else _which(args)
+    try:
+        places = _places(args)
+    except BadTarget as error:
+        print(f"gpuscope attach: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    if args.inject or args.detach:
+        code = _act(args, places)
+        if code != EXIT_OK or args.detach:
+            return code
+    return _watch(args, places)
+
+
+def _act(args: argparse.Namespace, places: Sequence[Target]) -> int:
+    """Each named process in its turn; the first that is refused or cannot be checked ends it."""
+    chosen = [one for one in places if one.pid is not None]
+    if args.inject and args.detach:
+        print("gpuscope attach: --inject and --detach contradict each other", file=sys.stderr)
+        return EXIT_USAGE
+    if not chosen:
+        return _which(args)
+    for number, target in enumerate(chosen):
+        if args.detach:
+            from . import attach_detach
+
+            code, why_not = attach_detach.out_of(args, target)
+        else:
+            code, why_not = attach_inject.into(args, target)
+        if code != EXIT_OK:
+            print(f"gpuscope attach: {why_not}", file=sys.stderr)
+            if len(chosen) > 1:
+                left = ", ".join(str(one.pid) for one in chosen[number + 1 :]) or "none"
+                print(f"Done before: {number} of {len(chosen)}. Not tried: {left}.", file=sys.stderr)
+            return code
+    return EXIT_OK
+
+
+def _which(args: argparse.Namespace) -> int:
+    option = "--detach" if args.detach else "--inject"
+    print(f"gpuscope attach: {option}: which process? Next: gpuscope attach    (lists them)", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _places(args: argparse.Namespace) -> list[Target]:
+    """Everything that is asked for. Raises :class:`BadTarget`."""
+    from ..attach import clusters
+    from ..attach.targets import MAX_TARGETS, prefix_words, too_many
+
+    found: list[Target] = []
+    if args.targets or args.hosts or not args.selector:
+        found += remote.places(args, args.targets, args.hosts)
+    if args.selector:
+        via = prefix_words(args.via) if args.via else ()
+        found += clusters.pods_of(args.selector, args.namespace, args.container, via)
+    if len({one.where for one in found}) > MAX_TARGETS:
+        raise too_many(f"{len({one.where for one in found})} hosts")
+    here = [one.pid for one in found if not one.is_remote]
+    for pid in here:
+        if not os.path.exists(f"/proc/{pid}"):
+            raise BadTarget(f"no process has pid {pid} here. Which trainers run: gpuscope ps")
+    return found
+
+
+def _watch(args: argparse.Namespace, places: Sequence[Target]) -> int:
+    """The TUI on these places: one source each, whatever number of processes is meant there."""
+    from ..tui.launch import run_app, why_unusable
+    from ..tui.screens.ssh_prompt import Prompts
+
+    reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
+    if reason:
+        first = places[0]
+        if args.inject:
+            idle = "A probe that nobody watches takes itself out again after two minutes."
+            print(f"gpuscope attach: attached. No screen here: {reason}. {idle}", file=sys.stderr)
+            return EXIT_OK
+        one_shot = f"gpuscope devices {first.host}" if first.host else "gpuscope devices"
+        print(f"gpuscope attach: needs a terminal: {reason}. Next: {one_shot} --json", file=sys.stderr)
+        return EXIT_UNCHECKED
+    prompts = Prompts()
+    ways: list[remote.Ways] = []
+
+    def make(hz: float) -> Hosts:
+        hosts, used = hosts_of(args, places, hz, prompts)
+        ways.append(used)
+        return hosts
+
+    try:
+        return run_app(
+            make_hosts=make, start_screen="overview", debug=args.debug, prompts=prompts, readonly=args.readonly
+        )  # fmt: skip
+    finally:
+        for one in ways:
+            one.close()
+
+
+def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prompts: Any) -> tuple[Hosts, remote.Ways]:
+    """The sources of a session. May build the agent's zip: not for the event loop."""
+    from ..attach import bootstrap
+    from ..config import load
+    from ..tui.hosts import Hosts
+    from ..tui.launch import local_source
+    from ..tui.session import LOCAL, REMOTE_HZ
+
+    settings, _ = load()
+    ways = remote.Ways(args, prompts.answer, settings.redact)
+    sources: dict[str, Any] = {}
+    wanted: list[tuple[str, int]] = []
+    bootstrap.prepare()
+    hz = min(hz, REMOTE_HZ) if len({place.where for place in places}) > 1 else hz
+    for place in places:
+        key = place.where or LOCAL
+        if key not in sources:
+            sources[key] = ways.source(place, hz) if place.is_remote else local_source(hz, settings)
+        if place.pid is not None:
+            wanted.append((sources[key].key, place.pid))
+    return Hosts(list(sources.values()), wanted), ways
+
+
+# ── without a target ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _list(args: argparse.Namespace) -> int:
+    """What can be attached to on this machine, and what each would need."""
+    from ..agent.oneshot import collect_once
+    from . import ps
+
+    shot = collect_once(timeout=args.timeout)
+    problems = ps.find_problems(shot.picture)
+    document = ps.document(shot.picture, problems)
+    rows = _rows(document)
+    if args.json:
+        keys = ("host", "problems", "unknown")
+        print(plain.dump({"attachable": rows, **{key: document[key] for key in keys}}))
+    else:
+        print("\n".join(_text(document["host"], rows, problems)))
+    return EXIT_OK if rows or not problems else EXIT_UNCHECKED
+
+
+def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Processes that use a GPU or have a probe, and those with torch in them; not the helpers of a trainer."""
+    from ..agent.attachable import listing
+
+    known = {process["pid"]: process for process in document["processes"]}
+    told = {row["pid"]: row for row in listing(",".join(map(str, known)))["processes"]}
+    for pid, row in told.items():
+        if pid not in known and row["role"] == "trainer":
+            known[pid] = {**row, "trainer": None}
+    return [_row(process, told.get(pid, {})) for pid, process in known.items()]
+
+
+def _row(process: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    trainer = process["trainer"]
+    needs = "nothing: a probe is in it" if trainer is not None else _needs(process["pid"])
+    parent = told.get("sibling_of")
+    return {
+        "pid": process["pid"],
+        "user": process["user"],
+        "command": process["command"],
+        "mine": process["mine"],
+        "job": trainer["job"]
+        if trainer is not None
+        else told.get("job") or (f"children of {parent}" if parent else None),
+        "rank": trainer["rank"] if trainer is not None else told.get("rank"),
+        "probe": trainer is not None,
+        "needs": needs,
+        "next": f"gpuscope attach {process['pid']}",
+    }
+
+
+def _needs(pid: int) -> str:
+    """What it would take to get inside, by the ladder."""
+    from ..attach.ladder import look
+
+    ladder = look(pid)
+    best = ladder.best
+    if best.name in ("pep768", "ptrace"):
+        return f"your consent: gpuscope attach {pid} --inject ({best.name})"
+    closed = next((rung for rung in ladder.rungs if not rung.open and rung.why), best)
+    return clean(closed.why, 200)
+
+
+def _text(host: str, rows: list[dict[str, Any]], problems: list[dict[str, Any]]) -> list[str]:
+    lines = [host, ""]
+    if rows:
+        table = [("PID", "USER", "RANK", "COMMAND", "NEEDS")]
+        for row in sorted(rows, key=lambda row: (not row["probe"], not row["mine"], row["job"] or "", row["pid"])):
+            rank = plain.DASH if row["rank"] is None else str(row["rank"])
+            command = plain.cut(clean(row["command"] or plain.DASH, 200), 48)
+            table.append((str(row["pid"]), row["user"] or plain.DASH, rank, command, row["needs"]))
+        lines += plain.table(table, right=(0, 2))
+        lines += ["", "Look inside: gpuscope attach PID"]
+    else:
+        lines.append("No process here uses a GPU, has torch in it, or a probe.")
+    lines.append("Elsewhere:   gpuscope attach USER@HOST    (it needs Python 3.8 there, nothing else)")
+    return [*lines, *(f"{plain.DASH} {row['reason']}" for row in problems)]

@@ -1,0 +1,129 @@
+"""One look at another host for the verbs that print and leave: an agent there, its first answers, and good-bye."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from ..agent.oneshot import TRAINERS_SECONDS, OneShot
+from ..store.remote import RemoteSource
+from ..store.store import Store
+from ..store.view import HostView
+from ..wire.frames import NOT_INITIALISED, Unknown
+from .remote import Target, Ways
+from .remote_picture import picture_of
+
+HZ = 2.0
+KEY = "there"
+SAMPLE_SECONDS = 20.0
+"""From the agent's hello to its first reading, on a host that is very busy."""
+FIRST_SECONDS = 60.0
+"""For everything before the first sample: the way there, what ssh asks, an agent on a busy host."""
+
+
+class NoLook(Exception):
+    """Why nothing can be shown; the text is a whole sentence."""
+
+
+@dataclass
+class Watched:
+    """A host while an agent there talks. ``ended``: the connection is over, and :attr:`host` says why in its link."""
+
+    store: Store
+    source: RemoteSource
+    task: asyncio.Task[None]
+
+    @property
+    def host(self) -> HostView:
+        host = self.store.view().host
+        assert host is not None
+        return host
+
+    async def until(self, enough: Callable[[HostView, float], bool], seconds: float) -> bool:
+        """Waits until a picture is enough, ``seconds`` since the hello at most. Raises :class:`NoLook` when none comes.
+
+        ``enough`` is given the host and the seconds since its first sample."""
+        began = time.monotonic()
+        first: float | None = None
+        live: float | None = None
+        while True:
+            now, host = time.monotonic(), self.host
+            if host.sampled_seconds is not None or host.readings:
+                first = now if first is None else first
+                if enough(host, now - first):
+                    return True
+                if now - first >= seconds:
+                    return False
+            if self.task.done() or host.link.state == "ended" or "trying again" in host.link.text:
+                if first is not None:
+                    return False
+                raise NoLook(_sentence(host.link.text or "the connection ended"))
+            live = (now if live is None else live) if host.link.state != "connecting" else None
+            if first is None and now - began > FIRST_SECONDS:
+                raise NoLook(f"Nothing came within {FIRST_SECONDS:.0f} s.")
+            if first is None and live is not None and now - live > SAMPLE_SECONDS:
+                raise NoLook(f"An agent answered, and no reading came within {SAMPLE_SECONDS:.0f} s.")
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[Watched]:
+    """An agent at a target, and what it says in a store under :data:`KEY`. Raises :class:`BadTarget`."""
+    store = Store()
+    source = ways.source(target, hz)
+    store.add_source(KEY, source.label)
+    task = asyncio.create_task(
+        source.run(lambda frame, at: store.apply(KEY, frame, at), lambda link: store.set_link(KEY, link))
+    )
+    try:
+        yield Watched(store, source, task)
+    finally:
+        await source.close()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def look(args: argparse.Namespace, target: Target, timeout: float, want_trainers: bool) -> tuple[str, OneShot]:
+    """The host's name and a picture of it, as one of this machine would be. Raises :class:`NoLook`."""
+
+    async def once(ways: Ways) -> tuple[str, OneShot]:
+        async with watching(ways, target) as watched:
+            complete = await watched.until(
+                lambda host, seconds: settled(host) and (not want_trainers or _trainers_told(host, seconds)), timeout
+            )
+            return watched.host.name, OneShot(picture_of(watched.host), complete)
+
+    with Ways(args, redact=_redact()) as ways:
+        return asyncio.run(once(ways))
+
+
+def settled(host: HostView) -> bool:
+    """Whether the driver, every device and every process there have answered."""
+    if host.nvml is not None and host.nvml.code == NOT_INITIALISED and not host.nvml.text.startswith("the driver"):
+        return False
+    if host.nvml is None and not host.devices:
+        return False
+    asked = all(one.sampled_seconds is not None for one in (*host.devices, *host.processes))
+    waiting = (value for one in host.devices for value in one.readings.values() if isinstance(value, Unknown))
+    return host.sampled_seconds is not None and asked and not any(value.text == "not asked yet" for value in waiting)
+
+
+def _trainers_told(host: HostView, seconds: float) -> bool:
+    """A probe there is found and answers within this time of an agent's start."""
+    return seconds >= TRAINERS_SECONDS
+
+
+def _redact() -> bool:
+    from ..config import load
+
+    return load()[0].redact
+
+
+def _sentence(text: str) -> str:
+    text = text.partition("; trying again")[0]
+    return text if text.endswith((".", "?")) else f"{text}."

@@ -1,0 +1,180 @@
+"""``gpuscope attach PID --inject`` and ``--detach`` on real processes: what is asked, what comes of it, exit codes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuscope import cli
+from gpuscope.attach.inject_target import process, yama_scope
+from tests.fakes.probe_client import wait_for
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
+    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
+    pytest.mark.skipif(not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"),
+]
+LOOP = "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.002)\n"
+
+
+@pytest.fixture
+def victim():
+    """A process that nothing of ours has prepared."""
+    child = subprocess.Popen([sys.executable, "-c", LOOP], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    yield child
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+@pytest.fixture
+def gpuscope(tmp_path):
+    """Runs ``gpuscope attach`` with these words, nobody at the keyboard."""
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gpuscope", "attach", *map(str, words)], env=environment(tmp_path),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    return run
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+
+
+def socket_of(pid: int) -> Path:
+    found = process(pid)
+    return Path(f"/tmp/gpuscope-{found.uid}/{found.inner_pid}-{found.start}.sock")
+
+
+def test_a_probe_is_put_in_and_taken_out_and_each_is_written_down(gpuscope, victim, tmp_path):
+    done = gpuscope(victim.pid, "--inject")
+    assert done.returncode == 2, "nobody agreed"
+    assert f"Put gpuscope's probe into pid {victim.pid}" in done.stderr
+    for word in ("Method: ptrace", "Price: ", "Undo: ", "Nobody can be asked here. Next: the same with --yes"):
+        assert word in done.stderr
+    assert not socket_of(victim.pid).exists()
+
+    done = gpuscope(victim.pid, "--inject", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"The probe is in pid {victim.pid} (ptrace)" in done.stderr
+    assert socket_of(victim.pid).exists()
+
+    done = gpuscope(victim.pid, "--detach")
+    assert done.returncode == 2
+    assert socket_of(victim.pid).exists(), "nobody agreed"
+    done = gpuscope(victim.pid, "--detach", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "the process runs on" in done.stderr
+    wait_for(lambda: not socket_of(victim.pid).exists(), what="the end of the probe")
+    assert victim.poll() is None
+    lines = (tmp_path / "state" / "gpuscope" / "attach.log").read_text().splitlines()
+    assert [word in line for word, line in zip(("inject ptrace", "done", "detach"), lines, strict=True)] == [True] * 3
+    assert all(str(victim.pid) in line for line in lines)
+
+
+def test_a_process_that_stands_still_is_busy_and_exit_code_2(gpuscope, victim):
+    os.kill(victim.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    done = gpuscope(victim.pid, "--inject", "--yes")
+    assert done.returncode == 2, done.stderr
+    assert "Training not touched" in done.stderr
+    os.kill(victim.pid, signal.SIGCONT)
+    assert time.monotonic() - began < 40
+    assert not socket_of(victim.pid).exists()
+
+
+def test_what_cannot_be_is_said_with_its_code(gpuscope, victim):
+    done = gpuscope(victim.pid, "--detach", "--yes")
+    assert (done.returncode, "no probe that listens" in done.stderr) == (3, True)
+    done = gpuscope(victim.pid, "--inject=pep768", "--yes")
+    assert (done.returncode, "no remote debugging" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["--inject"], ["--detach"], [str(os.getpid()), "--inject", "--detach"]])
+def test_options_that_name_no_process_or_contradict_each_other_are_usage(words, capsys):
+    assert cli.main(["attach", *words]) == 64
+    assert "gpuscope attach: --" in capsys.readouterr().err
+
+
+def test_of_several_the_first_that_is_refused_ends_it(gpuscope, victim):
+    static = subprocess.Popen(["sleep", "60"])
+    try:
+        done = gpuscope(victim.pid, static.pid, os.getpid(), "--inject", "--yes")
+        assert done.returncode == 2, done.stderr
+        assert f"Done before: 1 of 3. Not tried: {os.getpid()}." in done.stderr
+        assert socket_of(victim.pid).exists()
+    finally:
+        static.kill()
+        static.wait()
+
+
+@pytest.mark.parametrize(("answer", "code"), [("", 2), ("yes", 0)])
+def test_on_a_terminal_only_yes_agrees(victim, tmp_path, answer, code):
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "gpuscope", "attach", str(victim.pid), "--inject"], stdin=slave, stderr=slave,
+        stdout=subprocess.PIPE, env={**environment(tmp_path), "TERM": "dumb"}, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        said = read_until(master, b"Type yes: ")
+        os.write(master, answer.encode() + b"\n")
+        said += read_until(master, b"\0")
+        assert child.wait(30) == code, said
+        assert socket_of(victim.pid).exists() == (code == 0)
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        os.close(master)
+
+
+def read_until(descriptor: int, end: bytes) -> bytes:
+    """What comes until ``end``, or until the other side is closed."""
+    said, until = b"", time.monotonic() + 20
+    while end not in said and time.monotonic() < until:
+        if select.select([descriptor], [], [], 0.5)[0]:
+            try:
+                said += os.read(descriptor, 4096)
+            except OSError:
+                break
+    return said
+
+
+def test_the_list_has_ranks_together_and_commands_on_one_line(gpuscope, tmp_path):
+    from tests.fakes.torchlike import likeness
+
+    code = likeness(tmp_path, LOOP)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29511"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        for child in ranks:
+            assert child.stdout is not None
+            child.stdout.readline()
+        done = gpuscope("--timeout", "1")
+        lines = [line for line in done.stdout.splitlines() if line.split()[:1] in [[str(c.pid)] for c in ranks]]
+        assert [line.split()[2] for line in lines] == ["0", "1"], done.stdout
+        assert all("--inject (ptrace)" in line for line in lines)
+    finally:
+        for child in ranks:
+            child.kill()
+            child.wait()
+            child.stdout.close()

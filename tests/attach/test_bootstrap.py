@@ -1,0 +1,169 @@
+"""The agent through a pipe, where nothing is installed: every Python, a disturbed pipe, and nothing that stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuscope.attach import bootstrap
+from gpuscope.wire.codec import decode, encode
+from gpuscope.wire.frames import Hello, Ping, Pong, Sample
+from tests.fakes import pythons
+from tests.fakes.waiting import alive, until
+
+PATIENCE = 30.0
+
+
+def start(python: str = sys.executable, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    words = bootstrap.command(python)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/")
+
+
+def frames_behind(process, marker):
+    """Frames behind the marker, as they come."""
+    for line in process.stdout:
+        if line == marker:
+            break
+    for line in process.stdout:
+        yield decode(line)
+
+
+@pytest.mark.parametrize("minor", pythons.MINORS)
+def test_it_runs_under_every_python(minor):
+    python = pythons.find(minor)
+    if python is None:
+        pytest.skip(f"no python3.{minor} on this machine")
+    sent = bootstrap.preamble(2.0)
+    process = start(python)
+    try:
+        process.stdin.write(sent.data + encode(Ping(5.0)))
+        process.stdin.flush()
+        frames = frames_behind(process, sent.marker)
+        hello = next(frames)
+        assert isinstance(hello, Hello)
+        assert hello.nonce.encode() in sent.marker
+        assert hello.py.startswith(f"3.{minor}.")
+        rest = [type(frame) for frame, _ in zip(frames, range(6), strict=False)]
+        assert Sample in rest
+        assert Pong in rest  # what was sent right behind the zip is read as a request
+        maps = Path(f"/proc/{hello.pid}/maps").read_text()
+        assert "site-packages" not in maps
+        process.stdin.close()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_it_leaves_nothing_where_it_ran(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
+    before = set(os.listdir("/dev/shm"))
+    sent = bootstrap.preamble(5.0)
+    process = start(env=env)
+    process.stdin.write(sent.data)
+    process.stdin.flush()
+    hello = next(frames_behind(process, sent.marker))
+    files = [os.readlink(path) for path in Path(f"/proc/{hello.pid}/fd").iterdir()]
+    assert any("memfd:gpuscope" in name for name in files)
+    assert not [name for name in files if name.startswith("socket:")]
+    process.stdin.close()
+    process.wait(10)
+    assert list(home.rglob("*")) == []
+    assert set(os.listdir("/dev/shm")) == before
+
+
+@pytest.mark.parametrize("cut", ["in the stage", "in the header", "in the zip"])
+def test_a_pipe_that_ends_early_ends_it(cut):
+    sent = bootstrap.preamble(2.0).data
+    stage = sent.index(b"\n") + 1
+    at = {"in the stage": stage // 2, "in the header": stage + 10, "in the zip": len(sent) - 1000}[cut]
+    process = start()
+    _, said = process.communicate(sent[:at], timeout=PATIENCE)
+    assert process.returncode == (75 if cut == "in the stage" else bootstrap.DAMAGED)
+    assert (b"the connection ended while the agent was being sent" in said) == (cut != "in the stage")
+
+
+def test_a_damaged_zip_is_not_run():
+    sent = bytearray(bootstrap.preamble(2.0).data)
+    sent[-5000] ^= 1
+    process = start()
+    out, said = process.communicate(bytes(sent), timeout=PATIENCE)
+    assert process.returncode == bootstrap.DAMAGED
+    assert b"what arrived is not what was sent" in said
+    assert b"gpuscope" not in out
+
+
+def test_an_old_python_looks_for_a_newer_one_and_else_says_so(tmp_path):
+    """The floor is raised instead of the Python lowered: the same lines decide."""
+    source = bootstrap._STAGE % {"oldest": (3, 99), "old": bootstrap.OLD_PYTHON, "damaged": 74, "names": ["python3.99"]}
+    (tmp_path / "python3.99").write_text("#!/bin/sh\necho found $1 $2 $3 $4\n")
+    line = f"stage={source!r};exec(stage)\n".encode()
+    process = start(env={"PATH": "/usr/bin:/bin"})
+    _, said = process.communicate(line, timeout=PATIENCE)
+    assert process.returncode == bootstrap.OLD_PYTHON
+    assert b"gpuscope: python3 there is 3." in said
+    (tmp_path / "python3.99").chmod(0o755)
+    process = start(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    out, _ = process.communicate(line, timeout=PATIENCE)
+    assert out == b"found -I -S -u -c\n"
+
+
+def test_the_python_of_a_process_is_the_last_resort(tmp_path):
+    """No python3 on any usual path is hard to stage; the loop itself is not."""
+    script = bootstrap.script()
+    assert "/proc/[0-9]*/exe" in script
+    assert script.endswith(f"exit {bootstrap.NO_PYTHON}")
+    usual = ('"python3"', "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda")
+    narrowed = script
+    for one in usual:
+        narrowed = narrowed.replace(one, one.replace("python3", "python3-none").replace("conda", "none"))
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CONDA_PREFIX": str(tmp_path)}
+    done = subprocess.run(
+        ["sh", "-c", narrowed], input=b"os.write(1,b'up')\n", env=env, capture_output=True, timeout=PATIENCE
+    )
+    assert done.stdout == b"up", done.stderr  # we are a Python that runs here
+
+
+def test_without_a_memory_file_a_nameless_one_does(tmp_path):
+    source = bootstrap._STAGE % {"oldest": (3, 8), "old": 76, "damaged": 74, "names": []}
+    source = source.replace("os.memfd_create(", "os.no_such_function(")
+    sent = bootstrap.preamble(2.0)
+    data = f"stage={source!r};exec(stage)\n".encode() + sent.data[sent.data.index(b"\n") + 1 :]
+    process = start(env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)})
+    process.stdin.write(data)
+    process.stdin.flush()
+    assert isinstance(next(frames_behind(process, sent.marker)), Hello)
+    process.stdin.close()
+    process.wait(10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_sent_is_small_and_has_no_secret():
+    sent = bootstrap.preamble(2.0)
+    assert len(sent.data) < 200_000  # half of it the probe, for a trainer that has none
+    head = json.loads(sent.data.split(b"\n", 2)[1])
+    assert set(head) == {"bytes", "sha256", "nonce", "args"}
+    assert bootstrap.preamble(2.0).marker != sent.marker
+
+
+def test_it_ends_when_nobody_reads():
+    sent = bootstrap.preamble(10.0)
+    process = start()
+    process.stdin.write(sent.data)
+    process.stdin.flush()
+    hello = next(frames_behind(process, sent.marker))
+    process.stdout.close()
+    began = time.monotonic()
+    until(lambda: not alive(hello.pid), 5.0)
+    assert time.monotonic() - began < 5.0
+    process.stdin.close()
+    process.wait(10)

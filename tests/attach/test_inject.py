@@ -1,0 +1,550 @@
+"""The probe put into real processes that run already: all Pythons that are here, and every way in which it can fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuscope.attach import inject_payload, inject_pep768, inject_ptrace
+from gpuscope.attach.inject import CannotInject, inject
+from gpuscope.attach.inject_place import Place
+from gpuscope.attach.inject_target import can_ptrace, process, python, yama_scope
+from gpuscope.wire import frames
+from tests.fakes import pythons
+from tests.fakes.probe_client import Reader, wait_for
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
+    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
+]
+TRIES = 5
+
+TIGHT = "count = 0\nwhile True:\n    count += 1\n"
+ALLOC = (
+    "kept = {}\ncount = 0\nwhile True:\n    count += 1\n    kept[count % 997] = [{'a': [i] * 7} for i in range(20)]\n"
+)
+PULSE = """
+import sys, time
+names = sorted(globals())
+print("ready", flush=True)
+while True:
+    time.sleep(0.002)
+    if sorted(globals()) != sorted(names + ["names"]):
+        print("changed", sorted(set(globals()) - set(names)), flush=True)
+        names = [name for name in globals() if name != "names"]
+"""
+"""Prints a line should anybody touch ``__main__``."""
+TRAIN = """
+import torch
+torch.manual_seed(20)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32))
+optimizer = torch.optim.AdamW(model.parameters())
+def step():
+    data = torch.randn(16, 32)
+    loss = (model(data) - data).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+"""
+LOADER = """
+import torch
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.ones(8)
+print("ready", flush=True)
+while True:
+    for batch in torch.utils.data.DataLoader(Rows(), batch_size=8, num_workers=2):
+        pass
+    print("epoch", flush=True)
+"""
+
+
+@contextmanager
+def victim(code: str, binary: str = sys.executable, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs ``code``, which nothing of ours has prepared; past its start."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCOPE", "PYTHONPATH"))}
+    running = subprocess.Popen(
+        [binary, "-c", code], env={**clean, "OMP_NUM_THREADS": "1", **env}, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        if "ready" in code:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "ready\n", running.communicate()[1]
+        else:
+            wait_for(lambda: runs_python(running.pid), what="the start of Python")
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def runs_python(pid: int) -> bool:
+    """Past the start: its code runs, and has for 0.2 s of processor time."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) >= 20
+
+
+def socket_of(pid: int) -> Path:
+    found = process(pid)
+    return Path(f"/tmp/gpuscope-{found.uid}/{found.inner_pid}-{found.start}.sock")
+
+
+def detach(pid: int) -> None:
+    reader = Reader(socket_of(pid))
+    assert isinstance(reader.answer(frames.Request("detach", 1)), frames.Result)
+    while reader.next() is not None:
+        pass
+    reader.close()
+    wait_for(lambda: not socket_of(pid).exists(), what="the end of the probe")
+
+
+def code_of(pid: int, patience: float) -> str:
+    """Why the probe could not be put in, "" where it could."""
+    try:
+        inject(pid, patience=patience)
+    except CannotInject as error:
+        return error.code
+    return ""
+
+
+def descriptors(pid: int) -> list[str]:
+    return sorted(os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def files_of_injections(pid: int) -> list[Path]:
+    return sorted(Path(f"/tmp/gpuscope-{os.geteuid()}").glob(f"inject-{pid}*"))
+
+
+@pytest.mark.parametrize("code", [TIGHT, ALLOC], ids=["tight", "alloc"])
+@pytest.mark.parametrize("minor", pythons.MINORS)
+def test_every_python_takes_the_probe_and_lets_it_go(minor, code):
+    binary = pythons.find(minor)
+    if binary is None:
+        pytest.skip(f"no python3.{minor} on this machine (3.14 and 3.15: sh tests/pythons.sh)")
+    with victim(code, binary) as running:
+        before = threads(running.pid), descriptors(running.pid)
+        for _ in range(TRIES):
+            done = inject(running.pid, patience=30)
+            assert done.method == ("pep768" if minor >= 14 else "ptrace")
+            reader = Reader(socket_of(running.pid))
+            assert reader.until(lambda reader=reader: reader.defs)
+            assert reader.trainer().origin == "inject"
+            reader.close()
+            detach(running.pid)
+        wait_for(lambda: (threads(running.pid), descriptors(running.pid)) == before, what="the last trace to go")
+        assert running.poll() is None
+
+
+def test_main_is_not_touched_and_nothing_is_printed():
+    with victim(PULSE) as running:
+        inject(running.pid, patience=30)
+        detach(running.pid)
+        time.sleep(0.1)
+        running.kill()
+        out, err = running.communicate()
+        assert (out, err) == ("", "")
+
+
+def test_a_second_injection_finds_the_first():
+    with victim(TIGHT) as running:
+        assert inject(running.pid, patience=30).method == "ptrace"
+        assert inject(running.pid, patience=30).method == "probe"
+        assert inject(running.pid, process(running.pid).start).method == "probe"
+
+
+def test_the_stub_s_page_goes():
+    with victim(TIGHT) as running:
+        before = Path(f"/proc/{running.pid}/maps").read_text()
+        inject(running.pid, patience=30)
+        detach(running.pid)
+        pages = [one for one in stub_pages(running.pid) if one not in before]
+        wait_for(lambda: not [one for one in pages if one in stub_pages(running.pid)], what="the page to be unmapped")
+
+
+def stub_pages(pid: int) -> list[str]:
+    """Ranges of mappings that hold our stub's text."""
+    found = []
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            place, rights = line.split()[:2]
+            begin, end = (int(part, 16) for part in place.split("-"))
+            if rights == "rw-p" and end - begin == 0x10000:
+                try:
+                    memory.seek(begin)
+                    if memory.read(8).startswith(b"try:\n __"):
+                        found.append(place)
+                except OSError:
+                    pass  # unmapped meanwhile
+    return found
+
+
+def test_training_gives_the_same_loss_to_the_last_digit():
+    script = TRAIN + (
+        "import sys, time\n"
+        "print('ready', flush=True)\n"
+        "for _ in range(2500):\n"
+        "    loss = step()\n"
+        "    time.sleep(PAUSE)\n"  # time for twenty injections, and none of the numbers' business
+        "print(repr(loss), repr(sum(p.double().sum().item() for p in model.parameters())), flush=True)\n"
+    )
+    untouched = subprocess.run(
+        [sys.executable, "-c", script.replace("PAUSE", "0")], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ).stdout.split("\n")[1]  # fmt: skip
+    with victim(script.replace("PAUSE", "0.004")) as running:
+        count = 0
+        while count < 20:
+            try:
+                inject(running.pid, patience=30)
+                detach(running.pid)
+            except (CannotInject, OSError, AssertionError):
+                break  # it came to its end first
+            count += 1
+        assert running.stdout is not None
+        assert running.stdout.readline().rstrip() == untouched
+        assert count >= 5
+
+
+def test_torch_training_is_seen_from_the_first_second():
+    with victim(TRAIN + "print('ready', flush=True)\nwhile True: step()\n") as running:
+        inject(running.pid, patience=30)
+        reader = Reader(socket_of(running.pid))
+        step = reader.until(lambda: reader.value("step"))
+        assert reader.until(lambda: (reader.value("step") or 0) > step)
+        reader.close()
+        detach(running.pid)
+        assert running.poll() is None
+
+
+def test_loader_workers_come_and_go_while_it_happens():
+    with victim(LOADER) as running:
+        for _ in range(TRIES):
+            inject(running.pid, patience=30)
+            detach(running.pid)
+        assert running.stdout is not None
+        for _ in range(2):  # whole epochs after the last one: no worker hangs
+            while running.stdout.readline() != "epoch\n":
+                assert running.poll() is None
+
+
+def test_a_blocked_main_thread_is_reported_and_what_was_left_does_nothing():
+    code = "import ctypes, sys\nlibc = ctypes.CDLL(None)\nprint('ready', flush=True)\nlibc.usleep(900000)\n"
+    code += "libc.usleep(900000)\nimport time\nprint('back', flush=True)\nwhile True: time.sleep(0.01)\n"
+    with victim(code) as running:
+        with pytest.raises(CannotInject, match=r"did not come back to Python within 0\.5 s") as caught:
+            inject(running.pid, patience=0.5)
+        assert caught.value.code == "busy"
+        assert files_of_injections(running.pid) == []
+        assert running.stdout is not None
+        assert running.stdout.readline() == "back\n"
+        time.sleep(0.2)
+        assert not socket_of(running.pid).exists()
+        inject(running.pid, patience=30)  # now it works
+
+
+def test_a_call_that_waits_for_a_lock_is_rolled_back():
+    """The call is led to a semaphore that nobody posts: what a held lock of the pending calls looks like."""
+    code = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+sem = ctypes.create_string_buffer(64)
+libc.sem_init(sem, 0, 0)
+print('ready', flush=True)
+print(ctypes.cast(libc.sem_wait, ctypes.c_void_p).value, ctypes.addressof(sem), flush=True)
+count = 0
+x = 1.0
+while True:
+    count += 1
+    x = x * 1.0000001 / 1.0000001
+    if not 0.99 < x < 1.01: print('broken', x, flush=True)
+"""
+    with victim(code) as running:
+        assert running.stdout is not None
+        wait, semaphore = (int(word) for word in running.stdout.readline().split())
+        found = process(running.pid)
+        task = inject_ptrace.job(found, python(found), "pass")
+        entry = read(running.pid, task["entry"], 8)
+        maps = len(Path(f"/proc/{running.pid}/maps").read_text().splitlines())
+        task.update(add_pending_call=wait, run_string=semaphore, call_seconds=0.2)
+        for _ in range(3):
+            with pytest.raises(CannotInject, match=r"does not let go\. It was put back as it was") as caught:
+                inject_ptrace.call(task, found)
+            assert caught.value.code == "busy"
+        assert read(running.pid, task["entry"], 8) == entry
+        assert len(Path(f"/proc/{running.pid}/maps").read_text().splitlines()) == maps
+        inject(running.pid, patience=30)
+        running.kill()
+        assert running.communicate() == ("", "")
+
+
+def read(pid: int, at: int, size: int) -> bytes:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(at)
+        return memory.read(size)
+
+
+@pytest.mark.parametrize("call", ["time.sleep(1)", "select.select([], [], [], 1)", "lock.acquire(timeout=1)",
+                                  "subprocess.run(['sleep', '1'])", "os.read(pipe[0], 1)"])  # fmt: skip
+def test_a_system_call_goes_on_where_it_was(call):
+    code = f"""
+import os, select, subprocess, threading, time
+lock = threading.Lock(); lock.acquire()
+pipe = os.pipe()
+threading.Timer(1.5, os.write, (pipe[1], b'x')).start()
+print('ready', flush=True)
+time.sleep(0.2)
+begin = time.monotonic()
+{call}
+print(time.monotonic() - begin, flush=True)
+"""
+    with victim(code) as running:
+        time.sleep(0.5)
+        assert code_of(running.pid, 3) in ("", "busy", "gone")
+        assert running.stdout is not None
+        assert float(running.stdout.readline()) >= 0.99
+
+
+def test_signals_that_come_meanwhile_are_not_lost():
+    code = """
+import signal
+got = 0
+def count(*_):
+    global got
+    got += 1
+signal.signal(signal.SIGALRM, count)
+signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+print('ready', flush=True)
+last = 0
+while True:
+    pass
+"""
+    with victim(code) as running:
+        for _ in range(TRIES):
+            inject(running.pid, patience=30)
+            detach(running.pid)
+        assert running.poll() is None
+
+
+def test_a_victim_that_exits_meanwhile_is_reported_gone():
+    for delay in (0.0, 0.02, 0.05, 0.1):
+        with victim(TIGHT) as running:
+            threading.Timer(delay, running.kill).start()
+            assert code_of(running.pid, 5) in ("", "gone")
+            assert files_of_injections(running.pid) == []
+
+
+def test_two_at_once_take_turns():
+    with victim(ALLOC) as running:
+        results: list[str] = []
+
+        def attach() -> None:
+            try:
+                results.append(inject(running.pid, patience=30).method)
+            except CannotInject as error:
+                results.append(error.code)
+
+        both = [threading.Thread(target=attach) for _ in range(2)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        assert sorted(results) == ["probe", "ptrace"]
+
+
+def test_a_stopped_process_stays_stopped():
+    with victim(TIGHT) as running:
+        running.send_signal(signal.SIGSTOP)
+        wait_for(lambda: Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        with pytest.raises(CannotInject, match="is stopped") as caught:
+            inject(running.pid, patience=2)
+        assert caught.value.next.startswith(f"kill -CONT {running.pid}")
+        assert Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_reused_pid_is_left_alone():
+    with victim(TIGHT) as running, pytest.raises(CannotInject, match="belongs to another process now"):
+        inject(running.pid, process(running.pid).start + 1)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
+def test_a_traced_process_is_left_to_its_tracer():
+    with victim(TIGHT) as running:
+        tracer = subprocess.Popen(
+            ["strace", "-f", "-e", "trace=none", "-p", str(running.pid)], stderr=subprocess.DEVNULL
+        )
+        try:
+            wait_for(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{running.pid}/status").read_text())
+            with pytest.raises(CannotInject, match=f"pid {tracer.pid} traces it already") as caught:
+                inject(running.pid, patience=2)
+            assert caught.value.code == "traced"
+        finally:
+            tracer.terminate()
+            tracer.wait()
+
+
+@pytest.mark.parametrize("minor", [14, 15])
+@pytest.mark.parametrize("off", [{"PYTHON_DISABLE_REMOTE_DEBUG": "1"}, {}], ids=["switched off", "on"])
+def test_disabled_remote_debugging_is_respected(minor, off):
+    binary = pythons.find(minor)
+    if binary is None:
+        pytest.skip(f"no python3.{minor} on this machine (sh tests/pythons.sh)")
+    with victim(TIGHT, binary, **off) as running:
+        if not off:
+            assert inject(running.pid, patience=30).method == "pep768"
+            return
+        with pytest.raises(CannotInject, match=r"switched off .* and that is respected") as caught:
+            inject(running.pid, patience=2)
+        assert caught.value.code == "disabled"
+        with pytest.raises(CannotInject, match="has a door of its own"):
+            inject(running.pid, method="ptrace", patience=2)
+
+
+def test_a_blocked_main_thread_of_3_14_is_called_off():
+    binary = pythons.find(14)
+    if binary is None:
+        pytest.skip("no python3.14 on this machine (sh tests/pythons.sh)")
+    code = "import time\nprint('ready', flush=True)\ntime.sleep(2.5)\nprint('back', flush=True)\ntime.sleep(60)\n"
+    with victim(code, binary) as running:
+        with pytest.raises(CannotInject) as caught:
+            inject(running.pid, patience=0.5)
+        assert caught.value.code == "busy"
+        assert running.stdout is not None
+        assert running.stdout.readline() == "back\n"
+        time.sleep(0.2)
+        assert not socket_of(running.pid).exists()
+        running.kill()
+        assert running.communicate() == ("", "")  # no traceback of a script that is gone
+
+
+def test_an_idle_probe_takes_itself_out():
+    with victim(TIGHT) as running:
+        before = threads(running.pid), descriptors(running.pid)
+        inject(running.pid, patience=30, idle_seconds=0.5)
+        assert socket_of(running.pid).exists()
+        wait_for(lambda: (threads(running.pid), descriptors(running.pid)) == before, what="its going")
+        assert not socket_of(running.pid).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+class TestAnotherUser:
+    NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
+
+    def test_root_injects_into_a_trainer_of_somebody_else(self):
+        code = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.002)\n"
+        binary = readable_python()
+        running = subprocess.Popen([*self.NOBODY, binary, "-c", code], stdout=subprocess.PIPE, text=True, cwd="/")
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "ready\n"
+            assert inject(running.pid, patience=30).method in ("ptrace", "pep768")
+            folder = Path("/tmp/gpuscope-65534")
+            assert folder.stat().st_uid == 65534
+            assert not list(folder.glob("inject-*"))
+            detach(running.pid)
+        finally:
+            running.kill()
+            running.communicate()
+
+    def test_somebody_else_is_refused_with_the_reason(self, tmp_path):
+        with victim(TIGHT) as running:
+            binary = readable_python()
+            root = Path(tempfile.mkdtemp(prefix="gpuscope-test-"))
+            root.chmod(0o755)
+            shutil.copytree(Path(__file__).parents[2] / "gpuscope", root / "gpuscope")
+            code = (
+                f"import sys; sys.path.insert(0, {str(root)!r})\n"
+                "from gpuscope.attach.ladder import look\n"
+                f"print(look({running.pid}).text())\n"
+            )
+            done = subprocess.run([*self.NOBODY, binary, "-B", "-c", code], capture_output=True, text=True, cwd="/")
+            shutil.rmtree(root)
+            assert done.returncode == 0, done.stderr
+            assert "Training not touched" in done.stdout
+            assert "you are uid 65534" in done.stdout
+            assert f"sudo gpuscope attach {running.pid} --inject" in done.stdout
+
+
+def readable_python() -> str:
+    """A Python that other users can run: not one under root's home."""
+    for name in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if os.path.exists(name) and not os.path.realpath(name).startswith("/root"):
+            return name
+    pytest.skip("no Python here that another user may run")
+
+
+def test_a_hostile_place_is_refused(tmp_path):
+    """A symlink, an open directory, or somebody else's, where the trainer's private directory should be."""
+    with victim(TIGHT) as running:
+        found = process(running.pid)
+        place = Place(found)
+        place.inside = "/tmp/" + tmp_path.name
+        target = Path(place.inside)
+        try:
+            target.symlink_to("/etc")
+            with pytest.raises(CannotInject), place:
+                pass
+            target.unlink()
+            target.mkdir(mode=0o755)
+            target.chmod(0o755)
+            with pytest.raises(CannotInject, match="open to others"), place:
+                pass
+        finally:
+            target.unlink() if target.is_symlink() else target.rmdir()
+
+
+def test_what_the_ptrace_way_does_not_fit_is_refused():
+    with victim(TIGHT) as running:
+        known = python(process(running.pid))
+        for change, reason in (
+            ({"machine": 183}, "not for aarch64"),
+            ({"musl": True}, "musl"),
+            ({"free_threaded": True}, "free-threaded"),
+            ({"add_pending_call": 0}, "does not export"),
+            ({"version": (3, 7)}, "older than the probe"),
+            ({"version": (3, 14)}, "door of its own"),
+        ):
+            with pytest.raises(CannotInject, match=reason) as caught:
+                can_ptrace(type(known)(**{**vars(known), **change}))
+            assert caught.value.code == "unsupported"
+        newer = type(known)(**{**vars(known), "version": (3, 16), "offsets": bytes(1024)})
+        with pytest.raises(CannotInject, match="newer than this gpuscope knows"):
+            inject_pep768.check(newer)
+
+
+def test_what_is_no_python_is_refused():
+    with subprocess.Popen(["sleep", "60"]) as running:
+        try:
+            with pytest.raises(CannotInject, match="no CPython is in it"):
+                inject(running.pid)
+        finally:
+            running.kill()
+    with pytest.raises(CannotInject, match="there is no process") as caught:
+        inject(running.pid)
+    assert caught.value.code == "gone"
+
+
+def test_the_stub_is_one_small_ascii_statement():
+    text = inject_payload.stub("/tmp/gpuscope-1000/inject-0123456789abcdef.py")
+    assert text.isascii()
+    assert len(text) < 2048
+    compile(text.replace("@PAGE@", "0x7f0000000000").replace("@MAPPED@", "0x10000"), "stub", "exec")

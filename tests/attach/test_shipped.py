@@ -1,0 +1,99 @@
+"""What is sent to other hosts: small, and still all that the agent names."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import sys
+import types
+import zipfile
+import zlib
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from gpuscope.attach import bundle, shipped
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "gpuscope"
+
+
+def archive(data: bytes) -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(zlib.decompress(data)))
+
+
+def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
+    source = archive(shipped.shipped()).read("pynvml.py").decode()
+    lean = types.ModuleType("lean_pynvml")
+    monkeypatch.setitem(sys.modules, "lean_pynvml", lean)
+    exec(compile(source, "pynvml.py", "exec"), lean.__dict__)
+    using = "".join(path.read_text() for path in (ROOT / "gpuscope/collect").glob("*.py"))
+    names = {name for name in re.findall(r"\b(?:nvml|NVML|c_nvml|_nvml)\w+", using) if hasattr(pynvml, name)}
+    assert len(names) > 40
+    assert {name for name in names if not hasattr(lean, name)} == set()
+    errors = {name for name in dir(pynvml) if name.startswith(("NVMLError", "NVML_ERROR_"))}
+    assert errors <= set(dir(lean))  # made while it is imported
+    with pytest.raises(lean.NVMLError):
+        lean._nvmlCheckReturn(lean.NVML_ERROR_NOT_SUPPORTED)
+    assert len(source) < len(Path(pynvml.__file__).read_text()) / 5
+
+
+def test_all_else_is_as_it_was(cache):
+    sent, whole = archive(shipped.shipped()), bundle._agent_contents()
+    assert set(sent.namelist()) == set(whole)
+    assert all(sent.read(name) == content for name, content in whole.items() if name != "pynvml.py")
+
+
+def test_it_is_made_once_and_a_changed_file_is_not_used(cache):
+    first = shipped.shipped()
+    (path,) = cache.glob("agent-*.zz")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    made = path.stat().st_mtime_ns
+    assert shipped.shipped() == first
+    assert path.stat().st_mtime_ns == made
+    path.write_bytes(first[:-1] + b"x" + path.read_bytes()[-32:])
+    assert shipped.shipped() == first
+    path.chmod(0o666)
+    path.write_bytes(b"evil" + bytes(32))
+    assert shipped.shipped() == first
+    os.unlink(path)
+    path.symlink_to("/etc/passwd")
+    assert shipped.shipped() == first
+
+
+def test_words_decide_and_all_other_statements_stay():
+    source = '''"""Doc."""
+import os
+A = 1
+B = A + 1
+NVML_ERROR_X = 7
+if os: C = 3
+@property
+def used(x):
+    return helper(x)
+def helper(x):
+    return B
+def unused():
+    return secret()
+def secret():
+    pass
+class Odd(Exception):
+    pass
+'''
+    left = shipped.only(source, "used Odd")
+    assert "def helper" in left
+    assert "A = 1" in left
+    assert "@property\ndef used" in left
+    assert "class Odd" in left
+    assert "NVML_ERROR_X" in left
+    assert "if os: C" in left
+    assert "secret" not in left
+    compile(left, "x", "exec")

@@ -1,0 +1,72 @@
+"""What an enabled environment costs every program of it that has nothing to do with torch, and those that import it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import pythons
+
+pytestmark = pytest.mark.bench
+
+TURNS = 100
+BARE_SECONDS = 0.0105
+"""What a bare start takes here while the machine is idle: on a busy one the bar grows as that does."""
+FAKE_TORCH = "import torch.compiler"
+
+
+def environments(tmp_path: Path, python: str) -> tuple[str, str]:
+    """The Pythons of two new environments that differ in `gpuscope enable` alone."""
+    made = []
+    for name in ("bare", "enabled"):
+        subprocess.run([python, "-m", "venv", "--without-pip", tmp_path / name], check=True)
+        made.append(str(tmp_path / name / "bin/python"))
+        (site,) = (tmp_path / name / "lib").glob("python*/site-packages")
+        (site / "torch").mkdir()
+        (site / "torch/__init__.py").write_text(FAKE_TORCH)
+        (site / "torch/compiler.py").write_text("")
+        subprocess.run([made[-1], "-c", "import torch"], check=True)  # its byte code is there from now on
+    command = [sys.executable, "-m", "gpuscope", "enable", "--python", made[1]]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return made[0], made[1]
+
+
+def seconds(python: str, code: str) -> float:
+    """CPU time of one start, user and system: what else runs here shows less in it than in the time on the clock."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSCOPE", "PYTHON"))}
+    pid = os.posix_spawn(python, [python, "-c", code], env)
+    _, status, used = os.wait4(pid, 0)
+    assert status == 0
+    return used.ru_utime + used.ru_stime
+
+
+def difference(first: str, second: str, code: str, turns: int) -> tuple[float, float]:
+    """Median start of ``first``, and the median of what ``second`` takes more, in pairs; who is first alternates."""
+    starts, more = [], []
+    for turn in range(turns):
+        order = (first, second) if turn % 2 else (second, first)
+        took = {python: seconds(python, code) for python in order}
+        starts.append(took[first])
+        more.append(took[second] - took[first])
+    return statistics.median(starts), statistics.median(more)
+
+
+@pytest.mark.parametrize("minor", pythons.MINORS)
+def test_a_program_without_torch_starts_as_fast_as_before(minor, tmp_path, report):
+    python = pythons.find(minor)
+    if python is None:
+        pytest.skip(f"no python3.{minor} on this machine")
+    bare, enabled = environments(tmp_path, python)
+    start, more = difference(bare, enabled, "pass", TURNS)
+    _, more_with_torch = difference(bare, enabled, "import torch", TURNS // 5)
+    report(
+        f"start of Python 3.{minor} in an enabled environment, {TURNS} interleaved pairs",
+        bare_ms=f"{start * 1e3:.2f}", more_ms=f"{more * 1e3:.2f}",
+        more_where_torch_is_imported_ms=f"{more_with_torch * 1e3:.1f} (beside a torch of two empty files)",
+    )  # fmt: skip
+    assert more <= 0.002 * max(1.0, start / BARE_SECONDS)

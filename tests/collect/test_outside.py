@@ -1,0 +1,151 @@
+"""A trainer seen from outside: what the end of its own log says, and for how long it has computed nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuscope.collect import outside, processes
+from gpuscope.collect.outside import LOG_COLUMNS, OutsideReader, figures
+from gpuscope.wire.frames import LOST, NO_PERMISSION, NOT_SUPPORTED, ProcDef, Unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "total", "loss"),
+    [
+        ("step 123 loss 0.42", 123, None, 0.42),
+        ("iter: 7/100, train_loss=1.5e-2", 7, 100, 0.015),
+        (" 45%|####      | 450/1000 [00:10<00:12, 45.1it/s, loss=0.33]", 450, 1000, 0.33),
+        ("{'loss': 2.3, 'step': 90}", 90, None, 2.3),
+        ("Step [5/500]  Loss: 0.25", 5, 500, 0.25),
+        ("epoch 3 global_step=77 lr 1e-4", 77, None, None),
+        ("step 1 loss 3.0\nstep 2 loss 2.0\nsaving to /data", 2, None, 2.0),
+        (" 1%|  | 1/99 [0s]\r 2%|  | 2/99 [0s]\r", 2, 99, None),
+        ("step 5 loss 1.5\nval loss: 0.1\neval_loss=0.2", 5, None, 1.5),
+        ("5.3 it/s, 12 tokens, stepping, lossless 7, gloss 3", None, None, None),
+        ("", None, None, None),
+    ],
+)
+def test_the_last_step_and_training_loss_of_a_log(text, step, total, loss):
+    assert figures(text) == (step, total, loss)
+
+
+@pytest.mark.parametrize("text", ["9" * 16384, "step " * 3000, "loss=" * 3000, "1%|" * 5000, "\x1b[" * 8000])
+def test_a_line_without_end_or_a_hostile_one_says_nothing(text):
+    assert figures(text) == (None, None, None)
+
+
+def definition(pid: int, **more: object) -> ProcDef:
+    found = processes.describe(pid)
+    assert found is not None
+    return replace(found[0], **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """Starts a process that sleeps, its standard output and error where the test wants them."""
+    started = []
+
+    def start(out, err):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=out, stderr=err)
+        started.append(child)
+        return child
+
+    yield start
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def test_step_and_loss_come_from_a_log_file_and_follow_it(tmp_path, writer):
+    log = tmp_path / "train.log"
+    log.write_text("x" * 40_000 + "\nstep 41 loss 0.5\n")
+    with log.open("a") as stream:
+        child = writer(stream, stream)
+    reader = OutsideReader()
+    who = definition(child.pid)
+    found = reader.sample(who, 50.0, 1.0)
+    assert (found["log_step"], found["log_loss"]) == (41, 0.5)
+    assert isinstance(found["log_total"], Unknown)
+    assert 0 <= found["log_age_seconds"] < 60
+    with log.open("a") as stream:
+        stream.write("step 42/100 loss nan\n")
+    found = reader.sample(who, 50.0, 2.0)
+    assert (found["log_step"], found["log_total"]) == (42, 100)
+    assert found["log_loss"] == Unknown(NOT_SUPPORTED, "its log says nan")
+    log.unlink()  # a file without a name is still its log
+    assert reader.sample(who, 50.0, 3.0)["log_step"] == 42
+    child.kill()
+    child.wait()
+    gone = reader.sample(who, 50.0, 4.0)
+    assert {gone[name].code for name in LOG_COLUMNS} == {LOST}
+
+
+def test_the_bar_on_standard_error_and_the_loss_on_standard_output_are_put_together(tmp_path, writer):
+    (tmp_path / "out").write_text("loss: 0.25\n")
+    (tmp_path / "err").write_text("10%|#  | 10/100 [00:01<00:09]\r20%|##  | 20/100 [00:02<00:08]")
+    with (tmp_path / "out").open("a") as out, (tmp_path / "err").open("a") as err:
+        child = writer(out, err)
+    found = OutsideReader().sample(definition(child.pid), 5.0, 1.0)
+    assert (found["log_step"], found["log_total"], found["log_loss"]) == (20, 100, 0.25)
+
+
+def test_what_is_no_file_is_not_read_and_says_why(writer):
+    child = writer(subprocess.PIPE, subprocess.DEVNULL)
+    found = OutsideReader().sample(definition(child.pid), 0.0, 1.0)
+    assert found["log_step"] == Unknown(
+        NOT_SUPPORTED, "its output goes to /dev/null and a pipe, not to a file that can be read"
+    )
+    child.stdout.close()
+
+
+def test_another_users_log_is_not_opened(tmp_path, writer, monkeypatch):
+    log = tmp_path / "log"
+    log.write_text("step 3\n")
+    with log.open("a") as stream:
+        child = writer(stream, stream)
+    who = definition(child.pid, mine=False)
+    monkeypatch.setattr(outside.os, "open", lambda *_: pytest.fail("it was opened"))
+    found = OutsideReader().sample(who, 0.0, 1.0)
+    assert {found[name].code for name in LOG_COLUMNS} == {NO_PERMISSION}
+    assert found["idle_seconds"] == 0.0
+
+
+def test_no_more_than_the_end_of_a_log_is_read(tmp_path, writer):
+    log = tmp_path / "log"
+    log.write_text("step 1\n" + "." * (outside.TAIL_BYTES + 10))
+    with log.open("a") as stream:
+        child = writer(stream, subprocess.DEVNULL)
+    assert isinstance(OutsideReader().sample(definition(child.pid), 0.0, 1.0)["log_step"], Unknown)
+
+
+def test_idle_counts_from_the_last_work_and_is_unknown_where_the_load_is():
+    reader, who = OutsideReader(), ProcDef(1, 1)
+    why = Unknown(LOST, "gone")
+    values = [reader.sample(who, load, at)["idle_seconds"] for load, at in
+              [(0.0, 10.0), (0.0, 70.0), (35.0, 80.0), (0.2, 95.0), (why, 99.0)]]  # fmt: skip
+    assert values == [0.0, 60.0, 0.0, 15.0, why]
+    assert isinstance(reader.sample(who, None, 100.0)["idle_seconds"], Unknown)
+
+
+def test_the_agents_worker_samples_it():
+    from gpuscope.agent.host_workers import ProcessWorker
+
+    worker = ProcessWorker(lambda: None)
+    worker.want(frozenset([os.getpid(), (1 << 22) - 1]))
+    worker.start()
+    until = time.monotonic() + 10
+    while not worker.settled and not worker.known and time.monotonic() < until:
+        time.sleep(0.01)
+    worker.stop()
+    readings = worker.known[os.getpid()].readings
+    assert set(LOG_COLUMNS) < set(readings)
+    assert not any(isinstance(value, float) and math.isnan(value) for value in readings.values())
+    assert Path(f"/proc/{os.getpid()}").exists()

@@ -1,0 +1,85 @@
+"""A password that is typed, right and wrong, to a real OpenSSH server; who may be asked, and how often."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.tmux import TMUX, Tmux
+from tests.fakes import sshd
+
+WHY_NOT = sshd.why_not() or sshd.why_no_person() or ("" if TMUX else "tmux is not installed")
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory):
+    with sshd.person(tmp_path_factory.mktemp("home")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=["password", "keyboard-interactive"])
+def server(request, person, tmp_path_factory):
+    if request.param == "password":
+        extra = "PasswordAuthentication yes\n"
+    elif Path("/etc/pam.d/sshd").exists():
+        extra = "UsePAM yes\nKbdInteractiveAuthentication yes\n"
+    else:
+        pytest.skip("keyboard-interactive needs PAM, and it knows no sshd here")
+    with sshd.server(tmp_path_factory.mktemp("sshd"), f"{extra}MaxAuthTries 6\n", person) as running:
+        yield running
+
+
+@pytest.fixture
+def screen(server, tmp_path):
+    home = " ".join(f"{name}={tmp_path / name}" for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"))
+    words = shlex.join([sys.executable, "-m", "gpuscope", "attach", "--ssh-command", server.ssh_command, "typed"])
+    one = Tmux(tmp_path, f"env -u SSH_CONNECTION -u NO_COLOR -u COLUMNS -u LINES {home} {words}", 110, 30)
+    yield one
+    one.close()
+
+
+def test_a_wrong_password_three_times_ends_it_and_f5_asks_again(screen, person):
+    answered, deadline = 0, time.monotonic() + 30
+    while "does not let you in" not in (text := screen.text()):
+        assert time.monotonic() < deadline, text
+        if "ssh asks, on the way to typed" in text and "assword" in text:
+            screen.keys("x", "Enter")
+            answered += 1
+        time.sleep(0.5)
+    assert answered >= 3
+    screen.wait(r"(?s)typed: it does not let you in.*F5: connect again")
+    time.sleep(1.5)
+    assert "ssh asks" not in screen.text()  # nobody is asked again by itself
+    screen.keys("F5")
+    screen.wait("ssh asks")
+    screen.keys(*person.password, "Enter")
+    screen.wait("● live")
+    assert person.password not in screen.text()
+    screen.keys("q")
+    screen.wait("EXIT=0")
+
+
+def test_who_refuses_to_answer_is_not_asked_again(screen):
+    screen.wait("ssh asks")
+    screen.keys("Escape")
+    screen.wait(r"(?s)ended: typed: .*F5")
+    time.sleep(1.0)
+    assert "ssh asks" not in screen.text()
+    screen.keys("q")
+    screen.wait("EXIT=0")
+
+
+def test_a_verb_without_a_terminal_asks_nobody(server, tmp_path):
+    words = [sys.executable, "-m", "gpuscope", "devices", "--ssh-command", server.ssh_command, "typed"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == 3
+    assert "typed: it does not let you in" in done.stderr
+    assert list(tmp_path.iterdir()) == []

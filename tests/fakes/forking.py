@@ -1,0 +1,202 @@
+"""Programs in forks of one process that has imported torch and made an optimizer, which takes a fresh one seconds.
+
+Such a program is a process like any other: its own pid, pipes, environment and folder; its code is the whole of
+``__main__``, nothing of gpuscope is loaded, and it ends as an interpreter ends. What it does not show: that torch comes
+after something else, what ``/proc`` says of its command and first environment, and what Python reads when it starts.
+Its innermost frames are its own, its outermost is one of ``forking.py``; its collector leaves aside what was there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parents[2]
+MESSAGE = 1 << 17
+BEGIN = "exec(__import__('tests.fakes.forking', fromlist=['serve']).serve(int(__import__('sys').argv.pop())))"
+
+
+def serve(number: int) -> Any:
+    """In the process that forks: never returns. In a fork: the code that it is to run."""
+    import torch
+
+    torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports the compiler
+    gc.collect()
+    gc.freeze()  # else every fork copies what its collector looks at, and takes apart all of torch at its end
+    asked = socket.socket(fileno=number)
+    waiting = selectors.DefaultSelector()
+    waiting.register(asked, selectors.EVENT_READ)
+    while True:
+        for key, _ in waiting.select():
+            if key.fileobj is not asked:  # the pidfd of one that ended
+                pid, status = key.data
+                waiting.unregister(key.fileobj)
+                os.close(key.fd)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with suppress(OSError), status:
+                    status.sendall(str(code).encode())
+                continue
+            message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE, 4)
+            if not message:
+                for other in waiting.get_map().values():
+                    if other.data:
+                        os.kill(other.data[0], signal.SIGKILL)
+                os._exit(0)
+            pid = os.fork()
+            if not pid:
+                return _become(json.loads(message), descriptors, waiting, asked)
+            for descriptor in descriptors[:3]:
+                os.close(descriptor)
+            status = socket.socket(fileno=descriptors[3])
+            status.sendall(f"{pid}\n".encode())
+            waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+
+
+def _become(job: dict[str, Any], descriptors: list[int], waiting: selectors.BaseSelector, asked: socket.socket) -> Any:
+    for place, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, place)
+    for other in list(waiting.get_map().values()):
+        if other.data:
+            os.close(other.fd)
+            other.data[1].close()
+    for descriptor in descriptors:
+        os.close(descriptor)
+    waiting.close()
+    asked.close()
+    os.chdir(job["cwd"])
+    os.environ.clear()
+    os.environ.update(job["environ"])
+    if job["session"]:
+        os.setsid()
+    return compile(job["code"], "<string>", "exec")
+
+
+def script(path: str, *words: str) -> str:
+    """Code that does what ``python path words…`` does, and ``python -m path words…`` if it is no file."""
+    how = "path" if path.endswith(".py") else "module"
+    run = f"runpy.run_{how}({path!r}, run_name='__main__'{', alter_sys=True' if how == 'module' else ''})"
+    return f"import runpy, sys\nsys.argv = {[path, *words]!r}\n{run}"
+
+
+class Forked:
+    """One such program, used like a ``subprocess.Popen`` whose three streams are pipes."""
+
+    def __init__(
+        self, code: str, environ: dict[str, str], *, cwd: str | Path = "", text: bool = True, session: bool = False
+    ) -> None:
+        job = {"code": code, "environ": environ, "cwd": str(cwd) or os.getcwd(), "session": session}
+        theirs, ours = zip(os.pipe(), os.pipe()[::-1], os.pipe()[::-1], strict=True)
+        self._status, status = socket.socketpair()
+        try:
+            with _lock:
+                socket.send_fds(_server(), [json.dumps(job).encode()], [*theirs, status.fileno()])
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+            status.close()
+        self._said = b""
+        self.returncode: int | None = None
+        while b"\n" not in self._said:
+            self._said += (part := self._status.recv(64))
+            assert part, "the process that forks has ended: is torch installed?"
+        first, _, self._said = self._said.partition(b"\n")
+        self.pid = int(first)
+        # The types are those of pipes of text; with text=False they are pipes of bytes.
+        self.stdin: IO[Any] = open(ours[0], "w" if text else "wb", -1 if text else 0)  # noqa: SIM115
+        self.stdout: IO[Any] = open(ours[1], "r" if text else "rb")  # noqa: SIM115
+        self.stderr: IO[Any] = open(ours[2], "r" if text else "rb")  # noqa: SIM115
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, the signal's number below 0. ``TimeoutExpired`` after ``timeout`` seconds."""
+        self._status.settimeout(timeout)
+        while self.returncode is None:
+            try:
+                part = self._status.recv(64)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0) from None
+            self._said += part
+            if not part:
+                self.returncode = int(self._said)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, text: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """What it still writes until it ends; ``TimeoutExpired`` after ``timeout`` seconds."""
+        read: dict[int, Any] = {}
+        streams = [stream for stream in (self.stdout, self.stderr) if stream is not None and not stream.closed]
+        threads = [
+            threading.Thread(target=lambda stream=stream: read.update({id(stream): stream.read()}), daemon=True)
+            for stream in streams
+        ]
+        for thread in threads:
+            thread.start()
+        if self.stdin is not None and not self.stdin.closed:
+            with suppress(BrokenPipeError):
+                if text:
+                    self.stdin.write(text)
+                self.stdin.close()
+        for thread in threads:
+            thread.join(timeout)
+            if thread.is_alive():
+                raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
+        self.wait(timeout)
+        for stream in streams:
+            stream.close()
+        return read.get(id(self.stdout)), read.get(id(self.stderr))
+
+
+_lock = threading.Lock()
+_servers: dict[int, tuple[subprocess.Popen[bytes], socket.socket]] = {}
+"""The process that forks for this one, by this one's pid; started when first needed."""
+
+
+def _server() -> socket.socket:
+    if os.getpid() not in _servers:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-c", BEGIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                env={**_plain(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        _servers[os.getpid()] = process, ours
+        atexit.register(_end, os.getpid())
+    return _servers[os.getpid()][1]
+
+
+def _plain() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("GPUSCOPE", "RANK", "WORLD"))}
+
+
+def _end(of: int) -> None:
+    if os.getpid() == of:
+        process, ours = _servers.pop(of)
+        ours.close()
+        process.wait(20)

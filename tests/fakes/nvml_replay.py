@@ -1,0 +1,72 @@
+"""A library that answers as one did that ``demos/nvml_dump.py`` wrote down: a driver's bytes under the wrappers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pynvml
+
+NOT_SUPPORTED = 3
+
+
+class ReplayNvml:
+    """Answers each call with what was recorded for it, in turn; the last one again when there are no more. Calls with
+    different numbers among their arguments (a clock, a link) are kept apart."""
+
+    def __init__(self, dump: dict[str, Any]) -> None:
+        self._answers: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+        for row in dump["calls"]:
+            self._answers[_key(row["call"], row["before"])].append(row)
+        self._symbols = {row["call"] for row in dump["calls"]}
+        self._functions: dict[str, Any] = {}
+        self.mismatched: list[str] = []
+        """Calls whose wrapper passes other sizes than were recorded."""
+
+    def __getattr__(self, symbol: str) -> Any:
+        if not symbol.startswith("nvml") or symbol not in self._symbols:
+            raise AttributeError(symbol)
+        if symbol not in self._functions:
+
+            def function(*arguments: Any) -> int:
+                return self._answer(symbol, arguments)
+
+            self._functions[symbol] = function
+        return self._functions[symbol]
+
+    def _answer(self, symbol: str, arguments: tuple[Any, ...]) -> int:
+        from demos.nvml_dump import by_value, size_of
+
+        rows = self._answers.get(_key(symbol, [None if size_of(one) else by_value(one) for one in arguments]))
+        if not rows:
+            return NOT_SUPPORTED
+        row = rows.pop(0) if len(rows) > 1 else rows[0]
+        for argument, raw in zip(arguments, row["after"], strict=False):
+            if raw is None or not size_of(argument):
+                continue
+            data = bytes.fromhex(raw)
+            if len(data) != size_of(argument):
+                self.mismatched.append(f"{symbol}: {size_of(argument)} bytes, recorded {len(data)}")
+                data = data[: size_of(argument)]
+            ctypes.memmove(ctypes.addressof(getattr(argument, "_obj", argument)), data, len(data))
+        return int(row["return"])
+
+    @contextlib.contextmanager
+    def install(self) -> Iterator[ReplayNvml]:
+        """Stands in for the library inside the block."""
+        saved = pynvml.nvmlLib, pynvml._nvmlLib_refcount, dict(pynvml._nvmlGetFunctionPointer_cache)
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        pynvml.nvmlLib, pynvml._nvmlLib_refcount = self, 0
+        try:
+            yield self
+        finally:
+            pynvml.nvmlLib, pynvml._nvmlLib_refcount = saved[:2]
+            pynvml._nvmlGetFunctionPointer_cache.clear()
+            pynvml._nvmlGetFunctionPointer_cache.update(saved[2])
+
+
+def _key(symbol: str, arguments: list[Any]) -> tuple[Any, ...]:
+    return (symbol, *(one for one in arguments if isinstance(one, int)))

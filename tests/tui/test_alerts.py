@@ -1,0 +1,263 @@
+"""Alerts: each fires once and clears once, with hysteresis; shown, logged, rung, and handed to the user's command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+import pytest
+
+from gpuscope import config
+from gpuscope.alerts import EVENT_SECONDS, Alerts
+from gpuscope.alerts_settings import AlertSettings
+from gpuscope.store.store import Store
+from gpuscope.tui.session import Session
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.tui.pilot import feed, in_loop, make_app, until
+
+needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="reading TOML needs Python 3.11")
+HOLD = 5.0
+
+
+class World:
+    """A host with one GPU and one trainer of ours, told sample by sample; what fires and clears is kept."""
+
+    def __init__(self, **settings: object) -> None:
+        self.alerts = Alerts(AlertSettings(for_seconds=HOLD, **settings))  # type: ignore[arg-type]
+        self.store: Store = views.store_of([views.hello(), views.host_def(), views.gpu(0)])
+        self.tell(*views.trainer(48213, 0, 1, "ada", True, "job-a"))
+        self.now = views.END
+        self.told: list[tuple[str, str]] = []
+
+    def tell(self, *frames: f.Frame) -> None:
+        for frame in frames:
+            self.store.apply(views.SOURCE, frame, getattr(frame, "m", 0) / 1e9)
+
+    def tick(self, seconds: float, **device: f.Scalar) -> list[tuple[str, str]]:
+        """Time goes on by ``seconds`` at 1 Hz with these readings; what changed meanwhile."""
+        before = len(self.told)
+        trainer = {key: device.pop(key) for key in list(device) if key in f.TRAINER_COLUMNS}
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            gpu = views.device_row(0, 50.0, 90.0, **device)
+            row = views.trainer_row(13, 100, 0.5, **trainer)
+            sample = f.Sample(int(self.now), int(self.now * 1e9), h=[views.host_row()], g=[gpu], t=[row])
+            self.tell(sample)
+            self.look()
+        return self.told[before:]
+
+    def look(self) -> None:
+        host = self.store.view().host
+        assert host is not None
+        self.told += [(alert.kind, alert.state) for alert in self.alerts.look(host)]
+
+
+def test_temperature_has_hysteresis_in_value_and_time():
+    world = World(temperature_celsius=85)
+    assert world.tick(20, temperature_celsius=84) == []
+    assert world.tick(4, temperature_celsius=90) == [], "not long enough"
+    assert world.tick(2, temperature_celsius=80) == []
+    assert world.tick(7, temperature_celsius=86) == [("temperature", "fired")]
+    assert [alert.text for alert in world.alerts.active] == ["GPU 0: 86 °C (alert at 85 °C)"]
+    for heat in (84, 86, 83, 85, 84):
+        assert world.tick(7, temperature_celsius=heat) == [], "between the two thresholds nothing changes"
+    assert world.tick(4, temperature_celsius=70) == []
+    assert world.tick(1, temperature_celsius=84) == []
+    assert world.tick(7, temperature_celsius=70) == [("temperature", "cleared")]
+    assert world.alerts.active == []
+    assert world.tick(20, temperature_celsius=70) == []
+
+
+def test_memory():
+    world = World(memory_percent=90)
+    full, room = int(0.95 * views.TOTAL), int(0.5 * views.TOTAL)
+    assert world.tick(7, used_bytes=full) == [("memory", "fired")]
+    assert world.tick(20, used_bytes=int(0.89 * views.TOTAL)) == []
+    assert world.tick(7, used_bytes=room) == [("memory", "cleared")]
+
+
+def test_throttle_and_not_what_is_harmless():
+    world = World(throttle=True)
+    assert world.tick(20, clock_event_reasons=0x1 | 0x4) == [], "idle and the power cap are no fault"
+    assert world.tick(7, clock_event_reasons=0x40) == [("throttle", "fired")]
+    assert "GPU 0: its clock is held down:" in world.alerts.active[0].text
+    assert world.tick(7, clock_event_reasons=0) == [("throttle", "cleared")]
+
+
+def test_ecc():
+    world = World(ecc=True)
+    assert world.tick(3, ecc_uncorrected_count=0) == []
+    assert world.tick(3, ecc_uncorrected_count=2) == [("ecc", "fired")]
+    assert world.tick(3, ecc_uncorrected_count=0) == [("ecc", "cleared")]
+
+
+def test_xid_clears_after_a_while():
+    world = World(xid=True)
+    assert world.tick(3, xid_count=2, last_xid=13) == [], "what was there before somebody looked is no news"
+    assert world.tick(2, xid_count=3, last_xid=43) == [], "what follows from a program's own error is no alarm"
+    assert world.tick(2, xid_count=4, last_xid=79) == [("xid", "fired")]
+    assert world.alerts.active[0].text.startswith("GPU 0: XID 79: ")
+    assert world.tick(EVENT_SECONDS + 2, xid_count=4, last_xid=79) == [("xid", "cleared")]
+
+
+def test_stall_of_my_trainer():
+    world = World(stall=True)
+    assert world.tick(10) == []
+    assert world.tick(7, step_age_seconds=400.0, stall_at="train.py:88 load") == [("stall", "fired")]
+    assert "it stands at train.py:88 load" in world.alerts.active[0].text
+    assert world.tick(7, step_age_seconds=0.2) == [("stall", "cleared")]
+
+
+def test_a_trainer_of_mine_that_ended_and_one_that_runs_again():
+    world = World(gone=True)
+    world.tick(2)
+    for number in (113, 213, 313, 413):
+        world.tell(f.Event(number, "gone", int(world.now * 1e9), "killed by signal 9"))
+    world.look()
+    assert world.told == [("gone", "fired")]
+    assert "killed by signal 9" in world.alerts.active[0].text
+    world.tell(*views.trainer(48214, 0, 1, "ada", True, "job-a"))
+    assert world.tick(3) == [("gone", "cleared")]
+
+
+def test_an_end_before_somebody_looked_is_no_news():
+    world = World(gone=True)
+    for number in (113, 213, 313, 413):
+        world.tell(f.Event(number, "gone", int((world.now - 60) * 1e9), "exited"))
+    assert world.tick(10) == []
+
+
+def test_an_unknown_reading_neither_fires_nor_clears():
+    world = World(temperature_celsius=85, throttle=True, ecc=True, memory_percent=10)
+    assert world.tick(7, temperature_celsius=90, used_bytes=None) == [("temperature", "fired")]
+    assert world.tick(30, temperature_celsius=None, used_bytes=None, clock_event_reasons=None) == []
+    assert len(world.alerts.active) == 1
+
+
+def test_without_settings_nothing_is_watched():
+    world = World()
+    assert world.tick(20, temperature_celsius=120, ecc_uncorrected_count=9, step_age_seconds=9e3) == []
+
+
+# ── the config file ──
+
+
+@needs_toml
+def test_the_table_is_read(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text('[alerts]\ntemperature_celsius = 85\nstall = true\non_alert = ["notify", "x"]\nbell = true\n')
+    settings, problems = config.load(path)
+    assert problems == []
+    assert settings.alerts == AlertSettings(temperature_celsius=85.0, stall=True, on_alert=("notify", "x"), bell=True)
+
+
+@needs_toml
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("temperature_celsius = 900", "a number from 20 to 120"),
+        ("temprature = 80", "there are: temperature_celsius"),
+        ('stall = "yes"', "true or false"),
+        ('on_alert = "notify-send hot"', 'a list of words, as no shell takes it apart: ["notify-send", …]'),
+        ("on_alert = []", "a list of words"),
+        ("on_alert = [1]", "a list of words"),
+    ],
+)
+def test_a_wrong_line_says_what_to_do_and_the_rest_holds(tmp_path, line, says):
+    path = tmp_path / "config.toml"
+    path.write_text(f"rate_hz = 1\n[alerts]\necc = true\n{line}\n")
+    settings, problems = config.load(path)
+    assert (settings.rate_hz, settings.alerts) == (1.0, AlertSettings(ecc=True))
+    assert problems[0].startswith(f"{path}:4: alerts.")
+    assert says in problems[0]
+
+
+@needs_toml
+def test_alerts_that_are_no_table(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("alerts = true\n")
+    assert "write [alerts]" in config.load(path)[1][0]
+
+
+# ── in the session ──
+
+WRITE = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
+
+
+def hot(seconds: float) -> f.Sample:
+    at = views.END + seconds
+    return f.Sample(
+        int(at), int(at * 1e9), h=[views.host_row()], g=[views.device_row(0, 50.0, 90.0, temperature_celsius=91)]
+    )
+
+
+@in_loop
+async def test_it_is_shown_rung_logged_and_given_to_the_command(tmp_path):
+    path = tmp_path / "alerts.jsonl"
+    alerts = AlertSettings(
+        temperature_celsius=85, for_seconds=1, bell=True, on_alert=(sys.executable, "-c", WRITE, str(path))
+    )
+    app = make_app(views.vacant(4.0), settings=config.Settings(alerts=alerts))
+    rung = []
+    app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live")
+        for seconds in (1, 2, 3):
+            feed(app, hot(seconds))
+            await asyncio.sleep(0.05)
+            await pilot.pause()
+        await until(pilot, "GPU 0: 91 °C (alert at 85 °C)")
+        deadline = time.monotonic() + 10
+        while not path.exists() or not path.read_text().endswith("\n"):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        await pilot.press("5")
+        await until(pilot, "alert: GPU 0: 91 °C")
+    assert rung == [1]
+    (told,) = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (told["alert"], told["state"], told["value"], told["threshold"]) == ("temperature", "fired", 91.0, 85.0)
+    assert told["device_uuid"].startswith("GPU-")
+    assert told["host"] == "node-17"
+
+
+async def run_command(*argv: str, seconds: float = 10.0, live: bool = True) -> list[str]:
+    from gpuscope.tui.alerts import AlertWatch
+
+    session = Session(views.store_of([views.hello(), views.host_def(), views.gpu(0)]))
+    settings = AlertSettings(temperature_celsius=85, for_seconds=0, on_alert=argv, on_alert_seconds=seconds)
+    watch = AlertWatch(settings, session.notices, lambda: live)
+    assert session._store is not None
+    session._store.apply(views.SOURCE, hot(1), 0.0)
+    watch.look(session._store.view().hosts)
+    while watch._running:
+        await asyncio.sleep(0.01)
+    watch.close()
+    return [notice.text for notice in session.notices.all]
+
+
+@in_loop
+async def test_a_command_that_is_missing_fails_or_hangs_is_told_and_ended():
+    assert any("cannot start /nonexistent/x" in text for text in await run_command("/nonexistent/x"))
+    assert any("ended with 3" in text for text in await run_command(sys.executable, "-c", "raise SystemExit(3)"))
+    began = time.monotonic()
+    told = await run_command("sh", "-c", "sleep 30 & sleep 30", seconds=0.5)
+    assert any("did not end within 0.5 s, and was ended" in text for text in told)
+    assert time.monotonic() - began < 10
+
+
+@in_loop
+async def test_the_words_of_the_command_reach_no_shell(tmp_path):
+    path = tmp_path / "made"
+    await run_command(sys.executable, "-c", "pass", f"; touch {path}", f"$(touch {path})")
+    assert not path.exists()
+
+
+@in_loop
+async def test_in_a_recording_nothing_is_started(tmp_path):
+    path = tmp_path / "made"
+    told = await run_command("touch", str(path), live=False)
+    assert any("91 °C" in text for text in told)
+    assert not path.exists()

@@ -1,0 +1,90 @@
+"""From key to probe with real parts: the local agent, two running ranks that nothing has prepared, and detaching."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuscope.attach.inject_target import yama_scope
+from gpuscope.config import Settings
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.launch import local_source
+from gpuscope.tui.session import LOCAL, Session
+from tests.fakes.torchlike import likeness
+from tests.tui.pilot import in_loop, until
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
+    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
+    pytest.mark.skipif(not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"),
+]
+LOOP = "import time\nprint('ready', flush=True)\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.002)\n"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Two ranks of a job as torchrun would have started them."""
+    code = likeness(tmp_path, LOOP)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29512"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for child in ranks:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    yield ranks
+    for child in ranks:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+@in_loop
+async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> None:
+    app = GpuscopeApp(Session(make_source=lambda hz: local_source(hz, Settings())), "overview")
+    first, second = (child.pid for child in ranks)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live")
+        await pilot.press("a")
+        await until(pilot, str(first), str(second), "your consent (ptrace)")
+        key = next(row.key for row in app.screen._table.rows if row.key.startswith("job ") and "29512" in row.key)
+        app.screen._table.move_to(key)
+        await pilot.press("enter")
+        await until(pilot, "Put the probe into 2 ranks?", f"rank 0, pid {first}", f"rank 1, pid {second}")
+        assert [threads(pid) for pid in (first, second)] == [1, 1]
+        await pilot.press("y")
+        await until(pilot, f"Done     rank 0, pid {first}", f"Done     rank 1, pid {second}", "Enter: open it")
+        host = app.session.host
+        found = {t.definition.pid: t.definition for t in host.trainers if t.gone is None}
+        assert {found[pid].origin for pid in (first, second)} == {"inject"}
+        assert {found[pid].rank for pid in (first, second)} == {0, 1}
+        await pilot.press("escape")
+        for pid in (first, second):
+            await until(pilot, "a probe is in it (inject)")
+            app.screen._table.move_to(f"{LOCAL} {pid}")
+            await until(pilot, "d takes it out")
+            await pilot.press("d")
+            await until(pilot, "Take the probe out?")
+            await pilot.press("y")
+            await until(pilot, "the probe is out; the process runs on")
+            await pilot.press("escape")
+    assert [child.poll() for child in ranks] == [None, None]
+    assert [threads(pid) for pid in (first, second)] == [1, 1], "nothing of ours runs in them any more"
+    lines = log.read_text().splitlines()
+    assert [line.split()[3] for line in lines] == ["inject"] * 4 + ["detach"] * 2
+
+
+def test_a_whole_job_is_attached_seen_and_left_by_keys(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    attach_and_detach(job, tmp_path / "state" / "gpuscope" / "attach.log")

@@ -1,0 +1,124 @@
+"""The Device screen: what GPU-Util hides and what that means, health, topology, zoom; at every size, in cells."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from gpuscope.tui import device_words as words
+from gpuscope.tui.screens.detail import DetailScreen
+from gpuscope.tui.screens.device import WINDOWS, DeviceScreen
+from gpuscope.wire import frames as f
+from tests.fakes import devices, views
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import grid
+
+
+def device_of(frames: list[f.Frame], index: int = 0):
+    host = views.store_of(frames).view().host
+    assert host is not None
+    return host, host.devices[index]
+
+
+def flat(lines) -> str:
+    return " ".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 12)])
+@in_loop
+async def test_it_opens_at_every_size_and_no_line_is_too_long(size):
+    app = make_app(devices.training())
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "node-17", "98%")
+        app.push_screen(DeviceScreen(app.session, app.session.host.devices[0].key))
+        shown = await until(pilot, "GPU-Util", "meaning")
+        assert "Esc" in shown
+        for row in grid(app):
+            assert sum(cell_len(char) for char, _ in row) == size[0]
+
+
+@in_loop
+async def test_enter_opens_it_and_keys_work():
+    app = make_app(devices.training())
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "live")
+        await pilot.press("enter")
+        shown = await until(
+            pilot, "GPU 0  NVIDIA H200 · Hopper, cc 9.0", "NV18 GPU 1-3 · SYS GPU 4-7", "18 of 18 links up",
+            "26 °C to slowdown", "none of", "VBIOS 96.00.A5.00.01", "cuda:0", "NUMA node 0 · cores 0-23,48-71",
+            "Load %, 1 min",
+        )  # fmt: skip
+        assert "NVLink out 9.1 GiB/s" in shown
+        screen = app.screen
+        assert isinstance(screen, DeviceScreen)
+        await pilot.press("minus")
+        await until(pilot, "Load %, 5 min")
+        for _ in WINDOWS:
+            await pilot.press("minus")
+        await until(pilot, "Load %, 4 h")
+        await pilot.press("c")
+        await until(pilot, "Clock MHz", absent="Load %")
+        await pilot.press("n")
+        await until(pilot, "GPU 1  NVIDIA H200", "NV18 GPU 0, 2, 3")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, DetailScreen)
+        await pilot.press("escape", "escape")
+        await until(pilot, "Devices", absent="At work")
+
+
+@pytest.mark.parametrize(
+    ("readings", "meaning"),
+    [
+        ({"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0}, "on 20% of the SMs"),
+        ({"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0}, "for 60% of the time"),
+        ({"utilization_percent": 99, "sm_active_percent": 88.0, "tensor_active_percent": 27.0}, "27% of what it could"),
+        ({"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0}, "FP32"),
+        (
+            {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 9.0,
+             "dram_active_percent": 80.0},
+            "memory bound",
+        ),
+        ({"utilization_percent": 0, "sm_active_percent": 0.0, "tensor_active_percent": 0.0}, "nothing runs"),
+        ({"utilization_percent": 90, "sm_active_percent": None}, "this GPU does not tell"),
+    ],
+)  # fmt: skip
+def test_what_the_numbers_mean(readings, meaning):
+    _, device = device_of(devices.training(**readings))
+    assert meaning in words.what_it_means(device)
+
+
+def test_health_names_the_code_and_what_to_do():
+    _, device = device_of(devices.training(last_xid=79, xid_count=2, remap_pending=1, ecc_uncorrected_count=4))
+    said = flat(words.health_lines(device, 200))
+    assert "XID 79: the GPU has fallen off the bus (2 since gpuscope came)" in said
+    assert "reboot" in said
+    assert "replaced at the next reset" in said
+    assert "4 errors that could not be corrected" in said
+    assert "not told" in said
+
+
+def test_a_device_that_tells_nothing_says_why():
+    host, device = device_of(list(views.hung()), 3)
+    said = flat([*words.state_lines(host, device, 200), *words.load_lines(device, 100, 12, None)])
+    assert "nvml" in said or "unknown" in said
+
+
+def test_memory_that_nobody_holds_is_said():
+    host, device = device_of(devices.training(), 0)
+    rest = words.unaccounted(host, device)
+    assert rest is not None
+    taken = sum(int(use.number("used_bytes") or 0) for use in device.uses)
+    assert rest == max(0.0, (device.number("used_bytes") or 0) - taken)
+
+
+def test_a_link_that_is_down_and_a_blocked_peer_are_seen():
+    frames = devices.training()
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.gpu is not None:
+            frame.gpu.nvlink_states = "1101"
+            frame.gpu.topology, frame.gpu.peer_access = "X PHB SYS", "X yes no"
+    host, device = device_of(frames)
+    said = flat(words.topology_lines(host, device))
+    assert "3 of 4 links up, down: 2" in said
+    assert "PHB GPU 1 · SYS without peer access GPU 2" in said

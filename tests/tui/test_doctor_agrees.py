@@ -1,0 +1,126 @@
+"""The doctor and the other tabs do not contradict each other about the same state."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuscope.doctor import live
+from gpuscope.doctor.finding import Finding
+from gpuscope.doctor.order import rank
+from gpuscope.store.store import Store
+from gpuscope.store.view import HostView
+from gpuscope.tui.joblines import job_lines
+from gpuscope.tui.parts import account
+from gpuscope.tui.screens.memory_advice import MEMORY, advice
+from gpuscope.tui.subjects import subjects
+from gpuscope.tui.verdict import judge
+from gpuscope.wire import frames as f
+from tests.doctor.test_live import one, put
+from tests.fakes import jobs, views
+from tests.fakes.views import GIB
+
+
+def host_of(store: Store) -> HostView:
+    host = store.view().host
+    assert host is not None
+    return host
+
+
+def told(frames: list[f.Frame]) -> tuple[HostView, dict[str, Finding], str, str]:
+    """The host, the doctor's findings by cause, the verdict on GPU 0 and the notes of the first job."""
+    store = views.store_of(frames)
+    host = host_of(store)
+    report = live.examine(host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s))
+    verdict = judge(host, host.devices[0])
+    notes = " ".join(text for note in job_lines(host)[0].notes for text, _ in note)
+    worst = {finding.cause: finding for finding in reversed(rank(report.findings))}
+    return host, worst, f"{verdict.kind} {verdict.word}", notes
+
+
+def advised(host: HostView, said: Finding | None) -> str:
+    subject = subjects(host, "")[0]
+    assert subject.device is not None
+    found = account(host, subject.device, subject.allocator)
+    return "\n".join("".join(text for text, _ in line) for line in advice(host, subject, found, None, said))
+
+
+def test_a_card_that_is_full_and_steady_is_a_warning_nowhere():
+    _, found, verdict, _ = told(one(80, used=137.5))
+    assert found["live.full_but_steady"].severity == "info"
+    assert verdict == "ok full"
+
+
+@pytest.mark.parametrize("retries", [True, False])
+def test_a_full_card_that_tries_again_or_of_which_too_little_is_known_is_one(retries):
+    frames = one(80 if retries else 8, used=137.5)
+    if retries:
+        put(frames, "alloc_retries", lambda q: q)
+        frames.append(f.Event(401, "retry", int(views.END * 1e9), "cudaMalloc was tried again"))
+    _, found, verdict, _ = told(frames)
+    assert "live.full_but_steady" not in found
+    assert verdict == "warn full"
+
+
+@pytest.mark.parametrize(("sm", "starves"), [(95.0, False), (30.0, True)])
+def test_a_thread_that_waits_while_the_gpu_works_starves_nobody(sm, starves):
+    frames = one(80, device={"sm_active_percent": sm}, loader_wait_seconds=0.15)
+    _, found, verdict, notes = told(frames)
+    assert ("live.input_bound" in found) == starves
+    assert (verdict == "warn starved") == starves
+    assert ("waits for its data" in notes) == starves
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.25, 0.6])
+def test_where_the_wait_was_measured_all_tell_the_same(share):
+    _, found, verdict, notes = told(one(80, **jobs.split(0.5, input=share)))
+    assert ("live.input_bound" in found) == (share >= 0.2) == (verdict == "warn starved")
+    assert ("waits for its data" in notes) == (share >= 0.2)
+
+
+def test_what_cannot_help_against_growth_is_not_advised_beside_it():
+    sizes = {"inactive_split_bytes": 1 * GIB, "active_bytes": 40 * GIB, "allocated_bytes": 40 * GIB}
+    frames = one(80, used=120.0, sizes=[30 + 0.9 * n for n in range(80)], allocator=sizes, eta_seconds=None)
+    host, found, _, _ = told(frames)
+    grows = found["live.memory_grows"]
+    assert "empty_cache() cannot help" in " ".join(line.text for line in grows.evidence)
+    before, after = advised(host, None), advised(host, grows)
+    assert after.splitlines()[0] == f"doctor: {grows.title}   3: why and what helps"
+    assert "empty_cache" in before, "else this proves nothing"
+    assert "empty_cache" not in after
+
+
+def test_what_is_no_fragmentation_gets_no_advice_against_it():
+    sizes = {"peak_allocated_bytes": 130 * GIB, "peak_reserved_bytes": 132 * GIB, "inactive_split_bytes": 90 * GIB}
+    frames = put(one(60, used=134.0, allocator=sizes), "alloc_retries", lambda q: q)
+    host, found, _, _ = told(frames)
+    edge = found["live.at_the_edge"]
+    assert edge.cause in MEMORY
+    assert "expandable_segments" in advised(host, None), "else this proves nothing"
+    assert "expandable_segments" not in advised(host, edge)
+
+
+@pytest.mark.parametrize(("slope", "eta"), [(0.9, None), (0.9, 5.0), (0.9, 9e5), (0.05, None), (0.012, None)])
+def test_growth_has_the_same_weight_in_a_jobs_line(slope, eta):
+    frames = one(400, used=100.0, sizes=[30 + slope * n for n in range(400)], eta_seconds=eta)
+    host, found, _, _ = told(frames)
+    severity = found["live.memory_grows"].severity
+    (token,) = {note[0][1] for note in job_lines(host)[0].notes if note[0][0] == "memory: "} or {"muted"}
+    assert token == {"problem": "bad", "warning": "warn", "info": "muted"}[severity]
+
+
+def test_what_is_near_is_so_for_both():
+    from gpuscope.doctor import live_memory
+    from gpuscope.tui import joblines
+
+    assert joblines.NEAR == live_memory.NEAR
+
+
+@pytest.mark.parametrize("kind", [views.training, views.crowd, views.vacant, views.cpu_only, views.hung])
+def test_no_device_is_called_starved_that_the_doctor_leaves_in_peace(kind):
+    store = views.store_of(kind())
+    host = host_of(store)
+    report = live.examine(host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s))
+    named = {finding.where for finding in report.findings if finding.cause == "live.input_bound"}
+    for device in host.devices:
+        if judge(host, device).word == "starved":
+            assert any(f"GPU {device.definition.index}" in where for where in named)

@@ -1,0 +1,255 @@
+"""What is examined aside: the environment and what died here, by a child that loads what the viewer must not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuscope.doctor import report as reports
+from gpuscope.doctor import table
+from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
+from gpuscope.tui.doctor_aside import SCRIPT, Aside, report_of
+from gpuscope.tui.doctor_watch import FRESH_SECONDS, Watch
+from gpuscope.verbs import doctor_aside
+from tests.fakes import views
+from tests.fakes.probe_client import environment
+from tests.tui.doctor_home import Told, at_home
+from tests.tui.pilot import in_loop, make_app, until
+
+NO_HISTORY = views.store_of([]).history
+
+
+def history(*_: Any) -> Any:
+    return NO_HISTORY("", 0, "")
+
+
+def heard_by(argv: list[str], parts: tuple[str, ...] = ("environment",), wait: float = 30.0) -> list[Any]:
+    heard: list[Any] = []
+
+    async def run() -> None:
+        aside = Aside(lambda *said: heard.append(said), argv)
+        aside.start(parts)
+        end = time.monotonic() + wait
+        while aside.running and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        aside.close()
+
+    asyncio.run(run())
+    return heard
+
+
+def test_a_report_comes_through_json_as_it_was():
+    made = Report(
+        findings=(
+            Finding(
+                pitfall="num-workers", cause="a", title="t", severity="problem", confidence="prior", where="GPU 1",
+                evidence=(Evidence(text="x", source="nvml"), Evidence(text="y")), verify="gpuscope lab",
+                fixes=(Fix(title="f", code="a\nb", before="c", now=True), Fix(title="g", environment="A=1")),
+            ),
+        ),
+        abstained=(Abstained(pitfall="shm-size", missing="m"),),
+        problems=("p",),
+        examined=("e",),
+    )  # fmt: skip
+    settled = reports.settled(made, table.load())
+    again = report_of(json.loads(json.dumps(reports.document(settled, 2))))
+    assert again == settled
+
+
+def test_the_child_examines_the_environment_and_what_died_here(tmp_path):
+    code = (
+        "import glob, os, time, gpuscope; gpuscope.watch()\n"
+        "while not glob.glob(os.environ['GPUSCOPE_BLACKBOX_DIR'] + '/*.box'): time.sleep(0.01)\n"
+        "time.sleep(0.3)\n"
+    )
+    more = {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes"), "XDG_STATE_HOME": str(tmp_path)}
+    env = environment(**more)
+    raised = "raise AssertionError('Torch not compiled with CUDA enabled')"
+    for end in (raised, "os.kill(os.getpid(), 9)"):
+        subprocess.run([sys.executable, "-c", code + end], env=env, capture_output=True, timeout=60)
+    assert len(list((tmp_path / "boxes").glob("*.box"))) == 2
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "environment", "left"], env={**os.environ, **more}, capture_output=True,
+        timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["part"] for one in said] == ["environment", "left", "left", "end"]
+    assert said[0]["report"]["examined"][0] == "environment"
+    firsts = {report_of(one["report"]).findings[0].cause: one for one in said[1:3]}
+    assert "end.unseen" in firsts
+    (exception,) = (report_of(one["report"]) for cause, one in firsts.items() if cause != "end.unseen")
+    assert exception.findings[0].severity == "problem"
+    for one in said[1:3]:
+        first = report_of(one["report"]).findings[0]
+        assert abs(one["ended"] - time.time()) < 60
+        assert f"pid {one['pid']}" in first.where
+        assert first.fixes[0].command.startswith("gpuscope replay ")
+        assert first.fixes[0].now
+
+
+def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
+    from gpuscope.verbs import died, doctor_targets
+
+    pid = 4_000_123
+    place = tmp_path / "gpuscope" / "records"
+    place.mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in (f"oom-h-{pid}-77-1.confirmed.pickle.gz", f"oom-h-{pid}-77-2.unconfirmed.pickle.gz",
+                 f"oom-h-{os.getpid()}-1-1.withdrawn.pickle.gz", "oom-h-nonsense"):  # fmt: skip
+        (place / name).write_bytes(b"x")
+    (place / f"{pid}-77.box").write_bytes(b"x")
+    monkeypatch.setattr(died, "boxes", lambda: [(time.time(), place / f"{pid}-77.box")])
+    seen: list[str] = []
+
+    def examine(targets: list[str], *_: Any) -> Report:
+        seen.extend(Path(target).name for target in targets)
+        one = Finding(pitfall="reduce-batch-size", cause="oom.live_tensors", title="t", severity="problem",
+                      confidence="definite", evidence=(), where="cuda:0")  # fmt: skip
+        return Report(findings=(one,))
+
+    monkeypatch.setattr(doctor_targets, "examine", examine)
+    ((found_pid, _, report),) = doctor_aside.left()
+    assert seen == [f"oom-h-{pid}-77-1.confirmed.pickle.gz"]
+    assert found_pid == pid
+    assert report.findings[0].where == f"pid {pid}, cuda:0"
+    assert report.findings[0].fixes[0].command.startswith("gpuscope snapshot ")
+    assert len(report.findings[0].fixes) > 1, "with the fixes of its pitfall"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("print('no json')", "what is not understood"),
+        ("import sys; sys.exit(7)", "it ended with code 7"),
+        ('print(\'{"part": "environment"}\')', "what is not understood"),
+        ("import sys; sys.stdout.write('x' * 5_000_000)", "it said too much"),
+    ],
+)
+def test_a_child_that_fails_is_a_line_under_what_could_not_be_checked(code, why):
+    ((part, report, _),) = heard_by([sys.executable, "-c", code])
+    assert part == "problem"
+    assert why in report.problems[0]
+    assert report.problems[0].startswith("The environment: not examined, ")
+    assert report.problems[0].endswith("Try: gpuscope doctor")
+
+
+def test_a_child_that_cannot_be_started_or_does_not_end(monkeypatch):
+    from gpuscope.tui import doctor_aside as aside
+
+    ((_, report, _),) = heard_by(["/nowhere/python"], ("left",))
+    assert "What died here: not examined, it cannot be started: No such file" in report.problems[0]
+    monkeypatch.setattr(aside, "LIMIT_SECONDS", 0.3)
+    began = time.monotonic()
+    ((_, report, _),) = heard_by([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert "it has not ended within" in report.problems[0]
+    assert time.monotonic() - began < 10
+
+
+def test_a_session_that_ends_leaves_no_child(tmp_path):
+    pid_file = tmp_path / "pid"
+    code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+
+    async def run() -> None:
+        aside = Aside(lambda *_: None, [sys.executable, "-c", code])
+        aside.start(("environment",))
+        while not pid_file.exists() or not pid_file.read_text():
+            await asyncio.sleep(0.02)
+        aside.close()
+        await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    pid = int(pid_file.read_text())
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the child lives on")
+
+
+# ── what becomes of it ──
+
+
+def watch_of(local: bool) -> tuple[Watch, Told]:
+    aside = Told()
+    watch = Watch(lambda: None, lambda: local, False, aside)
+    watch.prepare()
+    return watch, aside
+
+
+def test_it_is_asked_once_on_this_machine_again_after_a_death_and_never_for_others():
+    watch, aside = watch_of(True)
+    watch.look(views.store_of(views.crowd()).view().host, history)
+    assert aside.asked == [("environment", "left")]
+    watch._next = 0.0
+    watch.look(views.store_of(views.crowd(9.0)).view().host, history)
+    assert len(aside.asked) == 1
+    watch._next = 0.0
+    watch.look(views.store_of(views.ended()).view().host, history)
+    assert aside.asked[1:] == [("left",)]
+    watch, aside = watch_of(False)
+    watch.look(views.store_of(views.crowd()).view().host, history)
+    assert aside.asked == []
+    assert "another machine" in watch.not_examined
+
+
+def test_what_died_long_ago_is_shown_and_not_counted():
+    watch, _ = watch_of(True)
+    grave = Finding(pitfall="reduce-batch-size", cause="oom.live_tensors", title="it ran out", severity="problem",
+                    confidence="definite", evidence=(), where="pid 9, cuda:0")  # fmt: skip
+    for pid, age in ((9, 60.0), (10, FRESH_SECONDS + 60)):
+        watch._heard("left", Report(findings=(grave,)), {"pid": pid, "ended": time.time() - age})
+    assert [case.kind for case in watch.cases] == ["left", "left"]
+    assert watch.counts() == (1, 0)
+
+
+@in_loop
+async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_told_that_they_are_awaited():
+    app = make_app(views.crowd(), "doctor")
+    watch = app.session.doctor
+    at_home(app)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "the environment is being examined")
+        found = Finding(pitfall="persistence-mode" if "persistence-mode" in table.load() else "nccl-config", cause="e",
+                        title="made up of the driver", severity="warning", confidence="definite",
+                        evidence=(Evidence(text="0 of 8"),), where="GPU 0")  # fmt: skip
+        watch._heard("environment", Report(findings=(found,), examined=("environment", "8 GPUs")), {})
+        await until(pilot, "▸ ◆ made up of the driver", "3 Doctor ◆1", "examined at the start")
+
+
+def test_the_viewer_loads_neither_torch_nor_pynvml_for_it(tmp_path):
+    code = (
+        "import asyncio, sys\n"
+        "from gpuscope.tui.app import GpuscopeApp\n"
+        "from gpuscope.tui.session import Session\n"
+        "from tests.fakes import views\n"
+        "async def main():\n"
+        "    session = Session(views.store_of(views.training()))\n"
+        "    type(session).local = property(lambda self: True)\n"
+        "    from gpuscope.tui import doctor_watch\n"
+        "    doctor_watch.ASIDE_SECONDS = 0.0\n"
+        "    app = GpuscopeApp(session, 'doctor')\n"
+        "    async with app.run_test(size=(120, 40)) as pilot:\n"
+        "        for _ in range(600):\n"
+        "            await pilot.pause(0.05)\n"
+        "            if session.doctor.environment is not None and session.doctor.cases: break\n"
+        "        await pilot.press('enter', 'escape', 'n')\n"
+        "        assert session.doctor.environment.examined, session.doctor.environment\n"
+        "asyncio.run(main())\n"
+        "print(sorted({'torch', 'pynvml', 'gpuscope.collect.nvml', 'gpuscope.collect.host'} & set(sys.modules)))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": ".", "XDG_STATE_HOME": str(tmp_path), "GPUSCOPE_BLACKBOX_DIR": str(tmp_path)}
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, cwd=root)
+    assert done.stdout.strip() == "[]", done.stderr[-2000:]

@@ -1,0 +1,479 @@
+"""The Doctor tab: the worst first with its arithmetic, what helps now, the fix to copy, the proof in the Lab."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import count, pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
+from gpuscope.store.replay import ReplaySource
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.session import Session
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.tui.doctor_home import at_home
+from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.snapshots import check, text
+
+RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.fixture(autouse=True)
+def _own(monkeypatch, tmp_path):
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def growing(count: int = 80) -> list[f.Frame]:
+    """One trainer on one H200 that keeps 0.9 GiB more after each step."""
+    out: list[f.Frame] = [
+        views.hello(), views.host_def(), views.gpu(0), *views.trainer(48201, 0, 1, "ada", True, "job-1")
+    ]  # fmt: skip
+    for q, at, _ in views.ticks(count / 2):
+        after, step = 30 + 0.9 * q, 4000 + q
+        sample = f.Sample(q, int(at * 1e9), h=[views.host_row()])
+        sample.g.append(views.device_row(0, after + 6, 95.0))
+        sample.p.append(views.row("p", 101, cpu_percent=101.0, rss_bytes=9 * views.GIB))
+        sample.u.append(views.row("u", 201, used_bytes=int((after + 5.4) * views.GIB)))
+        sample.t.append(views.trainer_row(1, step, 0.5, eta_seconds=None))
+        kept = {"step_allocated_bytes": int(after * views.GIB), "step_allocated_step": step, "alloc_retries": 0}
+        sample.a.append(views.allocator_row(1, after, after + 5, 5.0, **kept))
+        out.append(sample)
+    return out
+
+
+def many(count: int) -> tuple[Finding, ...]:
+    """Findings of the environment, each of another place and kind."""
+    return tuple(
+        Finding(
+            pitfall="num-workers", cause=f"made.up_{n}", title=f"finding number {n}", severity="warning" if n % 2 else
+            "info", confidence="likely", evidence=(Evidence(text=f"{n} of {count}"),), where=f"GPU {n}", rank=n / 10,
+        )
+        for n in range(count)
+    )  # fmt: skip
+
+
+# ── what it says ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_growth_stands_first_with_its_arithmetic_what_helps_now_and_the_fix():
+    app = make_app(growing(), "doctor")
+    async with app.run_test(size=(120, 50)) as pilot:
+        screen = await until(pilot, "runs out of memory in about")
+        lines = screen.splitlines()
+        assert "3 Doctor ▲1" in lines[1]
+        assert "▸ ▲ Rank 0 runs out of memory" in screen
+        assert "left / 922 MiB per step" in screen, "its arithmetic"
+        assert "Save a checkpoint if your trainer can" in screen
+        at = {word: next(i for i, line in enumerate(lines) if f"│ {word} " in line) for word in ("Why", "Now", "Next")}
+        assert at["Why"] < at["Now"] < at["Next"]
+        assert "+ losses.append(loss.item())" in screen
+        assert "Not when" in screen
+
+
+@in_loop
+async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_as_replayed():
+    replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
+    replay.pause()
+    replay.seek(replay.duration_seconds)
+    app = GpuscopeApp(Session(replay=replay), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "Standing still", "3 Doctor ▲1")
+        assert "▸ ▲ Standing still: rank 1 stands at <path>:31 in __getitem__" in screen
+        assert "collectives launched: rank 1 55, rank 0 56" in screen
+        assert " replayed " in screen
+        assert "a recording does not hold it" not in screen
+        await pilot.press("r")
+        await until(pilot, "Prove: the lab needs a live session")
+        await pilot.press("1")
+        screen = await until(pilot, "Devices", "Standing still")
+        assert "│ ▲ Standing still: rank 1" in screen, "the Overview tells it too"
+        replay.seek(5.0)
+        await until(pilot, "00:05/", absent="Standing still")
+        assert "▲" not in text(app).splitlines()[1], "what was of another moment is forgotten"
+        await pilot.press("3")
+        await until(pilot, "a recording does not hold it")
+
+
+@in_loop
+async def test_nothing_found_says_what_was_examined_and_what_could_not_be_decided():
+    app = make_app(views.crowd(), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "Nothing wrong was found.")
+        assert "train0.py (pid 48220), train1.py (pid 48221)" in screen
+        assert "Not decided, and what would decide it" in screen
+        assert "whether memory grows: its size after each of at least 30 steps" in screen
+        assert "▲" not in screen.splitlines()[1]
+        assert "◆" not in screen.splitlines()[1]
+
+
+@in_loop
+async def test_without_a_gpu_and_before_the_first_reading_it_says_so():
+    app = make_app(views.cpu_only(), "doctor")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Nothing wrong was found.", "gpuscope.lab.worker (pid 7021)", "the rules took")
+    app = GpuscopeApp(Session(), "doctor")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "waiting for the first reading")
+        await pilot.press("y", "n", "r", "enter", "j", "k", "ctrl+d")  # nothing of it fails
+
+
+@in_loop
+async def test_fifty_findings_scroll_and_the_worst_stands_first():
+    app = make_app(views.training(), "doctor")
+    at_home(app)
+    app.session.doctor.environment = Report(findings=many(50), examined=("environment",))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "3 Doctor ◆26", "finding number 49")
+        assert "▸ ◆ finding number 49" in screen
+        await pilot.press("G")
+        await until(pilot, "▸ ○ What was examined")
+        await pilot.press("g")
+        await until(pilot, "▸ ◆ finding number 49", "49 of 50")
+        await pilot.press("slash", *"number 7")
+        await until(pilot, "finding number 7", absent="finding number 49")
+
+
+@in_loop
+async def test_the_cursor_goes_to_what_is_graver_and_stays_with_what_is_read_otherwise():
+    app = make_app(views.crowd(), "doctor")
+    at_home(app)
+    watch = app.session.doctor
+
+    async def show(*found: Finding) -> None:
+        watch.environment, watch._cases = Report(findings=found), None
+        app.main.refresh_all()
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Nothing wrong was found.")
+        first, second, third = many(5)[0], many(5)[2], many(5)[3]
+        await show(first)
+        await until(pilot, "▸ ○ finding number 0")
+        await show(first, second)
+        await until(pilot, "  ○ finding number 2", "▸ ○ finding number 0")
+        await pilot.press("g")
+        await show(first, second, third)
+        await until(pilot, "▸ ◆ finding number 3")
+        await pilot.press("G")
+        await show(first, second, third, many(6)[5])
+        await until(pilot, "◆ finding number 5", "▸ ○ What was examined")
+
+
+@in_loop
+async def test_ranks_that_suffer_alike_are_one_row_and_are_named_below_it():
+    app = make_app(views.training(), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "○ 6× Fragmentation keeps")
+        await pilot.press("j")
+        screen = await until(pilot, "Also", "(rank 6, GPU 6, pid 48219)")
+        assert screen.count("rank 3, GPU 3, pid 48216") >= 1
+
+
+@in_loop
+async def test_one_that_no_longer_holds_is_greyed_with_its_time(monkeypatch):
+    from gpuscope.tui import doctor_watch
+
+    monkeypatch.setattr(doctor_watch, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(doctor_watch, "SHARE", 1e9)
+    app = make_app(views.training(), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "3 Doctor ◆1")
+        for second in range(1, 90):
+            at = views.END + second
+            rows = [views.trainer_row(13 + r, 4100 + second, 0.901) for r in range(7)]
+            feed(app, f.Sample(5000 + second, int(at * 1e9), h=[views.host_row()], t=rows))
+        await until(pilot, "◆ Rank 5 waits", absent="3 Doctor ◆1")
+        feed(app, f.Sample(6000, int((views.END + 100) * 1e9), h=[views.host_row()]))
+        screen = await until(pilot, "until 14:1")
+        assert "no longer" not in screen.splitlines()[5]
+
+
+@in_loop
+async def test_while_the_screen_is_paused_nothing_is_judged():
+    app = make_app(views.crowd(), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Nothing wrong was found.")
+        await pilot.press("space")
+        await until(pilot, "PAUSED")
+        app.session.doctor._next = 0.0
+        feed(app, *growing())
+        await pilot.pause(0.1)
+        assert "Nothing wrong was found." in text(app)
+        assert app.session.found == (0, 0)
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_loop
+async def test_y_copies_the_marked_fix_and_n_marks_another(tmp_path):
+    app = make_app(growing(), "doctor")
+    async with app.run_test(size=(120, 50)) as pilot:
+        copied: list[str] = []
+        app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
+        await until(pilot, "y: copy")
+        await pilot.press("y")
+        await until(pilot, "copied, and written to ")
+        assert copied == ["losses.append(loss.item())\n"]
+        (path,) = (tmp_path / "state").rglob("*.txt")
+        assert path.read_text() == copied[0]
+        await pilot.press("n", "y")
+        await pilot.pause()
+        assert copied[1].startswith("gpuscope snapshot 48201 --history 100000")
+
+
+@in_loop
+async def test_enter_opens_the_whole_explanation_and_escape_leads_back():
+    app = make_app(growing(), "doctor")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "runs out of memory")
+        await pilot.press("enter")
+        await until(pilot, "How it shows", "Fix 1")
+        await pilot.press(*["pagedown"] * 6)
+        await until(pilot, "Where this is from")
+        await pilot.press("escape")
+        await until(pilot, "▸ ▲ Rank 0", absent="How it shows")
+        await pilot.press("ctrl+d")
+        await pilot.pause()
+        assert app.main.query_one("#finding").scroll_y > 0
+
+
+def finding(verify: str, pitfall: str = "num-workers") -> Finding:
+    return Finding(
+        pitfall=pitfall, cause="made.up", title="made up", severity="problem", confidence="likely", where="GPU 0",
+        evidence=(Evidence(text="for a test"),), fixes=(Fix(title="do", code="x = 1"),), verify=verify, rank=9.0,
+    )  # fmt: skip
+
+
+async def with_proof(pilot: Any, app: GpuscopeApp, verify: str, pitfall: str = "num-workers") -> None:
+    at_home(app)
+    app.session.doctor.environment = Report(findings=(finding(verify, pitfall),))
+    app.session.doctor._cases = None
+    app.main.refresh_all()
+    await until(pilot, "▸ ▲ made up")
+    await pilot.press("r")
+
+
+@in_loop
+async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
+    app = make_app(views.cpu_only(), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await with_proof(pilot, app, "gpuscope lab pitfall slow-input")
+        await until(pilot, "▸ The GPU waits for its input", "Enter faulty")
+        assert app.session.labs.demo is None
+        await pilot.press("escape", "3")
+        await with_proof(pilot, app, "gpuscope lab --headless --json --steps 5 --optimizer sgd")
+        await until(pilot, "Demo trainer", "the proof's switches are set (--optimizer sgd --steps 5)")
+        assert (app.session.labs.config.optimizer, app.session.labs.config.steps) == ("sgd", 5)
+        assert app.session.labs.state == "idle"
+        await pilot.press("3")
+        await with_proof(pilot, app, "gpuscope lab --compile default    against    gpuscope lab")
+        await until(pilot, "Measure A and B in turns", "--compile default")
+        await pilot.press("escape", "3")
+        await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
+        await until(pilot, "Proof", "gpuscope lab claims --only amp-memory", "Enter measure")
+        assert app.session.labs.demo is None
+
+
+@in_loop
+async def test_where_the_lab_proves_nothing_r_says_why_and_the_finding_says_it_in_grey():
+    app = make_app(views.cpu_only(), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await with_proof(pilot, app, "gpuscope devices", "nccl-config")
+        await until(pilot, "Prove: ")
+        assert "not one of the Lab's: gpuscope devices" in text(app)
+        assert app.session.labs.state == "idle"
+
+
+@in_loop
+async def test_a_claim_is_not_measured_on_a_gpu_that_somebody_uses():
+    app = make_app(views.vacant(), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
+        await until(pilot, "Enter measure")
+        await pilot.press("enter")
+        await until(pilot, "not started: ", "GPU 0: pid 51120 (lin)")
+        assert app.session.labs.demo is None
+
+
+@in_loop
+async def test_a_command_that_proves_is_run_and_its_output_shown(monkeypatch):
+    from gpuscope.tui.screens import doctor_dialogs
+
+    monkeypatch.setattr(doctor_dialogs, "command_of", lambda proof: ["echo", "peak", "halves"])
+    app = make_app(views.cpu_only(), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
+        await until(pilot, "Enter measure")
+        await pilot.press("enter")
+        await until(pilot, "peak halves", "ended, exit code 0")
+
+
+# ── never late ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monkeypatch):
+    from gpuscope.tui import doctor_watch
+
+    now = [1000.0]
+    cost = [0.001]
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0], thread_time=lambda: now[0])
+    monkeypatch.setattr(doctor_watch, "time", clock)
+    watch = doctor_watch.Watch(lambda: None, lambda: False, False)
+    watch.prepare()
+    store = views.store_of(views.training(5.0))
+    looked = []
+
+    def judge(*_: object) -> None:
+        looked.append(now[0])
+        now[0] += cost[0]
+
+    monkeypatch.setattr(watch, "_judge", judge)
+
+    async def run() -> None:
+        for tick in range(1200):
+            now[0] += 0.05
+            cost[0] = 0.001 if tick < 600 else 0.2
+            store.apply(views.SOURCE, f.Sample(tick, int((views.END + tick) * 1e9), h=[views.host_row()]), 0.0)
+            watch.look(store.view().host, lambda *_: views.store_of([]).history("", 0, ""))
+
+    asyncio.run(run())
+    early, late = [t for t in looked if t < 1030], [t for t in looked if t > 1035]
+    assert 25 <= len(early) <= 31
+    assert all(after - before > 9.9 for before, after in pairwise(late)), "0.2 s each: 2 %"
+
+
+def test_a_rule_that_fails_ends_nothing(monkeypatch):
+    from gpuscope.doctor import live
+    from gpuscope.tui.doctor_watch import Watch
+
+    watch = Watch(lambda: None, lambda: False, False)
+    watch.prepare()
+    monkeypatch.setattr(live, "examine", lambda *_: 1 / 0)
+    host = views.store_of(views.training(5.0)).view().host
+
+    async def run() -> None:
+        assert watch.look(host, lambda *_: views.store_of([]).history("", 0, ""))
+
+    asyncio.run(run())
+    assert watch.report.problems == ("A rule failed (ZeroDivisionError): what runs was not judged.",)
+
+
+def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
+    """Also of a host that has not said anything yet, and of this machine's environment and dead."""
+    from dataclasses import replace
+
+    from gpuscope.doctor import live
+    from gpuscope.tui.doctor_watch import Left, Watch
+
+    here = [True]
+    watch = Watch(lambda: None, lambda: here[0], False, aside=Quiet())  # type: ignore[arg-type]
+    watch.prepare()
+
+    def finding(title: str) -> Finding:
+        return Finding(
+            pitfall="shm-size", cause=title, title=title, severity="problem", confidence="definite", evidence=()
+        )
+
+    def examine(host: Any, *_: Any) -> Report:
+        return Report(findings=(finding(f"of {host.key}"),))
+
+    monkeypatch.setattr(live, "examine", examine)
+    first = views.store_of(views.training(5.0)).view().host
+    assert first is not None
+    second = replace(first, key="second")
+    silent = replace(first, key="silent", sampled_seconds=None)
+
+    def look(host: Any) -> list[str]:
+        watch.look(host, lambda *_: views.store_of([]).history("", 0, ""))
+        return [case.finding.title for case in watch.cases]
+
+    async def run() -> None:
+        full(watch)
+        watch._left[7, 0.0] = Left(7, 0.0, Report(findings=(finding("dead"),)))
+        assert f"of {first.key}" in look(first)
+        assert "dead" in look(first)
+        here[0] = False
+        assert look(silent) == []
+        assert watch.counts() == (0, 0)
+        assert watch.report.examined == ()
+        assert look(second) == ["of second"]
+        assert look(None) == []
+        here[0] = True
+        assert {"dead", f"of {first.key}"} <= set(look(first))
+
+    asyncio.run(run())
+
+
+class Quiet:
+    running = False
+
+    def start(self, *_: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+# ── looks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def full(watch: Any) -> None:
+    """What a session knows besides what runs."""
+    watch.environment = Report(
+        abstained=(Abstained(pitfall="shm-size", missing="whether loader workers share memory: start one"),),
+        problems=("The kernel's log could not be read (no permission): XID errors are unknown. Try: sudo dmesg",),
+        examined=("environment", "8 GPUs", "driver 580.82.07", "torch 2.13.0+cu130"),
+    )
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("name", ["finding", "nothing"])
+@in_loop
+async def test_the_tab_looks_as_it_did(name, size, monkeypatch):
+    from gpuscope.tui import doctor_watch
+
+    ticks = count()
+    clock = SimpleNamespace(
+        monotonic=time.monotonic, perf_counter=time.perf_counter, thread_time=lambda: next(ticks) * 0.0013,
+        time=time.time,
+    )  # fmt: skip
+    monkeypatch.setattr(doctor_watch, "time", clock)
+    app = make_app(growing() if name == "finding" else views.vacant(), "doctor")
+    app.session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
+    at_home(app)
+    full(app.session.doctor)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "runs out of memory" if name == "finding" else "Nothing wrong was found.")
+        await pilot.pause(0.1)
+        check(app, f"tab-doctor-{name}")
+
+
+@in_loop
+async def test_without_colour_signs_and_words_tell_all(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = make_app(growing(), "doctor")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "▲ Rank 0 runs out", "problem · likely")
+        assert "▲1" in screen.splitlines()[1]
+
+
+@in_loop
+async def test_hostile_words_of_a_trainer_reach_no_terminal():
+    evil = "x\x1b]52;c;QQ==\x07\u202etrain.py"
+    frames = views.crowd()
+    frames.append(
+        f.Def(320, trainer=f.TrainerDef(48220, 5020, 120, 0, 0, 1, "job-0", evil, "2.13.0", "3.11", None, "run", True))
+    )
+    app = make_app(frames, "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "Nothing wrong was found.", "pid 48220")
+        assert not set("\x1b\x07\u202e") & set(screen)

@@ -1,0 +1,315 @@
+"""What a host is worth a line for, how grave it is, and an order that does not jump about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gpuscope.cli import EXIT_USAGE, main
+from gpuscope.doctor import table
+from gpuscope.store.view import HostView, Link
+from gpuscope.tui.cells import width
+from gpuscope.tui.fleet import Grade, Summary, summarise, totals
+from gpuscope.tui.fleet_jobs import across
+from gpuscope.tui.fleet_order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
+from gpuscope.tui.fleet_watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
+from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.tui.widgets.fleet import columns, detail_lines, host_row, room_pieces, totals_lines
+from gpuscope.tui.widgets.table import lay_out
+from gpuscope.tui.widgets.text import cells_of
+from gpuscope.wire import frames as f
+from tests.fakes import fleet, views
+
+LIVE = Link("live")
+TOKENS = Tokens(THEMES[0])
+
+
+def host(kind: str = "busy", number: int = 1, link: Link = LIVE, seconds: float = 6.0) -> HostView:
+    frames = [] if kind == "" else fleet.node(number, kind, seconds=seconds)
+    store, _ = fleet.store_of({f"node-{number:02d}": (frames, link)})
+    found = store.host(f"node-{number:02d}")
+    assert found is not None
+    return found
+
+
+def one(key: str, grade: Grade = Grade.FINE, **more: object) -> Summary:
+    return replace(Summary(key, key, grade, (), True, True, "live"), **more)  # type: ignore[arg-type]
+
+
+# ── one host ──
+
+
+@pytest.mark.parametrize(
+    ("kind", "grade", "said", "busy", "idle", "free"),
+    [
+        ("busy", Grade.FINE, "", 8, 0, 0),
+        ("stalled", Grade.STALLED, "rank 3 stands at data.py:88 in __getitem__", 0, 8, 0),
+        ("lost", Grade.PROBLEM, "GPU 5 lost: the device has fallen off the bus", 5, 0, 2),
+        ("tight", Grade.TIGHT, "GPU 0 full", 8, 0, 0),
+        ("idle", Grade.IDLE, "", 0, 3, 5),
+        ("free", Grade.IDLE, "", 0, 0, 8),
+    ],
+)
+def test_a_host_in_a_line(kind, grade, said, busy, idle, free):
+    found = summarise(host(kind))
+    assert (found.grade, found.busy, found.idle, found.free, found.devices) == (grade, busy, idle, free, 8)
+    assert said in (found.words[0][1] if found.words else "")
+    assert found.current
+    assert found.state == "live"
+
+
+def test_figures_are_means_and_sums_of_what_is_known():
+    shown = host("lost")
+    known = [d for d in shown.devices if d.number("utilization_percent") is not None]
+    found = summarise(shown)
+    assert len(known) == 7
+    loads = [d.number("utilization_percent") or 0.0 for d in known]
+    assert found.utilization_percent == pytest.approx(sum(loads) / 7)
+    assert found.used_bytes == sum(d.number("used_bytes") or 0 for d in known)
+    assert found.total_bytes == 8 * views.TOTAL
+    assert found.pace_seconds == max(t.number("step_seconds") or 0 for t in shown.trainers)
+    assert (found.job, found.jobs) == ("train.py", ("job-1",))
+
+
+@pytest.mark.parametrize(
+    ("link", "state", "grade", "said"),
+    [
+        (Link("connecting", "starting node-01"), "connecting", Grade.CONNECTING, ""),
+        (Link("connecting", "node-01 waits for its turn to connect"), "queued", Grade.CONNECTING, ""),
+        (Link("connecting", "node-01: nothing listens for ssh there; trying again in 8 s"), "no answer", Grade.AWAY,
+         "nothing listens for ssh there; trying again in 8 s"),
+        (Link("ended", "node-01: it does not let you in"), "failed", Grade.AWAY, "it does not let you in"),
+        (Link("ended", "node-01: its host key is not known"), "failed", Grade.AWAY, "its host key is not known"),
+    ],
+)  # fmt: skip
+def test_a_host_that_never_answered_says_why(link, state, grade, said):
+    found = summarise(host("", link=link))
+    assert (found.state, found.grade, found.answered, found.current) == (state, grade, False, False)
+    assert found.words == (((Grade.AWAY, said),) if said else ())
+
+
+def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
+    found = summarise(host("stalled", link=Link("stale", "nothing came for 12 s", 12.0)))
+    assert (found.grade, found.state, found.devices) == (Grade.AWAY, "stale", 8)
+    assert found.words == ((Grade.AWAY, "nothing came for 12 s"),)
+    row = host_row(found, 12.0, TOKENS)
+    assert row.cells["state"] == [("stale", "warn"), (" 12s", "warn")]
+    assert row.cells["load"][0][1] == "faint"  # type: ignore[index]
+    assert "12 s old" in str(detail_lines(found, 12.0, 80, 4, TOKENS))
+
+
+def test_what_the_doctor_says_comes_before_what_a_glance_tells():
+    found = summarise(host("stalled"), ((Grade.STALLED, "Standing still: rank 3"),))
+    assert found.words == ((Grade.STALLED, "Standing still: rank 3"),)
+    assert summarise(host("busy"), ((Grade.WARNING, "it starves"),)).grade is Grade.WARNING
+
+
+# ── the order ──
+
+
+def keys(found: Sequence[Summary]) -> list[str]:
+    return [each.key for each in found]
+
+
+def test_the_worst_first_and_names_as_people_count():
+    hosts = [one(f"n{12 - grade}", grade) for grade in reversed(Grade)]
+    arranged = Order().arrange(hosts, "worst", 0.0)
+    assert [each.grade for each in arranged] == sorted(each.grade for each in hosts)
+    assert keys(Order().arrange([one("n10"), one("n9"), one("N2"), one("m"), one("n²")], "worst", 0.0)) == [
+        "m", "N2", "n9", "n10", "n²",
+    ]  # fmt: skip
+    assert natural("a" + "9" * 5000) > natural("a1")
+
+
+def test_worse_rises_at_once_and_better_sinks_late():
+    order = Order()
+    fine, bad = [one("a"), one("b")], [one("a"), one("b", Grade.PROBLEM)]
+    assert keys(order.arrange(fine, "worst", 0.0)) == ["a", "b"]
+    assert keys(order.arrange(bad, "worst", 1.0)) == ["b", "a"]
+    assert keys(order.arrange(fine, "worst", 2.0)) == ["b", "a"]
+    assert keys(order.arrange(bad, "worst", 2.0 + BETTER_SECONDS)) == ["b", "a"], "it was worse again in between"
+    assert keys(order.arrange(fine, "worst", 3.0 + BETTER_SECONDS)) == ["b", "a"]
+    assert keys(order.arrange(fine, "worst", 3.1 + 2 * BETTER_SECONDS)) == ["a", "b"]
+
+
+def test_a_pause_between_two_steps_moves_nothing():
+    order = Order()
+    for now in range(40):
+        grade = Grade.IDLE if now % 4 == 3 else Grade.FINE
+        assert keys(order.arrange([one("a"), one("b", grade)], "worst", float(now))) == ["a", "b"]
+    for now in range(40, 55):
+        arranged = order.arrange([one("a"), one("b", Grade.IDLE)], "worst", float(now))
+    assert keys(arranged) == ["b", "a"]
+
+
+def test_a_host_that_has_connected_leaves_its_place_at_once():
+    order = Order()
+    order.arrange([one("a"), one("b", Grade.CONNECTING)], "worst", 0.0)
+    assert keys(order.arrange([one("a"), one("b")], "worst", 0.1)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "high", "low"),
+    [
+        ("load", {"utilization_percent": 90.0}, {"utilization_percent": 10.0}),
+        ("free", {"free": 8}, {"free": 1}),
+        ("memory", {"used_bytes": 9.0, "total_bytes": 10.0}, {"used_bytes": 1.0, "total_bytes": 10.0}),
+    ],
+)
+def test_columns_of_figures_are_sorted_now_and_then(sort, high, low):
+    order = Order()
+    assert keys(order.arrange([one("a", **low), one("b", **high), one("c")], sort, 0.0))[0] == "b"
+    swapped = [one("a", **high), one("b", **low), one("c")]
+    assert keys(order.arrange(swapped, sort, ANEW_SECONDS - 1))[0] == "b"
+    assert keys(order.arrange(swapped, sort, ANEW_SECONDS + 1))[0] == "a"
+    assert len(order.arrange([*swapped, one("d")], sort, ANEW_SECONDS + 1.5)) == 4, "a new host is there at once"
+
+
+# ── all of them ──
+
+
+def test_totals_and_where_there_is_room():
+    hosts = [host("busy", 1), host("free", 2), host("lost", 3), host("idle", 4, Link("stale", "x", 9.0)),
+             host("", 5, Link("ended", "node-05: no")), host("", 6, Link("connecting", "starting"))]  # fmt: skip
+    now = totals([summarise(each) for each in hosts])
+    assert (now.hosts, now.live, now.away, now.failed, now.connecting) == (6, 3, 1, 1, 1)
+    assert (now.devices, now.busy, now.idle, now.free) == (32, 13, 3, 10)
+    assert now.problems == 1
+    assert [entry[:2] for entry in now.room] == [("node-02", 8), ("node-03", 2)], "a stale host offers no room"
+    assert now.jobs == 2
+    text = "".join(part for part, _ in room_pieces(now, 100))
+    assert text.startswith("room: node-02 8× 139.2 GiB · node-03 2×")
+    for cells in (20, 40, 76, 116):
+        for line in totals_lines(now, 6, cells, TOKENS)[1:]:
+            assert cells_of(line) <= max(cells, 44)
+
+
+def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
+    store, _ = fleet.store_of({f"h{n}": (fleet.node(n, "across", 6.0), LIVE) for n in (2, 3)})
+    assert across(store.view().hosts) == {}
+    for key, first in (("h2", 0), ("h3", 8)):
+        q = f.Sample(900, int((views.END + 60) * 1e9))
+        for rank in range(8):
+            behind = first + rank == 11
+            where = "data.py:88 __getitem__" if behind else "train.py:60 all_reduce"
+            q.t.append(views.trainer_row(rank, 4000, 0.9, step_age_seconds=60.0, collectives=899 if behind else 900,
+                                         stall_at=where))  # fmt: skip
+        store.apply(key, q, 1.0)
+    said = across(store.view().hosts)
+    assert said["h3"] == [(Grade.PROBLEM, "keeps 1 other hosts: rank 11 stands at data.py:88 in __getitem__; "
+                          "ranks 0–10, 12–15 wait in all_reduce")]  # fmt: skip
+    assert said["h2"] == [(Grade.STALLED, "waits for rank 11 on node-03")]
+    store.set_link("h3", Link("stale", "gone", 5.0))
+    assert across(store.view().hosts) == {}, "what is stale proves nothing"
+
+
+def test_jobs_that_only_share_a_name_are_not_joined():
+    store, _ = fleet.store_of({f"h{n}": (fleet.node(4, "across", 4.0), LIVE) for n in (1, 2)})
+    assert across(store.view().hosts) == {}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sample(kind: str, number: int, q: int) -> f.Sample:
+    """Tick ``q`` of a host."""
+    found = [frame for frame in fleet.node(number, kind, seconds=q + 1.0) if isinstance(frame, f.Sample)]
+    return found[q]
+
+
+def test_only_what_is_on_the_screen_is_summed_up_with_every_sample():
+    store, _ = fleet.store_of({f"h{n}": (fleet.node(n, "busy", 3.0), LIVE) for n in (1, 2)})
+    clock = Clock()
+    watched = Fleet(lambda: store, clock=clock)
+    watched.look()
+    watched.visible = {"h1"}
+    before = {each.key: each for each in watched.all}
+    for key, number in (("h1", 1), ("h2", 2)):
+        store.apply(key, sample("busy", number, 4), 1.0)
+    clock.now += SUM_SECONDS + 0.01
+    now = {each.key: each for each in watched.look()}
+    assert now["h1"] is not before["h1"]
+    assert now["h2"] is before["h2"]
+    clock.now += HIDDEN_SECONDS
+    assert {each.key: each for each in watched.look()}["h2"] is not before["h2"]
+    store.set_link("h2", Link("stale", "lost", 1.0))
+    assert {each.key: each.state for each in watched.look()}["h2"] == "stale", "the link is told at once"
+
+
+def test_the_rules_are_asked_in_turn_and_forgotten_late():
+    store, _ = fleet.store_of({f"h{n}": (fleet.node(n, "stalled", 6.0), LIVE) for n in range(4)})
+    clock = Clock()
+    watched = Fleet(lambda: store, clock=clock)
+    watched.look()
+    pitfalls = table.load()
+    for _ in range(12):
+        watched.judge(pitfalls)
+    assert not watched.judge(pitfalls), "nothing new has come"
+    for found in watched.look():
+        assert found.words[0] == (Grade.STALLED, found.words[0][1])
+        assert found.words[0][1].startswith("Standing still: rank 3 stands at data.py:88")
+    clock.now += FORGET_SECONDS + 1
+    assert watched.look()[0].words[0][1].startswith("stalled: rank 3"), "what a glance tells is left"
+
+
+def test_filter_and_mine():
+    store, _ = fleet.store_of({"a1": (fleet.node(1, "busy", 3.0), LIVE), "b2": (fleet.node(2, "idle", 3.0), LIVE),
+                               "c3": ([], Link("ended", "c3: it does not let you in"))})  # fmt: skip
+    watched = Fleet(lambda: store)
+    watched.look()
+    for text, left in (("", "c3 b2 a1"), ("JUPYTER", "b2"), ("let you in", "c3"), ("node-0", "b2 a1"), ("zzz", "")):
+        watched.filter = text
+        assert " ".join(keys(watched.shown())) == left
+    watched.filter = ""
+    assert keys(watched.shown(mine=True)) == ["a1"]
+    assert watched.totals().hosts == 3, "totals are of all"
+
+
+# ── columns ──
+
+
+@pytest.mark.parametrize("terminal", [60, 80, 100, 120, 160, 200])
+def test_the_columns_that_matter_stay(terminal):
+    inner = terminal - 8  # frame, padding, cursor, scroll mark
+    placed = {column.key: cells for column, cells in lay_out(columns("worst", terminal), inner, 1)}
+    assert {"mark", "host", "state", "busy", "free", "load", "pace", "worst"} <= set(placed)
+    assert sum(placed.values()) + len(placed) - 1 <= max(inner, 68)
+    if terminal >= 80:
+        assert "tensor" in placed
+    if terminal >= 120:
+        assert {"memory", "meter", "job"} <= set(placed)
+        assert placed["worst"] >= 30
+
+
+def test_every_cell_fits_its_column_whatever_a_host_calls_itself():
+    name = "\x1b]0;x\x07" + "宽" * 60 + "\u202egpj.exe" + "[link=x]"
+    store, _ = fleet.store_of({"h": (fleet.node(1, "busy", 3.0, name=name), LIVE)})
+    shown = store.host("h")
+    assert shown is not None
+    row = host_row(summarise(shown), None, TOKENS)
+    from gpuscope.tui.widgets.table import LiveTable
+
+    painted = LiveTable(columns("worst"), gap=1)
+    for column, cells in lay_out(columns("worst"), 74, 1):
+        pieces = painted._cell(row.cells.get(column.key, ""), row.style, column, cells, TOKENS.glyphs)
+        assert sum(width(text) for text, _ in pieces) <= cells or column.key == "host"
+
+
+# ── more than one viewer shows ──
+
+
+@pytest.mark.parametrize("count", [65, 300])
+def test_more_hosts_than_64_are_handed_to_prometheus(count, tmp_path, capsys):
+    names = tmp_path / "hosts"
+    names.write_text("".join(f"node-{number}\n" for number in range(count)))
+    assert main(["attach", "--hosts", str(names)]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert f"{count} hosts: one viewer shows 64 at most, and nothing was started" in said
+    assert "gpuscope export" in said
+    assert "demos/fleet/" in said

@@ -1,0 +1,276 @@
+"""The fleet on the screen: real agents and broken ones, one host and back, filter, sort, what is stale."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from gpuscope.store import source as sources
+from gpuscope.store.remote import Gate
+from gpuscope.store.view import Link
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.hosts import Hosts
+from gpuscope.tui.screens.fleet import FleetPane
+from gpuscope.tui.session import Session
+from gpuscope.tui.widgets.help import HelpScreen
+from tests.fakes import fleet, views
+from tests.store.test_many_hosts import pid_of, remote_source
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import text
+
+LIVE = Link("live")
+SIX = {
+    "alpha": ("busy", LIVE), "bravo": ("stalled", LIVE), "charlie": ("idle", LIVE),
+    "delta": ("busy", Link("stale", "nothing came for 42 s", 42.0)),
+    "echo": ("", Link("ended", "echo: it does not let you in. Not tried again. Next: ssh echo    in a terminal")),
+    "foxtrot": ("free", LIVE),
+}  # fmt: skip
+
+
+def app_of(hosts: dict[str, tuple[str, Link]], start: str = "overview") -> GpuscopeApp:
+    """The app over hosts that have said all they will say."""
+    made = {
+        name: (fleet.node(number, kind, seconds=5.0, name=name) if kind else [], link)
+        for number, (name, (kind, link)) in enumerate(hosts.items())
+    }
+    store, sources_ = fleet.store_of(made)
+    session = Session(store)
+    session.hosts, session._source = sources_, sources_.source
+    session.doctor.prepare()
+    return GpuscopeApp(session, start)
+
+
+def lines_of(app: GpuscopeApp) -> list[str]:
+    """The names of the hosts as they stand on the screen."""
+    names = [row.key for row in app.main.query_one(FleetPane)._hosts.rows]
+    shown = text(app)
+    return [name for name in names if name in shown]
+
+
+async def settled(pilot: Pilot[Any]) -> str:
+    """The fleet, judged."""
+    for _ in range(3):
+        await pilot.pause(0.05)
+        pilot.app.main.refresh_all()  # type: ignore[attr-defined]
+    return await until(pilot, "6 hosts")
+
+
+@in_loop
+async def test_several_hosts_begin_with_all_of_them_the_worst_first():
+    app = app_of(SIX)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "6 hosts", "0 Fleet")
+        shown = await settled(pilot)
+        assert lines_of(app) == ["bravo", "delta", "echo", "charlie", "foxtrot", "alpha"]
+        assert "4 live" in shown
+        assert "1 stale or ended" in shown
+        assert "1 not reached" in shown
+        assert "40 GPUs" in shown
+        assert "room: foxtrot 8× 139.2 GiB · charlie 5×" in shown
+        assert "it does not let you in" in shown
+        assert "Standing still: rank 3 stands at data.py:88 in __getitem__" in shown, "in full below the table"
+
+
+@in_loop
+async def test_enter_looks_at_a_host_the_tabs_follow_and_escape_comes_back():
+    app = app_of(SIX)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "6 hosts")
+        await settled(pilot)
+        await pilot.press("j", "j", "j")  # bravo, delta, echo, charlie
+        await pilot.press("enter")
+        shown = await until(pilot, "jupyter", "Devices")
+        assert app.main.tab == "overview"
+        assert "charlie 3/6" in shown
+        await pilot.press("2")
+        await until(pilot, "Where the bytes are")
+        assert app.session.host is not None
+        assert app.session.host.name == "charlie"
+        await pilot.press("escape")
+        await until(pilot, "6 hosts")
+        assert app.main.query_one(FleetPane)._hosts.cursor_key == "charlie", "where one left"
+        await pilot.press("k", "2")
+        await until(pilot, "Where the bytes are")
+        assert app.session.host is not None
+        assert app.session.host.name == "echo", "the tabs are those of the host under the cursor"
+        await pilot.press("0")
+        await until(pilot, "6 hosts")
+
+
+@in_loop
+async def test_a_host_that_was_never_reached_says_why_one_enter_deeper():
+    app = app_of(SIX)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "6 hosts")
+        await settled(pilot)
+        await pilot.press("j", "j", "enter")
+        await until(pilot, "Not tried again", "ssh echo")
+        assert app.main.tab == "overview"
+
+
+@in_loop
+async def test_the_filter_of_hosts_is_their_own():
+    app = app_of(SIX)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "6 hosts")
+        await settled(pilot)
+        await pilot.press("slash", *"jupyter", "enter")
+        await until(pilot, "6 hosts, 1 shown", absent="bravo")
+        assert lines_of(app) == ["charlie"]
+        assert app.session.state.filter == ""
+        await pilot.press("enter")
+        await until(pilot, "Devices")
+        assert "filter:" not in text(app)
+        await pilot.press("escape")
+        await until(pilot, "1 shown")
+        await pilot.press("escape")
+        await until(pilot, "bravo")
+        assert app.main.tab == "fleet"
+
+
+@in_loop
+async def test_sorting_and_only_mine():
+    app = app_of(SIX)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "6 hosts")
+        await settled(pilot)
+        await pilot.press("greater_than_sign")
+        await until(pilot, "hosts sorted by name")
+        assert lines_of(app) == ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot"]
+        await pilot.press("greater_than_sign")
+        assert lines_of(app)[:2] == ["foxtrot", "charlie"]
+        await pilot.press("less_than_sign", "less_than_sign", "u")
+        await until(pilot, "6 hosts, 3 shown", absent="foxtrot 8/8")
+        assert lines_of(app) == ["bravo", "delta", "alpha"]
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 40), (200, 60)])
+@in_loop
+async def test_it_fits_any_terminal(size):
+    app = app_of(SIX)
+    async with app.run_test(size=size) as pilot:
+        shown = await until(pilot, "6 hosts", "bravo")
+        assert all(len(line) <= size[0] for line in shown.splitlines())
+        assert lines_of(app)[0] == "bravo"
+
+
+@in_loop
+async def test_one_host_has_no_fleet():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("0")
+        shown = await until(pilot, "Fleet: one host is looked at")
+        assert "0 Fleet" not in shown
+        assert app.main.tab == "overview"
+        await pilot.press("escape")
+        assert app.main.tab == "overview"
+
+
+@in_loop
+async def test_help_and_footer_name_the_keys():
+    app = app_of(SIX)
+    async with app.run_test(size=(160, 40)) as pilot:
+        shown = await until(pilot, "6 hosts", "Enter Details")
+        footer = shown.splitlines()[-1]
+        assert "> Sort" in footer
+        assert "/ Filter" in footer
+        assert "Snapshot" not in footer
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        told = "\n".join("".join(part for part, _ in line) for line in app.screen._text())
+        assert "all hosts, a line each, the worst first" in told
+        assert "from a host to all hosts" in told
+
+
+@in_loop
+async def test_hostile_names_command_nothing():
+    names = {
+        "\x1b]52;c;eA==\x07": ("busy", LIVE),
+        "a\u202eb\u200b[link=x]": ("stalled", LIVE),
+        "宽" * 80: ("idle", LIVE),
+    }
+    app = app_of(names)
+    async with app.run_test(size=(80, 24)) as pilot:
+        shown = await until(pilot, "3 hosts")
+        assert not set("\x1b\x07\u202e\u200b") & set(shown)
+        inside = [line for line in shown.splitlines() if line.startswith("│")]
+        assert all(line.rstrip().endswith("│") for line in inside)
+
+
+@in_loop
+async def test_several_hosts_begin_with_one_sample_a_second_until_somebody_asks_for_more():
+    app = app_of(SIX)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "6 hosts")
+        assert app.session.wanted_hz == 1.0
+        app.session.change_rate(True)
+        assert app.session.wanted_hz == 2.0
+    one = make_app(views.training(2.0))
+    assert one.session.wanted_hz == 2.0
+
+
+@in_loop
+async def test_two_hosts_of_one_name_are_told_apart():
+    made = {key: (fleet.node(1, "busy", 3.0, name="localhost"), LIVE) for key in ("gpu-a", "gpu-b")}
+    store, hosts = fleet.store_of(made)
+    session = Session(store)
+    session.hosts, session._source = hosts, hosts.source
+    app = GpuscopeApp(session)
+    async with app.run_test(size=(200, 40)) as pilot:
+        await until(pilot, "2 hosts", "gpu-a (localhost)", "gpu-b (localhost)")
+
+
+@in_loop
+async def test_it_stands_still_while_it_is_paused():
+    app = app_of(SIX)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "6 hosts")
+        await settled(pilot)
+        await pilot.press("space")
+        await until(pilot, "PAUSED")
+        app.session._linked("alpha", Link("stale", "nothing came for 4 s", 4.0))
+        await pilot.pause(0.1)
+        await pilot.press("j")
+        app.main.refresh_all()
+        shown = await until(pilot, "PAUSED")
+        assert "4 live" in shown
+        await pilot.press("space")
+        await until(pilot, "3 live", "2 stale or ended")
+
+
+def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "STALE_SECONDS", 0.5)
+    monkeypatch.setattr(sources, "BACK_OFF_SECONDS", (0.5, 1.0))
+    paths = [fleet.write(tmp_path / f"{n}", fleet.node(n, seconds=30.0, hz=5.0, name=f"host-{n}")) for n in range(4)]
+    agents = [fleet.agent(path, f"h{n}", 5.0) for n, path in enumerate(paths)]
+    shut = remote_source("import sys; sys.exit(255)", "shut", Gate())
+
+    async def look() -> None:
+        session = Session(make_hosts=lambda hz: Hosts([*agents, shut]))
+        app = GpuscopeApp(session)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, "5 hosts: 4 live · 1 not reached", "it does not let you in")
+            os.kill(pid_of(agents[0]), signal.SIGSTOP)
+            os.killpg(pid_of(agents[1]), signal.SIGKILL)
+            await until(pilot, "stale", "nothing came for")
+            await until(pilot, "4 live · 1 not reached" if session.fleet.totals().live == 4 else "3 live")
+            assert any("h0" in notice.text for notice in session.notices.all), "the log has it"
+            assert session.notices.current is None, "the screen says it already, and keeps its keys"
+            rows = {row.key: row for row in app.main.query_one(FleetPane)._hosts.rows}
+            assert rows["h0"].cells["load"][0][1] == "faint"  # type: ignore[index]
+            assert rows["h2"].cells["load"][0][1] == "ok"  # type: ignore[index]
+            os.kill(pid_of(agents[0]), signal.SIGCONT)
+            await until(pilot, "5 hosts: 4 live · 1 not reached")
+            assert session.fleet.order.grade("h2") is not None
+            app.leave()
+        for one in agents:
+            await one.close()
+
+    asyncio.run(look())

@@ -1,0 +1,341 @@
+"""The process screen: who holds what, ranks together, what is left out and why, and acting only after a question."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+
+import pytest
+
+from gpuscope.collect.processes import start_ticks
+from gpuscope.config import Settings
+from gpuscope.tui import process_rows as rows
+from gpuscope.tui import state
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.launch import local_source
+from gpuscope.tui.session import Session
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.fakes.asked import AskedSource, fails, gives
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import text
+
+SIZE = (120, 40)
+GIB = views.GIB
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def host_of(frames: list[f.Frame]):
+    host = views.store_of(frames).view().host
+    assert host is not None
+    return host
+
+
+def listed(frames: list[f.Frame], **choice: object) -> rows.Listing:
+    store = views.store_of(frames)
+    host = store.view().host
+    assert host is not None
+
+    def history(entity: int, column: str, seconds: float | None):
+        return store.history(host.key, entity, column, seconds)
+
+    return rows.listing(host, history, rows.Choice(**choice), "Slurm job 4711 has SLURM_JOB_GPUS=0")  # type: ignore[arg-type]
+
+
+def words(row) -> dict[str, str]:
+    return {
+        key: cell if isinstance(cell, str) else "".join(piece for piece, _ in cell) for key, cell in row.cells.items()
+    }
+
+
+def made(frames: list[f.Frame], **answers) -> tuple[GpuscopeApp, AskedSource]:
+    source = AskedSource(frames, **answers)
+    return GpuscopeApp(Session(make_source=lambda hz: source)), source
+
+
+# ── rows ──
+
+
+def test_ranks_of_one_job_stand_together_under_a_heading_with_their_sum():
+    found = listed(views.training(4.0), sort="memory")
+    told = [words(row) for row in found.rows]
+    at = next(i for i, row in enumerate(told) if row["pid"] == "7 ranks")
+    assert told[at]["gpu"] == "0-6"
+    assert told[at]["command"] == "job train.py"
+    sizes = [float(row["memory"]) for row in told[at + 1 : at + 8]]
+    assert float(told[at]["memory"]) == pytest.approx(sum(sizes), abs=0.4)
+    assert [row["command"].split(":")[0].strip() for row in told[at + 1 : at + 8]] == [f"rank {n}" for n in range(7)]
+    assert found.shown == found.all == 8
+
+
+def test_totals_per_user_mine_first():
+    found = listed(views.training(4.0))
+    told = "".join(piece for piece, _ in found.totals)
+    assert told.startswith("ada 5")
+    assert " GiB in 7" in told
+    assert "lin 21.6 GiB in 1" in told
+    assert [words(row)["user"] for row in listed(views.training(4.0), mine=True).rows].count("lin") == 0
+
+
+def test_idle_since_is_that_of_the_devices_it_holds():
+    found = listed(views.vacant(10.0))
+    row = words(next(row for row in found.rows))
+    assert row["user"] == "lin"
+    assert row["idle"].startswith("≥9s")
+    assert words(listed(views.training(4.0)).rows[1])["idle"] == "", "a device that works is not idle"
+
+
+def test_a_job_of_slurm_keeps_its_devices_and_says_what_is_not_shown():
+    found = listed(views.training(4.0), job_gpus=frozenset({0}))
+    assert found.shown == 1
+    note = "".join(piece for piece, _ in found.notes[0])
+    assert note == "not shown: GPU 1-7 with 7 processes: Slurm job 4711 has SLURM_JOB_GPUS=0"
+    assert rows.job_gpus({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,2-3"})[0] == {0, 2, 3}
+    assert rows.job_gpus({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_STEP_GPUS": "1"})[0] == {1}
+    for environment in ({}, {"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "a,b"}, {"SLURM_JOB_ID": 7}):
+        kept, why = rows.job_gpus(environment)
+        assert kept is None
+        assert "SLURM_JOB" in why
+
+
+def test_container_pod_and_slurm_job_are_named_and_can_be_sought():
+    frames = views.training(4.0)
+    frames.append(
+        f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False, "docker 3f2a"))
+    )
+    assert words(listed(frames, text="51120").rows[0])["where"] == "docker 3f2a"
+    assert listed(frames, text="docker").shown == 1
+    assert listed(frames, text="gpu 3").shown == 1
+    frames.append(
+        f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False, None, None, "4711"))
+    )
+    assert words(listed(frames, text="slurm 4711").rows[0])["where"] == "slurm 4711"
+
+
+def test_an_owner_that_is_hidden_is_unknown_with_its_reason():
+    frames = [*views.vacant(4.0), f.Def(150, proc=f.ProcDef(51120)), f.Def(250, use=f.UseDef(150, 10))]
+    why = "process 51120 belongs to somebody else, and /proc hides those (hidepid)"
+    frames.append(
+        f.Sample(99, int(views.END * 1e9) + 1, why=[[150, name, f.NO_PERMISSION, why] for name in ("user", "command")])
+    )
+    found = listed(frames)
+    assert words(found.rows[0])["user"] == "–"
+    assert "hidepid" in words(found.rows[0])["command"]
+    note = "".join(piece for line in found.notes for piece, _ in line)
+    assert note == "unknown: whose 1 of these are: belongs to somebody else, and /proc hides those (hidepid)"
+
+
+def test_a_tree_loses_nobody_even_where_parents_form_a_ring():
+    frames = views.training(4.0)
+    for n, pid in ((13, 48213), (14, 48214), (15, 48215)):
+        parent = {48213: 48214, 48214: 48213, 48215: 48213}[pid]
+        frames.append(
+            f.Def(100 + n, proc=f.ProcDef(pid, 5000 + n, views.WALL, "ada", "python t", "python", parent, True))
+        )
+    found = listed(frames, tree=True)
+    pids = [words(row)["pid"] for row in found.rows]
+    assert len(pids) == len(set(pids)) == 8
+    child = words(next(row for row in found.rows if words(row)["pid"] == "48215"))
+    assert child["command"].startswith("  ")
+
+
+@pytest.mark.parametrize("sort", rows.SORTS)
+def test_every_order_is_total_and_keeps_all_rows(sort: str):
+    found = listed(views.training(4.0), sort=sort)
+    assert found.shown == 8
+    marked = [column.key for column in rows.columns(rows.Choice(sort=sort)) if column.title.endswith("▾")]
+    assert marked == ([sort] if sort in {column.key for column in rows.columns(rows.Choice())} else [])
+
+
+def test_three_hundred_hostile_processes_make_rows_without_harm():
+    random.seed(7)
+    evil = ["\x1b]52;c;QQ\x07", "\u202eabc", "a" * 4000, "[red]x[/]", "宽" * 50, "", "\n\n"]
+    frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
+    sample = f.Sample(1, int(views.END * 1e9), h=[views.host_row()], g=[views.device_row(0, 50.0, 10.0)])
+    for n in range(300):
+        name = random.choice(evil)
+        frames.append(f.Def(1000 + n, proc=f.ProcDef(n + 2, n, views.WALL, name, name, name, random.randrange(302))))
+        frames.append(f.Def(2000 + n, use=f.UseDef(1000 + n, 10)))
+        sample.u.append(views.row("u", 2000 + n, used_bytes=GIB))
+    for tree in (False, True):
+        assert listed([*frames, sample], tree=tree).shown == 300
+
+
+# ── the screen ──
+
+
+@in_loop
+async def test_the_screen_opens_sorts_filters_and_remembers(tmp_path):
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P")
+        await until(pilot, "Processes  8", "job train.py", "lin 21.6 GiB in 1")
+        await pilot.press("greater_than_sign")
+        await until(pilot, "sorted by memory")
+        await pilot.press("slash", *"jupyter", "enter")
+        await until(pilot, "1 of 8", "51120", absent="job train.py")
+        await pilot.press("T", "u")
+        await until(pilot, "mine only", "tree", "no process matches")
+        await pilot.press("c", "space", "escape")
+        await until(pilot, absent="Columns")
+        assert app.session.state.process_hidden
+    kept = dataclasses.replace(app.session.state)
+    assert state.save(kept, tmp_path / "state.json") == ""
+    again, _ = state.load(tmp_path / "state.json")
+    assert (again.process_sort, again.process_filter, again.process_tree) == ("memory", "jupyter", True)
+    assert again.process_hidden == kept.process_hidden
+
+
+@in_loop
+async def test_a_signal_asks_first_and_goes_with_the_start_time(tmp_path):
+    app, source = made(views.training(4.0), signal=gives({"pid": 51120, "signal": "TERM"}))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P", "slash", *"jupyter", "enter")
+        await until(pilot, "1 of 8")
+        await pilot.press("K")
+        await until(pilot, "Send a signal", "pid 51120", "not yours: only root may do this", "21.6 GiB of GPU memory")
+        assert source.asked == []
+        await pilot.press("escape")
+        await until(pilot, absent="Send a signal")
+        assert source.asked == []
+        await pilot.press("f9", "down", "down", "down", "down")
+        await until(pilot, "Enter: send KILL")
+        await pilot.press("enter")
+        await until(pilot, "Sent.")
+    assert source.asked == [("signal", {"pid": 51120, "start": 9, "signal": "KILL"})]
+    log = (tmp_path / "gpuscope" / "attach.log").read_text()
+    assert "signal KILL to pid 51120 (start 9, lin) on node-17: jupyter: sent" in log
+
+
+@in_loop
+async def test_a_heading_of_several_ranks_takes_no_signal():
+    app, source = made(views.training(4.0), signal=gives({}))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P")
+        await until(pilot, "7 ranks")
+        await pilot.press("K")
+        await until(pilot, "put the cursor on a rank")
+        await pilot.press("j", "K")
+        await until(pilot, "Send a signal", "pid 48213")
+    assert source.asked == []
+
+
+@in_loop
+async def test_a_refusal_is_told_in_words():
+    app, _ = made(views.training(4.0), signal=fails("refused", "pid 51120 belongs to another user"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P", "slash", *"jupyter", "enter", "K", "enter")
+        await until(pilot, "Not sent: pid 51120 belongs to another user")
+
+
+@in_loop
+async def test_readonly_acts_on_nobody():
+    source = AskedSource(views.training(4.0), signal=gives({}))
+    app = GpuscopeApp(Session(make_source=lambda hz: source, settings=Settings(readonly=True)))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P")
+        await until(pilot, "7 ranks")
+        await pilot.press("j", "K")
+        await until(pilot, "--readonly")
+        assert "Send a signal" not in text(app)
+        for action in ("signal", "attach", "snapshot", "profile", "history"):
+            assert "--readonly" in app.session.why_not(action)
+        await pilot.press("escape", "K", "a", "s")
+        await pilot.pause(0.05)
+    assert source.asked == []
+
+
+@in_loop
+async def test_the_environment_is_asked_for_when_somebody_looks():
+    told = {"environment": {"RANK": "3", "NCCL_DEBUG": "\x1b[31mINFO"}, "others": 41}
+    app, source = made(views.training(4.0), environment=gives(told))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P", "slash", *"jupyter", "enter", "e")
+        shown = await until(pilot, "Environment of pid 51120", "RANK", "41 other variables are not shown")
+        assert "\x1b" not in shown
+    assert source.asked == [("environment", {"pid": 51120, "start": 9})]
+
+
+@in_loop
+async def test_my_slurm_job_is_that_of_the_agent_and_its_absence_has_a_reason():
+    app, _ = made(views.training(4.0), environment=gives({"environment": {"SLURM_JOB_ID": "9", "SLURM_JOB_GPUS": "2"}}))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P", "J")
+        await until(pilot, "2 of 8", "not shown: GPU 0, 1, 3-7", "SLURM_JOB_GPUS=2")
+    app, _ = made(views.training(4.0), environment=gives({"environment": {}}))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P", "J")
+        await until(pilot, "runs in no Slurm job")
+
+
+@in_loop
+async def test_with_ascii_in_the_config_nothing_else_is_drawn():
+    app = make_app(views.training(4.0), settings=Settings(ascii=True, theme="colour-blind"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P")
+        await until(pilot, "Processes")
+        assert app.theme == "gpuscope-colour-blind"
+        filters = app.get_line_filters()
+        from rich.segment import Segment
+        from textual.color import Color
+
+        drawn = [Segment("▸ ≥1h06 ─╮│ … × 宽")]
+        for one in filters:
+            drawn = one.apply(drawn, Color(0, 0, 0))
+        assert "".join(segment.text for segment in drawn).isascii()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_it_fits_and_no_line_is_longer_than_the_terminal(size: tuple[int, int]):
+    @in_loop
+    async def body():
+        app = make_app(views.training(4.0))
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, "live")
+            await pilot.press("P")
+            shown = await until(pilot, "COMMAND", "48213", "51120")
+            assert all(len(line) <= size[0] for line in shown.splitlines())
+
+    body()
+
+
+@in_loop
+async def test_a_real_process_ends_by_a_real_agent():
+    """From the dialog through the agent to the process and back."""
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        session = Session(make_source=lambda hz: local_source(hz, Settings()))
+        app = GpuscopeApp(session)
+        async with app.run_test(size=SIZE) as pilot:
+            await until(pilot, "live")
+            from gpuscope.store.view import ProcView
+            from gpuscope.tui.screens.process_signal import open_signal
+
+            definition = f.ProcDef(
+                child.pid, start_ticks(child.pid), None, "me", "sleep 60", "sleep", os.getpid(), True
+            )
+            open_signal(app, session, ProcView(1, "x", {}, None, None, definition, (), None))
+            await until(pilot, "Send a signal")
+            await pilot.press("enter")
+            await until(pilot, "Sent.")
+        session.close()
+        assert child.wait(5) == -signal.SIGTERM
+    finally:
+        child.kill()
+        child.wait()

@@ -1,0 +1,76 @@
+"""One line for a status bar, and which GPU is free: over the fake driver, as another process sees it."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpuscope.agent.oneshot import OneShot, collect_once
+from gpuscope.verbs import devices, free, oneline
+from tests.fakes.nvml import FakeNvml, FakeProcess
+
+
+@pytest.fixture
+def fake():
+    nvml = FakeNvml(gpus=3, processes=[FakeProcess(os.getpid(), used=69 << 30, gpu=0)])
+    for gpu in (1, 2):
+        nvml.set(gpu, used=0, utilisation=0)
+    nvml.set(0, used=70 << 30, utilisation=97, temperature=61)
+    with nvml.install():
+        yield nvml
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shot() -> OneShot:
+    return collect_once(5.0, want_trainers=False)
+
+
+def test_every_device_in_one_line(fake):
+    fake.lose(2)
+    out = io.StringIO()
+    code = oneline.run(argparse.Namespace(every=None), out=out)
+    assert out.getvalue().count("\n") == 1
+    assert "0 97% 70/" in out.getvalue()
+    assert "1 free" in out.getvalue()
+    assert "2 lost" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+    assert code == 2
+
+
+def test_colours_only_on_a_terminal_that_wants_them(fake):
+    assert "\x1b[" in oneline.line(shot().picture, True)
+    assert oneline.coloured(Screen(), {"TERM": "xterm"})
+    assert not oneline.coloured(Screen(), {"TERM": "xterm", "NO_COLOR": "1"})
+    assert not oneline.coloured(Screen(), {"TERM": "dumb"})
+    assert not oneline.coloured(io.StringIO(), {"TERM": "xterm"})
+
+
+def test_without_a_driver_the_reason_is_the_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "--oneline"], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    if done.returncode == 0:
+        pytest.skip("there is a GPU here")
+    assert done.stdout.startswith("no GPU: ")
+    assert done.stdout.count("\n") == 1
+    assert done.returncode == 3
+
+
+def test_what_is_free_and_who_holds_the_rest(fake, capsys):
+    told = list(free.lines(shot().picture))
+    assert told[0].startswith("free  GPU 1, 2: ")
+    assert told[0].endswith(" GiB each")
+    assert any(line.startswith("held  GPU 0: ") and f"pid {os.getpid()} 69.0 GiB" in line for line in told)
+    parser = argparse.ArgumentParser()
+    devices.add_arguments(parser)
+    devices.run(parser.parse_args([]))
+    assert told[0] in capsys.readouterr().out

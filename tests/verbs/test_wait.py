@@ -1,0 +1,213 @@
+"""``gpuscope wait``: real processes, and made-up pictures for what no CPU machine has. An exit code for each end."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gpuscope import cli
+from gpuscope.verbs import wait
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.fakes.asked import AskedSource
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = cli.Parser(prog="gpuscope wait")
+    wait.add_arguments(parser)
+    return parser.parse_args(list(words))
+
+
+def waited(frames: list[f.Frame], *words: str) -> int:
+    return wait.run(parsed(*words), lambda hz: AskedSource(frames))
+
+
+# ── a process of this machine ──
+
+
+def test_it_returns_when_a_real_process_ends(capsys):
+    child = subprocess.Popen(["sleep", "60"])
+    ender = threading.Timer(0.7, child.kill)
+    ender.start()
+    began = time.monotonic()
+    try:
+        assert cli.main(["wait", str(child.pid), "--timeout", "20"]) == 0
+    finally:
+        ender.cancel()
+        child.kill()
+        child.wait()
+    assert 0.5 < time.monotonic() - began < 15
+    assert f"pid {child.pid} has ended" in capsys.readouterr().err
+
+
+def test_the_time_is_up_while_it_runs_on(capsys):
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert cli.main(["wait", str(child.pid), "--timeout", "0.5"]) == 124
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+    assert f"gave up after 0.5 s: pid {child.pid} runs on" in capsys.readouterr().err
+
+
+def test_a_process_that_is_not_there_cannot_be_watched(capsys):
+    assert cli.main(["wait", "4194301"]) == 3
+    assert "there is no process 4194301 here" in capsys.readouterr().err
+
+
+def own_trainer(pid: int, **trainer: f.Scalar) -> list[f.Frame]:
+    frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
+    for definition in views.trainer(48213, 0, 1, "ada", True, "job-a"):
+        if definition.proc is not None:
+            definition.proc.pid = pid
+        if definition.trainer is not None:
+            definition.trainer.pid = pid
+        frames.append(definition)
+    sample = f.Sample(1, int(views.END * 1e9), h=[views.host_row()], g=[views.device_row(0, 60.0, 90.0)])
+    sample.t.append(views.trainer_row(13, 100, 0.5, **trainer))
+    return [*frames, sample]
+
+
+@pytest.fixture
+def child():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_stall_returns_its_own_code(child, capsys):
+    frames = own_trainer(child.pid, step_age_seconds=500.0, stall_at="train.py:88 load")
+    assert waited(frames, str(child.pid)) == wait.EXIT_STALLED == 10
+    assert "no step for 500 s, it stands at train.py:88 load" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shown", ["nan", "inf"])
+def test_a_loss_that_is_lost_returns_its_own_code(child, capsys, shown):
+    frames = own_trainer(child.pid, loss=None)
+    assert isinstance(frames[-1], f.Sample)
+    frames[-1].why.append([313, "loss", f.NOT_SUPPORTED, f"the progress bar shows loss {shown}"])
+    assert waited(frames, str(child.pid)) == wait.EXIT_NOT_FINITE == 11
+    assert f"it is {shown}" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_only_unknown_is_no_reason(child):
+    frames = own_trainer(child.pid, loss=None)
+    assert isinstance(frames[-1], f.Sample)
+    frames[-1].why.append([313, "loss", f.NOT_SUPPORTED, "no progress bar of the trainer shows a loss"])
+    assert waited(frames, str(child.pid), "--timeout", "0.5") == 124
+
+
+def test_the_real_words_of_the_probe_are_understood():
+    """The sentence comes from the probe; were it worded anew, this verb would be deaf."""
+    from gpuscope.probe import progress
+    from gpuscope.wire.frames import Unknown
+
+    class Bar:
+        postfix, desc = "loss=nan", ""
+
+    told = progress._loss(Bar())
+    assert isinstance(told, Unknown)
+    assert wait._NOT_FINITE.match(told.text)
+
+
+# ── room ──
+
+
+def growing(free: list[float]) -> list[f.Frame]:
+    """GPU 0 and 1 of 139.8 GiB; GPU 1 has so much free, second by second."""
+    frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0), views.gpu(1)]
+    frames.append(f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False)))
+    frames.append(f.Def(250, use=f.UseDef(150, 10)))
+    for n, room in enumerate(free):
+        at = views.END + n
+        full = views.device_row(0, 130.0, 0.0)
+        frames.append(
+            f.Sample(n + 1, int(at * 1e9), h=[views.host_row()], g=[full, views.device_row(1, 139.8 - 0.6 - room, 0.0)])
+        )
+    return frames
+
+
+def judged(frames: list[f.Frame], size: float, count: int = 1) -> wait.Verdict | None:
+    store, room, verdict = views.store_of(frames[:6]), wait.Room(int(size * views.GIB), count), None
+    for frame in frames[6:]:
+        store.apply(views.SOURCE, frame, 0.0)
+        host = store.view().host
+        assert host is not None
+        verdict = verdict or room(host, 1.0)
+    return verdict
+
+
+def test_room_must_be_there_for_a_while():
+    assert judged(growing([10.0, 60.0, 10.0, 60.0, 10.0, 60.0]), 40) is None
+    found = judged(growing([10.0, 60.0, 60.0, 60.0, 60.0]), 40)
+    assert found is not None
+    assert (found.code, found.out) == (0, "1")
+    assert "GPU 1 (60.0 GiB)" in found.text
+
+
+def test_several_gpus_and_what_can_never_be():
+    assert judged(growing([60.0] * 5), 40, 2) is None
+    both = judged(growing([60.0] * 5), 5, 2)
+    assert both is not None
+    assert both.out == "0,1"
+    assert "with lin pid 51120" in both.text
+    never = judged(growing([60.0] * 5), 500)
+    assert never is not None
+    assert (never.code, "at all" in never.text) == (3, True)
+    few = judged(growing([60.0] * 5), 5, 3)
+    assert few is not None
+    assert few.code == 3
+
+
+def test_the_time_is_up_and_the_holder_is_named(capsys):
+    assert waited(growing([10.0] * 5), "--free", "40GiB", "--timeout", "0.5") == 124
+    assert "GPU 0 9.2 GiB free, held by lin pid 51120" in capsys.readouterr().err
+
+
+def test_the_index_is_all_that_a_script_reads(capsys, monkeypatch):
+    monkeypatch.setattr(wait, "STEADY_SECONDS", 0.0)
+    assert waited(growing([60.0] * 5), "--free", "40", "--quiet", "--timeout", "5") == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("1\n", "")
+
+
+def test_no_gpu_is_told_with_the_reason(capsys, monkeypatch):
+    monkeypatch.setattr(wait, "SEEN_SECONDS", 0.3)
+    assert waited(views.cpu_only(2.0), "--free", "1GiB") == 3
+    assert "libnvidia-ml.so.1 is not here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["", "40 apples", "-4", "0", "nan", "1e9GiB", "9" * 30])
+def test_a_size_that_is_none_is_usage(size):
+    with pytest.raises(SystemExit) as error:
+        parsed("--free", size)
+    assert error.value.code == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("40GiB", 40 << 30), ("40", 40 << 30), ("500MiB", 500 << 20), ("2g", 2 << 30)]
+)
+def test_sizes(text, size):
+    assert parsed("--free", text).free == size
+
+
+@pytest.mark.parametrize("words", [[], ["12", "--free", "1GiB"]])
+def test_what_makes_no_sense_is_usage(words, capsys):
+    assert wait.run(parsed(*words)) == 64
+    assert "gpuscope wait:" in capsys.readouterr().err
+
+
+def test_neither_textual_nor_torch_is_loaded():
+    code = (
+        "import sys; from gpuscope.cli import main; main(['wait', '4194301'])\n"
+        "print([m for m in ('textual', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
