@@ -21,7 +21,7 @@ for minor in 14 15; do
   cat >"$folder/bin/python3.$minor" <<END
 #!/bin/sh
 root='$root'
-libraries="\$root/usr/lib/x86_64-linux-gnu:\$root/lib/x86_64-linux-gnu"
+libraries="\$root/usr/lib/x86_64-linux-gnu:\$root/lib/x86_64-linux-gnu\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
 exec "\$root/lib64/ld-linux-x86-64.so.2" --library-path "\$libraries" "\$root/usr/bin/python3.$minor" "\$@"
 END
   chmod +x "$folder/bin/python3.$minor"

@@ -1,15 +1,18 @@
 """The agent as it is sent to other hosts: as few bytes to send and as little to compile there as may be.
 
-Of pynvml, a file of 330 KB, only what the agent names is sent, with what that needs: a twelfth. All is compressed in
-one piece, not file by file. Made once and kept in the cache, by the content of what went in.
+Of pynvml, a file of 330 KB, only what the agent names is sent, with what that needs: a twelfth. Comments and texts that
+explain stay here; every line keeps its number. All is compressed in one piece, not file by file. Made once and kept in
+the cache, by the content of what went in.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import os
 import re
+import tokenize
 import zlib
 from typing import Dict, List, Set, Tuple
 
@@ -23,7 +26,7 @@ _ALWAYS = "NVML_ERROR_"
 def shipped() -> bytes:
     """A zip of the agent's sources, compressed as a whole with zlib. Equal sources make equal bytes."""
     contents = bundle._agent_contents()
-    digest = hashlib.sha256(b"shipped 1")
+    digest = hashlib.sha256(b"shipped 2")
     for name in sorted(contents):
         digest.update(b"%s\0%d\0" % (name.encode(), len(contents[name])))
         digest.update(contents[name])
@@ -60,7 +63,27 @@ def _make(contents: Dict[str, bytes]) -> bytes:
     if "pynvml.py" in contents:
         using = b"\n".join(content for name, content in contents.items() if "/collect/" in name)
         contents["pynvml.py"] = only(contents["pynvml.py"].decode(), using.decode()).encode()
+    contents = {name: bare(content) if name.endswith(".py") else content for name, content in contents.items()}
     return zlib.compress(bundle._zip(contents, compress=False), 9)
+
+
+def bare(source: bytes) -> bytes:
+    """The same program in as many lines, without comments, each text that explains being an empty one."""
+    lines = source.splitlines(keepends=True)
+    cuts: List[Tuple[int, int, int, int, bytes]] = []  # first line, from byte, last line, to byte, what stands there
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            last, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+            cuts.append((node.lineno - 1, node.col_offset, last - 1, end, b'""' + b"\n" * (last - node.lineno)))
+    for token in tokenize.tokenize(io.BytesIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start[0] - 1, len(token.line[: token.start[1]].encode())
+            cuts.append((row, column, row, column + len(token.string.encode()), b""))
+    for first, start, last, end, instead in sorted(cuts, reverse=True):
+        lines[first : last + 1] = [
+            *(lines[first][:start] + instead + lines[last][end:]).splitlines(keepends=True),
+        ]
+    return b"".join(line.rstrip() + b"\n" for line in lines)
 
 
 def only(source: str, using: str) -> str:

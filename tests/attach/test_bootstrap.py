@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.attach import bootstrap
+from gpuscope.attach import bootstrap, bundle, shipped
 from gpuscope.wire.codec import decode, encode
 from gpuscope.wire.frames import Hello, Ping, Pong, Sample
 from tests.fakes import pythons
@@ -149,7 +150,7 @@ def test_without_a_memory_file_a_nameless_one_does(tmp_path):
 
 def test_what_is_sent_is_small_and_has_no_secret():
     sent = bootstrap.preamble(2.0)
-    assert len(sent.data) < 200_000  # half of it the probe, for a trainer that has none
+    assert len(sent.data) < 160_000  # half of it the probe, for a trainer that has none
     head = json.loads(sent.data.split(b"\n", 2)[1])
     assert set(head) == {"bytes", "sha256", "nonce", "args"}
     assert bootstrap.preamble(2.0).marker != sent.marker
@@ -167,3 +168,24 @@ def test_it_ends_when_nobody_reads():
     assert time.monotonic() - began < 5.0
     process.stdin.close()
     process.wait(10)
+
+
+def test_what_is_sent_is_the_same_program_line_by_line():
+    def program(source):
+        """Without what explains: every statement with its line."""
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                node.value.value = ""
+        lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+        return ast.dump(tree), lines
+
+    sources = [content for name, content in bundle._agent_contents().items() if name.startswith("gpuscope/")]
+    assert len(sources) > 60
+    assert all(program(shipped.bare(source)) == program(source) for source in sources)
+    text = 'x = "# no comment"  # one\nclass A:\n    """Two\n    lines, ä."""\n    y = 1  # ö\n'
+    assert shipped.bare(text.encode()).decode() == 'x = "# no comment"\nclass A:\n    ""\n\n    y = 1\n'

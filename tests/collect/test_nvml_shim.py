@@ -83,7 +83,7 @@ def test_every_python_of_this_machine(minor: int, tmp_path: Path) -> None:
     assert isinstance(devices, list)
     assert [0 < device["sm_active_percent"] < 100 for device in devices] == [True, True]
     assert devices[0]["processes"][0][0] == os.getpid()
-    assert str(found["command"]).startswith(python)
+    assert f"python3.{minor} " in str(found["command"])  # a Python of another Debian is started by its own loader
     assert found["cpu_count"]
 
 
