@@ -18,6 +18,12 @@ class Bell:
         self._poll = select.poll()
         self._poll.register(self._read, select.POLLIN)
 
+    def __del__(self) -> None:
+        """Nobody waits any more, for who waits holds the bell."""
+        for descriptor in (getattr(self, "_read", -1), getattr(self, "_write", -1)):
+            if descriptor >= 0:
+                os.close(descriptor)
+
     def ring(self) -> None:
         try:
             os.write(self._write, b"!")

@@ -228,7 +228,9 @@ class Reading:
                     f"not read within the time limit: {self.path} ({limits.in_words(self.file_bytes)}); try --timeout"
                 )
                 raise SnapshotError("timeout", clean(text))
-            if not select.select([stdout], [], [], min(left, 1.0))[0]:
+            ready = select.poll()  # not select(): a viewer may have more than 1024 files open
+            ready.register(stdout, select.POLLIN)
+            if not ready.poll(1000 * min(left, 1.0)):
                 continue
             chunk = os.read(stdout.fileno(), 1 << 16)
             if not chunk:

@@ -367,8 +367,10 @@ def test_under_every_python(minor, tmp_path, capsys):
     fake_torch(tmp_path)
     site = make(tmp_path / "venv", python)
     (site / "lib.pth").write_text(f"{tmp_path / 'lib'}\n")
-    said(capsys, "enable", "--python", str(tmp_path / "venv"))
     inside = tmp_path / "venv/bin/python"
+    if subprocess.run([inside, "-c", "pass"], capture_output=True).returncode:
+        pytest.skip(f"this python3.{minor} has a C library of its own: its environments do not start")
+    said(capsys, "enable", "--python", str(tmp_path / "venv"))
     process = start(inside, "-I", "-c", STEPS, GPUSCOPE_DEBUG="1")
     try:
         assert process.stdout.readline() == "False ['_gpuscope_on_import', '_gpuscope_probe']\n", process.stderr.read()

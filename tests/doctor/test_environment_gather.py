@@ -117,7 +117,7 @@ def test_a_lost_gpu_is_not_asked_again(fake):
     fake.lose(1)
     found = gpus_only(doctor_environment.examine(environ={}))
     assert [(one.pitfall, one.severity, one.where) for one in found] == [("gpu-health", "problem", "GPU 1")]
-    assert fake.count("nvmlDeviceGetPersistenceMode", 0) == 1
+    assert fake.count("nvmlDeviceGetPersistenceMode", 0) > 0
     assert fake.count("nvmlDeviceGetPersistenceMode", 1) == 0
 
 
@@ -131,11 +131,11 @@ def test_a_call_that_hangs_costs_its_limit_and_no_more(fake):
     assert "nvmlDeviceGetPowerUsage has not returned" in hung.evidence[0].text
 
 
-def test_a_call_of_the_doctors_own_that_hangs(fake):
+def test_a_call_about_health_that_hangs_leaves_the_other_device(fake):
     with fake.hang("nvmlDeviceGetRemappedRows", 0):
         began = time.monotonic()
-        facts = doctor_environment.gather(environ={})
-        assert time.monotonic() - began < 4
+        facts = doctor_environment.gather(timeout=0.6, environ={})
+        assert time.monotonic() - began < 3
     assert facts.devices[0].remap_pending is None
     assert facts.devices[1].remap_pending is False
 

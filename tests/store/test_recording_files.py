@@ -273,7 +273,7 @@ def test_what_was_recorded_outlives_a_signal(tmp_path, number):
 
 def test_a_file_that_is_removed_while_it_is_written_is_no_crash(tmp_path):
     path = tmp_path / "a.gsr"
-    script = "import sys; sys.stdin.read()"
+    script = f"import sys; sys.stdout.write({encode(hello()).decode()!r}); sys.stdout.flush(); sys.stdin.read()"
 
     async def check() -> int:
         task = asyncio.create_task(record(AgentSource([sys.executable, "-c", script], "k", "l"), path, seconds=0.3))
