@@ -29,6 +29,8 @@ UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagati
 def why_not() -> str:
     if shutil.which("unshare") is None:
         return "no unshare here"
+    if Path("/tmp") in (ROOT.resolve() / "x").parents:
+        return "this checkout lies in /tmp, which a container has for itself"
     done = subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True, text=True)
     return f"no namespaces here: {done.stderr.strip()}" if done.returncode else ""
 

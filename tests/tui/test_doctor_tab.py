@@ -453,7 +453,11 @@ async def test_the_tab_looks_as_it_did(name, size, monkeypatch):
     full(app.session.doctor)
     async with app.run_test(size=size) as pilot:
         await until(pilot, "runs out of memory" if name == "finding" else "Nothing wrong was found.")
-        await pilot.pause(0.1)
+        shown, steady = "", 0
+        while steady < 3:  # lines are wrapped anew once it is known whether there is a scroll bar
+            await pilot.pause(0.2)
+            shown, before = text(app), shown
+            steady = steady + 1 if shown == before else 0
         check(app, f"tab-doctor-{name}")
 
 

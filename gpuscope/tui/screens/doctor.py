@@ -47,7 +47,7 @@ class DoctorPane(Pane):
 
     DEFAULT_CSS = """
     DoctorPane #doctor-body { height: 1fr; layout: vertical; }
-    DoctorPane #finding { height: 1fr; scrollbar-size-vertical: 1; }
+    DoctorPane #finding { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     DoctorPane #doctor-left { height: auto; }
     DoctorPane #examined { display: none; height: 1fr; }
     DoctorPane.wide #doctor-body { layout: horizontal; }
@@ -59,6 +59,8 @@ class DoctorPane(Pane):
         super().__init__(session, **kwargs)
         self._table = CaseTable(COLUMNS, empty=WAITING, gap=2, id="findings", classes="panel")
         self._lines = Lines()
+        self._wrapped = 0, 0
+        """For how many cells the finding, and what was examined, were written."""
         self._scroll = VerticalScroll(self._lines, id="finding", classes="panel", can_focus=True)
         self._examined = Lines(id="examined", classes="panel")
         self._groups: dict[str, Group] = {}
@@ -118,6 +120,7 @@ class DoctorPane(Pane):
             self._shown, self._turned = key, 0
             self._scroll.scroll_home(animate=False)
         glyphs, cells = self._table.tokens.glyphs, self._cells()
+        self._wrapped = cells, self._examined_cells()
         if group is None:
             self.doctor.why_no_proof, self.doctor.more_fixes = "no finding is chosen", False
             self._lines.show(about(self.doctor, glyphs, cells))
@@ -135,7 +138,7 @@ class DoctorPane(Pane):
             set_title(self._scroll, group.first.finding.pitfall)
         self._examined.display = self._terminal[0] >= WIDE and group is not None
         if self._examined.display:
-            self._examined.show(about(self.doctor, glyphs, max(30, (self._examined.size.width or 80) - 1)))
+            self._examined.show(about(self.doctor, glyphs, self._examined_cells()))
         keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
         if keys != self._keys:  # what the footer offers has changed
             self._keys = keys
@@ -143,7 +146,10 @@ class DoctorPane(Pane):
         self.call_after_refresh(self._say_more)
 
     def _say_more(self) -> None:
-        """Whether there is more text than room is known once it is laid out."""
+        """Whether there is more text than room is known once it is laid out, and how wide the room is."""
+        if self._wrapped != (self._cells(), self._examined_cells()):
+            self.show_findings()
+            return
         more = "^d: more" if self._scroll.max_scroll_y > self._scroll.scroll_y else ""
         if str(self._scroll.border_subtitle or "") != more:
             self._scroll.border_subtitle = more
@@ -151,6 +157,9 @@ class DoctorPane(Pane):
     def _cells(self) -> int:
         """Cells of a line of the finding."""
         return max(30, (self._scroll.size.width or self._terminal[0] - 5) - 1)
+
+    def _examined_cells(self) -> int:
+        return max(30, (self._examined.size.width or 80) - 1)
 
     def _group(self) -> Group | None:
         return self._groups.get(self._table.cursor_key or "")
