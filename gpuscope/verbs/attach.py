@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--container", default="", metavar="NAME", help="in each pod")
     parser.add_argument("--json", action="store_true", help="without a target: a JSON document instead of text")
     parser.add_argument(
-        "--timeout", type=plain._seconds, default=5.0, metavar="SECONDS", help="without a target: of any driver"
+        "--timeout", type=plain.seconds_of, default=5.0, metavar="SECONDS", help="without a target: of any driver"
     )
     parser.add_argument(
         "--inject", nargs="?", const="auto", choices=("auto", "pep768", "ptrace"), metavar="METHOD",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..cli import EXIT_OK, EXIT_UNCHECKED
 from ..wire.clean import clean
+from .plain import number_between
 
 if TYPE_CHECKING:
     from ..export.run import Exporter
@@ -47,25 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _interval(text: str) -> float:
-    return _number(text, 1.0, 3600.0)
+    return number_between(text, 1.0, 3600.0)
 
 
 def _rate(text: str) -> float:
-    return _number(text, 0.1, 10.0)
+    return number_between(text, 0.1, 10.0)
 
 
 def _count(text: str) -> int:
-    return int(_number(text, 1, 4096))
-
-
-def _number(text: str, low: float, high: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"must be a number from {low:g} to {high:g}")
-    return value
+    return int(number_between(text, 1, 4096))
 
 
 def run(args: argparse.Namespace) -> int:

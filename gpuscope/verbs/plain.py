@@ -24,11 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of every one-shot verb."""
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
     parser.add_argument(
-        "--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="do not wait longer for any driver (default 5)"
+        "--timeout",
+        type=seconds_of,
+        default=5.0,
+        metavar="SECONDS",
+        help="do not wait longer for any driver (default 5)",
     )
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -36,9 +40,6 @@ def _seconds(text: str) -> float:
     if not 0.1 <= seconds <= MAX_TIMEOUT_SECONDS:
         raise argparse.ArgumentTypeError(f"must be a number of seconds from 0.1 to {MAX_TIMEOUT_SECONDS:g}")
     return seconds
-
-
-seconds_of = _seconds
 
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,3 +164,14 @@ def exit_code(problems: Sequence[Mapping[str, Any]]) -> int:
 
 def dump(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
+
+
+def number_between(text: str, low: float, high: float) -> float:
+    """The number that an option's ``text`` says. Raises :class:`argparse.ArgumentTypeError` for any other."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"must be a number from {low:g} to {high:g}")
+    return value

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..cli import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
 from . import remote
+from .plain import number_between
 
 if TYPE_CHECKING:
     from ..store.recorder import Summary
@@ -34,21 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    return _number(text, 0.1, 30 * 86400.0)
+    return number_between(text, 0.1, 30 * 86400.0)
 
 
 def _rate(text: str) -> float:
-    return _number(text, 0.1, 10.0)
-
-
-def _number(text: str, low: float, high: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"must be a number from {low:g} to {high:g}")
-    return value
+    return number_between(text, 0.1, 10.0)
 
 
 def run(args: argparse.Namespace) -> int:
