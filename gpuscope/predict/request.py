@@ -1,0 +1,79 @@
+"""What is to be predicted, as it travels to the tracing child, and what comes back. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .trace import Trace
+
+SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One configuration of one model. ``None`` means: as the model's own code or torch would have it."""
+
+    model: str
+    """A preset or family of the lab, ``MODULE:FACTORY``, ``hf:PATH`` (transformers config) or ``torchvision:NAME``."""
+    batch: int | None = None
+    """Samples in a micro-batch."""
+    amp: str = "off"
+    """off, bf16 or fp16: autocast around the forward pass; fp16 with a grad scaler."""
+    accumulate: int = 1
+    checkpoint: int = 0
+    """0: off. 1: every block is computed again in the backward pass. k: one block in k keeps its activations."""
+    optimizer: str | None = None
+    """adamw, adam, sgd (with momentum)…; None: the factory's own."""
+    foreach: bool | None = None
+    fused: bool | None = None
+    set_to_none: bool = True
+    tf32: bool = False
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
+    sequence: int | None = None
+    """Tokens in a sample, for models that take them."""
+    resolution: int | None = None
+    """Pixels of a side, for models that take images."""
+    task: str | None = None
+    """Of a transformers config: causal-lm, masked-lm, classification…"""
+    sharding: str = "none"
+    """One of ``SHARDINGS``; over ``ranks`` ranks of which one is predicted."""
+    ranks: int = 1
+    seed: int = 0
+    steps: int = 3
+    """Steps of a fresh process that "peak" is the maximum over."""
+    architecture: str = "9.0"
+    """Compute capability that kernels and workspaces are chosen for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a prediction is less certain. ``code``: no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…;
+    ``operation`` names the operator where one is to blame; ``percent`` is what it adds to the error bar."""
+
+    code: str
+    text: str
+    operation: str = ""
+    percent: float = 0.0
+
+
+@dataclass(slots=True)
+class Traced:
+    """What the child found. ``batch`` is the batch that was traced, also where the request left it open."""
+
+    trace: Trace
+    batch: int
+    parameters: int
+    """Numbers in all parameters, tied ones once."""
+    torch: str
+    doubts: list[Doubt] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class CannotPredict(Exception):
+    """``args``: what, why, next. ``code`` as in :class:`Doubt`, or factory_failed, timeout, aborted, memory,
+    no_torch."""
+
+    def __init__(self, what: str, why: str, then: str, code: str = "factory_failed"):
+        super().__init__(what, why, then)
+        self.code = code

@@ -1,0 +1,61 @@
+"""What training steps ask of the caching allocator: which blocks, in which order, for whom.
+
+A trace is made by the tracing child (fake tensors, no GPU) or read from a snapshot's history; the simulated allocator
+replays both. Columns instead of objects: a few hundred thousand events are ordinary. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+CATEGORIES = (
+    "parameter",
+    "buffer",
+    "gradient",
+    "optimizer",
+    "activation",
+    "temporary",
+    "input",
+    "workspace",
+    "unknown",
+)
+"""Whom a block belongs to. *activation*: kept by autograd for the backward pass. *temporary*: made and freed within
+a phase. *workspace*: asked for by a library (cuBLAS, cuDNN), not by a tensor. *unknown*: a recorded trace does not
+say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """``category`` is one of ``CATEGORIES``; ``module`` the qualified name of the innermost module that was running
+    ("" outside of all); ``operation`` the operator that made the block, "" where it is not known."""
+
+    category: str
+    module: str = ""
+    operation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something begins before event ``at``: ``name`` is "step 1", "forward", "backward", "optimizer", "end"…"""
+
+    at: int
+    name: str
+
+
+@dataclass(slots=True)
+class Trace:
+    """``events`` in order: ``n`` allocates block ``n``, ``~n`` (below 0) frees it. A block is allocated once and freed
+    at most once; what is never freed lives on. ``sizes[n]`` are bytes as requested, before any rounding, 0 or more."""
+
+    sizes: list[int] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    """Of each block its place in ``owner_table``."""
+    owner_table: list[Owner] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    """In the order of ``at``."""
+    streams: dict[int, int] = field(default_factory=dict)
+    """Streams of the blocks that are not on stream 0."""
+
+    def owner(self, block: int) -> Owner:
+        return self.owner_table[self.owners[block]]
