@@ -34,7 +34,7 @@ def main() -> None:
     started, warm, step = time.monotonic(), 0.0, 0
     going = True
     while going:
-        inputs = torch.randn(64, 2048, device=device)
+        inputs = torch.randn(4096, 2048, device=device)
         loss = F.mse_loss(model(inputs), inputs.abs())
         optimizer.zero_grad()
         loss.backward()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from statistics import median
 from time import perf_counter
 from typing import Any, Deque, List, Optional, Tuple, Union
 
@@ -22,6 +23,11 @@ EVERY_SECONDS = 2.0
 COST_SHARE = 2000
 """After a look this many times its duration pass before the next."""
 WINDOW = 8
+WARM_UP = 3
+"""Iterations that tell nothing: the first collectives wait for connections to be made, and for the rank that compiles
+or loads its kernels last."""
+ENOUGH = 3
+"""Measured iterations before anything is said: two ranks are compared by this, and one iteration proves nothing."""
 COUNTED = 500
 """Iterations of DDP after which it is known how many of them make a step."""
 _NO_SAMPLE = Unknown(NOT_INITIALISED, "DistributedDataParallel has not measured an iteration yet")
@@ -33,7 +39,8 @@ _NO_TIMES = Unknown(NOT_SUPPORTED, "this DistributedDataParallel keeps no times"
 
 
 class Exposed:
-    """``reading`` is seconds per step: 0 without a process group, since then nobody is waited for."""
+    """``reading`` is seconds per step, the median of the iterations that were looked at: 0 without a process group,
+    since then nobody is waited for."""
 
     def __init__(self) -> None:
         self._recent: Deque[float] = deque(maxlen=WINDOW)
@@ -60,8 +67,11 @@ class Exposed:
     def reading(self) -> Union[float, Unknown]:
         if not distributed():
             return 0.0
+        if len(self._recent) >= ENOUGH:
+            return self._per_step * median(self._recent)
         if self._recent:
-            return self._per_step * sum(self._recent) / len(self._recent)
+            text = f"{len(self._recent)} of DistributedDataParallel's own measurements so far; {ENOUGH} are needed"
+            return Unknown(NOT_INITIALISED, text)
         return self._state
 
     def _look(self, figures: Any, total: int) -> None:
@@ -73,7 +83,8 @@ class Exposed:
         if both[0] is None or both[1] is None or both[0] <= 0:
             self._state = _NO_SAMPLE
             return
-        self._recent.append(max(0, both[0] - both[1]) * 1e-9)
+        if iteration > WARM_UP:
+            self._recent.append(max(0, both[0] - both[1]) * 1e-9)
         if self._first is None:
             self._first = (iteration, total)
         elif iteration - self._first[0] >= COUNTED and total > self._first[1]:

@@ -28,6 +28,10 @@ WINDOW = 32
 """Measured steps that the means are taken over."""
 MAX_PENDING = 4
 """Measured steps whose device is still at work; with so many no other is begun."""
+WARM_UP = 3
+"""Steps of a fresh process that are not measured: they load kernels, compile and connect, each rank at its own time."""
+SLOW_SECONDS = 1.0
+"""Of steps that take longer the first alone is left out: who waits minutes for a step wants to see something."""
 MAX_FAILURES = 3
 _LOAD, _OPTIMIZER = 0, 1
 
@@ -148,6 +152,8 @@ class Split:
         else:
             gap = WATCHED_SECONDS
         every = max(1, min(int(gap / usual + 0.5), 1 << 20)) if usual > 0 else 1
+        if total < (WARM_UP if usual < SLOW_SECONDS else 1):
+            return
         if self._next > total + 2 * every:
             self._next = total  # it was chosen when nobody looked, or when steps were shorter
         if total < self._next or len(self._pending) >= MAX_PENDING:

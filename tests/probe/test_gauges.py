@@ -130,19 +130,27 @@ def test_what_is_not_overlapped_of_ddps_own_figures():
     assert "profile" in exposed.reading().text
     exposed.after_step(refs, 1, 10.0)
     assert "not measured" in exposed.reading().text
+    module.measured(2, 900_000_000, 0)  # connections are made: no iteration like the others
+    exposed.after_step(refs, 2, 15.0)
+    assert "not measured" in exposed.reading().text
     module.measured(10, 30_000_000, 20_000_000)
     exposed.after_step(refs, 10, 20.0)
     exposed.after_step(refs, 11, 30.0)  # the same iteration counts once
-    assert exposed.reading() == pytest.approx(0.010)
+    assert exposed.reading().text.startswith("1 of ")
     module.measured(100, 10_000_000, 12_000_000)  # ended before computing did
     exposed.after_step(refs, 100, 40.0)
-    assert exposed.reading() == pytest.approx(0.005)
+    module.measured(200, 14_000_000, 8_000_000)
+    exposed.after_step(refs, 200, 50.0)
+    assert exposed.reading() == pytest.approx(0.006)
+    module.measured(300, 750_000_000, 8_000_000)  # one that a pause of the other rank has fallen into
+    exposed.after_step(refs, 300, 60.0)
+    assert exposed.reading() == pytest.approx(0.008)
 
 
 @pytest.mark.usefixtures("group")
 def test_several_reductions_in_a_step_are_added():
     exposed, module = Exposed(), Parallel()
-    for look in range(12):
+    for look in range(1, 12):
         module.measured(100 * look, 10_000_000, 5_000_000)
         exposed.after_step([lambda: module], 25 * look, 100.0 * look)
     assert COUNTED < 100 * 11

@@ -310,7 +310,7 @@ def run(model, name, steps=3):
         "exposed": reading if isinstance(reading, float) else reading.text,
     }
 
-run(torch.nn.parallel.DistributedDataParallel(Net(), gradient_as_bucket_view=True), "ddp", 6)
+run(torch.nn.parallel.DistributedDataParallel(Net(), gradient_as_bucket_view=True), "ddp", 9)
 sharded = Net()
 fully_shard(sharded.first); fully_shard(sharded)
 run(sharded, "fsdp2")
