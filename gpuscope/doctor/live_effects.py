@@ -24,7 +24,7 @@ def told(scene: Scene, job: JobView, one: Finding | Abstained) -> Finding | Abst
         return one
     if one.cause in _SHARES:
         return effects.of_share(one, one.rank, _SHARES[one.cause])
-    if one.cause.startswith("ranks.") and one.cause != "ranks.one_device":
+    if one.cause.startswith("ranks.") and one.cause not in ("ranks.one_device", "ranks.host_paced"):
         return _straggler(job, one)
     if one.cause == "live.skipped_steps":
         return _skipped(one)

@@ -16,6 +16,8 @@ STARVED, STARVED_CPU = 0.20, 0.50
 COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
 STRAGGLES_MUCH = 1.30
+HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
+"""Percent. Below, a rank that makes the others wait does so for its CPU: its own GPU has next to nothing to do."""
 SM_LOW, SM_TENTH = 20.0, 10.0
 SHORT_STEP = 0.01
 """Whatever such a step waits for besides, the GPU has little to do in it."""
@@ -178,6 +180,10 @@ def straggling(scene: Scene, job: JobView) -> Said:
     slow, words = straggler(ranks)
     if slow is None:
         return
+    paced = _paced_by_its_cpu(scene, slow)
+    if paced is not None:
+        yield _late_launches(scene, slow, paced)
+        return
     own = own_seconds(slow) or 0.0
     others = sorted(value for t in ranks if t is not slow and (value := own_seconds(t)) is not None)
     usual = others[len(others) // 2] if others else 0.0
@@ -217,6 +223,46 @@ def straggling(scene: Scene, job: JobView) -> Said:
         fixes=tuple(fixes),
         where=place(scene, slow),
         rank=ratio - 1,
+    )
+
+
+def _paced_by_its_cpu(scene: Scene, slow: TrainerView) -> Evidence | None:
+    """That the slow rank's own GPU waits too. Where CPUs launch kernels too slowly, the rank that is a little ahead
+    finds its work queued and finishes early, then waits for nearly all of the step: how long the others wait says
+    nothing then of how much more the slow one works."""
+    parts = split_of(slow)
+    if parts.get("input", 0.0) + parts.get("h2d", 0.0) >= STARVED * sum(parts.values()):
+        return None
+    for device in scene.devices(slow):
+        sm, load = scene.mean(device, "sm_active_percent"), scene.mean(device, "utilization_percent")
+        if sm is not None and sm < HOST_PACED_SM:
+            return Evidence(
+                text=f"SMs of its GPU {device.definition.index} active {sm:.0f} % of the time", source="nvml"
+            )
+        if sm is None and load is not None and load < HOST_PACED_LOAD:
+            return Evidence(text=f"its GPU {device.definition.index} in use {load:.0f} % of the time", source="nvml")
+    return None
+
+
+def _late_launches(scene: Scene, slow: TrainerView, paced: Evidence) -> Finding:
+    return Finding(
+        pitfall="too-small-workload",
+        cause="ranks.host_paced",
+        severity="info",
+        confidence="likely",
+        title=f"Starting kernels sets the pace, and {name_of(slow)}'s CPU starts them last",
+        evidence=(Evidence(text=f"the others wait for {name_of(slow)} in every step", source="probe"), paced),
+        fixes=(
+            Fix(title="More work per launch: a larger batch"),
+            Fix(
+                title="Fewer launches",
+                code='model = torch.compile(model, mode="reduce-overhead")',
+                cost="the first steps compile",
+            ),
+            Fix(title="Cores of its own for every rank, those next to its GPU", command="nvidia-smi topo -m"),
+        ),
+        where=place(scene, slow),
+        rank=0.0,
     )
 
 

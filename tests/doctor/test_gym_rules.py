@@ -115,6 +115,31 @@ def test_on_a_cpu_nobody_can_tell_a_straggler_from_busy_cores():
     assert (straggler(True), straggler(False)) == ("warning", "info")
 
 
+@pytest.mark.parametrize(
+    ("readings", "cause"),
+    [
+        ({"sm_active_percent": 9.0, "utilization_percent": 99.0}, "ranks.host_paced"),
+        ({"sm_active_percent": None, "utilization_percent": 60.0}, "ranks.host_paced"),
+        ({"sm_active_percent": 70.0, "utilization_percent": 99.0}, "ranks.straggler"),
+        ({"sm_active_percent": None, "utilization_percent": 99.0}, "ranks.straggler"),
+    ],
+)
+def test_a_rank_whose_gpu_idles_is_late_with_its_launches_and_has_no_more_work(readings, cause):
+    frames = jobs.ranks()
+    for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
+        for rank, values in enumerate(sample.t):
+            shares = {"compute": 0.9, "communication": 0.0} if rank == 1 else {"compute": 0.4, "communication": 0.5}
+            for name, seconds in jobs.split(0.03, **shares).items():
+                values[1 + f.TRAINER_COLUMNS.index(name)] = seconds
+        for values in sample.g:
+            for name, value in readings.items():
+                values[1 + f.DEVICE_COLUMNS.index(name)] = value
+    (said,) = [one for one in examined(views.store_of(frames)).findings if one.cause.startswith("ranks.")]
+    assert said.cause == cause
+    assert (said.severity == "warning") == (cause == "ranks.straggler")
+    assert (said.effect is None) == (cause == "ranks.host_paced"), "nothing says what could be won"
+
+
 # ── the script of a trainer ─────────────────────────────────────────────────────────────────────────────────────────
 
 
