@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.bench.terminal import descendants
 from tests.fakes import probe_client
 
 from .gym_fixes import fixed_subjects
@@ -169,11 +170,28 @@ def watched(subject: Subject, output: Path) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait(30)
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """With every process it has started: torchrun's workers have sessions of their own, and what is left of one
+    training would keep the GPUs busy under the next."""
+    started = descendants(process.pid)
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, ending)
+            process.wait(8)
+            break
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            pass
+    for pid in started:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.wait(30)
 
 
 def looked_at(subject: Subject, folder: Path, begun: float = 60.0) -> tuple[Answer, str]:
