@@ -1,4 +1,4 @@
-"""How the allocator snapshots of this folder were made, on one H200:  python demos/snapshots/make.py DIRECTORY
+"""How the allocator snapshots of this folder were made, on one H200:  python demos/snapshots/make.py DIRECTORY [SCENE]
 
 Real trainings with torch's own memory history. Afterwards file names lose their directories, and the files are packed
 with gzip; nothing else is changed. Needs CUDA.
@@ -110,9 +110,31 @@ def fragmented(directory: str) -> None:
     keep(directory, "fragmented")
 
 
+def failing(directory: str) -> None:
+    """A request of 2 GiB that does not fit though 4.3 GiB are free: large blocks of an evaluation were cut up by what
+    stays. The rest of the card is taken first. With expandable segments it fits."""
+    fresh(4_000)
+    free, _ = torch.cuda.mem_get_info()
+    ballast = torch.empty(free - 6400 * MiB, dtype=torch.uint8, device="cuda")
+    large = [torch.empty(1024 * MiB, dtype=torch.uint8, device="cuda") for _ in range(6)]
+    large.clear()
+    kept = [torch.empty(320 * MiB, dtype=torch.uint8, device="cuda") for _ in range(18)]
+    kept = [piece for number, piece in enumerate(kept) if number % 3 == 0]
+    try:
+        wanted = torch.empty(2048 * MiB, dtype=torch.uint8, device="cuda")
+        print(f"failing: it fits, {torch.cuda.max_memory_reserved():,} bytes were reserved at most")
+        del wanted
+    except torch.OutOfMemoryError as error:
+        print(f"failing: {error}")
+        keep(directory, "failing")
+    print(f"failing: {torch.cuda.memory_stats()['num_alloc_retries']} retries")
+    del ballast, kept
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or not torch.cuda.is_available():
+    if len(sys.argv) not in (2, 3) or not torch.cuda.is_available():
         sys.exit(f"{__doc__}\nThis machine: CUDA {'is' if torch.cuda.is_available() else 'is not'} available.")
     os.makedirs(sys.argv[1], exist_ok=True)
-    for scene in (training, leak, fragmented):
-        scene(sys.argv[1])
+    for scene in (training, leak, fragmented, failing):
+        if sys.argv[2:] in ([], [scene.__name__]):
+            scene(sys.argv[1])

@@ -1,192 +1,19 @@
-"""The allocator's configuration: read as torch reads it, so that what torch refuses or ignores is known beforehand.
-
-The grammar and the limits are those of c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig; the limits of the
-options that a CPU build knows too were checked against torch 2.13.
-"""
+"""The allocator's configuration in the environment: what torch refuses of it, and what it ignores."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
+from ..predict.settings import FIRST_COMMON_NAME, NAMES, Broken, Setting, check, parse
 from .environment_facts import Facts, version
 from .finding import Evidence, Finding, Fix, Severity
 
-NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-FIRST_COMMON_NAME = (2, 9)
-"""torch that reads PYTORCH_ALLOC_CONF; older ones read the CUDA name only."""
-_LONGEST = 4096
-_TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
+__all__ = ["check", "judge", "parse"]
 
-
-class Setting(NamedTuple):
-    """One ``key:value``. ``value`` is its text without blanks."""
-
-    key: str
-    value: str
-
-
-class Broken(NamedTuple):
-    """What torch refuses: the setting (or the rest of the text), and why."""
-
-    setting: str
-    why: str
-    fix: str = ""
-
-
-def parse(text: str) -> tuple[list[Setting], list[Broken]]:
-    """The settings in ``text``, and what is wrong with its form. A part that is wrong does not hide the others."""
-    tokens = _TOKEN.findall(text[:_LONGEST].replace(" ", ""))
-    settings: list[Setting] = []
-    broken: list[Broken] = []
-    at = 0
-    while at < len(tokens):
-        end = _end(tokens, at)
-        part = tokens[at:end]
-        at = end + 1
-        whole = "".join(part)
-        if not part:
-            continue
-        if len(part) < 3 or part[1] != ":" or part[0] in ",:[]":
-            broken.append(Broken(whole, "an option is written key:value", _rewritten(whole)))
-        else:
-            settings.append(Setting(part[0], "".join(part[2:])))
-    return settings, broken
-
-
-def _end(tokens: list[str], at: int) -> int:
-    """Where the setting that begins at ``at`` ends: at the next comma outside brackets."""
-    depth = 0
-    for position in range(at, len(tokens)):
-        if tokens[position] == "[":
-            depth += 1
-        elif tokens[position] == "]":
-            depth -= 1
-        elif tokens[position] == "," and depth <= 0:
-            return position
-    return len(tokens)
-
-
-def _rewritten(part: str) -> str:
-    key, equals, value = part.partition("=")
-    return f"{key}:{value}" if equals and key in _CHECKS and value else ""
-
-
-# ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _number(value: str) -> int | None:
-    return int(value) if value.isascii() and value.isdigit() and len(value) <= 18 else None
-
-
-def _at_least(least: int) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        number = _number(value)
-        if number is None:
-            return "its value is a whole number of MB"
-        return "" if number >= least else f"the least that torch takes is {least}"
-
-    return check
-
-
-def _boolean(value: str) -> str:
-    return "" if value in ("True", "False") else "its value is True or False, written like that"
-
-
-def _threshold(value: str) -> str:
-    return "" if (share := _share(value)) is not None and 0 < share < 1 else "its value is a share between 0 and 1"
-
-
-def _fraction(value: str) -> str:
-    return "" if (share := _share(value)) is not None and 0 <= share <= 1 else "its value is a share from 0 to 1"
-
-
-def _share(value: str) -> float | None:
-    return float(value) if re.fullmatch(r"\d{1,9}(\.\d{0,15})?|\.\d{1,15}", value) else None
-
-
-def _power(value: str) -> bool:
-    number = _number(value)
-    return number is not None and number > 0 and number & (number - 1) == 0
-
-
-def _divisions(value: str) -> str:
-    if not value.startswith("["):
-        return "" if _power(value) else "its value is a power of 2, or a list such as [256:1,512:2,>:4]"
-    if not value.endswith("]"):
-        return "its list has no closing bracket"
-    for part in value[1:-1].split(","):
-        size, colon, divisions = part.partition(":")
-        if not colon or not (size == ">" or _power(size)):
-            return "each entry of its list is size:divisions, the size in MB and a power of 2, the last one >"
-        if divisions != "0" and not _power(divisions):
-            return "the divisions in its list are powers of 2"
-    return ""
-
-
-def _threads(value: str) -> str:
-    number = _number(value)
-    return "" if number is not None and _power(value) and number <= 128 else "its value is a power of 2, 128 at most"
-
-
-def _backend(value: str) -> str:
-    known = ("native", "cudaMallocAsync", "hipMallocAsync")
-    return "" if value in known else "its value is native or cudaMallocAsync"
-
-
-_CHECKS: Mapping[str, Callable[[str], str]] = {
-    "backend": _backend,
-    "expandable_segments": _boolean,
-    "garbage_collection_threshold": _threshold,
-    "graph_capture_record_stream_reuse": _boolean,
-    "large_segment_size_mb": _at_least(11),
-    "max_non_split_rounding_mb": _at_least(20),
-    "max_split_size_mb": _at_least(20),
-    "per_process_memory_fraction": _fraction,
-    "pinned_max_cached_size_mb": _at_least(0),
-    "pinned_max_round_threshold_mb": _at_least(0),
-    "pinned_num_register_threads": _threads,
-    "pinned_reserve_segment_size_mb": _at_least(1),
-    "pinned_use_background_threads": _boolean,
-    "pinned_use_cuda_host_register": _boolean,
-    "pinned_use_hip_host_register": _boolean,
-    "release_lock_on_cudamalloc": _boolean,
-    "release_lock_on_hipmalloc": _boolean,
-    "roundup_power2_divisions": _divisions,
-    "throw_on_cudamalloc_oom": _boolean,
-}
 _IGNORED_BY_ASYNC = (
     "max_split_size_mb", "roundup_power2_divisions", "garbage_collection_threshold", "expandable_segments",
     "max_non_split_rounding_mb",
 )  # fmt: skip
-
-
-def check(text: str) -> list[Broken]:
-    """Everything in ``text`` that torch refuses when CUDA starts."""
-    settings, broken = parse(text)
-    for key, value in settings:
-        test = _CHECKS.get(key)
-        if test is None:
-            broken.append(
-                Broken(f"{key}:{value}", "no version of torch known here has this option", _meant(key, value))
-            )
-        elif why := test(value):
-            right = _written(key, value)
-            broken.append(Broken(f"{key}:{value}", why, f"{key}:{right}" if right != value else ""))
-    return broken
-
-
-def _meant(key: str, value: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(key[:80].lower(), _CHECKS, 1, 0.75)
-    return f"{near[0]}:{_written(near[0], value)}" if near else ""
-
-
-def _written(key: str, value: str) -> str:
-    """True and False as torch wants them; any other value as it is."""
-    return value.capitalize() if _CHECKS[key] is _boolean and value.lower() in ("true", "false") else value
 
 
 # ── rules ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..wire.clean import clean
-from . import postmortem_oom
+from . import postmortem_oom, postmortem_replay
 from .finding import Abstained, Evidence, Finding, Fix, Report
 from .live_memory import EXPANDABLE
 from .live_scene import GIB, MIB, percent, size
@@ -59,7 +59,7 @@ def _judged(reading: Reading, name: str) -> Report:
         evaluated = [*_evaluation(device, facts is not None)]
         said += [*leaks, *evaluated]
         if facts is not None:
-            said += postmortem_oom.judge(facts)
+            said += postmortem_replay.predicted(reading, device, facts, postmortem_oom.judge(facts))
         else:
             said += _scattered(summary, device)
         said += _pools(device, facts is not None)

@@ -23,6 +23,7 @@ if __package__ in (None, ""):
 
 from gpuscope.snapshot import model
 from gpuscope.snapshot.difference import compare
+from gpuscope.snapshot.history import MAX_BLOCKS, layout_of, part_of
 from gpuscope.snapshot.moments import Moments, NoSuchMoment
 from gpuscope.snapshot.unpickle import Unreadable
 from gpuscope.snapshot.views import Snapshot, peak_rss_bytes
@@ -91,6 +92,13 @@ class Child:
             return compare(before, self.snapshot, top)
         self.allow(QUERY_SECONDS)
         moments = self._moments(question["device"])
+        if ask == "part":
+            return part_of(moments.columns, question["begin"])
+        if ask == "layout":
+            table, known = self.snapshot.segments[question["device"]]
+            if len(table.block_size) + len(table.size) > MAX_BLOCKS:
+                raise Unreadable("too_big", f"more than {MAX_BLOCKS:,} blocks are live at the end of the trace")
+            return layout_of(table, known)
         if ask == "at":
             return moments.at(moments.resolve(question["moment"]), top)
         first, last = moments.resolve(question["first"]), moments.resolve(question["last"])

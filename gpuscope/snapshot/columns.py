@@ -32,6 +32,7 @@ ASKED_LIMIT = 1 << 60
 """Of what is asked for: an out-of-memory error often comes from a size that no machine has."""
 PART = 1 << 11
 """Entries at a time: so many dictionaries stay in the processor's cache from one column to the next."""
+MAX_STREAMS = 4096
 _IS_ALLOC = bytes(code == ALLOC for code in range(256))
 _COMMON = bytes(range(SNAPSHOT))
 _NOTHING: dict[Any, Any] = {}
@@ -47,6 +48,9 @@ class Columns:
     size: array[int] = field(default_factory=lambda: array("q"))
     time: array[int] = field(default_factory=lambda: array("q"))
     stack: array[int] = field(default_factory=lambda: array("i"))
+    stream: array[int] = field(default_factory=lambda: array("H"))
+    """Of each entry the place of its stream in ``streams``."""
+    streams: dict[int, int] = field(default_factory=lambda: {0: 0})
     marks: list[Mark] = field(default_factory=list)
     dropped_marks: int = 0
     unknown_actions: Counter[str] = field(default_factory=Counter)
@@ -75,6 +79,7 @@ def read_trace(entries: list[Any], stacks: StackTable) -> Columns:
             part = [_mended(columns, one, timed) for one in part]
             _fast(columns, part, timed)
         _add_stacks(columns, part, sizes, stacks)
+        _add_streams(columns, part)
         if columns.code[sizes:].translate(None, _COMMON):
             _add_marks(columns, part, sizes)
     entries.clear()
@@ -126,7 +131,7 @@ def _mended(columns: Columns, one: Any, timed: bool) -> dict[Any, Any]:
     if time is None and timed:
         time = columns.time[-1] if columns.time else 0
     mended = {"action": name, "addr": addr or 0, "size": 0 if odd else size or 0, "time_us": time}
-    for key in ("frames", "device_free", "user_metadata"):
+    for key in ("frames", "device_free", "user_metadata", "stream"):
         if key in entry:
             mended[key] = entry[key]
     return mended
@@ -139,6 +144,25 @@ def _add_stacks(columns: Columns, part: list[Any], begin: int, stacks: StackTabl
         if frames:
             found[number] = stacks.next(frames)
     columns.stack += found
+
+
+def _add_streams(columns: Columns, part: list[Any]) -> None:
+    """Streams are few: beyond ``MAX_STREAMS``, and where it is not a number, an entry counts as on stream 0."""
+    places = columns.streams
+    for _ in range(2):
+        try:
+            columns.stream.extend([places[entry.get("stream", 0)] for entry in part])
+            return
+        except (KeyError, TypeError):
+            for entry in part:
+                stream = entry.get("stream", 0)
+                if type(stream) is not int or abs(stream) >= ADDRESS_LIMIT:
+                    entry["stream"] = 0
+                elif stream not in places:
+                    if len(places) < MAX_STREAMS:
+                        places[stream] = len(places)
+                    else:
+                        entry["stream"] = 0
 
 
 def _add_marks(columns: Columns, part: list[Any], begin: int) -> None:

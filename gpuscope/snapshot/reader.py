@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ..wire.clean import clean
-from . import limits
+from . import history, limits
 from .model import MAX_MESSAGE_BYTES, MAX_ROWS, At, Between, Diff, Failure, Summary
 
 __all__ = ["Reading", "SnapshotError", "open_snapshot"]
@@ -137,6 +137,24 @@ class Reading:
         and within the same time: for a much larger one open this with what :func:`limits.for_files` says of both."""
         asked = {"ask": "diff", "path": os.path.abspath(before), "top": top}
         return self._ask(asked, Diff, self._seconds + QUERY_SECONDS)
+
+    def history(self, device: int) -> history.History:
+        """The whole trace of a device, and the segments at its end. A million entries take 30 MB and half a second.
+        Code ``usage`` where there is no trace."""
+        found = history.History()
+        total = 1
+        try:
+            while len(found.code) < total:
+                asked = {"ask": "part", "device": device, "begin": len(found.code)}
+                part = self._ask(asked, history.Part)
+                total = part.total
+                history.add_part(found, part)
+                if not part.code:
+                    break
+            history.add_layout(found, self._ask({"ask": "layout", "device": device}, history.Layout))
+        except history.BadHistory as error:
+            raise SnapshotError("crashed", f"the reading child said something odd: {error}") from None
+        return found
 
     def close(self) -> None:
         """Ends the child. Never waits long, may be called twice."""

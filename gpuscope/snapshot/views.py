@@ -11,6 +11,7 @@ from ..wire.clean import clean
 from .blocks import DeviceBlocks, LiveTable, TooMuch, device_view, has_stacks, read_segments
 from .columns import ACTIONS, OTHER, Columns, read_trace
 from .drawing import size
+from .history import SegmentTable, table_of
 from .model import Device, Note, Summary, Totals, Trace
 from .moments import Moments
 from .record import MAX_PAIRS, MAX_TEXT, pairs, read_record
@@ -31,6 +32,7 @@ class Snapshot:
         self.live: dict[int, LiveTable] = {}
         self.totals: dict[int, Totals] = {}
         self.moments: dict[int, Moments] = {}
+        self.segments: dict[int, tuple[SegmentTable, bool]] = {}  # of devices with a trace; whether it is all of them
         self.notes: list[Note] = []
         began = time.perf_counter()
         loaded = load(path, say, more_memory)
@@ -138,6 +140,7 @@ class Snapshot:
             say(Note("malformed", "the sizes in the trace make no sense: it is left out"))
             return view
         self.moments[here.device] = moments
+        self.segments[here.device] = (table_of(here), final is not None)
         view.trace = _trace(moments, columns, top)
         view.notes += _trace_notes(moments, columns, complete)
         return view

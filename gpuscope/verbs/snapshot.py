@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..cli import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
-from . import plain, remote, snapshot_live
+from . import plain, remote, snapshot_live, snapshot_what_if
 
 if TYPE_CHECKING:
     from ..snapshot.drawing import Line
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cap of the child that reads, such as 4GiB (default: by the file's size, half of what is free at most)",
     )  # fmt: skip
     group.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="do not read longer (default: by the size)")
+    snapshot_what_if.add_arguments(group)
     snapshot_live.add_arguments(parser)
     remote.add_arguments(parser)
 
@@ -88,8 +89,12 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: read; 1: read in part, what is missing is said; 3: could not be read; 64: no such moment or device."""
-    if args.second is None and (snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target)):
+    """0: read; 1: read in part, what is missing is said; 3: could not be read; 64: no such moment or device. With
+    ``--what-if`` also 2: it would not have fit."""
+    live = args.second is None and (snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target))
+    if (refused := snapshot_what_if.refused(args, live)) is not None:
+        return refused
+    if live:
         return snapshot_live.run_live(args)
     if _on_screen(args):
         from ..tui.single import show_snapshot
@@ -107,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
 def _on_screen(args: argparse.Namespace) -> bool:
     """Whether one file is shown on the screen: on a terminal that can, and nothing asks for text."""
     wants_text = args.text or args.json or args.second or args.at or args.device is not None or args.memory_limit
+    wants_text = wants_text or args.what_if is not None
     if wants_text or args.timeout or args.top != TOP or not os.path.isfile(args.target):
         return False
     from ..tui.launch import why_unusable
@@ -127,13 +133,21 @@ def _read(args: argparse.Namespace, path: str) -> int:
             known = ", ".join(str(one.device) for one in reading.summary.devices) or "none"
             return _usage(f"no device {args.device} in this snapshot (there are: {known})")
         moments = _moments(args, reading, devices)
+        replayed = snapshot_what_if.ask(args, reading, devices) if args.what_if is not None else None
     _clear_progress()
     summary = reading.summary
     if args.json:
-        print(plain.dump(document(summary, devices, moments, diff)))
+        print(plain.dump(document(summary, devices, moments, diff, replayed)))
+    elif replayed is not None:
+        _print(_what_if(summary, replayed))
     else:
         _print(_report(args, summary, moments, diff))
-    return EXIT_OK if summary.complete else EXIT_WARNINGS
+    return _exit_code(summary, replayed)
+
+
+def _exit_code(summary: Summary, replayed: list[snapshot_what_if.Answer] | None) -> int:
+    read = EXIT_OK if summary.complete else EXIT_WARNINGS
+    return read if replayed is None else max(read, snapshot_what_if.exit_code(replayed))
 
 
 def _prepare(reading: Reading) -> None:
@@ -194,8 +208,7 @@ def _report(args: argparse.Namespace, summary: Summary, moments: list[At | Betwe
     from ..snapshot.model import At
 
     glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
-    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
-    width = min(max(columns, MIN_WIDTH), MAX_WIDTH)
+    width = _width()
     if diff is not None:
         return [*report.diff_lines(diff, width, glyphs, args.device), *report.note_lines(summary.notes)]
     if moments:
@@ -207,6 +220,20 @@ def _report(args: argparse.Namespace, summary: Summary, moments: list[At | Betwe
             )
         return lines
     return report.summary_lines(summary, width, glyphs, args.device)
+
+
+def _width() -> int:
+    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
+    return min(max(columns, MIN_WIDTH), MAX_WIDTH)
+
+
+def _what_if(summary: Summary, replayed: list[snapshot_what_if.Answer]) -> list[Line]:
+    from ..snapshot import report
+    from ..snapshot.drawing import glyphs_for
+
+    glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
+    found = snapshot_what_if.lines(replayed, _width())
+    return [*report.header(summary, glyphs), [], *found, *report.note_lines(summary.notes)]
 
 
 def _print(lines: list[Line]) -> None:
@@ -224,7 +251,13 @@ def _print(lines: list[Line]) -> None:
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def document(summary: Summary, devices: list[Device], moments: list[At | Between], diff: Diff | None) -> dict[str, Any]:
+def document(
+    summary: Summary,
+    devices: list[Device],
+    moments: list[At | Between],
+    diff: Diff | None,
+    replayed: list[snapshot_what_if.Answer] | None = None,
+) -> dict[str, Any]:
     """The JSON document. Bytes are ints; ``events`` are the marks of all traces, in their order per device."""
     from ..snapshot.model import At
 
@@ -255,9 +288,11 @@ def document(summary: Summary, devices: list[Device], moments: list[At | Between
         ]
     if diff is not None:
         result["diff"] = asdict(diff)
+    if replayed is not None:
+        result["what_if"] = snapshot_what_if.document(replayed, unknowns)
     result["notes"] = [asdict(note) for note in summary.notes]
     result["unknown"] = unknowns.rows
-    result["exit_code"] = EXIT_OK if summary.complete else EXIT_WARNINGS
+    result["exit_code"] = _exit_code(summary, replayed)
     return result
 
 

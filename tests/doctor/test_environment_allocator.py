@@ -142,7 +142,9 @@ def test_torch_agrees():
         "max_split_size_mb:19", "max_split_size_mb:21", "expandable_segments:yes", "expandable_segments:False",
         "garbage_collection_threshold:1.0", "garbage_collection_threshold:0.99", "roundup_power2_divisions:6",
         "roundup_power2_divisions:[64:2,>:4]", "roundup_power2_divisions:[96:2]", "large_segment_size_mb:10",
-        "max_split_size_mb", "max_split_size_mb=40",
+        "max_split_size_mb", "max_split_size_mb=40", "max_split_size_mb:30,large_segment_size_mb:64",
+        "large_segment_size_mb:12,max_split_size_mb:15", "max_non_split_rounding_mb:20,large_segment_size_mb:64",
+        "large_segment_size_mb:64,large_segment_size_mb:20,max_split_size_mb:30", "large_segment_size_mb:64",
     )  # fmt: skip
     try:
         for text in cases:

@@ -1,0 +1,114 @@
+"""Whether other settings would have served the request that failed: the recorded requests are replayed.
+
+Only where a history was recorded, and ends at the error. What the replay says stands before what follows from sums: an
+allocator with enough free bytes may still have them in the wrong places, and one that looks full may be cut up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .finding import Effect, Evidence, Finding, Fix
+from .live_memory import EXPANDABLE
+from .units import size
+
+if TYPE_CHECKING:
+    from ..predict.replay import Replayed
+    from ..snapshot.model import Device
+    from ..snapshot.reader import Reading
+    from .postmortem_oom import Facts
+
+MOST_ENTRIES = 400_000
+"""About a second and a half; the flight recorder keeps 100,000."""
+SETTINGS = ("expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8")
+"""Tried in this order, until one serves the request."""
+SECONDS = 10.0
+_PITFALL = "expandable-segments"
+
+
+def predicted(reading: Reading, device: Device, facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with what other settings would have brought: on the one that advises expandable segments, on a new
+    one where they would have served the request and nothing advises them yet."""
+    found = _replayed(reading, device, facts)
+    if found is None:
+        return list(findings)
+    advised = [one for one in findings if one.pitfall == _PITFALL]
+    if not advised:
+        return [*findings, _new(found, facts)] if found.verdict == "fits" else list(findings)
+    return [_told(one, found) if one.pitfall == _PITFALL else one for one in findings]
+
+
+def _replayed(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
+    if device.trace is None or device.trace.entries > MOST_ENTRIES or "expandable_segments:True" in facts.settings:
+        return None
+    from ..predict.replay import CannotReplay, replay_device
+    from ..predict.settings import read
+    from ..snapshot.reader import SnapshotError
+
+    failed = None
+    if facts.requested is not None and facts.free is not None:
+        failed = (int(facts.requested), int(facts.free))
+    first = None
+    for text in SETTINGS:
+        try:
+            found = replay_device(reading, device, partial(read, text), failed=failed, seconds=SECONDS)
+        except (CannotReplay, SnapshotError):
+            return first
+        if not found.reproduced or found.verdict is None:
+            return None  # it failed for another reason than the room of this pool
+        if found.verdict == "fits":
+            return found
+        first = first or found
+    return first
+
+
+def _effect(found: Replayed) -> Effect:
+    left = found.after.left_bytes or 0
+    percent = f"± {found.error_percent:.1f} %"
+    source = f"predicted ({percent}) by replaying {found.entries:,} recorded entries with {found.settings.text()}"
+    if found.verdict == "does_not_fit":
+        short = found.after.ooms[0]
+        text = (
+            f"{source}: it still does not fit, {size(short.requested_bytes)} wanted with {size(short.free_bytes)} free "
+            f"and {size(short.cached_bytes)} cached"
+        )
+        return Effect(text=text, bound="about", freed_bytes=0)
+    if found.verdict == "too_close":
+        return Effect(text=f"{source}: too close to say, {size(left)} left", bound="about")
+    freed = max(0, found.needed_bytes - found.after.peak_reserved_bytes)
+    text = f"{source}: it fits with {size(left)} left, {size(freed)} less reserved than the request needed"
+    return Effect(text=text, bound="about", freed_bytes=freed)
+
+
+def _told(one: Finding, found: Replayed) -> Finding:
+    told = replace(one, effect=_effect(found))
+    return told if found.settings.expandable else replace(told, fixes=(_fix(found),))
+
+
+def _fix(found: Replayed) -> Fix:
+    if found.settings.expandable:
+        return EXPANDABLE
+    title = "These settings of the allocator, with which the same requests fit: for the next run"
+    return Fix(title=title, environment=f"PYTORCH_ALLOC_CONF={found.settings.text()}")
+
+
+def _new(found: Replayed, facts: Facts) -> Finding:
+    cached = max(0, found.before.reserved_bytes - found.before.allocated_bytes)
+    wanted = size(found.outcomes[-1].requested_bytes)
+    text = f"{size(cached)} were cached when {wanted} did not fit; with these settings the same requests fit"
+    more = Evidence(text=text, source=facts.source)
+    return Finding(
+        pitfall=_PITFALL,
+        cause="oom.fragmentation",
+        title=f"With {found.settings.text()} the same requests would have fit",
+        severity="problem",
+        confidence="likely",
+        evidence=(more,),
+        fixes=(_fix(found),),
+        where=facts.where,
+        rank=1.9,
+        effect=_effect(found),
+    )

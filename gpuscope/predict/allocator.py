@@ -1,0 +1,337 @@
+"""What a trace needs under the caching allocator's rules: peaks, where they are and whose, and whether it fits.
+
+    simulate(trace, settings.read("expandable_segments:True"), capacity_bytes=24 << 30)
+
+Source of the rules: c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13 (see :mod:`.allocator_engine`). With the same
+requests and the same settings the simulated blocks lie as the real ones do, but for ties that the driver's choice of
+addresses decides; what that changes is measured against recorded traces in the tests.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from .allocator_blocks import LIVE, Block, Shelf, rounded_all
+from .allocator_engine import Engine
+from .allocator_expandable import page_size
+from .settings import DEFAULT, Settings
+from .trace import Mark, Trace
+
+MOST_OOMS = 20
+MOST_SAMPLES = 4000
+EMPTY_CACHE = "empty_cache"
+
+
+BETWEEN_LOOKS = 4096
+"""Events between two looks at the clock."""
+
+
+class TooLong(Exception):
+    """The simulation has a deadline, and missed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Event ``event`` of the trace (−1: before the first), in ``step`` and ``phase`` as its marks name them."""
+
+    event: int
+    step: str = ""
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A request that failed, and what there was then, after all that could be given back was: bytes. ``free``: what the
+    driver still had; ``cached``: reserved by torch and not in use, in pieces that do not serve."""
+
+    where: Where
+    block: int
+    requested_bytes: int
+    segment_bytes: int
+    """What was asked of the driver for it."""
+    free_bytes: int
+    cached_bytes: int
+    largest_cached_bytes: int
+    """The largest free piece of its pool and stream."""
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """How free bytes lie at the end, with the words of snapshots: reserved − active = releasable + split.
+
+    *Releasable*: whole free segments and pages. *Split*: beside live blocks. ``percent`` = 100 × (1 − largest free
+    piece ÷ free), None where nothing is free."""
+
+    free_bytes: int
+    releasable_bytes: int
+    split_bytes: int
+    free_blocks: int
+    largest_free_bytes: int
+    percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Highest values of a stretch of events that ends with ``event``, bytes."""
+
+    event: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(slots=True)
+class Simulated:
+    """Bytes. *Allocated* counts whole blocks, as ``torch.cuda.max_memory_allocated`` does. ``categories`` and
+    ``modules``: whose blocks were live at the peak of allocated; they sum up to it."""
+
+    settings: Settings
+    capacity_bytes: int | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_allocated_at: Where
+    peak_reserved_at: Where
+    categories: dict[str, int]
+    modules: dict[str, int]
+    allocated_bytes: int
+    reserved_bytes: int
+    segments: int
+    retries: int
+    """How often cached memory had to be given back before a request could be served (``num_alloc_retries``)."""
+    ooms: list[OutOfMemory]
+    fragmentation: Fragmentation
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        return not self.ooms
+
+    @property
+    def left_bytes(self) -> int | None:
+        """Of the capacity above the peak of reserved; None without a capacity."""
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.peak_reserved_bytes
+
+
+def simulate(
+    trace: Trace,
+    settings: Settings = DEFAULT,
+    capacity_bytes: int | None = None,
+    *,
+    allowed_bytes: int | None = None,
+    samples: int = 0,
+    after_oom: bool = False,
+) -> Simulated:
+    """Replays ``trace`` from an empty allocator.
+
+    ``capacity_bytes``: what the driver can give this process's allocator (None: any amount); ``allowed_bytes``: what
+    ``set_per_process_memory_fraction`` allows it. A request that fails ends the simulation, as it would the training;
+    with ``after_oom`` it goes on without that block. ``samples``: length of the timeline, at most ``MOST_SAMPLES``. A
+    mark named ``EMPTY_CACHE`` gives cached memory back there, as ``torch.cuda.empty_cache()`` does."""
+    engine = Engine(settings, capacity_bytes, allowed_bytes)
+    run = Run(trace, engine, after_oom)
+    releases = [(mark.at, engine.releasing.cached) for mark in trace.marks if mark.name == EMPTY_CACHE]
+    run.go(len(trace.events), min(samples, MOST_SAMPLES), releases)
+    return run.result()
+
+
+class Run:
+    """A trace on its way through an engine. Slices of events go through :meth:`_slice`; what else happens (pending
+    frees, ``empty_cache()``) is done between two slices."""
+
+    def __init__(self, trace: Trace, engine: Engine, after_oom: bool = False) -> None:
+        self.trace, self.engine, self.after_oom = trace, engine, after_oom
+        self.sizes = rounded_all(trace.sizes, engine.settings)
+        self.held: list[Block | None] = [None] * len(self.sizes)
+        self.ooms: list[OutOfMemory] = []
+        self.samples: list[Sample] = []
+        self.position = 0
+        self.ended = False
+        self.pools: dict[int, object] = {}
+        """Private pools of the blocks that are not in the default pool."""
+        self.before: dict[int, int] = {}
+        """Blocks that were live before the first event, and their bytes."""
+        self.addresses: list[int] | None = None
+        """Where each block came to lie, if somebody wants to know: 0 where it was not placed."""
+        self.deadline: float | None = None
+        """By ``time.monotonic()``; :class:`TooLong` is raised some thousand events after it."""
+        self.taken: dict[int, int] = {}
+        """Bytes of the blocks that got more than was asked for."""
+
+    def go(self, end: int, samples: int = 0, between: Sequence[tuple[int, Callable[[], None]]] = ()) -> None:
+        """Up to event ``end``. ``between``: actions, each before the event of its number, ascending."""
+        length = max(1, -(-(end - self.position) // samples)) if samples else 0
+        stops = [] if not length else list(range(self.position + length, end, length))
+        if self.deadline is not None:
+            stops += range(self.position + BETWEEN_LOOKS, end, BETWEEN_LOOKS)
+        actions = list(between)
+        done = 0
+        for stop in sorted({*stops, *(at for at, _ in actions if at < end), end}) if not self.ended else ():
+            self._sampled(stop, bool(length))
+            while done < len(actions) and actions[done][0] <= stop and not self.ended:
+                actions[done][1]()
+                done += 1
+            if self.ended:
+                return
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise TooLong
+
+    def _sampled(self, end: int, keep: bool) -> None:
+        if end <= self.position:
+            return
+        engine = self.engine
+        if not keep:
+            self.position = self._slice(self.position, end)
+            return
+        high = (engine.peak_allocated, engine.peak_reserved, engine.peak_allocated_at, engine.peak_reserved_at)
+        engine.peak_allocated, engine.peak_reserved = engine.allocated, engine.reserved
+        self.position = self._slice(self.position, end)
+        self.samples.append(Sample(self.position - 1, engine.peak_allocated, engine.peak_reserved))
+        if high[0] >= engine.peak_allocated:
+            engine.peak_allocated, engine.peak_allocated_at = high[0], high[2]
+        if high[1] >= engine.peak_reserved:
+            engine.peak_reserved, engine.peak_reserved_at = high[1], high[3]
+
+    def _slice(self, begin: int, end: int) -> int:
+        """Replays events; returns where it ended."""
+        engine, sizes, held = self.engine, self.sizes, self.held
+        small, large = engine.shelf(0, True), engine.shelf(0, False)
+        allocate, free, addresses = engine.allocate, engine.free, self.addresses
+        elsewhere = self.trace.streams if not self.pools else {**dict.fromkeys(self.pools, 0), **self.trace.streams}
+        for number, event in enumerate(self.trace.events[begin:end], begin):
+            if event >= 0:
+                size = sizes[event]
+                if not size:
+                    continue
+                engine.at = number
+                shelf = small if size <= 1048576 else large
+                if event in elsewhere:
+                    shelf = engine.shelf(elsewhere[event], shelf.small, self.pools.get(event))
+                block = allocate(size, shelf)
+                if block is None:
+                    self._out_of_memory(event, size, shelf)
+                    if self.ended:
+                        return number
+                    continue
+                if block.size != size:
+                    self.taken[event] = block.size
+                held[event] = block
+                if addresses is not None:
+                    addresses[event] = block.address
+            else:
+                block = held[~event]
+                if block is not None:
+                    held[~event] = None
+                    if block.state == LIVE:
+                        free(block)
+                    else:
+                        engine.complete(block)
+        return end
+
+    def _out_of_memory(self, event: int, size: int, shelf: Shelf) -> None:
+        from .allocator_blocks import segment_size
+
+        engine = self.engine
+        self.ooms.append(
+            OutOfMemory(
+                where=self.where(engine.at),
+                block=event,
+                requested_bytes=self.trace.sizes[event],
+                segment_bytes=segment_size(size, engine.settings),
+                free_bytes=max(0, min(engine.capacity, engine.allowed) - engine.reserved),
+                cached_bytes=engine.reserved - engine.active,
+                largest_cached_bytes=max((block.size for block in shelf), default=0),
+                allocated_bytes=engine.allocated,
+                reserved_bytes=engine.reserved,
+            )
+        )
+        self.ended = not self.after_oom or len(self.ooms) >= MOST_OOMS
+
+    def where(self, event: int) -> Where:
+        """The marks that an event lies behind."""
+        marks: list[Mark] = self.trace.marks
+        step = phase = ""
+        for mark in marks[: bisect_right(marks, event, key=lambda mark: mark.at)]:
+            if mark.name.startswith("step"):
+                step, phase = mark.name, ""
+            elif mark.name != EMPTY_CACHE:
+                phase = mark.name
+        return Where(event, step, phase)
+
+    def result(self) -> Simulated:
+        engine = self.engine
+        categories, modules = self._owners(engine.peak_allocated_at)
+        capacity = min(engine.capacity, engine.allowed)
+        from .allocator_engine import UNLIMITED
+
+        return Simulated(
+            settings=engine.settings,
+            capacity_bytes=None if capacity >= UNLIMITED else capacity,
+            peak_allocated_bytes=engine.peak_allocated,
+            peak_reserved_bytes=engine.peak_reserved,
+            peak_allocated_at=self.where(engine.peak_allocated_at),
+            peak_reserved_at=self.where(engine.peak_reserved_at),
+            categories=categories,
+            modules=modules,
+            allocated_bytes=engine.allocated,
+            reserved_bytes=engine.reserved,
+            segments=engine.segments,
+            retries=engine.retries,
+            ooms=self.ooms,
+            fragmentation=fragmentation(engine),
+            samples=self.samples,
+        )
+
+    def _owners(self, event: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Of the blocks that are live after ``event``: bytes by category and by module, largest first."""
+        trace = self.trace
+        live = dict.fromkeys(self.before)
+        failed = {one.block for one in self.ooms}
+        for one in trace.events[: event + 1]:
+            if one >= 0:
+                live[one] = None
+            else:
+                live.pop(~one, None)
+        sums: dict[int, int] = {}
+        for block in live:
+            if block not in failed:
+                size = self.before.get(block) or self.taken.get(block, self.sizes[block])
+                owner = trace.owners[block]
+                sums[owner] = sums.get(owner, 0) + size
+        categories: dict[str, int] = {}
+        modules: dict[str, int] = {}
+        for number, size in sums.items():
+            owner_ = trace.owner_table[number]
+            categories[owner_.category] = categories.get(owner_.category, 0) + size
+            modules[owner_.module] = modules.get(owner_.module, 0) + size
+        return _sorted(categories), _sorted(modules)
+
+
+def _sorted(sizes: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1]))
+
+
+def fragmentation(engine: Engine) -> Fragmentation:
+    """Of the default pool, now."""
+    free = releasable = count = largest = 0
+    for shelf in engine.shelves.values():
+        if shelf.private:
+            continue
+        page = page_size(engine, shelf)
+        for block in shelf:
+            free += block.size
+            count += 1
+            largest = max(largest, block.size)
+            if block.grown:
+                begin, end = block.address - block.grown, block.address + block.size - block.grown
+                releasable += max(0, end // page - -(-begin // page)) * page
+            elif block.prev is None and block.next is None:
+                releasable += block.size
+    percent = round(100 * (1 - largest / free), 2) if free else None
+    return Fragmentation(free, releasable, free - releasable, count, largest, percent)
+
+
+__all__ = ["Fragmentation", "OutOfMemory", "Sample", "Simulated", "Where", "simulate"]

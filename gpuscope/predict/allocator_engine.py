@@ -1,0 +1,261 @@
+"""The simulated allocator: where each block lies, which segments are asked of the driver and given back.
+
+After c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13: best fit by size, then address; blocks are split and merged
+with their free neighbours; when the driver has no more, whole free segments are given back and the request is tried
+again. Not simulated: capture of CUDA graphs (blocks of private pools keep to their pool), memory shared with other
+processes, ``use_on_oom`` pools.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from itertools import pairwise
+
+from .allocator_addresses import Addresses
+from .allocator_blocks import (
+    ADDRESS_BITS,
+    FREE,
+    LEAST_BLOCK,
+    LIVE,
+    PENDING,
+    SMALL_REQUEST,
+    UNMAPPED,
+    Block,
+    Shelf,
+    segment_size,
+)
+from .settings import Settings
+
+UNLIMITED = 1 << 60
+
+
+class Engine:
+    """Current bytes and their peaks. ``allocated`` falls when a free is requested, ``active`` when it is done.
+
+    ``capacity``: bytes that the driver can give in all (None: any number). ``allowed``: what torch allows itself
+    (``set_per_process_memory_fraction``); it is compared with the size of a whole segment, also where segments are
+    expandable. ``place(size, stream)`` gives the address of a new segment, or None for one of its own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        capacity: int | None = None,
+        allowed: int | None = None,
+        place: Callable[[int, int], int | None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.capacity = UNLIMITED if capacity is None else capacity
+        self.allowed = UNLIMITED if allowed is None else allowed
+        self.addresses = Addresses(place)
+        self.shelves: dict[tuple[int, bool, object], Shelf] = {}
+        self.pending: dict[Block, None] = {}
+        self.allocated = self.active = self.reserved = 0
+        self.peak_allocated = self.peak_reserved = 0
+        self.peak_allocated_at = self.peak_reserved_at = -1
+        self.retries = self.segments = 0
+        self.at = -1
+        """The event that is going on."""
+        self._searches: dict[tuple[bool, object], list[int]] = {}
+        self._split_limit = UNLIMITED if settings.max_split_bytes is None else settings.max_split_bytes
+        self._collects = settings.collect_share > 0 and allowed is not None
+        self._plain = not settings.expandable and settings.max_split_bytes is None and not self._collects
+        from .allocator_release import Releasing  # needs this class
+
+        self.releasing = Releasing(self)
+
+    def shelf(self, stream: int, small: bool, pool: object = None) -> Shelf:
+        """The free blocks of a stream; ``pool`` None is the default pool."""
+        found = self.shelves.get((stream, small, pool))
+        if found is None:
+            searches = self._searches.setdefault((small, pool), [0])
+            found = self.shelves[stream, small, pool] = Shelf(small, stream, pool is not None, searches)
+        return found
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def allocate(self, size: int, shelf: Shelf) -> Block | None:
+        """A live block of at least ``size`` bytes (rounded before), or None: out of memory."""
+        keys = shelf.keys
+        place = bisect_left(keys, size << ADDRESS_BITS)
+        block: Block | None = None
+        if self._plain:
+            if place < len(keys):
+                block = shelf.blocks.pop(keys.pop(place))
+        else:
+            block = self._fitting(shelf, place, size)
+        if block is None:
+            block = self._obtain(shelf, size)
+            if block is None:
+                return None
+        rest = block.size - size
+        if rest >= LEAST_BLOCK and (
+            shelf.small or self.settings.expandable or (rest > SMALL_REQUEST and size < self._split_limit)
+        ):
+            tail = Block(block.address + size, rest, shelf)
+            tail.grown = block.grown
+            tail.prev, tail.next = block, block.next
+            if tail.next is not None:
+                tail.next.prev = tail
+            block.next, block.size = tail, size
+            tail.age = shelf.searches[0]
+            key = rest << ADDRESS_BITS | tail.address
+            insort(keys, key)
+            shelf.blocks[key] = tail
+        else:
+            size = block.size
+        block.state = LIVE
+        self.active += size
+        self.allocated = allocated = self.allocated + size
+        if allocated > self.peak_allocated:
+            self.peak_allocated = allocated
+            self.peak_allocated_at = self.at
+        return block
+
+    def request_free(self, block: Block) -> None:
+        """Its tensor is gone; other streams may still use it."""
+        self.allocated -= block.size
+        block.state = PENDING
+        self.pending[block] = None
+
+    def free(self, block: Block) -> None:
+        """Its tensor is gone, and it can serve again."""
+        self.allocated -= block.size
+        self._complete(block)
+
+    def complete(self, block: Block) -> None:
+        """Of a pending block: no stream uses it any more. Nothing happens where a retry has waited for that before."""
+        if block.state == PENDING and self.pending.pop(block, 0) is None:
+            self._complete(block)
+
+    def complete_all(self) -> None:
+        """Waits for all streams."""
+        for block in list(self.pending):
+            self.complete(block)
+
+    def _complete(self, block: Block) -> None:
+        size = block.size
+        self.active -= size
+        shelf = block.shelf
+        keys = shelf.keys
+        before, after = block.prev, block.next
+        if before is not None and before.state == FREE:
+            key = before.size << ADDRESS_BITS | before.address
+            del keys[bisect_left(keys, key)], shelf.blocks[key]
+            size += before.size
+            block.address = before.address
+            block.prev = earlier = before.prev
+            if earlier is not None:
+                earlier.next = block
+        if after is not None and after.state == FREE:
+            key = after.size << ADDRESS_BITS | after.address
+            del keys[bisect_left(keys, key)], shelf.blocks[key]
+            size += after.size
+            block.next = later = after.next
+            if later is not None:
+                later.prev = block
+        block.size = size
+        block.state = FREE
+        block.age = shelf.searches[0]
+        key = size << ADDRESS_BITS | block.address
+        insort(keys, key)
+        shelf.blocks[key] = block
+
+    # ── slow paths ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fitting(self, shelf: Shelf, place: int, size: int) -> Block | None:
+        """The best free block under all settings; taken off the list."""
+        if self._collects:
+            shelf.searches[0] += 1
+        keys, blocks = shelf.keys, shelf.blocks
+        if place >= len(keys):
+            return None
+        block = blocks[keys[place]]
+        if block.grown and self.settings.expandable:
+            # a block that can still grow counts with all that it can grow to
+            while block.grown and place + 1 < len(keys):
+                following = blocks[keys[place + 1]]
+                if _room(following) >= _room(block):
+                    break
+                place, block = place + 1, following
+        elif block.grown:  # of before expandable segments were switched off
+            place = next((other for other in range(place + 1, len(keys)) if not blocks[keys[other]].grown), -1)
+            if place < 0:
+                return None
+            block = blocks[keys[place]]
+        if size < self._split_limit:
+            if block.size >= self._split_limit:
+                return None
+        elif block.size >= size + self.settings.max_rounding_bytes:
+            return None
+        shelf.blocks.pop(keys.pop(place))
+        return block
+
+    def _obtain(self, shelf: Shelf, size: int) -> Block | None:
+        """A free block that is in no list, of new memory. Tries again after cached memory was given back."""
+        releasing = self.releasing
+        if self._collects:
+            releasing.collect()
+        block = self._segment(shelf, size)
+        if block is None and releasing.oversize(shelf, size):
+            block = self._segment(shelf, size)
+        if block is None:
+            releasing.cached()
+            self.retries += 1
+            block = self._segment(shelf, size)
+        return block
+
+    def _segment(self, shelf: Shelf, size: int) -> Block | None:
+        wanted = segment_size(size, self.settings)
+        if self.reserved + wanted > self.allowed:
+            return None
+        if self.settings.expandable:
+            from .allocator_expandable import grow
+
+            return grow(self, shelf, size)
+        if self.reserved + wanted > self.capacity:
+            return None
+        block = Block(self.addresses.take(wanted, shelf.stream), wanted, shelf)
+        self.segments += 1
+        self.reserve(wanted)
+        return block
+
+    def reserve(self, size: int) -> None:
+        self.reserved += size
+        if self.reserved > self.peak_reserved:
+            self.peak_reserved, self.peak_reserved_at = self.reserved, self.at
+
+    # ── a state that is there already ───────────────────────────────────────────────────────────────────────────
+
+    def put_segment(self, shelf: Shelf, address: int, size: int, held: list[tuple[int, int]]) -> list[Block]:
+        """A segment as it was found, with its live blocks ``held`` (address, size; ascending, inside the segment). What
+        lies between them is free. Returns the live blocks."""
+        blocks: list[Block] = []
+        live = []
+        end = address
+        for start, length in [*held, (address + size, 0)]:
+            if start > end:
+                blocks.append(Block(end, start - end, shelf))
+            if length:
+                block = Block(start, length, shelf)
+                block.state = LIVE
+                blocks.append(block)
+                live.append(block)
+            end = start + length
+        for one, other in pairwise(blocks):
+            one.next, other.prev = other, one
+        for block in blocks:
+            if block.state == FREE:
+                shelf.add(block)
+        taken = sum(block.size for block in live)
+        self.allocated += taken
+        self.active += taken
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        self.segments += 1
+        self.reserve(size)
+        return live
+
+
+def _room(block: Block) -> int:
+    after = block.next
+    return block.size + (after.size if after is not None and after.state == UNMAPPED else 0)

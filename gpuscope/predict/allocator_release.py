@@ -1,0 +1,86 @@
+"""Giving cached memory back to the driver: before a retry, for garbage collection, and as ``empty_cache()`` does."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from .allocator_blocks import ADDRESS_BITS, Block, Shelf
+from .allocator_expandable import unmap
+
+if TYPE_CHECKING:
+    from .allocator_engine import Engine
+
+
+class Releasing:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def cached(self) -> None:
+        """All that is free in the default pool, after waiting for all streams: whole segments, and whole pages of
+        expandable ones."""
+        self.engine.complete_all()
+        for shelf in sorted(self._bins(), key=lambda shelf: (shelf.small, shelf.stream)):
+            for block in shelf:
+                if block.grown:
+                    unmap(self.engine, block)
+                elif block.prev is None and block.next is None:
+                    self.segment(block)
+
+    def _bins(self) -> list[Shelf]:
+        return [shelf for shelf in self.engine.shelves.values() if not shelf.private]
+
+    def segment(self, block: Block) -> None:
+        """A whole segment, all of it one free block."""
+        block.shelf.remove(block)
+        self.engine.reserved -= block.size
+        self.engine.segments -= 1
+        self.engine.addresses.give_back(block.address, block.size)
+
+    def oversize(self, shelf: Shelf, size: int) -> bool:
+        """With ``max_split_size_mb``: gives back one cached block that would serve the request, or the largest ones
+        until they are as much. Whether that was enough."""
+        limit = self.engine.settings.max_split_bytes
+        if limit is None:
+            return False
+        wanted = max(size, limit)
+        place = bisect_left(shelf.keys, wanted << ADDRESS_BITS)
+        if place < len(shelf.keys) and not (block := shelf.blocks[shelf.keys[place]]).grown:
+            self.segment(block)
+            return True
+        released = 0
+        for key in reversed(shelf.keys[:place]):
+            block = shelf.blocks[key]
+            if released >= wanted or block.size < limit:
+                break
+            if not block.grown:
+                released += block.size
+                self.segment(block)
+        return released >= wanted
+
+    def collect(self) -> None:
+        """``garbage_collection_threshold``: above it, the large segments that were not used for longest are given back
+        until enough is free again, first those older than the average."""
+        engine = self.engine
+        limit = int(engine.settings.collect_share * engine.allowed)
+        if engine.reserved <= limit:
+            return
+        target, reclaimed = engine.reserved - limit, 0
+        shelves = [shelf for shelf in self._bins() if not shelf.small]
+        # torch counts the whole blocks of expandable segments among the candidates, and never frees them here
+        candidates = [block for shelf in shelves for block in shelf if block.prev is None and block.next is None]
+        ages = sum(block.shelf.searches[0] - block.age for block in candidates)
+        count = len(candidates)
+        candidates = [block for block in candidates if not block.grown]
+        freed = True
+        while reclaimed < target and freed and count:
+            threshold, freed = ages / count, False
+            for block in list(candidates):
+                age = block.shelf.searches[0] - block.age
+                if age >= threshold:
+                    freed = True
+                    reclaimed += block.size
+                    ages -= age
+                    count -= 1
+                    candidates.remove(block)
+                    self.segment(block)

@@ -1,0 +1,291 @@
+"""A recorded history of the allocator, replayed as it was and under other settings: would it have fit?
+
+Replayed as it was, with the addresses that the driver gave, the simulation must come to the recorded reserved peak;
+what it misses is the error that the other answer carries. Under other settings the requests are the same, the addresses
+are not; what was live before the first entry is then laid out anew, as nobody saw how it came there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..snapshot.drawing import size as size_in_words
+from .allocator import OutOfMemory, Simulated, TooLong
+from .allocator_blocks import rounded, segment_size
+from .replay_events import AT_THE_END, Recorded, recorded
+from .replay_run import as_it_was, otherwise
+from .settings import Settings
+from .trace import Mark
+
+if TYPE_CHECKING:
+    from ..snapshot.history import History
+    from ..snapshot.model import Device, Summary
+    from ..snapshot.reader import Reading
+
+PLACED = 0.99
+"""Of the blocks: so many come to lie where they lay, if the rules and the beginning are known. In 339 histories of real
+trainings, recorded from before the first allocation, it was all of them."""
+ADDRESSES_PERCENT = 0.4
+"""Error of the reserved peak for want of the driver's addresses, where they matter: 95 % of the same histories,
+simulated without their addresses, were within it. Expandable segments have addresses of their own."""
+SECONDS = 60.0
+"""A real trace takes a second or two for each half a million entries; one made to do harm could take hours."""
+MOST_ENTRIES = 3_000_000
+"""About ten seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What makes the answer less certain. ``code``: before, no_segments, lost, differs, not_reproduced, ends,
+    capacity, private."""
+
+    code: str
+    text: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one out-of-memory error in the trace. ``served``: whether the request gets its block now."""
+
+    entry: int
+    requested_bytes: int
+    served: bool
+    failure: OutOfMemory | None
+
+
+@dataclass(slots=True)
+class Replayed:
+    """``before`` is the recorded allocator, ``after`` the one with ``settings``. ``identity_error_percent``: reserved
+    peak of the recorded allocator as simulated, against the recorded one; ``same_addresses``: share of the blocks that
+    the simulation put where they were. ``error_percent`` is the error of ``after``'s peaks: that of the identity, and
+    under other settings that of unknown addresses, and what lay free before the first entry, as nobody knows how much
+    of it there would have been."""
+
+    device: int
+    settings: Settings
+    recorded_settings: Settings
+    before: Simulated
+    after: Simulated
+    recorded_peak_reserved_bytes: int
+    identity_error_percent: float
+    same_addresses: float | None
+    error_percent: float
+    capacity_bytes: int | None
+    capacity_source: str
+    """"asked", "oom" (reserved + free at the error), "retry" (at least; the driver refused more), or ""."""
+    exact: bool
+    """Whether the trace begins with the first allocation."""
+    before_bytes: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    entries: int = 0
+    """Of the trace."""
+    needed_bytes: int = 0
+    """What the recorded allocator would have reserved had its last failed request been served; 0: none failed."""
+    peak_entry: int = -1
+    """Entry of the trace at which ``after`` reserves the most."""
+
+    reproduced: bool | None = None
+    """Whether the requests that failed fail again when replayed as it was, within the capacity that the error tells.
+    None where it does not tell one."""
+    verdict: str | None = None
+    """fits, too_close (the error decides) or does_not_fit: whether every request is served within the capacity. None
+    without a capacity, where the recorded error cannot be reproduced, and where segments are not in the file."""
+
+    @property
+    def error_bytes(self) -> int:
+        return int(self.error_percent / 100 * self.recorded_peak_reserved_bytes)
+
+
+class CannotReplay(Exception):
+    """``args``: why, as a sentence."""
+
+
+def replay_device(
+    reading: Reading,
+    device: Device,
+    settings: Callable[[Settings], Settings],
+    capacity_bytes: int | None = None,
+    failed: tuple[int, int | None] | None = None,
+    seconds: float = SECONDS,
+) -> Replayed:
+    """Of an open snapshot. ``settings`` makes the other settings of those in force. ``failed`` as in :func:`replay`.
+    Raises :class:`CannotReplay`, and what the reader raises."""
+    from .settings import recorded as settings_of
+
+    if device.trace is None:
+        raise CannotReplay("the history of allocations was off when it was taken: there is nothing to replay")
+    if device.trace.entries > MOST_ENTRIES:
+        raise CannotReplay(f"its trace has {device.trace.entries:,} entries; {MOST_ENTRIES:,} are replayed at most")
+    own = settings_of(_settings(reading.summary))
+    free = {mark.index: mark.free_bytes for mark in device.trace.marks if mark.action == "oom"}
+    marks = [Mark(mark.index, mark.text) for mark in device.trace.marks if mark.action == "user_defined" and mark.text]
+    found = replay(reading.history(device.device), own, settings(own), capacity_bytes, free, marks, failed, seconds)
+    found.device = device.device
+    return found
+
+
+def _settings(summary: Summary) -> dict[str, str]:
+    """As the snapshot has them, or the record of an out-of-memory error."""
+    told = {key: str(value) for key, value in summary.settings.items()}
+    prefix = "settings."
+    more = {key.removeprefix(prefix): str(value) for key, value in summary.record.items() if key.startswith(prefix)}
+    return {**more, **told}
+
+
+def replay(
+    history: History,
+    recorded_settings: Settings,
+    settings: Settings,
+    capacity_bytes: int | None = None,
+    free_at: Mapping[int, int | None] | None = None,
+    marks: Sequence[Mark] = (),
+    failed: tuple[int, int | None] | None = None,
+    seconds: float = SECONDS,
+) -> Replayed:
+    """``free_at``: of each out-of-memory entry what the driver had free. ``failed``: size of the request that failed
+    after the last entry, and what was free then. Raises :class:`CannotReplay`."""
+    for one in (recorded_settings, settings):
+        if not one.native:
+            raise CannotReplay("backend:cudaMallocAsync is the driver's own allocator, whose rules are not known")
+    deadline = time.monotonic() + seconds
+    try:
+        return _replayed(history, recorded_settings, settings, capacity_bytes, free_at, marks, failed, deadline)
+    except TooLong:
+        raise CannotReplay(f"replaying its {len(history.code):,} entries takes longer than {seconds:g} s") from None
+
+
+def _replayed(
+    history: History,
+    recorded_settings: Settings,
+    settings: Settings,
+    capacity_bytes: int | None,
+    free_at: Mapping[int, int | None] | None,
+    marks: Sequence[Mark],
+    failed: tuple[int, int | None] | None,
+    deadline: float,
+) -> Replayed:
+    found = recorded(history, recorded_settings, free_at, marks, failed)
+    capacity, source = _capacity(found, recorded_settings)
+    before, same = as_it_was(found, recorded_settings, deadline)
+    wanted, told = (capacity, source) if capacity_bytes is None else (capacity_bytes, "asked")
+    after = otherwise(found, settings, recorded_settings, wanted, deadline)
+    truth = found.peak_reserved_bytes
+    missed = 100 * abs(before.peak_reserved_bytes - truth) / truth if truth else 0.0
+    unseen = 0 if settings == recorded_settings else found.before_free_bytes
+    unknown = 0.0 if settings == recorded_settings or settings.expandable else ADDRESSES_PERCENT
+    result = Replayed(
+        device=0,
+        settings=settings,
+        recorded_settings=recorded_settings,
+        before=before,
+        after=after,
+        recorded_peak_reserved_bytes=truth,
+        identity_error_percent=missed,
+        same_addresses=same,
+        error_percent=missed + unknown + (100 * unseen / truth if truth else 0.0),
+        capacity_bytes=wanted,
+        capacity_source=told,
+        exact=history.known and found.before_bytes == 0 and not found.lost,
+        before_bytes=found.before_bytes,
+        outcomes=_outcomes(found, after),
+        entries=len(history.code),
+        needed_bytes=_needed(found, recorded_settings),
+        peak_entry=_entry(found, after.peak_reserved_at.event),
+    )
+    if source == "oom":
+        again = otherwise(found, recorded_settings, recorded_settings, capacity, deadline)
+        result.reproduced = found.failures[-1].block in {one.block for one in again.ooms}
+    if wanted is not None and history.known and (result.reproduced is not False or told == "asked"):
+        result.verdict = "fits" if after.fits else "does_not_fit"
+        if result.error_bytes:
+            moved = wanted - result.error_bytes if after.fits else wanted + result.error_bytes
+            if otherwise(found, settings, recorded_settings, moved, deadline).fits != after.fits:
+                result.verdict = "too_close"
+    result.notes = _notes(found, history, result)
+    return result
+
+
+def _capacity(found: Recorded, settings: Settings) -> tuple[int | None, str]:
+    """What the driver could give this allocator in all, as far as the trace tells."""
+    for failed in reversed(found.failures):
+        free = failed.free_bytes
+        size = rounded(found.trace.sizes[failed.block], settings)
+        if free is not None and free < segment_size(size, settings):
+            return failed.reserved_bytes + free, "oom"
+    if found.failures or any(not release.by_hand for release in found.releases):
+        return found.peak_reserved_bytes, "retry"
+    return None, ""
+
+
+def _needed(found: Recorded, settings: Settings) -> int:
+    if not found.failures:
+        return 0
+    last = found.failures[-1]
+    return last.reserved_bytes + segment_size(rounded(found.trace.sizes[last.block], settings), settings)
+
+
+def _entry(found: Recorded, event: int) -> int:
+    return found.entries[event] if 0 <= event < len(found.entries) else -1
+
+
+def _outcomes(found: Recorded, after: Simulated) -> list[Outcome]:
+    failures = {one.block: one for one in after.ooms}
+    return [
+        Outcome(one.entry, found.trace.sizes[one.block], one.block not in failures, failures.get(one.block))
+        for one in found.failures
+    ]
+
+
+def _notes(found: Recorded, history: History, result: Replayed) -> list[Note]:
+    notes = []
+    if not history.known:
+        text = "cannot be exact: the file does not have all segments, so the replay begins with an empty allocator"
+        notes.append(Note("no_segments", text))
+    elif found.before_bytes:
+        text = (
+            f"cannot be exact: {size_in_words(found.before_bytes)} were reserved before the trace's first entry "
+            "(recording began later, or its ring is full and the oldest entries are gone); how they would lie under "
+            "other settings is a guess: closely packed"
+        )
+        notes.append(Note("before", text))
+    if found.lost:
+        text = f"{found.lost:,} entries do not fit the rest of the trace and change nothing"
+        notes.append(Note("lost", text))
+    if result.identity_error_percent > 1:
+        text = (
+            f"replayed as it was, the peak of reserved differs from the recorded one by "
+            f"{result.identity_error_percent:.1f} %: rules or settings were others than the file says"
+        )
+        notes.append(Note("differs", text))
+    elif result.same_addresses is not None and result.same_addresses < PLACED:
+        text = (
+            f"replayed as it was, {100 * result.same_addresses:.0f} % of the blocks come to lie where they lay: what "
+            "decided about the others is not in the trace"
+        )
+        notes.append(Note("differs", text))
+    if result.reproduced is False:
+        text = (
+            "replayed as it was, the request that failed is served: it did not fail for want of room in this pool, "
+            "and what other settings would have done is not known"
+        )
+        notes.append(Note("not_reproduced", text))
+    if found.failures and found.failures[-1].entry >= len(history.code) - AT_THE_END:
+        text = "what would have been asked for after the error is not in the trace, and may have needed more"
+        notes.append(Note("ends", text))
+    if result.capacity_source == "retry":
+        text = (
+            f"what the device could give is not in the trace: {size_in_words(found.peak_reserved_bytes)} for certain, "
+            "as so much was reserved, and that much is assumed; --capacity says it better"
+        )
+        notes.append(Note("capacity", text))
+    if found.pools:
+        text = f"{len(found.pools):,} blocks are in private pools (CUDA graphs), which serve nobody else here either"
+        notes.append(Note("private", text))
+    return notes
+
+
+__all__ = ["CannotReplay", "Note", "Outcome", "Replayed", "replay", "replay_device"]

@@ -1,0 +1,226 @@
+"""A recorded history of the allocator as events that can be replayed, under its own settings and under others."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..snapshot.columns import (
+    ALLOC,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    OOM,
+    SEGMENT_ALLOC,
+    SEGMENT_FREE,
+    SEGMENT_MAP,
+    SEGMENT_UNMAP,
+)
+from ..snapshot.history import History
+from .allocator_engine import UNLIMITED
+from .replay_before import Held, state_before
+from .settings import Settings
+from .trace import Mark, Owner, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An out-of-memory entry: the request is block ``block`` of the trace, tried at event ``at``. ``free_bytes``: what
+    the driver had then; ``reserved_bytes``: what the allocator had."""
+
+    at: int
+    entry: int
+    block: int
+    free_bytes: int | None
+    reserved_bytes: int
+
+
+@dataclass(slots=True)
+class Release:
+    """Segments that were given back before event ``at``: address and size. ``by_hand``: by ``empty_cache()``; else by
+    the allocator itself, for a request that would not fit otherwise."""
+
+    at: int
+    segments: list[tuple[int, int]]
+    reserved_bytes: int
+    """Before the first of them went."""
+    wanted_bytes: int = 0
+    """Of the segment that was asked of the driver right after it; 0: none was."""
+    by_hand: bool = True
+
+
+@dataclass(slots=True)
+class Recorded:
+    """``trace``: blocks that were live before it have the first numbers and no alloc event. A free stands where it was
+    completed; ``between``: what happens before event ``at``, either the request of such a free (the block's number) or
+    a release, in order."""
+
+    trace: Trace
+    addresses: list[int]
+    """Of each block, as recorded; 0 for a request that failed."""
+    before: list[Held]
+    entries: array[int] = field(default_factory=lambda: array("q"))
+    """Of each event its entry in the recorded trace."""
+    between: list[tuple[int, int | Release]] = field(default_factory=list)
+    failures: list[Failed] = field(default_factory=list)
+    pools: dict[int, str] = field(default_factory=dict)
+    segments: list[tuple[int, int, int]] = field(default_factory=list)
+    """Address, size and stream of each segment that the driver gave, in order."""
+    peak_reserved_bytes: int = 0
+    end_reserved_bytes: int = 0
+    lost: int = 0
+    """Entries that do not fit the rest."""
+
+    @property
+    def before_bytes(self) -> int:
+        """Reserved before the first entry."""
+        return sum(held.size for held in self.before)
+
+    @property
+    def before_free_bytes(self) -> int:
+        """Of them, between and beside live blocks."""
+        return sum(held.size - sum(block.size for block in held.blocks) for held in self.before)
+
+    @property
+    def releases(self) -> list[Release]:
+        return [one for _, one in self.between if isinstance(one, Release)]
+
+
+AT_THE_END = 50
+"""Entries within which an error of the trace is the one that a record is about."""
+
+
+def recorded(
+    history: History,
+    settings: Settings,
+    free_at: Mapping[int, int | None] | None = None,
+    marks: Sequence[Mark] = (),
+    failed: tuple[int, int | None] | None = None,
+) -> Recorded:
+    """``settings``: those in force then. ``free_at``: of each out-of-memory entry what the driver had free. ``marks``:
+    by entry. ``failed``: size of a request that failed after the last entry, and what was free then."""
+    before, lost = state_before(history, settings)
+    found = Recorded(Trace(owner_table=[Owner("unknown")]), [], before, lost=lost)
+    live: dict[int, int] = {}
+    for held in before:
+        for block in held.blocks:
+            block.number = live[block.address] = _block(found, block.requested, block.address, held.stream, held.pool)
+    _walk(history, found, live, free_at or {})
+    entry_of = found.entries
+    at = 0
+    for mark in marks:
+        while at < len(entry_of) and entry_of[at] < mark.at:
+            at += 1
+        found.trace.marks.append(Mark(at, mark.name))
+    if failed is not None and not any(one.entry >= len(history.code) - AT_THE_END for one in found.failures):
+        _fail(found, len(history.code), failed[0], 0, failed[1], found.end_reserved_bytes)
+    _judge_releases(found, settings)
+    return found
+
+
+def _fail(found: Recorded, entry: int, size: int, stream: int, free: int | None, reserved: int) -> None:
+    """A request that failed: made, and at once given back where it does not fail."""
+    number = _block(found, size, 0, stream, "")
+    events = found.trace.events
+    found.failures.append(Failed(len(events), entry, number, free, reserved))
+    events += (number, ~number)
+    found.entries.extend((entry, entry))
+
+
+def _block(found: Recorded, size: int, address: int, stream: int, pool: str) -> int:
+    trace = found.trace
+    number = len(trace.sizes)
+    trace.sizes.append(size)
+    trace.owners.append(0)
+    found.addresses.append(address)
+    if stream:
+        trace.streams[number] = stream
+    if pool:
+        found.pools[number] = pool
+    return number
+
+
+def _walk(history: History, found: Recorded, live: dict[int, int], free_at: Mapping[int, int | None]) -> None:
+    events, entries = found.trace.events, found.entries
+    private = _Private(history)
+    waiting: dict[int, int] = {}
+    reserved = peak = found.before_bytes
+    release: Release | None = None
+    columns = (history.code, history.addr, history.size, history.stream)
+    for entry, (code, address, size, stream) in enumerate(zip(*columns, strict=True)):
+        if code == ALLOC:
+            if address in live:
+                found.lost += 1
+            number = _block(found, size, address, stream, private.pool(address) if private.begins else "")
+            live[address] = number
+            events.append(number)
+            entries.append(entry)
+        elif code == FREE_REQUESTED:
+            gone = live.pop(address, None)
+            if gone is None:
+                found.lost += 1
+            else:
+                waiting[address] = gone
+                found.between.append((len(events), gone))
+        elif code == FREE_COMPLETED:
+            gone = waiting.pop(address, None)
+            if gone is None:
+                gone = live.pop(address, None)  # recorded without the requests
+            elif found.between[-1] == (len(events), gone):
+                found.between.pop()  # completed at once
+            if gone is None:
+                found.lost += 1
+            else:
+                events.append(~gone)
+                entries.append(entry)
+        elif code in (SEGMENT_ALLOC, SEGMENT_MAP):
+            if release is not None:
+                release.wanted_bytes = size
+            reserved += size
+            peak = max(peak, reserved)
+            found.segments.append((address, size, stream))
+        elif code in (SEGMENT_FREE, SEGMENT_UNMAP):
+            if release is None:
+                release = Release(len(events), [], reserved)
+                found.between.append((len(events), release))
+            release.segments.append((address, size))
+            reserved -= size
+            continue
+        elif code == OOM:
+            if release is not None:
+                release.wanted_bytes = UNLIMITED
+            _fail(found, entry, size, stream, free_at.get(entry), reserved)
+        release = None
+    found.peak_reserved_bytes, found.end_reserved_bytes = peak, reserved
+
+
+class _Private:
+    """Private pools by address: as far as their segments are there at the end."""
+
+    def __init__(self, history: History) -> None:
+        segments = sorted((one.address, one.address + one.size, one.pool) for one in history.segments if one.pool)
+        self.begins = [begin for begin, _, _ in segments]
+        self._segments = segments
+
+    def pool(self, address: int) -> str:
+        place = bisect_right(self.begins, address) - 1
+        if place < 0:
+            return ""
+        _, end, pool = self._segments[place]
+        return pool if address < end else ""
+
+
+def _judge_releases(found: Recorded, settings: Settings) -> None:
+    """The allocator gives segments back by itself only for a request that would take it beyond its limit. A release
+    before one that stayed below what was reserved at another time was asked for by hand. Where another one was, and no
+    request ever failed, one at the very peak was too: the limit was never seen."""
+    doubtful = []
+    for release in found.releases:
+        if release.wanted_bytes and settings.collect_share:
+            release.by_hand = False
+        elif release.reserved_bytes + release.wanted_bytes > found.peak_reserved_bytes and release.wanted_bytes:
+            doubtful.append(release)
+    known = len(found.releases) > len(doubtful) and not found.failures and not settings.collect_share
+    for release in doubtful:
+        release.by_hand = known

@@ -1,0 +1,156 @@
+"""A recorded history through the simulated allocator: once exactly as it was, once under other settings and a limit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+from .allocator import Run, Simulated
+from .allocator_blocks import LIVE, SMALL_REQUEST, SMALL_SEGMENT, Block, rounded
+from .allocator_engine import Engine
+from .allocator_expandable import SPAN, put_ranges
+from .replay_before import Held
+from .replay_events import Recorded, Release
+from .settings import Settings
+
+NEAR = 8
+"""Recorded segments among which the next one is looked for; in order, unless something is missing."""
+
+
+# ── as it was ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def as_it_was(found: Recorded, settings: Settings, deadline: float | None = None) -> tuple[Simulated, float | None]:
+    """With the share of the blocks that lie where they lay."""
+    run = played(found, settings, deadline)
+    placed = [pair for pair in zip(run.addresses or [], found.addresses, strict=True) if pair[0]]
+    same = sum(one == other for one, other in placed) / len(placed) if placed else None
+    return run.result(), same
+
+
+def played(found: Recorded, settings: Settings, deadline: float | None = None) -> Run:
+    """As it was: with the driver's addresses, every release where it was, and no limit; requests that failed are left
+    out."""
+    engine = Engine(settings, place=_places(found, settings))
+    run = Run(found.trace, engine, after_oom=True)
+    run.pools = dict(found.pools)
+    run.addresses = [0] * len(run.sizes)
+    run.deadline = deadline
+    for failed in found.failures:
+        run.sizes[failed.block] = 0  # no request
+    _put(found.before, engine, run)
+    run.go(len(found.trace.events), between=_actions(found, run, lambda release: _give_back(engine, release)))
+    return run
+
+
+def _places(found: Recorded, settings: Settings) -> Callable[[int, int], int | None]:
+    """The driver's addresses: of the next recorded segment of this size and stream, None where there is none. Of an
+    expandable segment that of its first mapped page; small pages and large ones lie in segments of their own."""
+    queue = deque(found.segments)
+    given: set[tuple[int, bool]] = set()
+
+    def place(size: int, stream: int) -> int | None:
+        for number, (address, length, other) in enumerate(islice(queue, NEAR)):
+            if length == size and other == stream:
+                del queue[number]
+                return address
+        return None
+
+    def place_range(size: int, stream: int) -> int | None:
+        kind = (stream, size == SPAN)
+        if kind in given:
+            return None
+        given.add(kind)
+        fitting = (one for one, length, other in queue if (other, length == SMALL_SEGMENT) == kind)
+        return next(fitting, None)
+
+    return place_range if settings.expandable else place
+
+
+def _give_back(engine: Engine, release: Release) -> None:
+    """The very segments that were given back then; under expandable segments all that can be."""
+    if engine.settings.expandable:
+        engine.releasing.cached()
+        return
+    engine.complete_all()
+    gone = dict(release.segments)
+    for shelf in list(engine.shelves.values()):
+        for block in shelf:
+            if block.prev is None and block.next is None and gone.get(block.address) == block.size:
+                engine.releasing.segment(block)
+
+
+# ── otherwise ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def otherwise(
+    found: Recorded, settings: Settings, own: Settings, capacity: int | None, deadline: float | None = None
+) -> Simulated:
+    """Under other settings and a limit. Releases of the allocator's own come from the limit, if they come."""
+    engine = Engine(settings, capacity)
+    run = Run(found.trace, engine, after_oom=True)
+    run.pools = dict(found.pools)
+    run.deadline = deadline
+    if settings == own:
+        _put(found.before, engine, run)
+    else:
+        _lay_out(found.before, engine, run)
+    run.go(
+        len(found.trace.events),
+        between=_actions(found, run, lambda release: engine.releasing.cached() if release.by_hand else None),
+    )
+    return run.result()
+
+
+def _actions(found: Recorded, run: Run, give_back: Callable[[Release], None]) -> list[tuple[int, Callable[[], None]]]:
+    def action(what: int | Release) -> Callable[[], None]:
+        if isinstance(what, Release):
+            return lambda: give_back(what)
+        return lambda: _request(run, what)
+
+    return [(at, action(what)) for at, what in found.between]
+
+
+def _request(run: Run, number: int) -> None:
+    block = run.held[number]
+    if block is not None and block.state == LIVE:
+        run.engine.request_free(block)
+
+
+def _put(before: list[Held], engine: Engine, run: Run) -> None:
+    """Segments exactly as they were."""
+    ranges: dict[tuple[int, bool, str], list[Held]] = {}
+    for held in before:
+        if held.expandable:
+            ranges.setdefault((held.stream, held.small, held.pool), []).append(held)
+            continue
+        shelf = engine.shelf(held.stream, held.small, held.pool or None)
+        _hold(run, held, engine.put_segment(shelf, held.address, held.size, _blocks(held)))
+    for (stream, small, pool), parts in ranges.items():
+        shelf = engine.shelf(stream, small, pool or None)
+        lists = put_ranges(engine, shelf, [(held.address, held.size, _blocks(held)) for held in parts])
+        for held, blocks in zip(parts, lists, strict=True):
+            _hold(run, held, blocks)
+
+
+def _blocks(held: Held) -> list[tuple[int, int]]:
+    return [(block.address, block.size) for block in held.blocks]
+
+
+def _hold(run: Run, held: Held, blocks: list[Block]) -> None:
+    for found, block in zip(held.blocks, blocks, strict=True):
+        run.held[found.number] = block
+        run.before[found.number] = block.size
+
+
+def _lay_out(before: list[Held], engine: Engine, run: Run) -> None:
+    """The same blocks, asked for anew in the order of their addresses."""
+    for held in before:
+        for one in held.blocks:
+            size = rounded(one.requested, engine.settings)
+            shelf = engine.shelf(held.stream, size <= SMALL_REQUEST, held.pool or None)
+            block = engine.allocate(size, shelf)
+            if block is not None:
+                run.held[one.number] = block
+                run.before[one.number] = block.size

@@ -1,0 +1,223 @@
+"""The allocator's history of one device in full, for who wants to replay it: the trace's columns in parts that fit into
+an answer, and the segments with their blocks at its end.
+
+The child packs arrays as base64; the parent unpacks and checks them. Only whole numbers travel.
+"""
+
+from __future__ import annotations
+
+from array import array
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+
+from .blocks import DeviceBlocks
+from .columns import Columns
+
+PART = 1 << 18
+"""Entries in one answer: about 6 MB of text."""
+MAX_BLOCKS = 400_000
+"""Most blocks of a layout: about 10 MB of text."""
+LARGE, EXPANDABLE, PRIVATE = 1, 2, 4
+
+
+@dataclass
+class Part:
+    """Entries ``begin`` to ``begin + PART`` of ``total``: packed columns, as in :class:`.columns.Columns`. ``streams``
+    in the order of their places."""
+
+    total: int
+    begin: int
+    code: str
+    addr: str
+    size: str
+    stream: str
+    streams: list[int]
+
+
+@dataclass
+class Layout:
+    """Segments, and their blocks that are in use, at the end of the trace; packed.
+
+    ``flags``: ``LARGE``, ``EXPANDABLE``, ``PRIVATE``. ``counts``: blocks of each segment. ``block_pending``: 1 where
+    the block waits for another stream. ``known``: whether the file has all segments."""
+
+    known: bool
+    address: str
+    size: str
+    stream: str
+    flags: str
+    counts: str
+    pools: list[str]
+    block_address: str
+    block_size: str
+    block_requested: str
+    block_pending: str
+
+
+@dataclass
+class History:
+    """What :meth:`gpuscope.snapshot.reader.Reading.history` gives: a trace (``code`` as in ``columns.ACTIONS``, sizes
+    as requested, ``stream`` by its number) and the segments at its end; see :class:`Layout`."""
+
+    code: bytearray = field(default_factory=bytearray)
+    addr: array[int] = field(default_factory=lambda: array("q"))
+    size: array[int] = field(default_factory=lambda: array("q"))
+    stream: array[int] = field(default_factory=lambda: array("q"))
+    known: bool = False
+    segments: list[HeldSegment] = field(default_factory=list)
+
+
+@dataclass
+class HeldSegment:
+    """``blocks``: address, size, requested bytes, and whether it waits for another stream; ascending."""
+
+    address: int
+    size: int
+    stream: int
+    large: bool
+    expandable: bool
+    pool: str
+    """"" for the default pool."""
+    blocks: list[tuple[int, int, int, bool]] = field(default_factory=list)
+
+
+class BadHistory(ValueError):
+    """The child's answer does not fit together."""
+
+
+# ── in the child ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class SegmentTable:
+    """Columns of :class:`Layout`, not packed."""
+
+    address: array[int] = field(default_factory=lambda: array("q"))
+    size: array[int] = field(default_factory=lambda: array("q"))
+    stream: array[int] = field(default_factory=lambda: array("q"))
+    flags: bytearray = field(default_factory=bytearray)
+    counts: array[int] = field(default_factory=lambda: array("q"))
+    pools: list[str] = field(default_factory=list)
+    block_address: array[int] = field(default_factory=lambda: array("q"))
+    block_size: array[int] = field(default_factory=lambda: array("q"))
+    block_requested: array[int] = field(default_factory=lambda: array("q"))
+    block_pending: bytearray = field(default_factory=bytearray)
+
+
+def table_of(here: DeviceBlocks) -> SegmentTable:
+    table = SegmentTable()
+    requested = dict(zip(here.live.address, here.live.requested, strict=True))
+    for _, segment, active in here.rows:
+        table.address.append(segment.address)
+        table.size.append(segment.bytes)
+        table.stream.append(segment.stream)
+        table.flags.append(segment.large * LARGE + segment.expandable * EXPANDABLE + segment.private * PRIVATE)
+        table.counts.append(len(active))
+        table.pools.append(segment.pool if segment.private else "")
+        for offset, size, pending in active:
+            address = segment.address + offset
+            table.block_address.append(address)
+            table.block_size.append(size)
+            table.block_requested.append(size if pending else requested.get(address, size))
+            table.block_pending.append(pending)
+    return table
+
+
+def part_of(columns: Columns, begin: int) -> Part:
+    end = begin + PART
+    return Part(
+        total=len(columns),
+        begin=begin,
+        code=_packed(columns.code[begin:end]),
+        addr=_packed(columns.addr[begin:end]),
+        size=_packed(columns.size[begin:end]),
+        stream=_packed(columns.stream[begin:end]),
+        streams=list(columns.streams),
+    )
+
+
+def layout_of(table: SegmentTable, known: bool) -> Layout:
+    return Layout(
+        known=known,
+        address=_packed(table.address),
+        size=_packed(table.size),
+        stream=_packed(table.stream),
+        flags=_packed(table.flags),
+        counts=_packed(table.counts),
+        pools=table.pools,
+        block_address=_packed(table.block_address),
+        block_size=_packed(table.block_size),
+        block_requested=_packed(table.block_requested),
+        block_pending=_packed(table.block_pending),
+    )
+
+
+def _packed(column: array[int] | bytearray) -> str:
+    return b64encode(column).decode("ascii")
+
+
+# ── in the parent ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def add_part(history: History, part: Part) -> None:
+    """Appends a part. Raises :class:`BadHistory`."""
+    code = _bytes(part.code)
+    places = _numbers(part.stream, "H")
+    addr, size = _numbers(part.addr), _numbers(part.size)
+    if len({len(code), len(places), len(addr), len(size)}) != 1 or max(places, default=0) >= len(part.streams):
+        raise BadHistory("columns of different length")
+    history.code += code
+    history.addr += addr
+    history.size += size
+    history.stream.extend([part.streams[place] for place in places])
+
+
+def add_layout(history: History, layout: Layout) -> None:
+    """Raises :class:`BadHistory`."""
+    history.known = layout.known
+    address, size, stream = _numbers(layout.address), _numbers(layout.size), _numbers(layout.stream)
+    flags, counts = _bytes(layout.flags), _numbers(layout.counts)
+    blocks = list(
+        zip(
+            _numbers(layout.block_address),
+            _numbers(layout.block_size),
+            _numbers(layout.block_requested),
+            map(bool, _bytes(layout.block_pending)),
+            strict=False,
+        )
+    )
+    if len({len(address), len(size), len(stream), len(flags), len(counts), len(layout.pools)}) != 1:
+        raise BadHistory("segments of different length")
+    if sum(counts) != len(blocks):
+        raise BadHistory("blocks are missing")
+    at = 0
+    for number, count in enumerate(counts):
+        history.segments.append(
+            HeldSegment(
+                address=address[number],
+                size=size[number],
+                stream=stream[number],
+                large=bool(flags[number] & LARGE),
+                expandable=bool(flags[number] & EXPANDABLE),
+                pool=layout.pools[number] if flags[number] & PRIVATE else "",
+                blocks=blocks[at : at + count],
+            )
+        )
+        at += count
+    history.segments.sort(key=lambda segment: segment.address)
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise BadHistory("not base64") from None
+
+
+def _numbers(text: str, kind: str = "q") -> array[int]:
+    column = array(kind)
+    try:
+        column.frombytes(_bytes(text))
+    except ValueError:
+        raise BadHistory("a number is cut") from None
+    return column

@@ -1,0 +1,71 @@
+"""The allocator's settings: what torch's text means for the simulation, and what a snapshot notes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuscope.predict.settings import DEFAULT, INTERVALS, BadSettings, Settings, read, recorded
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", DEFAULT),
+        (" , ", DEFAULT),
+        ("expandable_segments:True", Settings(expandable=True)),
+        ("expandable_segments:True,expandable_segments:False", DEFAULT),
+        ("max_split_size_mb:128", Settings(max_split_bytes=128 * MIB)),
+        ("max_non_split_rounding_mb:40", Settings(max_rounding_bytes=40 * MIB)),
+        ("garbage_collection_threshold:0.8", Settings(collect_share=0.8)),
+        ("large_segment_size_mb:64", Settings(large_segment_bytes=64 * MIB)),
+        ("per_process_memory_fraction:0.5", Settings(fraction=0.5)),
+        ("per_process_memory_fraction:1.0", DEFAULT),
+        ("backend:cudaMallocAsync", Settings(native=False)),
+        ("roundup_power2_divisions:8", Settings(divisions=(8,) * INTERVALS)),
+        # the list that torch's own test of it has, and what it expects there
+        (
+            "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]",
+            Settings(divisions=(8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1)),
+        ),
+        ("roundup_power2_divisions:[256:1,1024:4]", Settings(divisions=(1,) * 9 + (0, 4) + (0,) * 5)),
+        ("pinned_use_background_threads:True", DEFAULT),
+    ],
+)
+def test_what_the_text_means(text: str, expected: Settings) -> None:
+    assert read(text) == expected
+    assert read(expected.text()) == expected  # and back
+
+
+@pytest.mark.parametrize(
+    "text", ["expandable_segments=True", "max_split_size_mb:1", "expandable:True", "roundup_power2_divisions:3", "x"]
+)
+def test_what_torch_refuses_is_refused(text: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        read(text)
+    assert caught.value.args
+
+
+def test_settings_change_those_that_are_in_force() -> None:
+    own = read("max_split_size_mb:64,roundup_power2_divisions:4")
+    changed = read("expandable_segments:True", own)
+    assert (changed.expandable, changed.max_split_bytes, changed.divisions[0]) == (True, 64 * MIB, 4)
+
+
+def test_a_snapshots_notes_win_over_the_text_they_came_from() -> None:
+    table = {f"roundup_power2_divisions.{1 << power}": "0" for power in range(INTERVALS)}
+    pairs = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,large_segment_size_mb:40",
+        "max_split_size": str(200 * MIB),
+        "garbage_collection_threshold": "0.0",
+        "expandable_segments": "False",  # switched off later, by the program
+        **table,
+        "roundup_power2_divisions.2": "4",
+    }
+    found = recorded(pairs)
+    assert found == Settings(
+        max_split_bytes=200 * MIB, large_segment_bytes=40 * MIB, divisions=(0, 4) + (0,) * (INTERVALS - 2)
+    )
+    assert recorded({"max_split_size": "-1", "expandable_segments": "True"}) == Settings(expandable=True)
+    assert recorded({}) == recorded({"max_split_size": "much", "PYTORCH_CUDA_ALLOC_CONF": "nonsense,:"}) == DEFAULT
