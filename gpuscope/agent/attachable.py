@@ -19,6 +19,7 @@ def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
     known = [int(word) for word in str(pids or "").split(",")[:MAX_PIDS] if word.isdigit() and len(word) < 10]
     found, note = attachable.find(known, redact)
     rows: List[Dict[str, Any]] = []
+    trainers = [one.definition.pid for one in found if one.role == attachable.TRAINER]
     for one in found:
         definition, environment = one.definition, one.environment
         rank, local_rank, world_size = place(environment)
@@ -35,6 +36,8 @@ def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
             if isinstance(consent, dict):
                 consent["command"] = row["command"]
             row["look"] = {name: told[name] for name in ("best", "rungs", "consent")}
+        elif one.role == attachable.LAUNCHER:
+            row["launches"] = attachable.launched(definition.pid, trainers)
         rows.append(row)
     return {"processes": rows, "note": note}
 

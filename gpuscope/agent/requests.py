@@ -58,6 +58,7 @@ class Requests:
         self._probes: Optional[Probes] = None
         self._relays: Dict[int, _Relay] = {}  # by the id the probe knows
         self._lock = threading.RLock()
+        self._redact = redact
         self._injections = Injections(self._answer, redact)
 
     def start(self, probes: Probes) -> None:
@@ -124,10 +125,14 @@ class Requests:
             from . import signals
 
             self._answer(signals.answer(request))
+        elif request.r == "holders":
+            threading.Thread(target=self._holders, args=(request,), name="holders", daemon=True).start()
         elif request.r == "environment" and "pid" in request.args:
             self._answer(process_environment(request))
         elif request.r == "environment" and "slurm_job" in request.args:
             threading.Thread(target=self._slurm, args=(request,), name="slurm", daemon=True).start()
+        elif request.r == "environment" and request.args.get("of") == "host":
+            threading.Thread(target=self._host, args=(request,), name="environment", daemon=True).start()
         elif request.r == "environment":
             self._answer(frames.Result(request.id, environment(self._facts())))
         elif request.r in RELAYED:
@@ -142,6 +147,18 @@ class Requests:
         end = job_end(str(request.args["slurm_job"]))
         known = not isinstance(end, frames.Unknown)
         self._answer(frames.Result(request.id, {"slurm_end": end} if known else vars(end)))
+
+    def _host(self, request: frames.Request) -> None:
+        """On a thread of its own: it asks the driver, and torch where that is wanted."""
+        from . import environment_requests
+
+        self._answer(environment_requests.answer(request))
+
+    def _holders(self, request: frames.Request) -> None:
+        """On a thread of its own: it reads a folder of every process."""
+        from . import holding
+
+        self._answer(holding.answer(request, self._redact))
 
     # ── to a probe and back ──
 

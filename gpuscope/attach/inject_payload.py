@@ -8,6 +8,8 @@ stub is handed back. Run twice it does nothing the second time.
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
 import json
 import os
@@ -17,18 +19,42 @@ from .bundle import PROBE_PACKAGE, probe_sources
 
 IDLE_SECONDS = 120.0
 """An injected probe that nobody has looked at for so long takes itself out."""
+REST = 4.0
+"""While it is loaded the probe takes one part of the interpreter's time, the trainer so many."""
+PIECE_LINES = 40
+"""To compile so many takes half a millisecond or less on a usual machine, and the trainer's threads wait meanwhile."""
 
 
 def sources() -> bytes:
-    """The probe's modules as JSON: {"digest", "modules": {name: [is a package, source]}}. Raises OSError."""
+    """The probe's modules as JSON: {"digest", "modules": {name: [is a package, its annotations stay text, pieces]}}, a
+    piece being [lines before it, source]. Raises OSError."""
     modules: Dict[str, List[object]] = {}
     for path, content in sorted(probe_sources().items()):
         parts = path[: -len(".py")].split("/")
-        package = parts[-1] == "__init__"
-        modules[".".join(parts[:-1] if package else parts)] = [package, content.decode("utf-8")]
+        package, source = parts[-1] == "__init__", content.decode("utf-8")
+        future = "\nfrom __future__ import annotations\n" in "\n" + source
+        modules[".".join(parts[:-1] if package else parts)] = [package, future, pieces(source)]
     text = json.dumps(modules, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return json.dumps({"digest": digest, "modules": modules}).encode("ascii")
+
+
+@functools.lru_cache(maxsize=256)
+def pieces(source: str, least: int = PIECE_LINES) -> List[Tuple[int, str]]:
+    """A module's source cut between statements of its outermost level, into pieces of ``least`` lines or one statement:
+    (lines before it, text). Run one after another in one namespace they are the module."""
+    lines = source.splitlines(keepends=True)
+    found: List[Tuple[int, str]] = []
+    begin = end = 0
+    for node in ast.parse(source).body:
+        first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]) - 1
+        last = node.end_lineno or node.lineno
+        if end > begin and first >= end and last - begin > least:
+            found.append((begin, "".join(lines[begin:first])))
+            begin = first
+        end = last
+    found.append((begin, "".join(lines[begin:])))
+    return found
 
 
 def names(nonce: str) -> Tuple[str, str, str]:
@@ -41,7 +67,7 @@ def script(folder: str, nonce: str, idle_seconds: float = IDLE_SECONDS) -> bytes
     """The script for a process that sees the files in ``folder``."""
     _, modules, done = (os.path.join(folder, name) for name in names(nonce))
     head = f"SOURCES, DONE, IDLE, PACKAGE = {modules!r}, {done!r}, {float(idle_seconds)!r}, {PROBE_PACKAGE!r}\n"
-    return (head + _SCRIPT).encode("utf-8")
+    return (head + f"REST = {REST!r}\n" + _SCRIPT).encode("utf-8")
 
 
 def stub(path: str) -> str:
@@ -81,6 +107,7 @@ class Sources:
 
     def __init__(self, digest, modules):
         self.digest, self.modules = digest, modules
+        self.loader, self.paid = threading.get_ident(), time.thread_time()
 
     def find_spec(self, name, path=None, target=None):
         if name not in self.modules:
@@ -97,9 +124,21 @@ class Sources:
         return None
 
     def exec_module(self, module):
-        time.sleep(0.003)  # the trainer's threads wait while a module is compiled: one at a time
-        source = self.modules[module.__name__][1]
-        exec(compile(source, self.place(module.__name__), "exec", 0, True), module.__dict__)
+        import __future__
+        _, future, pieces = self.modules[module.__name__]
+        flags = __future__.annotations.compiler_flag if future else 0
+        for before, source in pieces:
+            self.rest()
+            code = compile("\\n" * before + source, self.place(module.__name__), "exec", flags, True)
+            exec(code, module.__dict__)
+
+    def rest(self):
+        """The trainer's threads wait for the interpreter while a piece is compiled or run, and torch gives it back and
+        takes it again with each operation: so every piece is paid for with a longer pause, in which they have it."""
+        now = time.thread_time()
+        if threading.get_ident() == self.loader and now - self.paid > 0.001:
+            time.sleep(min(REST * (now - self.paid), 0.05))
+            self.paid = time.thread_time()
 
     def install(self):
         if self not in sys.meta_path:

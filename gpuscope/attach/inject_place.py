@@ -22,6 +22,7 @@ from .inject_target import Process, main_thread_state, permission
 BASE = "tmp"
 MAX_ANSWER_BYTES = 4096
 POLL_SECONDS = 0.01
+DYING_SECONDS = 1.0
 
 
 def inner_uid(found: Process) -> int:
@@ -129,14 +130,29 @@ class Place:
         return f"{self.inside}/{script_name}"
 
     def withdraw(self) -> None:
-        """Remove the files. What is still to run there finds nothing, and does nothing."""
-        if self._directory >= 0:
+        """Remove the files. What is still to run there finds nothing, and does nothing. Of a process that is being
+        killed the main thread ends first: another may still finish the making of a file."""
+        end = time.monotonic() + DYING_SECONDS
+        while self._directory >= 0:
             script, sources, answer = names(self.nonce)
             for name in (sources, script, answer, sources + ".taken", answer + ".new"):
                 try:
                     os.unlink(name, dir_fd=self._directory)
                 except OSError:
                     pass
+            if not self._dying() or time.monotonic() > end:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def _dying(self) -> bool:
+        """Whether the main thread has ended and others have not."""
+        try:
+            return (
+                main_thread_state(self._found.pid) in ("Z", "X")
+                and len(os.listdir(f"/proc/{self._found.pid}/task")) > 1
+            )
+        except OSError:
+            return False
 
     def call_off(self) -> bool:
         """True: the probe is not loaded, whatever runs there later. False: it is being loaded already."""

@@ -7,6 +7,7 @@ and parents. Only what the kernel lets this user read; a process that cannot be 
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
@@ -19,6 +20,8 @@ MAX_FOUND = 128
 MAX_SECONDS = 3.0
 MAPS_BYTES = 4 << 20
 ENVIRON_BYTES = 256 << 10
+MAX_GENERATIONS = 16
+_DEVICE = re.compile(r"/dev/nvidia\d")
 ALLOWED = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS",
@@ -28,7 +31,10 @@ ALLOWED = (
 """Allow-list: the rest of an environment holds tokens and keys, and is dropped as soon as it is read."""
 
 TRAINER, LAUNCHER, WORKER = "trainer", "launcher", "worker"
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
+_LAUNCHERS = (
+    "torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch",
+    "accelerate.commands.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner",
+)  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -71,7 +77,7 @@ def find(known: Iterable[int] = (), redact: bool = True, root: str = "/") -> Tup
             continue
         words[pid] = _arguments(pid, root)
         found[pid] = Found(told[0], told[1], torch, TRAINER, _environment(pid, root), None)
-    return _with_roles(found, words, gpu), note
+    return _with_roles(found, words, gpu, root), note
 
 
 def has_torch(pid: int, root: str = "/") -> bool:
@@ -117,7 +123,39 @@ def _environment(pid: int, root: str) -> Dict[str, str]:
     return found
 
 
-def _with_roles(found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int]) -> List[Found]:
+def launched(pid: int, found: Iterable[int], root: str = "/") -> List[int]:
+    """Those of ``found`` that process ``pid`` has started, itself or through others."""
+    parents: Dict[int, int] = {}
+    for one in _pids(root)[0]:
+        try:
+            status = read(os.path.join(root, "proc", str(one), "stat")).rpartition(b")")[2].split()
+            parents[one] = int(status[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    under = []
+    for one in found:
+        above = parents.get(one, 0)
+        for _ in range(MAX_GENERATIONS):
+            if above in (0, 1, pid):
+                break
+            above = parents.get(above, 0)
+        if above == pid:
+            under.append(one)
+    return under
+
+
+def _has_gpu(pid: int, root: str) -> bool:
+    """Whether a GPU's device file is open there. False also where that cannot be read."""
+    folder = os.path.join(root, "proc", str(pid), "fd")
+    try:
+        return any(_DEVICE.match(os.readlink(os.path.join(folder, number))) for number in os.listdir(folder)[:4096])
+    except OSError:
+        return False
+
+
+def _with_roles(
+    found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int], root: str = "/"
+) -> List[Found]:
     busy = set(gpu)
     out = {pid: one._replace(role=_role(pid, one, found, words, busy)) for pid, one in found.items()}
     children: Dict[int, List[int]] = {}
@@ -128,6 +166,11 @@ def _with_roles(found: Dict[int, Found], words: Dict[int, List[str]], gpu: Itera
     for parent, pids in children.items():
         if len(pids) < 2 and parent in busy:
             continue  # one helper of a process that itself trains
+        alone = _has_gpu(parent, root) and not any(_has_gpu(pid, root) for pid in pids)
+        if alone or "LOCAL_RANK" in out[parent].environment:
+            for pid in pids:  # loaders of a process that trains on its own, or of a rank
+                out[pid] = out[pid]._replace(role=WORKER)
+            continue
         for pid in pids:
             out[pid] = out[pid]._replace(sibling_of=parent)
         if parent not in busy:

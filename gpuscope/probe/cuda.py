@@ -159,7 +159,7 @@ def uuid(ordinal: int) -> Union[str, Unknown]:
     torch: Any = sys.modules.get("torch")
     visible = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
     try:
-        properties = torch.cuda.get_device_properties(ordinal)
+        properties = device_properties(ordinal)
         name = str(getattr(properties, "name", ""))
         own = getattr(properties, "uuid", None)
     except Exception as error:
@@ -176,15 +176,25 @@ def uuid(ordinal: int) -> Union[str, Unknown]:
     return Unknown(NOT_SUPPORTED, f"torch {torch.__version__} does not tell the UUID of cuda:{ordinal}")
 
 
+def device_properties(ordinal: int) -> Any:
+    """What torch tells of a device, once CUDA is initialised; raises what torch raises. Its public function counts the
+    devices first (see :func:`_device_count`)."""
+    cuda: Any = sys.modules["torch"].cuda
+    return (getattr(cuda, "_get_device_properties", None) or cuda.get_device_properties)(ordinal)
+
+
 def _brief(error: BaseException) -> str:
     """The first line of a CUDA error: the rest is advice and a stack."""
     return str(error).partition("\n")[0][:200]
 
 
 def _device_count() -> int:
+    """As CUDA says, which knows it by now. ``torch.cuda.device_count()`` of many versions asks NVML at its first call:
+    that initialises a library that the trainer has not asked for, with the interpreter held while it is loaded."""
     torch: Any = sys.modules.get("torch")
     try:
-        return min(int(torch.cuda.device_count()), MAX_ORDINALS)
+        count = getattr(torch._C, "_cuda_getDeviceCount", None) or torch.cuda.device_count
+        return min(int(count()), MAX_ORDINALS)
     except Exception:
         return 0
 

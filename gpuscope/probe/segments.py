@@ -15,7 +15,7 @@ import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
-from . import snapshots, symbols
+from . import cuda, snapshots, symbols
 from .marks import capturing
 
 EVERY_SECONDS = 30.0
@@ -220,8 +220,7 @@ def _moment(stats: Any) -> Tuple[int, int, int]:
 
 
 def _major(ordinal: int) -> int:
-    torch: Any = sys.modules.get("torch")
     try:
-        return int(torch.cuda.get_device_properties(ordinal).major)
+        return int(cuda.device_properties(ordinal).major)
     except Exception:
         return 0

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..cli import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
@@ -28,13 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-l", "--selector", metavar="app=NAME", help="every running pod with this label of Kubernetes")
     parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="of the pods (default: kubectl's)")
     parser.add_argument("-c", "--container", default="", metavar="NAME", help="in each pod")
-    parser.add_argument("--json", action="store_true", help="without a target: a JSON document instead of text")
+    parser.add_argument(
+        "--json", action="store_true", help="without a target, or with --inject: a JSON document instead of text"
+    )
     parser.add_argument(
         "--timeout", type=plain.seconds_of, default=5.0, metavar="SECONDS", help="without a target: of any driver"
     )
     parser.add_argument(
         "--inject", nargs="?", const="auto", choices=("auto", "pep768", "ptrace"), metavar="METHOD",
         help="put a probe into each PID that has none: auto (default), pep768 or ptrace. Asks first, names the price",
+    )  # fmt: skip
+    parser.add_argument(
+        "--this-pid", action="store_true",
+        help="with --inject or --detach: a launcher (torchrun, accelerate) itself, not the ranks that it started",
     )  # fmt: skip
     parser.add_argument(
         "--detach", action="store_true", help="take an injected probe out of each PID again. Asks first"
@@ -55,35 +62,49 @@ def run(args: argparse.Namespace) -> int:
     except BadTarget as error:
         print(f"gpuscope attach: {error}", file=sys.stderr)
         return EXIT_USAGE
+    rows: list[dict[str, Any]] = []
     if args.inject or args.detach:
-        code = _act(args, places)
+        code = _act(args, places, rows)
         if code != EXIT_OK or args.detach:
             return code
-    return _watch(args, places)
+    if args.inject and args.json:
+        return EXIT_OK
+    return _watch(args, places, rows)
 
 
-def _act(args: argparse.Namespace, places: Sequence[Target]) -> int:
-    """Each named process in its turn; the first that is refused or cannot be checked ends it."""
+def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, Any]]) -> int:
+    """Each named process in its turn; the first that is refused or cannot be checked ends it. ``rows`` gets what has a
+    probe now, ``places`` the ranks instead of their launcher; with ``--json`` the rows are printed, also when it went
+    wrong."""
     chosen = [one for one in places if one.pid is not None]
     if args.inject and args.detach:
         print("gpuscope attach: --inject and --detach contradict each other", file=sys.stderr)
         return EXIT_USAGE
     if not chosen:
         return _which(args)
+    code, why_not = EXIT_OK, ""
     for number, target in enumerate(chosen):
         if args.detach:
             from . import attach_detach
 
             code, why_not = attach_detach.out_of(args, target)
         else:
-            code, why_not = attach_inject.into(args, target)
+            done = attach_inject.into(args, target)
+            code, why_not = done.code, done.why
+            rows += done.rows
+            if done.rows and target.pid not in (row["pid"] for row in done.rows):  # a launcher: its ranks are meant
+                at = places.index(target)
+                places[at : at + 1] = [replace(target, pid=row["pid"]) for row in done.rows]
         if code != EXIT_OK:
             print(f"gpuscope attach: {why_not}", file=sys.stderr)
             if len(chosen) > 1:
                 left = ", ".join(str(one.pid) for one in chosen[number + 1 :]) or "none"
                 print(f"Done before: {number} of {len(chosen)}. Not tried: {left}.", file=sys.stderr)
-            return code
-    return EXIT_OK
+            break
+    if args.inject and args.json:
+        problems = [{"pid": target.pid, "host": target.host or None, "reason": why_not}] if why_not else []
+        print(plain.dump({"attached": rows, "problems": problems, "exit_code": code}))
+    return code
 
 
 def _which(args: argparse.Namespace) -> int:
@@ -112,7 +133,7 @@ def _places(args: argparse.Namespace) -> list[Target]:
     return found
 
 
-def _watch(args: argparse.Namespace, places: Sequence[Target]) -> int:
+def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[dict[str, Any]] = ()) -> int:
     """The TUI on these places: one source each, whatever number of processes is meant there."""
     from ..tui.launch import run_app, why_unusable
     from ..tui.screens.ssh_prompt import Prompts
@@ -121,8 +142,7 @@ def _watch(args: argparse.Namespace, places: Sequence[Target]) -> int:
     if reason:
         first = places[0]
         if args.inject:
-            idle = "A probe that nobody watches takes itself out again after two minutes."
-            print(f"gpuscope attach: attached. No screen here: {reason}. {idle}", file=sys.stderr)
+            print("\n".join(_attached(rows)))
             return EXIT_OK
         one_shot = f"gpuscope devices {first.host}" if first.host else "gpuscope devices"
         print(f"gpuscope attach: needs a terminal: {reason}. Next: {one_shot} --json", file=sys.stderr)
@@ -142,6 +162,26 @@ def _watch(args: argparse.Namespace, places: Sequence[Target]) -> int:
     finally:
         for one in ways:
             one.close()
+
+
+def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What was done, where no screen opens on it."""
+    from ..attach.inject_payload import IDLE_SECONDS
+
+    lines = []
+    for row in rows:
+        where = f" on {row['host']}" if row["host"] else ""
+        rank = f"rank {row['rank']}, " if row["rank"] is not None else ""
+        if row["method"] == "probe":
+            lines.append(f"{rank}pid {row['pid']}{where}: a probe listens, it was there before")
+            continue
+        stood = row["stop_seconds"]
+        stop = f", its main thread stood for {1e3 * stood:.1f} ms" if stood is not None else ""
+        ready = f", ready in {row['ready_seconds']:.2f} s" if row["ready_seconds"] is not None else ""
+        lines.append(f"{rank}pid {row['pid']}{where}: the probe is in ({row['method']}){stop}{ready}")
+    if any(row["method"] != "probe" for row in rows):
+        lines.append(f"Seen by: gpuscope ps. A probe that nobody watches takes itself out after {IDLE_SECONDS:.0f} s.")
+    return lines
 
 
 def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prompts: Any) -> tuple[Hosts, remote.Ways]:

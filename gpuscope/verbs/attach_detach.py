@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..cli import EXIT_OK, EXIT_UNCHECKED
 from ..wire.clean import clean
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..store.store import Store
     from ..store.view import TrainerView
 
+LIST: dict[str, Any] = {"method": "list", "pids": ""}
 FIND_SECONDS, GONE_SECONDS, FIRST_SECONDS = 2.5, 10.0, 60.0
 
 
@@ -58,9 +59,8 @@ async def _detach(args: argparse.Namespace, target: Target) -> tuple[int, str]:
 async def _ask(
     args: argparse.Namespace, target: Target, source: Source, store: Store, running: asyncio.Task[None]
 ) -> tuple[int, str]:
-    from ..store.calls import SourceError
+    from . import attach_ranks
     from .attach_inject import agreed
-    from .attach_local import audit
 
     pid, place = target.pid or 0, clean(target.where, 100) or "this machine"
     trainer = await _find(store, running, pid)
@@ -68,24 +68,41 @@ async def _ask(
     if host is None or host.sampled_seconds is None:
         why = host.link.text if host is not None else ""
         return EXIT_UNCHECKED, f"{place}: nothing came from its agent. {clean(why, 300)}".strip()
-    if trainer is None:
-        return EXIT_UNCHECKED, f"pid {pid} on {place} has no probe that listens. Next: gpuscope ps"
-    origin = trainer.definition.origin
-    if origin != "inject":
-        return (
-            EXIT_PROBLEMS,
-            f"the probe of pid {pid} came by {origin or 'its start'}: it stays until the process ends.",
-        )
+    if trainer is not None:
+        chosen = [trainer]
+    else:
+        launched = None if args.this_pid else attach_ranks.of((await source.request("inject", LIST)).value, pid)
+        ranks = {row["pid"] for row in launched.ranks} if launched is not None else set()
+        chosen = [one for one in host.trainers if one.gone is None and one.definition.pid in ranks]
+        if not chosen:
+            also = ", nor has any of its ranks" if launched is not None else ""
+            return EXIT_UNCHECKED, f"pid {pid} on {place} has no probe that listens{also}. Next: gpuscope ps"
+    stays = next((one.definition for one in chosen if one.definition.origin != "inject"), None)
+    if stays is not None:
+        why = f"the probe of pid {stays.pid} came by {stays.origin or 'its start'}: it stays until the process ends."
+        return EXIT_PROBLEMS, why
+    names = [f"pid {one.definition.pid} ({clean(one.definition.script or '?', 200)})" for one in chosen]
     question = (
-        f"Take gpuscope's probe out of pid {pid} ({clean(trainer.definition.script or '?', 200)}) on {place}?\n"
+        f"Take gpuscope's probe out of {', '.join(names)} on {place}?\n"
         "Effect: its thread, descriptors and patches go; the training goes on. Its compiled code stays, unused."
     )
     if not await asyncio.to_thread(agreed, args, question):
         return EXIT_PROBLEMS, f"pid {pid} was left alone."
-    number = store.wire_id(source.key, trainer.id)
+    for one in chosen:
+        code, why = await _take_out(one, store, source, place)
+        if code != EXIT_OK:
+            return code, why
+    return EXIT_OK, ""
+
+
+async def _take_out(trainer: TrainerView, store: Store, source: Source, place: str) -> tuple[int, str]:
+    from ..store.calls import SourceError
+    from .attach_local import audit
+
+    pid = trainer.definition.pid or 0
     who = f"pid {pid} (start {trainer.definition.start}) on {place}"
     try:
-        await source.request("detach", {"trainer": number})
+        await source.request("detach", {"trainer": store.wire_id(source.key, trainer.id)})
     except SourceError as error:
         audit(f"detach {who}: {error.code}: {clean(error.reason, 300)}")
         return EXIT_PROBLEMS, f"pid {pid}: {clean(error.reason, 300)}"

@@ -25,8 +25,8 @@ _COLOURS = {"title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets = (
         "-, a log, a script or a folder of scripts, a PID, a snapshot, an out-of-memory record, a black box, a "
-        "recording: what it is shows in its content; USER@HOST[:PID] for trainers elsewhere. Without one: the "
-        "environment, and every trainer here"
+        "recording: what it is shows in its content; USER@HOST[:PID] for another host's environment and "
+        "trainers. Without one: the environment, and every trainer here"
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=targets)
     plain.add_arguments(parser)
@@ -36,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the least that sets the exit code: 1 for warnings, 2 for problems (default: warning)",
     )  # fmt: skip
     parser.add_argument("--torch", action="store_true", help="ask torch itself, in a child process (10 s at most)")
+    parser.add_argument(
+        "--predict", metavar="'WORDS'",
+        help="of memory findings: what each fix would free of the model that these words name, as for gpuscope predict",
+    )  # fmt: skip
     parser.add_argument("--bundle", metavar="FILE", help="also write a redacted .zip to send to somebody who helps")
     parser.add_argument("--list", action="store_true", help="every pitfall that is known")
     parser.add_argument("--explain", metavar="ID", help="one pitfall: how it shows, its fixes, when not to apply them")
@@ -51,6 +55,10 @@ def run(args: argparse.Namespace) -> int:
     if args.list or args.explain is not None:
         return _explain(args, known)
     found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout, args), known)
+    if args.predict:
+        from .doctor_predicted import with_predictions
+
+        found = with_predictions(found, args.predict)
     code = reports.exit_code(found, args.fail_on)
     if args.bundle is not None:
         found, code = _bundled(args, found, code)

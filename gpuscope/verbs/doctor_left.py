@@ -58,8 +58,8 @@ def _last_words(pid: int) -> str:
 def _kernel(path: str) -> dict[int, tuple[str, str]]:
     """pid → (killed or crashed, the kernel's line). Empty where its log cannot be read, or has other pids than these:
     in a pid namespace."""
+    from ..agent.environment_host import kernel_records
     from ..collect.container import own_pid_namespace
-    from .doctor_environment_host import kernel_records
 
     if own_pid_namespace():
         return {}

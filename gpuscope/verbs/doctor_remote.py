@@ -1,4 +1,5 @@
-"""``gpuscope doctor user@host[:PID]``: the trainers of another host, watched by an agent there for some two seconds."""
+"""``gpuscope doctor user@host[:PID]``: another host's environment, and its trainers, watched by an agent there for some
+two seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import asyncio
 from ..doctor.finding import Report
 from ..store.view import History, HostView
 from ..wire.clean import clean
+from . import doctor_remote_environment as there
 from . import remote
 from .remote import BadTarget, Target
 
@@ -17,7 +19,7 @@ PROBE_HZ = 5.0
 
 
 def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Report:
-    """What is wrong with every trainer at a target, or with the one process it names."""
+    """What is wrong with the environment and every trainer at a target, or with the one process it names."""
     try:
         found = remote.places(args, [text] if text is not None else [])
     except BadTarget as error:
@@ -25,20 +27,31 @@ def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Repor
     report = Report()
     with remote.Ways(args) as ways:
         for target in found:
-            report += asyncio.run(_one(ways, target, timeout))
+            report += asyncio.run(_one(ways, target, timeout, bool(args.torch)))
     return report
 
 
-async def _one(ways: remote.Ways, target: Target, timeout: float) -> Report:
+async def _one(ways: remote.Ways, target: Target, timeout: float, ask_torch: bool = False) -> Report:
     from .remote_look import KEY, NoLook, settled, watching
 
     place = clean(target.where, 100)
     try:
         async with watching(ways, target, PROBE_HZ) as watched:
-            complete = await watched.until(
-                lambda host, seconds: settled(host) and seconds >= _enough_seconds(host), max(timeout, WATCH_SECONDS)
-            )
-            return _report(watched.host, target, complete, timeout, watched.store.history, KEY)
+            await watched.until(lambda host, seconds: True, timeout)
+            asked = None
+            if target.pid is None:
+                name = clean(watched.host.name, 100) or place
+                asked = asyncio.create_task(there.examine(watched.source, name, ask_torch, timeout))
+            try:
+                complete = await watched.until(
+                    lambda host, seconds: settled(host) and seconds >= _enough_seconds(host),
+                    max(timeout, WATCH_SECONDS),
+                )
+                told = _report(watched.host, target, complete, timeout, watched.store.history, KEY)
+                return told if asked is None else await asked + told
+            finally:
+                if asked is not None:
+                    asked.cancel()
     except (BadTarget, NoLook) as error:
         return Report(problems=(str(error),))
     except Exception as error:

@@ -28,6 +28,9 @@ VIA = (
 )
 
 
+WHERE = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD; default: this machine"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options for getting there."""
     group = parser.add_argument_group("for another host or container")
@@ -72,7 +75,7 @@ def shot(args: argparse.Namespace, verb: str, want_trainers: bool) -> tuple[str,
         from .remote_look import NoLook, look
 
         try:
-            return look(args, target, args.timeout, want_trainers)
+            return look(args, target, args.timeout, want_trainers, verb == "devices")
         except NoLook as error:
             return unreached(args, verb, str(error))
     except BadTarget as error:

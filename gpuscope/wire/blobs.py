@@ -22,6 +22,11 @@ CHUNK_BYTES = 32 * 1024
 WINDOW_CHUNKS = 8
 MAX_BLOB_BYTES = 4 << 30
 """Uncompressed: a snapshot of millions of events. Both ends refuse more unless told otherwise."""
+FLUSH_BYTES = 4 << 20
+"""A sender closes a chunk after so many uncompressed bytes, however small they became."""
+MAX_CHUNK_UNPACKS_BYTES = 16 << 20
+"""Receivers refuse more in one chunk: a line of hostile zeros may not hold them up, nor fill their disk. Above
+:data:`FLUSH_BYTES` by what a compressor keeps back from one chunk to the next."""
 _READ_BYTES = 128 * 1024
 _READS_PER_TURN = 8
 _WRITE_BYTES = 1 << 20
@@ -57,6 +62,7 @@ class BlobSender:
         self._digest = hashlib.sha256()
         self._pending = bytearray()
         self._read = 0
+        self._flushed = 0  # of what was read: up to here it is in chunks
         self._sent = 0
         self._source_ended = False
 
@@ -78,7 +84,10 @@ class BlobSender:
                 break
             self._compress_some()
         if not self._source_ended and len(self._pending) < self._chunk_bytes:
-            return None
+            if self._read - self._flushed < FLUSH_BYTES:
+                return None
+            self._pending += self._compressor.flush(zlib.Z_SYNC_FLUSH)
+        self._flushed = self._read
         chunk = bytes(self._pending[: self._chunk_bytes])
         del self._pending[: self._chunk_bytes]
         self._digest.update(chunk)
@@ -120,7 +129,8 @@ class BlobSender:
 class BlobReceiver:
     """Puts a blob together in a temporary file, checks it, and moves the uncompressed content to ``path``.
 
-    A hostile sender can neither write elsewhere, nor fill memory, nor more than ``max_bytes`` of disk."""
+    A hostile sender can neither write elsewhere, nor fill memory, nor more of the disk than ``max_bytes`` and what it
+    has announced, nor more than :data:`MAX_CHUNK_UNPACKS_BYTES` of it at once."""
 
     def __init__(self, request_id: int, path: str, max_bytes: int = MAX_BLOB_BYTES) -> None:
         self.id = request_id
@@ -177,11 +187,16 @@ class BlobReceiver:
             self._finish(blob.sha256)
 
     def _decompress(self, data: bytes) -> None:
+        before = self.written_bytes
         while data:
             part = self._decompressor.decompress(data, _WRITE_BYTES)
             self.written_bytes += len(part)
             if self.written_bytes > self._max_bytes:
                 raise BlobError(f"it unpacks to more than the {self._max_bytes} bytes allowed")
+            if self.size is not None and self.written_bytes > self.size:
+                raise BlobError(f"it unpacks to more than the {self.size} bytes that were announced")
+            if self.written_bytes - before > MAX_CHUNK_UNPACKS_BYTES:
+                raise BlobError(f"one chunk of it unpacks to more than {MAX_CHUNK_UNPACKS_BYTES} bytes")
             self._file.write(part)
             data = self._decompressor.unconsumed_tail
         if self._decompressor.unused_data:
@@ -192,6 +207,8 @@ class BlobReceiver:
             raise BlobError("it ended early")
         if self._digest.hexdigest() != sha256:
             raise BlobError("the data arrived damaged: its sha256 differs")
+        if self.size is not None and self.written_bytes != self.size:
+            raise BlobError(f"it is {self.written_bytes} bytes large and was announced with {self.size}")
         self._file.close()
         os.replace(self._temporary, self.path)
         self.complete = True

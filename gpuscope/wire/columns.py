@@ -68,6 +68,7 @@ DEVICE_COLUMNS = (
     "pcie_replay_count",
     "xid_count",  # critical errors that the driver reported since the agent was started
     "last_xid",  # the number of the last one, 0 for none; see collect.xid
+    "idle_since_seconds",  # since when no kernel runs, as far as is known, on the host's monotonic clock; 0: one does
 )
 KEPT: Dict[str, int] = {"g": DEVICE_COLUMNS.index("pcie_width") + 1}
 """By table: so many columns are in every row. Those behind them may be left out at the end of a row: they are as in the
@@ -82,7 +83,10 @@ PROCESS_COLUMNS = (
     "log_loss",
     "log_age_seconds",  # since its last line
 )
-USE_COLUMNS = ("used_bytes",)
+USE_COLUMNS = (
+    "used_bytes",
+    "sm_percent",  # of the last 5 s its kernels ran there, by the driver's samples; asked every 5 s
+)
 TRAINER_COLUMNS = (
     "step",  # optimizer steps seen by the probe
     "step_seconds",  # median over the recent steps

@@ -136,3 +136,7 @@ def test_agent_leaves_at_once_while_a_call_hangs(fake):
             viewer.wait_for(frames.Sample)
             began = time.monotonic()
         assert time.monotonic() - began < 2.0
+
+
+def test_process_lists_that_cost_much_are_asked_less_often():
+    assert [device_workers.lists_seconds(ms / 1e3) for ms in (0.0, 0.5, 2.0, 2.3, 6.5, 40.0)] == [1, 1, 1, 2, 4, 5]

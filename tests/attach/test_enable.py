@@ -252,6 +252,44 @@ def test_conda_and_a_system_that_is_managed(conda, monkeypatch, capsys, tmp_path
     assert set(listing(site)) == FILES
 
 
+def test_an_environment_that_uv_made_and_starts(tmp_path, monkeypatch, capsys):
+    uv = pythons.uv()
+    if uv is None:
+        pytest.skip("no uv here, and none could be had from the package index")
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    words = [uv, "venv", "-q", "--offline", "--no-config", "--python", sys.executable, str(tmp_path / "project/.venv")]
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    inside = tmp_path / "project/.venv"
+    (site,) = (inside / "lib").glob("python*/site-packages")
+    assert "uv = " in (inside / "pyvenv.cfg").read_text()
+    fake_torch(tmp_path)
+    (site / "lib.pth").write_text(f"{tmp_path / 'lib'}\n")
+    before = listing(site)
+    said(capsys, "enable", "--python", str(inside))
+    assert set(listing(site)) - set(before) == FILES
+    starter = [uv, "run", "-q", "--offline", "--no-config", "--no-project", "--directory", str(tmp_path / "project"),
+               "python", "-u", "-c", STEPS]  # fmt: skip
+    process = subprocess.Popen(
+        starter, env=environment(PYTHONPATH=None, UV_CACHE_DIR=str(tmp_path / "cache")), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "False ['_gpuscope_on_import', '_gpuscope_probe']\n", process.stderr.read()
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+        (trainer,) = [int(word) for task in tasks for word in task.read_text().split()]
+        reader = Reader(wait_for(lambda: sockets(trainer), 20)[0])
+        assert reader.until(lambda: (reader.value("step") or 0) > 5, 20)
+        assert reader.trainer().origin == "enable"
+        reader.close()
+    finally:
+        os.killpg(process.pid, 9)
+        process.communicate()
+    said(capsys, "disable", "--python", str(inside))
+    assert listing(site) == before
+
+
 def test_a_venv_has_no_user_site(site, capsys):
     text = said(capsys, "enable", "--user", code=2)
     assert "does not read the user's site-packages" in text
@@ -368,8 +406,7 @@ def test_under_every_python(minor, tmp_path, capsys):
     site = make(tmp_path / "venv", python)
     (site / "lib.pth").write_text(f"{tmp_path / 'lib'}\n")
     inside = tmp_path / "venv/bin/python"
-    if subprocess.run([inside, "-c", "pass"], capture_output=True).returncode:
-        pytest.skip(f"this python3.{minor} has a C library of its own: its environments do not start")
+    assert pythons.starts(inside, minor), f"an environment of this python3.{minor} does not start"
     said(capsys, "enable", "--python", str(tmp_path / "venv"))
     process = start(inside, "-I", "-c", STEPS, GPUSCOPE_DEBUG="1")
     try:

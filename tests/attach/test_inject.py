@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from gpuscope.attach.inject_target import can_ptrace, process, python, yama_scop
 from gpuscope.wire import frames
 from tests.fakes import pythons
 from tests.fakes.probe_client import Reader, wait_for
+from tests.soak.injection import stub_pages
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
@@ -174,28 +176,25 @@ def test_a_second_injection_finds_the_first():
 
 def test_the_stub_s_page_goes():
     with victim(TIGHT) as running:
-        before = Path(f"/proc/{running.pid}/maps").read_text()
-        inject(running.pid, patience=30)
-        detach(running.pid)
-        pages = [one for one in stub_pages(running.pid) if one not in before]
-        wait_for(lambda: not [one for one in pages if one in stub_pages(running.pid)], what="the page to be unmapped")
+        assert stub_pages(running.pid) == []
+        seen: set[int] = set()
+        over = threading.Event()
 
+        def look() -> None:
+            while not over.is_set():
+                seen.update(stub_pages(running.pid))
+                time.sleep(0.01)
 
-def stub_pages(pid: int) -> list[str]:
-    """Ranges of mappings that hold our stub's text."""
-    found = []
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            place, rights = line.split()[:2]
-            begin, end = (int(part, 16) for part in place.split("-"))
-            if rights == "rw-p" and end - begin == 0x10000:
-                try:
-                    memory.seek(begin)
-                    if memory.read(8).startswith(b"try:\n __"):
-                        found.append(place)
-                except OSError:
-                    pass  # unmapped meanwhile
-    return found
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            inject(running.pid, patience=30)
+            detach(running.pid)
+        finally:
+            over.set()
+            watcher.join()
+        assert len(seen) == 1, "one page, while the probe was loaded"
+        wait_for(lambda: stub_pages(running.pid) == [], what="the page to be unmapped")
 
 
 def test_training_gives_the_same_loss_to_the_last_digit():
@@ -331,6 +330,8 @@ got = 0
 def count(*_):
     global got
     got += 1
+    if not got % 50:
+        print(got, flush=True)
 signal.signal(signal.SIGALRM, count)
 signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
 print('ready', flush=True)
@@ -339,10 +340,33 @@ while True:
     pass
 """
     with victim(code) as running:
+        before = blocked_signals(running.pid)
         for _ in range(TRIES):
             inject(running.pid, patience=30)
             detach(running.pid)
+        assert blocked_signals(running.pid) == before
+        assert running.stdout is not None
+        os.set_blocking(running.stdout.fileno(), False)
+        while os.read(running.stdout.fileno(), 1 << 16):
+            if not select.select([running.stdout], [], [], 0)[0]:
+                break
+        assert select.select([running.stdout], [], [], 20)[0], "its handler runs on"
         assert running.poll() is None
+
+
+def blocked_signals(pid: int) -> str:
+    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("SigBlk")]
+    return line
+
+
+def test_a_probe_that_is_just_being_loaded_is_waited_for():
+    """Shorter patience than the load takes: what had begun is not called off, and not reported as busy."""
+    with victim(TIGHT) as running:
+        code = code_of(running.pid, 0.3)
+        if code:  # not even begun, on a machine that is busy
+            time.sleep(5.0)
+        assert code in ("", "busy")
+        assert socket_of(running.pid).exists() == (code == ""), code
 
 
 def test_a_victim_that_exits_meanwhile_is_reported_gone():

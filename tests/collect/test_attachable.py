@@ -59,6 +59,7 @@ def test_ranks_are_known_by_their_environment_and_nothing_else_of_it_is_told(tmp
         assert row["role"] == TRAINER
         assert {rung["name"] for rung in row["look"]["rungs"]} >= {"probe", "outside"}
         assert "secret-1" not in json.dumps(answer)
+        assert set(roles(child.pid)[child.pid].environment) == set(env), "the rest is dropped as soon as it is read"
 
 
 def test_a_process_without_torch_is_listed_only_where_it_is_asked_for():

@@ -13,9 +13,10 @@ import time
 
 import pytest
 
+from gpuscope.agent import environment_host, environment_torch
 from gpuscope.agent.picture import Picture
 from gpuscope.doctor import environment
-from gpuscope.verbs import doctor_environment, doctor_environment_host, doctor_environment_torch
+from gpuscope.verbs import doctor_environment
 from gpuscope.wire.frames import HostDef, Unknown
 from tests.fakes import shim
 from tests.fakes.nvml import NOT_SUPPORTED, SUCCESS, FakeNvml, FakeProcess
@@ -190,7 +191,7 @@ def picture(**definition):
 
 
 def test_a_host_without_anything():
-    told, _ = doctor_environment_host.host(picture(), "/nowhere")
+    told, _ = environment_host.host(picture(), "/nowhere")
     assert (told.oom_kills, told.pids_limit, told.interfaces, told.nvidia_pci) == (None, None, None, None)
     assert (told.memory_stall_percent, told.swap_total_bytes, told.nvidia_nodes) == (None, None, ())
     assert told.open_files is not None
@@ -226,7 +227,7 @@ def test_a_recorded_tree(tmp_path):
     )
     # handed to a virtual machine: no GPU of this host
     (tmp_path / "sys/bus/pci/devices/0000:2a:00.0/driver").symlink_to("../../drivers/vfio-pci")
-    told, _ = doctor_environment_host.host(picture(kernel="6.8"), root)
+    told, _ = environment_host.host(picture(kernel="6.8"), root)
     assert (told.oom_kills, told.oom_kills_source) == (2, "memory.events")
     assert (told.pids_limit, told.pids_used) == (400, 380)
     assert (told.memory_stall_percent, told.swap_total_bytes) == (12.5, 2 << 20)
@@ -246,7 +247,7 @@ def test_version_1_of_cgroups(tmp_path):
             "sys/fs/cgroup/pids/docker/ab/pids.current": "3\n",
         },
     )
-    told, _ = doctor_environment_host.host(picture(), root)
+    told, _ = environment_host.host(picture(), root)
     assert (told.oom_kills, told.oom_kills_source, told.pids_limit) == (1, "memory.oom_control", None)
 
 
@@ -258,10 +259,10 @@ def test_xids_of_the_kernels_log(tmp_path):
         b"3,3,3,-;NVRM: Xid (PCI:0000:5e:00): 79, pid=92, again\n"
         b"3,4,4,-;NVRM: Xid (PCI:0000:18:00): 31, pid=1, name=\xff\x1b[2J\n"
     )
-    found, why = doctor_environment_host.xids(str(log))
+    found, why = environment_host.xids(str(log))
     assert why == ""
     assert [(one.pci, one.number, one.count) for one in found] == [("0000:18:00", 31, 1), ("0000:5e:00", 79, 2)]
-    none, why = doctor_environment_host.xids(str(tmp_path / "none"))
+    none, why = environment_host.xids(str(tmp_path / "none"))
     assert none is None
     assert "No such file" in why
 
@@ -292,7 +293,7 @@ def wheel(prefix, version="2.11.0+cu130", cuda="'13.0'", library=LIBRARY, **pack
 
 def test_torch_is_read_from_its_files(tmp_path):
     wheel(tmp_path, nvidia_nccl_cu13="2.28.9", nvidia_ml_py="13.580.65", pynvml="11.5.0", numpy="2.1.0")
-    found = doctor_environment_torch.installed({"VIRTUAL_ENV": str(tmp_path)})
+    found = environment_torch.installed({"VIRTUAL_ENV": str(tmp_path)})
     build = found.build
     assert (build.version, build.cuda, build.hip, build.prefix) == ("2.11.0+cu130", "13.0", "", str(tmp_path))
     assert build.architectures == ("sm_75", "sm_80", "sm_90", "compute_90")
@@ -304,23 +305,20 @@ def test_torch_is_read_from_its_files(tmp_path):
 
 def test_a_cpu_build_and_one_without_its_library(tmp_path):
     wheel(tmp_path / "a", version="2.13.0+cpu", cuda="None")
-    build = doctor_environment_torch.installed({"VIRTUAL_ENV": str(tmp_path / "a")}).build
+    build = environment_torch.installed({"VIRTUAL_ENV": str(tmp_path / "a")}).build
     assert (build.version, build.cuda, build.architectures) == ("2.13.0+cpu", "", None)
     wheel(tmp_path / "b", library=None)
-    found = doctor_environment_torch.installed({"VIRTUAL_ENV": str(tmp_path / "b")})
+    found = environment_torch.installed({"VIRTUAL_ENV": str(tmp_path / "b")})
     assert found.build.architectures is None
     assert "libtorch_python.so" in found.no_architectures
     wheel(tmp_path / "c", library=b"nothing of the kind")
-    assert (
-        "does not hold them"
-        in doctor_environment_torch.installed({"CONDA_PREFIX": str(tmp_path / "c")}).no_architectures
-    )
+    assert "does not hold them" in environment_torch.installed({"CONDA_PREFIX": str(tmp_path / "c")}).no_architectures
 
 
 def test_the_first_environment_that_holds_torch_counts(tmp_path):
     (tmp_path / "empty" / "lib" / "python3.12" / "site-packages").mkdir(parents=True)
     wheel(tmp_path / "conda", version="2.4.1+cu121", cuda="'12.1'")
-    found = doctor_environment_torch.installed(
+    found = environment_torch.installed(
         {"VIRTUAL_ENV": str(tmp_path / "empty"), "CONDA_PREFIX": str(tmp_path / "conda")}
     )
     assert found.build.version == "2.4.1+cu121"
@@ -335,7 +333,7 @@ def test_hostile_version_files(tmp_path):
         b"__version__ = '2.1'\ncuda = open('x')\n",
     ):
         (site / "torch" / "version.py").write_bytes(content)
-        found = doctor_environment_torch.look(str(tmp_path), str(site))
+        found = environment_torch.look(str(tmp_path), str(site))
         assert found.build is None or found.build.cuda is None or found.build.cuda == ""
 
 
@@ -345,7 +343,7 @@ def test_the_installed_torch_is_told_without_importing_it():
         expected = metadata.version("torch")
     except metadata.PackageNotFoundError:
         pytest.skip("no torch is installed here")
-    found = doctor_environment_torch.installed({"VIRTUAL_ENV": sys.prefix, "PATH": ""})
+    found = environment_torch.installed({"VIRTUAL_ENV": sys.prefix, "PATH": ""})
     assert found.build.version.split("+")[0] == expected.split("+")[0]
 
 
@@ -378,7 +376,7 @@ WORKING = """
 
 
 def test_torch_answers(tmp_path):
-    torch, why = doctor_environment_torch.ask(python(tmp_path, WORKING))
+    torch, why = environment_torch.ask(python(tmp_path, WORKING))
     assert why == ""
     assert (torch.version, torch.cuda, torch.available, torch.device_count) == ("2.11.0+cu130", "13.0", False, 0)
     assert (torch.architectures, torch.nccl) == (("sm_90",), "2.28.9")
@@ -387,14 +385,14 @@ def test_torch_answers(tmp_path):
 
 
 def test_torch_that_cannot_be_imported(tmp_path):
-    torch, _ = doctor_environment_torch.ask(python(tmp_path, "raise ImportError('libcudart.so.13: cannot open')"))
+    torch, _ = environment_torch.ask(python(tmp_path, "raise ImportError('libcudart.so.13: cannot open')"))
     assert torch.failure == "ImportError: libcudart.so.13: cannot open"
 
 
 def test_torch_that_takes_too_long_is_ended(tmp_path):
     began = time.monotonic()
     mark = tmp_path / "pid"
-    torch, why = doctor_environment_torch.ask(
+    torch, why = environment_torch.ask(
         python(tmp_path, f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"),
         seconds=1.5,
     )
@@ -406,10 +404,10 @@ def test_torch_that_takes_too_long_is_ended(tmp_path):
 
 
 def test_torch_that_crashes(tmp_path):
-    torch, why = doctor_environment_torch.ask(python(tmp_path, "import os; os._exit(7)"))
+    torch, why = environment_torch.ask(python(tmp_path, "import os; os._exit(7)"))
     assert torch is None
     assert "code 7" in why
-    assert "cannot be started" in doctor_environment_torch.ask(str(tmp_path / "none"))[1]
+    assert "cannot be started" in environment_torch.ask(str(tmp_path / "none"))[1]
 
 
 # ── this machine ────────────────────────────────────────────────────────────────────────────────────────────────────

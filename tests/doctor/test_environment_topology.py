@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpuscope.agent import environment_paths
 from gpuscope.collect.nvml import Nvml
 from gpuscope.doctor import environment
 from gpuscope.doctor.environment_facts import Path
-from gpuscope.verbs import doctor_environment, doctor_environment_paths
+from gpuscope.verbs import doctor_environment
 from tests.doctor.test_environment_rules import DEVICE, HEALTHY, host
 from tests.fakes.nvml import FakeNvml, FakeProcess
 from tests.fakes.proctree import tree
@@ -187,10 +188,10 @@ def test_a_job_on_the_wrong_socket():
 def test_the_processors_beside_a_gpu(tmp_path):
     place = "sys/bus/pci/devices/0000:18:00.0/"
     root = tree(tmp_path, {place + "numa_node": "1\n", place + "local_cpulist": "2-3,6\n"})
-    assert doctor_environment_paths.cpus_beside("00000000:18:00.0", root) == {2, 3, 6}
-    assert doctor_environment_paths.cpus_beside("00000000:19:00.0", root) is None
-    assert doctor_environment_paths.cpus_beside("../../etc", root) is None
+    assert environment_paths.cpus_beside("00000000:18:00.0", root) == {2, 3, 6}
+    assert environment_paths.cpus_beside("00000000:19:00.0", root) is None
+    assert environment_paths.cpus_beside("../../etc", root) is None
     alone = tree(tmp_path / "vm", {place + "numa_node": "-1\n", place + "local_cpulist": "0-3\n"})
-    assert doctor_environment_paths.cpus_beside("00000000:18:00.0", alone) is None
+    assert environment_paths.cpus_beside("00000000:18:00.0", alone) is None
     with pytest.raises(ValueError, match="5-2"):
-        doctor_environment_paths.numbers("5-2")
+        environment_paths.numbers("5-2")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -23,3 +25,34 @@ def find(minor: int) -> str | None:
         return str(built / "bin" / f"python3.{minor}")
     found = shutil.which(f"python3.{minor}")
     return None if found is None or "shims" in found else found
+
+
+def starts(inside: Path, minor: int) -> bool:
+    """Whether the Python of a virtual environment starts. One that was built with another C library is given a launcher
+    for it, which tells Python the name that it was called by."""
+    if not subprocess.run([inside, "-c", "pass"], capture_output=True).returncode:
+        return True
+    root = Path(os.environ.get("GPUSCOPE_TEST_PYTHONS", Path.home() / ".cache" / "gpuscope-pythons")) / "forky"
+    libraries = f"{root}/usr/lib/x86_64-linux-gnu:{root}/lib/x86_64-linux-gnu"
+    inside.unlink()
+    inside.write_text(
+        f"#!/bin/sh\nexec {root}/lib64/ld-linux-x86-64.so.2 --argv0 {inside} --library-path {libraries} "
+        f'{root}/usr/bin/python3.{minor} "$@"\n'
+    )
+    inside.chmod(0o755)
+    return not subprocess.run([inside, "-c", "pass"], capture_output=True).returncode
+
+
+@cache
+def uv() -> str | None:
+    """The path of uv: on PATH, or from the package index into the user's cache; None where it cannot be had."""
+    folder = Path.home() / ".cache" / "gpuscope-uv"
+    found = shutil.which("uv") or shutil.which("uv", path=str(folder / "bin"))
+    if found is None:
+        words = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--retries", "0", "--timeout", "5"]
+        try:
+            subprocess.run([*words, "--target", folder, "uv"], capture_output=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = shutil.which("uv", path=str(folder / "bin"))
+    return found

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
+import tempfile
 
 import pytest
 
@@ -89,3 +92,22 @@ def test_a_peer_is_judged_by_what_the_kernel_says(monkeypatch):
         root = os.geteuid() == 0
         monkeypatch.setattr(rendezvous.os, "geteuid", lambda: 4711)
         assert rendezvous.peer_allowed(here) == root
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_a_peer_of_another_user_is_not_allowed():
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        os.chmod(folder, 0o755)
+        listener.bind(f"{folder}/s")
+        os.chmod(f"{folder}/s", 0o666)
+        listener.listen(1)
+        words = f"import os, socket; os.setuid(65534); s = socket.socket(1); s.connect({folder + '/s'!r}); s.recv(1)"
+        child = subprocess.Popen([sys.executable, "-I", "-c", words])
+        try:
+            listener.settimeout(20)
+            peer, _ = listener.accept()
+            with peer:
+                assert rendezvous.peer_pid(peer) == child.pid
+                assert not rendezvous.peer_allowed(peer)
+        finally:
+            child.wait(20)

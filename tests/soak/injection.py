@@ -1,11 +1,13 @@
 """Injects the probe many times into running programs and counts: ok, busy, failed, dead, stuck; and what it cost them.
 
-    python -m tests.soak.injection --victim train --tries 200 [--python PATH] [--fresh] [--steps N --compare]
+    python -m tests.soak.injection --victim train --tries 200 [--python PATH] [--fresh [K]] [--steps N --compare]
 
-``--fresh`` makes every injection load the probe anew, as a first one does (else a second one finds it in memory).
-``--compare`` runs the same victim untouched first, and compares loss and parameters after N steps, to the last bit.
-``added stall``: the longest gap between two steps in the time of each injection, against equally long times between
-injections, of the same run. One JSON line at the end; exit code 1 if any try did harm.
+``--fresh K`` makes every K-th injection load the probe anew, as a first one does (else it is found in memory).
+``--compare`` runs the same victim untouched first, and compares loss and parameters after N steps, to the last bit;
+``--untouched FILE`` does only that run, and ``--against FILE`` compares with one that was made before.
+``added stall``: the longest gap between two steps from the beginning of each injection until its probe has left,
+against equally long times between injections, of the same run. ``first_added_ms``: that of the first, over their
+median. One JSON line at the end; exit code 1 if any try did harm.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from gpuscope.wire import codec, frames
 
 VICTIMS = Path(__file__).with_name("victims.py")
 STUCK_SECONDS = 20.0
+STUB = inject_payload.stub("")[:40].encode()
 STEADY = ("tight", "alloc", "sleep", "train")
 """Victims whose own threads and descriptors stay the same all the time."""
 
@@ -109,12 +112,19 @@ def longest(gaps: list[list[float]], begin: float, end: float) -> float:
     return max((length for at, length in gaps if begin <= at and at - length <= end), default=0.0)
 
 
+def collected(collections: list[list[float]], begin: float, end: float) -> float:
+    """Seconds of the garbage collections, on any thread, that fall into the time from ``begin`` to ``end``."""
+    return sum(seconds for at, seconds, _ in collections if at >= begin and at - seconds <= end)
+
+
 def medians(gaps: list[list[float]], windows: list[tuple[float, float]]) -> dict[str, float | None]:
     """Of steps longer than 1 ms: before the first injection, while a probe was in, and between."""
     kinds: dict[str, list[float]] = {"before": [], "during": [], "between": []}
+    last = max((end for _, end in windows), default=0.0)
     for at, length in gaps:
-        inside = any(begin <= at <= end for begin, end in windows)
-        kinds["during" if inside else "before" if windows and at < windows[0][0] else "between"].append(length)
+        if at <= last:  # what comes later is the end, of a run that waits for its last step
+            inside = any(begin <= at <= end for begin, end in windows)
+            kinds["during" if inside else "before" if at < windows[0][0] else "between"].append(length)
     return {kind: quantiles(values)["median_ms"] for kind, values in kinds.items()}
 
 
@@ -134,6 +144,8 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     untouched: list[dict[str, Any]] = []
     if args.compare:
         untouched = Victim(args.victim, args.python, args.steps, args.ranks, folder).finish()
+    elif args.against:
+        untouched = json.loads(Path(args.against).read_text())
     victim = Victim(args.victim, args.python, args.steps, args.ranks, folder)
     time.sleep(args.settle)
     before = {pid: traces(pid) for pid in victim.pids}
@@ -147,7 +159,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     while tries < args.tries and victim.alive() and time.monotonic() < limit:
         rank = next(targets)
         tries += 1
-        if args.fresh:
+        if args.fresh and not (tries - 1) % args.fresh:
             inject_payload.sources = lambda number=tries: salted(number)  # type: ignore[assignment,misc]
         begin = time.monotonic()
         try:
@@ -159,9 +171,11 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 failed.append(f"{error.code}: {error.why}")
         else:
             ok.append(found)
-            windows.append((rank, begin, time.monotonic()))
             stayed += not detach(victim.pids[rank])
+            windows.append((rank, begin, time.monotonic()))
         time.sleep(args.pause * random.random())
+        if (tries - 1) % args.quiet:
+            continue
         begin = time.monotonic()
         time.sleep(0.1 * random.random())
         quiet.append((rank, begin, begin + (windows[-1][2] - windows[-1][1] if windows else 0.1)))
@@ -184,9 +198,20 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         during = [longest(books[rank]["gaps"], begin, end) for rank, begin, end in windows]
         between = [longest(books[rank]["gaps"], begin, end) for rank, begin, end in quiet]
         result["gap_during"], result["gap_between"] = quantiles(during), quantiles(between)
+        # A collection of a large heap stops everything for its own time, with or without a visitor: told apart.
+        # One rank's collection stops all that wait for it.
+        spent = [max(collected(one["collections"], begin, end) for one in books) for _, begin, end in windows]
+        result["collections_during"] = quantiles(spent)
+        result["collections"] = [len(one["collections"]) for one in books]
+        result["longest_with_collections_ms"] = [
+            [round(1e3 * gap, 1), round(1e3 * one, 1)] for gap, one in sorted(zip(during, spent, strict=True))[-3:]
+        ]
         for name in ("median_ms", "p99_ms"):
             if during and between:
                 result[f"added_stall_{name}"] = round(result["gap_during"][name] - result["gap_between"][name], 2)
+        if during and between:
+            result["first_gap_ms"] = round(1e3 * during[0], 2)
+            result["first_added_ms"] = round(1e3 * during[0] - result["gap_between"]["median_ms"], 2)
         result["step_median_ms"] = [
             medians(one["gaps"], [(begin, end) for at, begin, end in windows if at == rank])
             for rank, one in enumerate(books)
@@ -203,14 +228,26 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def traces(pid: int) -> tuple[int, int, int]:
-    """How many threads, descriptors and mapped pages of a stub (64 KiB, private, nothing's) a process has."""
-    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    pages = sum(
-        len(parts) == 5 and parts[1] == "rw-p" and int(ends[1], 16) - int(ends[0], 16) == 0x10000
-        for parts in (line.split() for line in maps)
-        for ends in [parts[0].split("-")]
-    )
-    return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd")), pages
+    """How many threads, descriptors and mapped pages of a stub a process has."""
+    return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd")), len(stub_pages(pid))
+
+
+def stub_pages(pid: int, largest: int = 32 << 20) -> list[int]:
+    """Where pages begin that hold a stub's text, in private memory of no file. The kernel makes one mapping of
+    neighbours, so each page is looked at; mappings over ``largest`` bytes are passed over."""
+    found = []
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            parts = line.split()
+            begin, end = (int(word, 16) for word in parts[0].split("-"))
+            if len(parts) == 5 and parts[1] == "rw-p" and end - begin <= largest:
+                try:
+                    memory.seek(begin)
+                    data = memory.read(end - begin)
+                except OSError:
+                    continue  # unmapped meanwhile
+                found += [begin + at for at in range(0, len(data), 4096) if data.startswith(STUB, at)]
+    return found
 
 
 def settled(pid: int, before: tuple[int, int, int], seconds: float = 10.0) -> list[str]:
@@ -236,10 +273,17 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--settle", type=float, default=1.0, help="seconds before the first try")
-    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--fresh", nargs="?", type=int, const=1, default=0, metavar="K")
+    parser.add_argument("--quiet", type=int, default=1, metavar="K", help="a time without injection after each K-th")
     parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--untouched", metavar="FILE")
+    parser.add_argument("--against", metavar="FILE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpuscope-soak-") as folder:
+        if args.untouched:
+            books = Victim(args.victim, args.python, args.steps, args.ranks, Path(folder)).finish()
+            Path(args.untouched).write_text(json.dumps(books))
+            return 0 if books else 1
         result = run(args, Path(folder))
     print(json.dumps(result), flush=True)
     harm = result["dead_or_stuck"] or result["probe_stayed"] or result["failures"]

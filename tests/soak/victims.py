@@ -1,12 +1,14 @@
 """Programs to attach to, of several kinds; Python 3.8 syntax. ``python victims.py KIND OUT [--steps N]``.
 
 Writes OUT.pid when it runs, runs until OUT.stop appears and its steps are done, then writes OUT (JSON): how many steps,
-their median, p99 and longest in seconds, the gaps above 1 ms as [end, seconds] (CLOCK_MONOTONIC), and the loss and a
-digest of all parameters after exactly N steps. Kinds: tight, alloc, sleep, train, loader (torch on the CPU), cuda,
-cuda-compile, cuda-loader, ddp (under torchrun; rank R writes OUT-R), wait (as ddp; rank 0 is late at times).
+their median, p99 and longest in seconds, the gaps above 1 ms as [end, seconds] (CLOCK_MONOTONIC), its long garbage
+collections, and the loss and a digest of all parameters after exactly N steps. Kinds: tight, alloc, sleep, train,
+loader (torch on the CPU), cuda, cuda-compile, cuda-loader, ddp (under torchrun; rank R writes OUT-R), wait (as ddp;
+rank 0 is late at times).
 """
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -21,6 +23,8 @@ class Book:
     def __init__(self, out, steps, rank=0):
         self.out, self.steps, self.rank = out, steps, rank
         self.lengths, self.gaps = [], []
+        self.collections, self.collecting = [], 0.0
+        gc.callbacks.append(self.collected)
         self.done, self.loss, self.digest, self.agree = 0, None, None, None
         self.last = time.monotonic()
 
@@ -36,6 +40,14 @@ class Book:
         self.last = now
         return True
 
+    def collected(self, phase, info):
+        """Garbage collections of more than 5 ms, as [end, seconds, generation]: they stop every thread."""
+        if phase == "start":
+            self.collecting = time.monotonic()
+        elif time.monotonic() - self.collecting > 0.005:
+            now = time.monotonic()
+            self.collections.append((now, now - self.collecting, info["generation"]))
+
     def stopped(self):
         return self.done >= self.steps and os.path.exists(self.out + ".stop")
 
@@ -44,6 +56,7 @@ class Book:
         body = {
             "steps": self.done, "median": ordered[len(ordered) // 2], "p99": ordered[int(len(ordered) * 0.99)],
             "max": ordered[-1], "gaps": self.gaps, "loss": self.loss, "digest": self.digest,
+            "collections": self.collections,
         }  # fmt: skip
         name = self.out if self.rank is None else f"{self.out}-{self.rank}"
         with open(name + ".new", "w") as stream:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.wire import blobs as blobs_module
 from gpuscope.wire.blobs import CHUNK_BYTES, WINDOW_CHUNKS, BlobError, BlobReceiver, BlobSender
 from gpuscope.wire.codec import MAX_CHUNK_CHARS
 from gpuscope.wire.decode import decode
@@ -125,6 +126,32 @@ def test_the_receiver_refuses_what_is_too_large(tmp_path):
     # Compressed bytes that unpack to nothing are bounded too.
     empty_blocks = b"\x78\x01" + b"\x00\x00\x00\xff\xff" * 20_000
     refused(tmp_path, [hand_made(empty_blocks, last=False)], "were sent", max_bytes=10_000)
+
+
+def test_one_chunk_unpacks_to_a_bounded_size(tmp_path):
+    limit = blobs_module.MAX_CHUNK_UNPACKS_BYTES
+    bomb = zlib.compress(b"\0" * (limit + 1), 9)
+    assert len(bomb) < CHUNK_BYTES, "it would fit a usual chunk"
+    refused(tmp_path, [hand_made(bomb)], f"one chunk of it unpacks to more than {limit}", max_bytes=1 << 40)
+    receiver = BlobReceiver(5, str(tmp_path / "blob"))
+    with pytest.raises(BlobError):
+        receiver.feed(hand_made(zlib.compress(b"\0" * 8 * limit, 9)))
+    assert receiver.written_bytes <= limit + (1 << 20), "nor was more of it unpacked first"
+
+
+def test_what_compresses_well_is_cut_into_chunks_that_pass(tmp_path):
+    content = b"\0" * 3 * blobs_module.MAX_CHUNK_UNPACKS_BYTES
+    blobs = chunks(content)
+    assert len(blobs) >= 3 * blobs_module.MAX_CHUNK_UNPACKS_BYTES // (2 * blobs_module.FLUSH_BYTES)
+    receiver = BlobReceiver(5, str(tmp_path / "blob"))
+    assert [receiver.feed(blob) for blob in blobs][-1]
+    assert (tmp_path / "blob").stat().st_size == len(content)
+    assert hashlib.sha256((tmp_path / "blob").read_bytes()).digest() == hashlib.sha256(content).digest()
+
+
+def test_the_size_that_was_announced_holds(tmp_path):
+    refused(tmp_path, [hand_made(zlib.compress(b"x" * 101), size=100)], "more than the 100 bytes that were announced")
+    refused(tmp_path, [hand_made(zlib.compress(b"x" * 99), size=100)], "99 bytes large and was announced with 100")
 
 
 def test_the_target_is_not_touched_before_the_end(tmp_path):

@@ -241,6 +241,8 @@ def test_bombs_are_stopped(tmp_path):
     got, reader = read(path, packed(HEADER, LINE, b"x" * 30_000_000))
     assert got == [(0, 1.5, b'{"k":"bye"}')]
     assert reader.problem.code == "too_large"
+    got, reader = read(path, gzip.compress(HEADER + b"\n" + b"x" * 30_000_000))  # a line without end
+    assert (got, reader.problem.code) == ([], "too_large")
     got, reader = read(path, gzip.compress(HEADER + b"\n" + LINE + b"\n" + b"\n" * 20_000_000))
     assert len(got) == 1
     assert reader.problem.code == "too_large"

@@ -31,7 +31,7 @@ class SshPrompt(ModalScreen[str | None]):
         border: round $gs-accent; background: $surface;
         border-title-color: $gs-title; border-subtitle-color: $gs-muted;
     }
-    SshPrompt Input { border: none; height: 1; padding: 0; background: $panel; }
+    SshPrompt Input, SshPrompt Input:focus { border: none; height: 1; padding: 0; background: $panel; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "refuse", "Refuse", show=False)]
 

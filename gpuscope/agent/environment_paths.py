@@ -1,0 +1,81 @@
+"""The paths between GPUs, and the processors beside them, for ``gpuscope doctor``: NVML's and the kernel's words."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..collect.procfs import read
+from ..wire.environment import Path
+from ..wire.frames import Reading, Unknown
+
+if TYPE_CHECKING:
+    from ..collect.nvml_topology import Pair, Topology
+
+_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
+_MOST_CPUS = 1 << 16
+
+
+def paths(topologies: Mapping[int, Topology], devices: int) -> tuple[tuple[Path, ...] | None, str]:
+    """All pairs that answered; None and why where there is nothing to say about any."""
+    pairs = [pair for topology in topologies.values() for pair in topology.pairs]
+    if not pairs:
+        silent = "their driver calls did not return in time" if devices > 1 and not topologies else ""
+        return None, silent or ("there is only one that answers" if devices > 1 else "")
+    unknown = next((pair.peer.text for pair in pairs if isinstance(pair.peer, Unknown)), "")
+    return tuple(_path(pair) for pair in pairs), unknown
+
+
+def _path(pair: Pair) -> Path:
+    from ..collect.nvml_topology import ANCESTORS, P2P, SYSTEM
+
+    ancestor, peer, nvlink = _number(pair.ancestor), _number(pair.peer), _number(pair.nvlink)
+    return Path(
+        first=pair.first,
+        second=pair.second,
+        crosses=None if ancestor is None else ANCESTORS.get(ancestor),
+        sockets=None if ancestor is None else ancestor == SYSTEM,
+        no_peer=None if peer is None else P2P.get(peer, ""),
+        nvlink=None if nvlink is None else nvlink == 0,
+    )
+
+
+def _number(value: Reading) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def fabric(topology: Topology | None) -> str | None:
+    """How far a GPU has joined the NVLink fabric, "" where there is none, None where the driver does not tell."""
+    from ..collect.nvml_topology import FABRIC
+
+    state = None if topology is None else _number(topology.fabric)
+    return None if state is None else FABRIC.get(state, "")
+
+
+def cpus_beside(address: str | None, root: str = "/") -> frozenset[int] | None:
+    """The processors on the socket of the device at a PCI address, by sysfs; None where the kernel does not tell, as
+    in most virtual machines."""
+    match = _ADDRESS.fullmatch((address or "").lower())
+    if match is None:
+        return None
+    place = os.path.join(root, "sys/bus/pci/devices", f"{match[1][-4:]}:{match[2]}:{match[3]}.{match[4]}")
+    try:
+        if int(read(os.path.join(place, "numa_node"), 16)) < 0:
+            return None
+        return numbers(read(os.path.join(place, "local_cpulist"), 4096).decode("ascii")) or None
+    except (OSError, ValueError):
+        return None
+
+
+def numbers(text: str) -> frozenset[int]:
+    """The kernel's list of processors, "0-31,64-95". Raises :class:`ValueError` for another text."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        low, _, high = part.partition("-")
+        first, last = int(low), int(high or low)
+        if not 0 <= first <= last < _MOST_CPUS:
+            raise ValueError(part)
+        found.update(range(first, last + 1))
+    return frozenset(found)

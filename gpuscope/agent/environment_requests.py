@@ -1,0 +1,57 @@
+"""The answer to ``environment`` with ``of: "host"``: the facts of ``gpuscope doctor`` about the host of this agent.
+
+``args.torch``: also ask torch itself, in a child process. Of the variables only those leave the host that a rule of the
+doctor looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Dict, Mapping, Union
+
+from ..probe.identity import ENVIRONMENT
+from ..wire import frames
+from ..wire.codec import WireError, encode
+
+VARIABLES = frozenset((
+    *ENVIRONMENT, "LD_LIBRARY_PATH", "SLURM_NNODES", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT",
+    "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING", "NCCL_TIMEOUT", "TORCH_NCCL_DESYNC_DEBUG", "TORCH_NCCL_ENABLE_TIMING",
+    "GLOO_SOCKET_IFNAME",
+))  # fmt: skip
+"""Allow-list: the rest of an environment holds tokens and keys."""
+MAX_VARIABLE_CHARS = 4096
+DRIVER_SECONDS = (0.2, 30.0)
+MARGIN_SECONDS = 1.0
+
+
+def answer(request: frames.Request) -> Union[frames.Result, frames.Error]:
+    """Never raises; may take as long as the driver is waited for, and 10 s more with torch."""
+    try:
+        from . import environment, environment_torch
+
+        ask_torch = request.args.get("torch") is True
+        seconds = request.deadline - MARGIN_SECONDS - (environment_torch.TORCH_SECONDS if ask_torch else 0.0)
+        least, most = DRIVER_SECONDS
+        facts = environment.gather(ask_torch, min(max(seconds, least), most), running=True)
+        kept = {name: text[:MAX_VARIABLE_CHARS] for name, text in facts.environment.items() if name in VARIABLES}
+        result = frames.Result(request.id, {"facts": plain(replace(facts, environment=kept))})
+        encode(result)
+    except WireError as error:
+        return frames.Error(request.id, "failed", f"what was gathered cannot be sent: {error}"[:300])
+    except Exception as error:  # a Python without a module, a /proc that is not there
+        return frames.Error(request.id, "failed", f"gathering it failed: {type(error).__name__}: {error}"[:300])
+    return result
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: what is not known is left out."""
+    if is_dataclass(value):
+        found: Dict[str, Any] = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {name: one for name, one in found.items() if one is not None}
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return [plain(one) for one in value]
+    return value

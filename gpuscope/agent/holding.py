@@ -1,0 +1,20 @@
+"""The answer to ``holders``: who has devices of this host open, for memory that no process holds which can be seen."""
+
+from __future__ import annotations
+
+from typing import Union
+
+from ..wire import frames
+
+MAX_MINORS = 64
+
+
+def answer(request: frames.Request, redact: bool = True) -> Union[frames.Result, frames.Error]:
+    """``args.minors``: of /dev/nvidiaN, "0,1,2". Reads /proc/*/fd: for a thread that may wait."""
+    told = request.args.get("minors")
+    parts = told.split(",") if isinstance(told, str) else []
+    if not parts or len(parts) > MAX_MINORS or not all(part.isdigit() and len(part) < 5 for part in parts):
+        return frames.Error(request.id, "refused", "holders needs args.minors: numbers of /dev/nvidiaN, such as 0,1")
+    from ..collect.holders import told as held
+
+    return frames.Result(request.id, held(sorted({int(part) for part in parts}), redact))

@@ -1,0 +1,93 @@
+"""How the probe is loaded into a trainer that runs: in small pieces with pauses, and the same modules as from files."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuscope.attach import inject_payload
+from gpuscope.attach.bundle import probe_sources
+
+ROOT = Path(__file__).parents[2]
+STEPS = """
+import gc, hashlib, json, sys, tempfile, time
+from gpuscope.attach import inject_payload
+
+heap = [{"a": number, "b": [number]} for number in range(200_000)]  # as a trainer with torch has
+gc.collect()
+full = []
+gc.callbacks.append(lambda phase, info: full.append(phase) if info["generation"] == 2 else None)
+
+data = b"x" * 4096  # hashlib gives the interpreter back while it hashes so much, as torch does in each operation
+
+def train(seconds):
+    ends = [time.monotonic()]
+    while ends[-1] - ends[0] < seconds:
+        for _ in range(400):
+            hashlib.sha256(data).digest()
+        ends.append(time.monotonic())
+    return ends
+
+def load(number):
+    folder = tempfile.mkdtemp()
+    _, sources, done = (folder + "/" + name for name in inject_payload.names("x"))
+    body = json.loads(inject_payload.sources())
+    body["digest"] = str(number)  # loaded anew each time
+    with open(sources, "w") as file:
+        json.dump(body, file)
+    script = inject_payload.script(folder, "x")
+    before = train(0.2)
+    begin = time.monotonic()
+    exec(compile(script, "<gpuscope>", "exec"), {})
+    during = train(1.0)
+    answer = json.load(open(done))
+    assert answer["problem"] == "", answer
+    sys._gpuscope_probe.detach()
+    usual = (len(before) - 1) / (before[-1] - before[0])
+    return sum(end < answer["ready"] for end in during) / (answer["ready"] - begin) / usual
+
+print(json.dumps([[load(number) for number in range(2)], full]))
+"""
+
+
+def test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded():
+    """Of the steps that it usually makes in that time; loaded without pauses it is left with a twentieth. Nor does the
+    load set off a collection of all its objects, which takes a quarter of a second in a large process."""
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS], capture_output=True, text=True, timeout=60, cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shares, full_collections = json.loads(done.stdout)
+    assert max(shares) > 0.6, shares
+    assert full_collections == []
+
+
+@pytest.mark.parametrize("name", sorted(probe_sources()))
+def test_the_pieces_of_a_module_are_the_module(name):
+    source = probe_sources()[name].decode()
+    pieces = inject_payload.pieces(source)
+    assert "".join(text for _, text in pieces) == source
+    again = [node for before, text in pieces for node in ast.parse("\n" * before + text).body]
+    whole = ast.parse(source).body
+    assert [ast.dump(node, include_attributes=True) for node in again] == [
+        ast.dump(node, include_attributes=True) for node in whole
+    ], "the same statements at the same lines"
+    for _, text in pieces:
+        assert len(ast.parse(text).body) == 1 or text.count("\n") <= inject_payload.PIECE_LINES + 10
+
+
+def test_two_statements_of_one_line_stay_together():
+    source = "a = 1; b = 2\n" * 3 + "@staticmethod\n# between\ndef f():\n    '''x\ny = 3\n'''\n"
+    assert inject_payload.pieces(source, 0) == [
+        (0, "a = 1; b = 2\n"),
+        (1, "a = 1; b = 2\n"),
+        (2, "a = 1; b = 2\n"),
+        (3, "@staticmethod\n# between\ndef f():\n    '''x\ny = 3\n'''\n"),
+    ]
