@@ -2,10 +2,10 @@
 """Write down what NVML answers on this machine, byte for byte: ``python demos/nvml_dump.py FILE.json [--index N]``.
 
 Each call that gpuscope makes of a device is made once through pynvml while a recorder stands between it and the
-library. What is kept of a call: its name, the bytes of every argument before and after, and the return value. The tests
-replay such a file under the real wrappers, so that a wrapper with another layout than the driver's is seen without a
-GPU. UUIDs, serials and PCI addresses of the machine are in the file; process lists are not: they are asked, but only
-their counts are kept.
+library. What is kept of a call: its name, its numbers, the bytes of every buffer afterwards, and what it returned. The
+tests replay such a file under the real wrappers, so that a wrapper with another layout than the driver's is seen
+without a GPU. UUIDs and PCI addresses of the machine are in the file, and pids and bytes of the processes on the GPU;
+no names.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from typing import Any
 import pynvml
 
 from gpuscope.collect.nvml import Nvml
+from gpuscope.wire.frames import Unknown
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 1 << 16
+PAUSE_SECONDS = 1.2
 
 
 def size_of(argument: Any) -> int:
@@ -37,6 +39,17 @@ def content(argument: Any) -> bytes:
     """The bytes behind an argument."""
     target = getattr(argument, "_obj", argument)
     return bytes(ctypes.string_at(ctypes.addressof(target), min(size_of(argument), MAX_BYTES)))
+
+
+def packed(content: bytes) -> str:
+    """``"8:2a"``: how many bytes, and those up to the last that is not 0."""
+    return f"{len(content)}:{content.rstrip(bytes(1)).hex()}"
+
+
+def unpacked(text: str) -> bytes:
+    """What :func:`packed` was given."""
+    length, _, digits = text.partition(":")
+    return bytes.fromhex(digits).ljust(int(length), bytes(1))
 
 
 def by_value(argument: Any) -> Any:
@@ -60,44 +73,61 @@ class Recorder:
         if symbol not in self._functions:
 
             def function(*arguments: Any) -> Any:
-                before = [content(one).hex() if size_of(one) else by_value(one) for one in arguments]
+                given = [None if size_of(one) else by_value(one) for one in arguments]
                 began = time.perf_counter()
                 returned = real(*arguments)
                 seconds = time.perf_counter() - began
-                after = [content(one).hex() if size_of(one) else None for one in arguments]
-                if "RunningProcesses" in symbol:
-                    before, after = [None, None, None], [None, after[1], None]  # how many, not who
+                after = [packed(content(one)) if size_of(one) else None for one in arguments]
                 row = {"call": symbol, "return": returned, "seconds": round(seconds, 7)}
-                self.calls.append({**row, "before": before, "after": after})
+                self.calls.append({**row, "given": given, "after": after})
                 return returned
 
             self._functions[symbol] = function
         return self._functions[symbol]
 
 
-def record(index: int) -> dict[str, Any]:
-    """All that is asked of the device ``index``, twice what needs two samples, and what we made of it."""
-    pynvml.nvmlInit()
-    recorder = Recorder(pynvml.nvmlLib)
-    pynvml.nvmlLib = recorder
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-    nvml = Nvml.open()
+def tell(nvml: Nvml, index: int, pause: float) -> tuple[dict[str, Any], list[Any]]:
+    """All that gpuscope asks of the device ``index``, twice what needs two samples ``pause`` seconds apart: readings by
+    name (an Unknown where there is none), and the load of its processes at both times."""
     device = nvml.device(index)
     device.fast()
     device.slow()
-    time.sleep(0.5)
+    load = [device.process_load()]
+    time.sleep(pause)
+    load.append(device.process_load())  # asks for what is newer than the first
     definition, _ = device.static()
     told: dict[str, Any] = {name: value for name, value in vars(definition).items() if value is not None}
     ways, _ = device.paths(nvml.device_count())
     for readings in (device.fast(), device.slow(), device.inventory(), ways, device.health()):
         told.update(readings)
-    device.processes()
+    idle = device.idle_seconds()
+    told["idle"] = idle if isinstance(idle, Unknown) else int(bool(idle))
+    listed = device.processes()
+    told["processes"] = listed if isinstance(listed, Unknown) else str(listed)
+    paths = device.topology([other for other in range(nvml.device_count()) if other != index])
+    told.update(links=paths.links, links_active=paths.links_active, fabric_state=paths.fabric)
+    watch = nvml.xid_watch()
+    watch.open()
+    told["xid_registered"] = watch.why_not.get(index, 1)
+    watch.close()
+    return told, load
+
+
+def record(index: int, pause: float = PAUSE_SECONDS) -> dict[str, Any]:
+    """What the driver answered, and what we made of it."""
+    pynvml.nvmlInit()
+    recorder = Recorder(pynvml.nvmlLib)
+    pynvml.nvmlLib = recorder
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    nvml = Nvml.open()
+    told, load = tell(nvml, index, pause)
     readable = {name: value for name, value in told.items() if isinstance(value, (int, float, str))}
     reasons = {name: value.text for name, value in told.items() if name not in readable}
     calls = [row for row in recorder.calls if not row["call"].startswith("nvmlErrorString")]
     return {
         "v": VERSION, "pynvml": getattr(pynvml, "__version__", None), "driver": nvml.driver_version, "index": index,
-        "calls": calls, "told": readable, "unknown": reasons,
+        "wall": time.time(), "calls": calls, "told": readable, "unknown": reasons,
+        "load": [one.text if isinstance(one, Unknown) else {str(pid): sm for pid, sm in one.items()} for one in load],
     }  # fmt: skip
 
 
@@ -108,8 +138,11 @@ def main() -> int:
     args = parser.parse_args()
     found = record(args.index)
     with open(args.file, "w") as out:
-        json.dump(found, out, indent=1)
-    print(f"{len(found['calls'])} calls, {len(found['told'])} readings, {len(found['unknown'])} unknown → {args.file}")
+        calls = ",\n".join(json.dumps(row) for row in found.pop("calls"))
+        out.write(f'{json.dumps(found, indent=1)[:-2]},\n "calls": [\n{calls}\n]}}\n')
+    known, unknown = len(found["told"]), len(found["unknown"])
+    print(f"{calls.count(chr(10)) + 1} calls, {known} readings, {unknown} unknown → {args.file}")
+    print(f"  load of processes: {found['load']}")
     for name, why in sorted(found["unknown"].items()):
         print(f"  {name}: {why}")
     return 0

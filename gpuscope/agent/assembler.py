@@ -105,7 +105,8 @@ class Assembler:
                 continue
             key = ("use", process, device.definition.uuid)
             self.stream.define("use", key, UseDef(number, gpu), {})
-            self._row("u", key, {"used_bytes": used}, device.processes_stamp, device.processes_stamp)
+            readings = {"used_bytes": used, "sm_percent": device.load.get(pid, NOT_ASKED_YET)}
+            self._row("u", key, readings, device.processes_stamp, device.processes_stamp)
 
     def _trainers(self, picture: Picture, processes: Dict[int, Hashable], monotonic_ns: int) -> List[Frame]:
         events: List[Frame] = []

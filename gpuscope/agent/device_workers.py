@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
     from ..collect.nvml_events import XidWatch
 
 PROCESSES_SECONDS = 1.0
+LISTS_SHARE, LISTS_SECONDS = 0.002, 5.0
+"""Of a core that process lists of one device may take (on an H200 some 0.4 ms for each process), but each 5 s at
+least."""
 SLOW_SECONDS = 5.0
+SELDOM = 6
+"""With every so many of the slow looks, what is dear and hardly changes is asked, too."""
+LOAD_SECONDS = 5.0
+"""Between two looks at the load of processes, which cost 2 to 3 ms for each device."""
 INVENTORY_SECONDS = 60.0
 MAX_HEARD = 64
 XID_END_SECONDS = 3.0
@@ -26,9 +34,9 @@ RELOADED = (LOST, NOT_INITIALISED, DRIVER_ERROR)
 
 
 class DeviceWorker(Worker):
-    """Asks one device: ``fast`` at the rate, ``processes`` each second, ``slow`` each 5 s, ``static`` once and again as
-    long as a part of it was lost or timed out, the inventory each minute after that. Every answer carries the time it
-    came, monotonic seconds."""
+    """Asks one device: ``fast`` at the rate, ``processes`` each second or less, ``slow`` and ``load`` each 5 s,
+    ``static`` once and again as long as a part of it was lost or timed out, the inventory each minute after that.
+    Every answer carries the time it came, monotonic seconds."""
 
     def __init__(self, device: Device, hz: float, news: Callable[[], None]) -> None:
         super().__init__(f"gpu-{device.index}", news)
@@ -38,12 +46,16 @@ class DeviceWorker(Worker):
         self.fast: Optional[Tuple[float, Dict[str, Reading]]] = None
         self.slow: Optional[Tuple[float, Dict[str, Reading]]] = None
         self.processes: Optional[Tuple[float, Union[List[Tuple[int, Reading]], Unknown], Optional[Unknown]]] = None
+        self.load: Optional[Tuple[float, Union[Dict[int, float], Unknown]]] = None
+        """SM percent by pid, of those that ran kernels lately."""
         self.failure: Optional[Unknown] = None
         self.inventory: Optional[Dict[str, Reading]] = None
         """The later fields of GpuDef; None before they were read."""
         self.paths: Dict[str, Reading] = {}
         """The fields of GpuDef about the ways to other devices, by :class:`PathsWorker`; {} before they were read."""
         self._rounds = self._slow_rounds = 0
+        self.idle_since: Reading = Unknown(NOT_INITIALISED, "not asked yet")
+        """Since when no kernel ran there, as far as is known: monotonic seconds, 0.0 while one runs."""
         self.before: Optional[GpuDef] = None
         """Who the device of this index was before the driver was opened again."""
 
@@ -76,9 +88,9 @@ class DeviceWorker(Worker):
     def run(self) -> None:
         now = time.monotonic()
         fast, processes, slow = Beat(self.interval, now), Beat(PROCESSES_SECONDS, now), Beat(SLOW_SECONDS, now)
-        inventory = Beat(INVENTORY_SECONDS, now)
+        inventory, load = Beat(INVENTORY_SECONDS, now), Beat(LOAD_SECONDS, now)
         static = Backoff(now)
-        complete = False
+        complete, took = False, 0.0
         while not self.stopping:
             now = time.monotonic()
             fast.set(self.interval, now)
@@ -88,25 +100,43 @@ class DeviceWorker(Worker):
             if fast.due(now):
                 self.fast = (time.monotonic(), self.device.fast())
                 self._rounds += 1
+                self._watch_idle(*self.fast)
                 if self._rounds == 1 and self._unripe:
                     fast.next = min(fast.next, time.monotonic() + SECOND_SECONDS)
             if processes.due(now):
+                began = time.monotonic()
                 listed = self.device.processes()
                 self.processes = (time.monotonic(), listed, getattr(self.device, "processes_gap", None))
+                took, before = self.processes[0] - began, took
+                processes.set(lists_seconds(min(took, before)), now)
             if first:
                 self.news()
             if slow.due(now):
                 first = self.slow is None
-                self.slow = (time.monotonic(), self.device.slow())
+                self.slow = (time.monotonic(), self.device.slow(seldom=self._slow_rounds % SELDOM == 0))
                 if first and _unripe(self.slow[1]):
                     slow.next = min(slow.next, time.monotonic() + SECOND_SECONDS)
                 self._slow_rounds += 1
+            if load.due(now):
+                self.load = (time.monotonic(), self.device.process_load())
             if inventory.due(now):
                 self.inventory = self.device.inventory()
             if not complete:
                 complete = True
                 self.news()
-            self.bell.wait(min(fast.next, processes.next, slow.next, inventory.next) - time.monotonic())
+            self.bell.wait(min(fast.next, processes.next, slow.next, load.next, inventory.next) - time.monotonic())
+
+    def _watch_idle(self, now: float, readings: Dict[str, Reading]) -> None:
+        load = readings["utilization_percent"]
+        if isinstance(load, (Unknown, str)):
+            self.idle_since = load
+        elif load >= 1:
+            self.idle_since = 0.0
+        elif isinstance(self.idle_since, Unknown):  # it was so before we came
+            before = self.device.idle_seconds()
+            self.idle_since = round(now - (before if isinstance(before, float) else 0.0), 1)
+        elif not self.idle_since:
+            self.idle_since = round(now, 1)
 
     def failed(self, reason: Unknown) -> None:
         self.failure = reason
@@ -126,7 +156,7 @@ class DeviceWorker(Worker):
     @property
     def answered(self) -> bool:
         """Every kind of question has been answered at least once, and what needs two samples has had two."""
-        if self.static is None or self.fast is None or self.slow is None or self.processes is None:
+        if self.static is None or self.fast is None or self.slow is None or self.processes is None or self.load is None:
             return False
         ripe = (self._rounds > 1 or not self._unripe) and (self._slow_rounds > 1 or not _unripe(self.slow[1]))
         return self.inventory is not None and ripe
@@ -135,6 +165,11 @@ class DeviceWorker(Worker):
     def _unripe(self) -> bool:
         """A reading was not there at the first time because it is about the time between two samples."""
         return self.fast is not None and _unripe(self.fast[1])
+
+
+def lists_seconds(took: float) -> float:
+    """Seconds between two process lists that take ``took`` seconds each: with many processes they cost milliseconds."""
+    return float(min(max(math.ceil(took / LISTS_SHARE), PROCESSES_SECONDS), LISTS_SECONDS))
 
 
 def _unripe(readings: Dict[str, Reading]) -> bool:

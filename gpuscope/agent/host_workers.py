@@ -166,17 +166,23 @@ class ProcessWorker(Worker):
         from ..collect import processes
 
         old = self.known.get(pid)
-        start = processes.start_ticks(pid)
+        readings: Optional[Dict[str, Reading]] = None
+        if old is not None and sample:  # its start is in what is sampled: nothing is read twice
+            readings, start = sampler.sample(pid), sampler.start
+        else:
+            start = processes.start_ticks(pid)
         if old is None or old.definition.start != start:
             found = processes.describe(pid, redact=self._redact)
             if found is None:
                 reason = processes.invisible(pid, foreign=not self.named)
                 unknown = dict.fromkeys(("start", "user", "command"), reason)
                 return Described(ProcDef(pid), unknown, dict.fromkeys(PROCESS_COLUMNS, reason), time.monotonic())
-            old = Described(found[0], found[1], {}, 0.0)
+            old, readings = Described(found[0], found[1], {}, 0.0), None
         elif not sample or start is None:
             return old
-        readings, now = sampler.sample(pid), time.monotonic()
+        if readings is None:
+            readings = sampler.sample(pid)
+        now = time.monotonic()
         if self._outside is not None:
             readings.update(self._outside.sample(old.definition, readings.get("cpu_percent"), now))
         return Described(old.definition, old.reasons, readings, now)

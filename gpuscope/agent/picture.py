@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
+from ..collect.nvml_process_load import NO_SAMPLE
 from ..wire import frames
 from ..wire.frames import NOT_INITIALISED, GpuDef, HostDef, ProcDef, Reading, Unknown
 from .beat import Bell
@@ -41,6 +42,8 @@ class DevicePicture:
     late: Optional[Unknown]
     processes: Optional[List[Tuple[int, Reading]]] = None
     processes_stamp: float = 0.0
+    load: Mapping[int, Reading] = field(default_factory=dict)
+    """SM percent of each of ``processes`` by pid, or why not."""
 
 
 @dataclass
@@ -83,6 +86,18 @@ class Picture:
 def _bare(uuid: str) -> str:
     uuid = uuid.lower()
     return uuid[4:] if uuid.startswith("gpu-") else uuid
+
+
+def _load(picture: DevicePicture, worker: DeviceWorker, pending: Unknown) -> Dict[int, Reading]:
+    """The driver names those that ran kernels: of a process that it does not name beside others, the share is 0. Where
+    it names nobody, it is 0 if the device itself was idle, and not known else."""
+    pids = [pid for pid, _ in picture.processes or ()]
+    load = picture.late if picture.late is not None else worker.load[1] if worker.load else pending
+    if load is NO_SAMPLE and picture.readings.get("utilization_percent") == 0:
+        load = {}
+    if isinstance(load, Unknown):
+        return dict.fromkeys(pids, load)
+    return {pid: load.get(pid, 0.0) for pid in pids}
 
 
 def _unowned(device: DevicePicture) -> bool:
@@ -213,6 +228,7 @@ class Collector:
             readings = dict.fromkeys(frames.DEVICE_COLUMNS, pending)
             readings.update(worker.fast[1] if worker.fast else {})
             readings.update(worker.slow[1] if worker.slow else {})
+            readings["idle_since_seconds"] = pending if worker.fast is None else worker.idle_since
             if self.nvml.xids is not None:
                 readings.update(self.nvml.xids.readings(worker.device.index))
         picture = DevicePicture(definition, reasons, readings, stamp, late)
@@ -233,6 +249,7 @@ class Collector:
             self._lists[uuid] = picture.processes = listed
         if gap is not None:
             picture.reasons["processes"] = gap
+        picture.load = _load(picture, worker, pending)
 
     def _processes(self, wanted: FrozenSet[int], now: float) -> Dict[int, ProcessPicture]:
         known = self.processes.known

@@ -9,28 +9,35 @@ Reads one directory per process: some ten ms on a busy host, never in a loop.
 from __future__ import annotations
 
 import os
-from typing import List, NamedTuple, Tuple
+from typing import Any, Collection, Dict, List, NamedTuple, Tuple
 
 MAX_DESCRIPTORS = 65536
 """Of one process: more are not looked at."""
+MAX_TOLD, MAX_COMMAND_CHARS = 64, 400
+"""Of one device, so many processes are told, each with so much of its command."""
+_PREFIX = "/dev/nvidia"
+_HIDING = ("hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable")
 
 
 class Holders(NamedTuple):
-    """``pids`` have the device open. ``hidden``: so many processes whose descriptors may not be read."""
+    """``by_minor``: the pids that have each device open. ``hidden``: so many processes whose descriptors may not be
+    read. ``failed``: why nobody could be looked at, "" where that is not so."""
 
-    pids: Tuple[int, ...]
+    by_minor: Dict[int, Tuple[int, ...]]
     hidden: int
+    failed: str = ""
 
 
-def holders(minor: int, proc: str = "/proc") -> Holders:
-    """The processes that have ``/dev/nvidia<minor>`` open. Never raises for what ends or is closed to us meanwhile."""
-    wanted = f"/dev/nvidia{minor}"
-    pids: List[int] = []
+def holders(minors: Collection[int], proc: str = "/proc") -> Holders:
+    """The processes that have ``/dev/nvidia<minor>`` open, of each of ``minors``. Never raises for what ends or is
+    closed to us meanwhile."""
+    wanted = {f"{_PREFIX}{minor}": minor for minor in minors}
+    found: Dict[int, List[int]] = {minor: [] for minor in minors}
     hidden = 0
     try:
         names = [name for name in os.listdir(proc) if name.isdigit()]
-    except OSError:
-        return Holders((), 0)
+    except OSError as error:
+        return Holders({}, 0, f"{proc} cannot be listed: {(error.strerror or 'error').lower()}")
     for name in sorted(names, key=int):
         folder = f"{proc}/{name}/fd"
         try:
@@ -41,9 +48,60 @@ def holders(minor: int, proc: str = "/proc") -> Holders:
             continue
         except OSError:
             continue  # it has ended
-        if any(_target(f"{folder}/{link}") == wanted for link in links):
-            pids.append(int(name))
-    return Holders(tuple(pids), hidden)
+        for minor in {wanted.get(_target(f"{folder}/{link}"), -1) for link in links} - {-1}:
+            found[minor].append(int(name))
+    return Holders({minor: tuple(pids) for minor, pids in found.items()}, hidden)
+
+
+def told(minors: Collection[int], redact: bool = True, proc: str = "/proc") -> Dict[str, Any]:
+    """As JSON: ``devices`` with ``minor`` and ``processes`` (pid, start, user, command; None where that may not be
+    read), ``hidden_processes``, and ``why`` this may not be all, "" where it is."""
+    from .processes import describe
+
+    seen = holders(minors, proc)
+    devices = []
+    for minor, everybody in seen.by_minor.items():
+        pids = [pid for pid in everybody if pid != os.getpid()]  # we hold it only to look
+        rows = []
+        for pid in pids[:MAX_TOLD]:
+            described = describe(pid, redact)
+            if described is None:
+                continue  # it has ended since
+            one = described[0]
+            command = one.command[:MAX_COMMAND_CHARS] if one.command is not None else None
+            rows.append({"pid": pid, "start": one.start, "user": one.user, "command": command})
+        devices.append({"minor": minor, "processes": rows, "more": max(0, len(pids) - MAX_TOLD)})
+    return {"devices": devices, "hidden_processes": seen.hidden, "why": why_not_all(seen)}
+
+
+def why_not_all(seen: Holders) -> str:
+    """Who could not be looked into, and who can do it; "" where all were."""
+    from .container import pid_namespace_note
+
+    if seen.failed:
+        return seen.failed
+    parts = []
+    if seen.hidden:
+        many = "1 process" if seen.hidden == 1 else f"{seen.hidden} processes"
+        parts.append(f"the open files of {many} of others may not be read here (/proc/PID/fd); root may")
+    if others_are_hidden():
+        parts.append("/proc hides the processes of others here (hidepid); root sees them")
+    if pid_namespace_note() is not None:
+        parts.append("processes outside this container cannot be seen from in here; look on its host")
+    return "; ".join(parts)
+
+
+def others_are_hidden(root: str = "/") -> bool:
+    """Whether /proc is mounted so that a user does not see the processes of others at all, and this one is not root."""
+    if os.geteuid() == 0:
+        return False
+    try:
+        with open(os.path.join(root, "proc/self/mountinfo"), encoding="utf-8", errors="replace") as lines:
+            mounts = [line.split(" ") for line in lines]
+    except OSError:
+        return False
+    options = next((words[-1].strip() for words in mounts[::-1] if len(words) > 4 and words[4] == "/proc"), "")
+    return any(option in _HIDING for option in options.split(","))
 
 
 def _target(path: str) -> str:

@@ -12,12 +12,13 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, GpuDef, Reading, Unknown
-from . import nvml_inventory, nvml_topology
+from . import nvml_inventory, nvml_samples, nvml_topology
 from .clock_events import CLOCK_EVENT_REASONS, HARMLESS_CLOCK_EVENTS, clock_event_words
 from .nvml_calls import Calls, Gate
 from .nvml_errors import MissingWrapper, NvmlUnavailable, explain_start
 from .nvml_events import XidWatch
 from .nvml_gpm import MANY, GpmSampler
+from .nvml_process_load import ProcessLoad
 from .nvml_processes import ProcessLists
 from .nvml_readings import (
     FAST,
@@ -25,6 +26,7 @@ from .nvml_readings import (
     GPM_COLUMNS,
     GPM_SLOW_COLUMNS,
     HEALTH,
+    SELDOM,
     SLOW,
     SLOW_COLUMNS,
     STATIC,
@@ -85,8 +87,9 @@ class Nvml:
     """The library. ``Nvml()`` is cheap and calls nothing; :meth:`start` (or :meth:`open`, both in one) may hang with a
     sick driver, so it belongs in a thread, with :attr:`current_call` for whoever waits."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._wall = wall
         self._gate = Gate()
         self._calls = Calls(self._gate, clock)
         self._binding: Any = None
@@ -157,6 +160,8 @@ class Nvml:
             calls = Calls(self._gate, self._clock)
             device = self._devices[index] = Device(index, self._binding, calls, version, self._clock)
             device.path_calls = Calls(self._gate, self._clock)
+            device.load = ProcessLoad(self._binding.function, calls, self._wall)
+            device.wall = self._wall
         return device
 
     def xid_watch(self) -> XidWatch:
@@ -189,6 +194,9 @@ class Device:
         self._gpm = GpmSampler(binding, calls)
         self._gpm_many = GpmSampler(binding, calls, MANY)
         self._processes = ProcessLists(binding.function, calls, driver_version)
+        self.load = ProcessLoad(binding.function, calls)
+        self._seldom: Dict[str, Reading] = {}
+        self.wall: Callable[[], float] = time.time
 
     @property
     def current_call(self) -> Optional[Tuple[str, float]]:
@@ -219,9 +227,13 @@ class Device:
             readings.update(self._gpm.read(handle, self._clock()))
         return readings
 
-    def slow(self) -> Dict[str, Reading]:
-        """Every column of ``SLOW_COLUMNS``; some 10 ms at worst."""
+    def slow(self, seldom: bool = True) -> Dict[str, Reading]:
+        """Every column of ``SLOW_COLUMNS``; some 10 ms at worst. Not ``seldom``: those of ``SELDOM`` as they were,
+        unless nothing can be had of the device any more."""
         readings = self._read(SLOW)
+        if seldom or not self._seldom or all(isinstance(value, Unknown) for value in readings.values()):
+            self._seldom = self._read(SELDOM)
+        readings.update(self._seldom)
         handle = self._get_handle()
         if isinstance(handle, Unknown):
             readings.update((column, handle) for column in GPM_SLOW_COLUMNS)
@@ -264,6 +276,19 @@ class Device:
         driver's, which are the host's: inside a container they may mean nothing. See ``processes_gap``."""
         handle = self._get_handle()
         return handle if isinstance(handle, Unknown) else self._processes.read(handle)
+
+    def process_load(self) -> Union[Dict[int, float], Unknown]:
+        """SM percent by pid, of those that ran kernels since the last time, or why there is none; 2 to 3 ms. Pids as of
+        :meth:`processes`."""
+        handle = self._get_handle()
+        return handle if isinstance(handle, Unknown) else self.load.read(handle)
+
+    def idle_seconds(self) -> Reading:
+        """For how long at least no kernel ran before now, 0.0 where one runs; 2 ms."""
+        handle = self._get_handle()
+        if isinstance(handle, Unknown):
+            return handle
+        return nvml_samples.idle_seconds(self._n.function, self._calls, handle, self.wall)
 
     def close(self) -> None:
         """Gives the driver's buffers back; only when no call is in flight any more."""

@@ -183,6 +183,8 @@ class ProcessSampler:
     def __init__(self, root: str = "/") -> None:
         self._root = root
         self._seen: Dict[int, _Seen] = {}
+        self.start: Optional[int] = None
+        """Of the process that was sampled last: when it started, in ticks; None where it could not be read."""
 
     def sample(self, pid: int, now: Optional[float] = None) -> Dict[str, Reading]:
         """``cpu_percent`` of one core and ``rss_bytes``. ``now`` is monotonic seconds."""
@@ -191,8 +193,10 @@ class ProcessSampler:
             stat = parse_stat(read(_path(self._root, pid, "stat")))
         except (OSError, ValueError) as error:
             self._seen.pop(pid, None)
+            self.start = None
             reason = why_process(error, pid, "stat")
             return {"cpu_percent": reason, "rss_bytes": reason}
+        self.start = stat.start_ticks
         return {"cpu_percent": self._cpu(pid, stat, now), "rss_bytes": stat.rss_pages * PAGE_BYTES}
 
     def _cpu(self, pid: int, stat: Stat, now: float) -> Reading:

@@ -16,10 +16,11 @@ from .widgets.text import hang
 Piece = tuple[str, str]
 Line = list[Piece]
 LABEL = 12
-BUSY, WORKING, LITTLE = 80.0, 50.0, 10.0
-"""Percent: a GPU that is said to be busy; SMs that work; a pipe that hardly does."""
+BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, 10.0
+"""Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one that hardly does."""
 DRAM_FULL = 60.0
 """Of the memory's bandwidth: beyond, kernels wait for memory rather than for arithmetic."""
+MIG_UNVERIFIED = "MIG was tried with a stand-in of the driver only, not on hardware"
 UNOWNED_BYTES = 256 << 20
 """Less than this that no process holds is the driver's own."""
 
@@ -106,6 +107,24 @@ def what_it_means(device: DeviceView) -> str:
     if tensor < WORKING:
         return f"busy, yet the tensor pipe does {tensor:.0f}% of what it could: the rest is other work or waiting"
     return f"the tensor pipe is busy {tensor:.0f}% of the time: most of the work is matrix products"
+
+
+def in_few_words(device: DeviceView) -> str:
+    """The same in at most 15 cells, without numbers: words that stay as they are while the numbers move."""
+    load, sm, tensor = (device.number(c) for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent"))
+    dram = device.number("dram_active_percent")
+    if load is None or sm is None or load < 1:
+        return ""
+    if load >= BUSY and sm < WORKING:
+        return "few SMs at work"
+    if load < BUSY:
+        return "idle at times"
+    if tensor is None:
+        return ""
+    if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
+        return "memory bound"
+    share = "hardly" if tensor < LITTLE else "little" if tensor < LESS else "half" if tensor < WORKING else "mostly"
+    return f"{share} tensor"
 
 
 def traffic_line(device: DeviceView) -> Line:
@@ -205,7 +224,7 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
         fact(label, [(" · ".join(part for part in parts if part), "text")]) for label, parts in groups if any(parts)
     ]
     if d.mig_instances:
-        lines.append(fact("instances", [(d.mig_instances, "text")]))
+        lines.append(fact("instances", [(d.mig_instances, "text"), (f" · {MIG_UNVERIFIED}", "faint")]))
     lines += topology_lines(host, device)
     return [piece for line in lines for piece in hang(line, cells)]
 
@@ -301,7 +320,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
 # ── who is on it ──
 
 
-def unaccounted(host: HostView, device: DeviceView) -> float | None:
+def unaccounted(device: DeviceView) -> float | None:
     """Bytes in use that no visible process holds; None where that cannot be known."""
     used = device.number("used_bytes")
     sizes = [use.number("used_bytes") for use in device.uses if use.gone is None]
@@ -327,21 +346,24 @@ def process_lines(host: HostView, device: DeviceView, rows: int) -> list[Line]:
         d = process.definition
         held = holders[process.id].reading("used_bytes")
         text = "?" if isinstance(held, Unknown) else bytes_text(float(held))
+        share = holders[process.id].number("sm_percent")
+        busy = f"SM {percent(share)}" if share is not None else ""
         ordinal = ordinals.get(process.trainer) if process.trainer is not None else None
         cuda = f"cuda:{ordinal} " if ordinal is not None and ordinal >= 0 else ""
         lines.append(
             [
                 (f"{d.pid:>8} {fit(d.user or '?', 10)} {fit(text, 9, 'right')}  ", "text"),
+                (f"{fit(busy, 7)}  ", "idle" if share is not None and share < 1 else "text"),
                 (cuda, "accent"),
                 (d.command or d.name or "", "muted"),
             ]
         )
     if len(found) > len(lines):
         lines.append([(f"         and {len(found) - len(lines)} more", "muted")])
-    rest = unaccounted(host, device)
+    rest = unaccounted(device)
     if rest is not None and rest > UNOWNED_BYTES:
         lines.append([(f"         {bytes_text(rest)} held by no process that can be seen here", "warn"),
-                      (" · gpuscope devices --holders", "accent")])  # fmt: skip
+                      (" · o: who has it open", "accent")])  # fmt: skip
     return lines or [[("none that the driver names", "muted")]]
 
 

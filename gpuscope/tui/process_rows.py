@@ -12,10 +12,11 @@ from typing import Any
 
 from ..store.ranks import name_of
 from ..store.view import DeviceView, HostView, ProcView, TrainerView, UseView
-from ..wire.frames import USE_COLUMNS, Unknown
+from ..wire.frames import Unknown
 from .cells import bytes_text, gib, percent
+from .process_idle import Idle, Idleness, short_age
 from .state import PROCESS_SORTS
-from .verdict import HistoryOf, idle_since, ranges
+from .verdict import HistoryOf, ranges
 from .widgets.table import Cell, Column, TableRow
 
 Piece = tuple[str, str]
@@ -41,8 +42,8 @@ SPARSE = ("sm", "idle", "where")
 SORTS = PROCESS_SORTS
 HEADING = "heading "
 """Begins the key of a row that is no process."""
-SM_COLUMN = next((column for column in USE_COLUMNS if column.startswith("sm_")), "")
-"""A process's share of a device's SMs, where agents of this version tell it."""
+LONG_SECONDS = 600.0
+"""So long idle with memory in hand deserves a look."""
 NOTHING: Line = [("–", "faint")]
 INDICES = re.compile(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*$")
 
@@ -79,8 +80,7 @@ class Entry:
     devices: tuple[DeviceView, ...]
     trainer: TrainerView | None
     sm: float | None
-    idle: str
-    idle_seconds: float
+    idle: Idle
     memory: float | None
 
     @property
@@ -96,7 +96,7 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None) -> list[Colu
         sparse = rows is not None and column.key in SPARSE and column.key != choice.sort
         if sparse and all(row.cells.get(column.key, "") in ("", NOTHING) for row in rows or ()):
             continue
-        if column.key in choice.hidden or (column.key == "sm" and not SM_COLUMN):
+        if column.key in choice.hidden:
             continue
         if column.key == choice.sort:
             column = column._replace(title=column.title[: column.width - 1] + "▾")
@@ -104,11 +104,11 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None) -> list[Colu
     return out
 
 
-def entries(host: HostView, history: HistoryOf) -> list[Entry]:
+def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entry]:
     """Every process that holds a part of a device or has a probe in it."""
     devices = {device.id: device for device in host.devices}
     trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
-    idle = {device.id: _device_idle(device, history) for device in host.devices}
+    idle = {device.id: idleness.of_device(device, history) for device in host.devices}
     out = []
     for process in host.processes:
         if process.gone is not None:
@@ -119,55 +119,22 @@ def entries(host: HostView, history: HistoryOf) -> list[Entry]:
             continue
         own = tuple(devices[use.gpu] for use in uses)
         sizes = [use.number("used_bytes") for use in uses]
-        text, seconds = _idle(process, own, idle)
+        since = idleness.of_process(process, uses, idle, history, host.wall_seconds)
         memory = sum(size for size in sizes if size is not None) if uses and None not in sizes else None
-        out.append(Entry(process, uses, own, trainer, _sm(uses), text, seconds, memory))
+        out.append(Entry(process, uses, own, trainer, _sm(uses), since, memory))
     return out
 
 
 def _sm(uses: Sequence[UseView]) -> float | None:
-    shares = [use.number(SM_COLUMN) for use in uses] if SM_COLUMN else []
-    known = [share for share in shares if share is not None]
+    known = [share for use in uses if (share := use.number("sm_percent")) is not None]
     return max(known) if known else None
 
 
-def _device_idle(device: DeviceView, history: HistoryOf) -> tuple[str, float]:
-    told = history(device.id, "utilization_percent", None)
-    text = idle_since(told)
-    if not text:
-        return "", 0.0
-    first = len(told)
-    while first and (load := told.values[first - 1]) is not None and load < 1.0:
-        first -= 1
-    seconds = told.seconds[-1] - told.seconds[first]
-    return ("≥" if "≥" in text else "") + short_age(max(seconds, 1.0)), seconds
-
-
-def _idle(process: ProcView, devices: Sequence[DeviceView], idle: Mapping[int, tuple[str, float]]) -> tuple[str, float]:
-    """Since when no kernel runs on any of its devices: then it runs none either. Beside a process that works it may
-    idle unseen; then its CPU tells, which a process that feeds a GPU needs."""
-    told = [idle[device.id] for device in devices]
-    if told and all(text for text, _ in told):
-        return min(told, key=lambda one: one[1])
-    seconds = process.number("idle_seconds")
-    return (f"≥{short_age(seconds)}", seconds) if seconds is not None and seconds >= 1 else ("", 0.0)
-
-
-def short_age(seconds: float) -> str:
-    """In at most six cells: ``59s``, ``16m``, ``2h01``, ``13d4h``, ``400d``."""
-    whole = int(max(seconds, 0.0))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}"
-    return f"{whole // 86400}d{whole % 86400 // 3600}h" if whole < 100 * 86400 else f"{whole // 86400}d"
-
-
-def listing(host: HostView, history: HistoryOf, choice: Choice, why_job: str = "") -> Listing:
-    """The rows to show. ``why_job`` says where ``choice.job_gpus`` comes from."""
-    everything = entries(host, history)
+def listing(
+    host: HostView, history: HistoryOf, choice: Choice, why_job: str = "", idleness: Idleness | None = None
+) -> Listing:
+    """The rows to show. ``why_job``: where ``choice.job_gpus`` comes from; ``idleness`` is kept from call to call."""
+    everything = entries(host, history, idleness or Idleness())
     kept = [entry for entry in everything if _wanted(entry, choice)]
     ordered = _ordered(kept, choice)
     now = host.wall_seconds
@@ -228,7 +195,7 @@ def _order(entry: Entry, sort: str) -> tuple[Any, ...]:
     first = min((one.definition.index for one in entry.devices), default=1 << 30)
     numbers = {
         "memory": entry.memory, "sm": entry.sm, "cpu": entry.process.number("cpu_percent"),
-        "rss": entry.process.number("rss_bytes"), "idle": entry.idle_seconds,
+        "rss": entry.process.number("rss_bytes"), "idle": entry.idle.seconds,
         "age": -d.start_time if d.start_time is not None else None,
     }  # fmt: skip
     if sort in numbers:
@@ -303,7 +270,11 @@ def _row(entry: Entry, depth: int, now: float | None) -> TableRow:
         "cpu": [(f"{cpu:.0f}%", "muted")] if cpu is not None else NOTHING,
         "rss": [(gib(rss), "muted")] if rss is not None else NOTHING,
         "age": [(short_age(age), "muted")] if age is not None else NOTHING,
-        "idle": [(entry.idle, "warn" if entry.memory and entry.idle_seconds > 600 else "idle")] if entry.idle else "",
+        "idle": ""
+        if not entry.idle
+        else [(entry.idle.text, "warn" if entry.memory and entry.idle.seconds > 600 else "idle")]
+        if entry.idle
+        else "",
         "where": [(where, "muted")] if (where := belongs(entry)) else "",
         "command": [
             ("  " * min(depth, 12), "muted"),

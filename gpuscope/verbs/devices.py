@@ -13,7 +13,7 @@ from ..collect.clock_events import clock_event_words
 from ..collect.xid import HARMLESS, xid_advice, xid_words
 from ..wire.clean import clean
 from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, TIMEOUT, Unknown
-from . import free, plain, remote
+from . import cuda_order, free, plain, remote, watching
 from .plain import Unknowns, exit_code, gib, number, problem
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
@@ -33,19 +33,14 @@ _STATIC = (
 _MEMORY = ("used_bytes", "driver_reserved_bytes", "free_bytes")
 UNOWNED_BYTES = 256 << 20
 """Of a device, held by no process that can be seen: less is the driver's own."""
-WATCH_SECONDS = 2.0
 _SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 """Clock-event bits that say something is wrong with cooling or power: slowdown by hardware or heat, power brake."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    where = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD; default: this machine"
-    parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
-    parser.add_argument("--holders", action="store_true", help="also who has a device open, by /proc (this machine)")
-    parser.add_argument(
-        "--watch", nargs="?", type=plain.seconds_of, const=WATCH_SECONDS, metavar="SECONDS",
-        help="a line per device again and again (default: each 2 s), until Ctrl-C or a device is lost",
-    )  # fmt: skip
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=remote.WHERE)
+    parser.add_argument("--holders", action="store_true", help="also who has a device open, by /proc/*/fd there")
+    watching.add_argument(parser, "device, until one is lost,")
     plain.add_arguments(parser)
     remote.add_arguments(parser)
 
@@ -68,14 +63,23 @@ def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -
     if not shot.complete:
         problems += plain.unanswered(problems, args.timeout)
     result = document(shot.picture, problems, host)
-    more: list[str] = []
-    if args.holders and not host:
-        from .devices_watch import held, held_lines
+    if not host:
+        shot.environments = cuda_order.of_this_machine(shot.picture)
+    result["cuda_order"] = cuda_order.rows(shot.picture, shot.environments)
+    more = cuda_order.lines(result["cuda_order"])
+    more = ["", *more] if more else []
+    if args.holders:
+        from . import devices_holders
 
-        holding = held(shot.picture)
-        more = held_lines(holding)
+        if not host:
+            shot.holders = devices_holders.of_this_machine(shot.picture)
+        holding = devices_holders.by_device(shot)
+        held = devices_holders.lines(shot, holding)
+        more += held
         for device in result["devices"]:
             device["holders"] = holding.get(device["index"])
+        if isinstance(shot.holders, Unknown):
+            result["unknown"].append({"path": "devices[].holders", "code": shot.holders.code, "reason": held[-1][2:]})
     print(plain.dump(result) if args.json else "\n".join([text(shot.picture, problems, host), *more]))
     return int(result["exit_code"])
 
@@ -104,7 +108,8 @@ def _device(unknowns: Unknowns, position: int, device: DevicePicture, picture: P
     total = unknowns.value(f"{memory}.total_bytes", device.definition.total_bytes, device.reasons.get("total_bytes"))
     reasons = device.readings.get("clock_event_reasons")
     xid = device.readings.get("last_xid")
-    others = {name: name for name in DEVICE_COLUMNS if name not in (*_MEMORY, "clock_event_reasons")}
+    apart = (*_MEMORY, "clock_event_reasons", "idle_since_seconds")
+    others = {name: name for name in DEVICE_COLUMNS if name not in apart}
     return {
         **unknowns.fields(path, device.definition, _STATIC, device.reasons),
         "memory": {"total_bytes": total, **unknowns.columns(memory, device.readings, {name: name for name in _MEMORY})},
@@ -112,6 +117,7 @@ def _device(unknowns: Unknowns, position: int, device: DevicePicture, picture: P
         "clock_event_reasons": list(clock_event_words(reasons, harmless=True))
         if isinstance(reasons, int)
         else unknowns.value(f"{path}.clock_event_reasons", reasons),
+        "idle_seconds": unknowns.value(f"{path}.idle_seconds", free.idle_seconds(picture, device)),
         "last_xid_words": xid_words(int(xid)) if isinstance(xid, int) and xid else None,
         "unaccounted_bytes": unaccounted(device),
         "processes": _processes(unknowns, f"{path}.processes", device, picture),
@@ -143,6 +149,7 @@ def _processes(unknowns: Unknowns, path: str, device: DevicePicture, picture: Pi
             else:
                 row[name] = unknowns.value(f"{here}.{name}", None, picture.hidden)
         row["used_bytes"] = unknowns.value(f"{here}.used_bytes", used)
+        row["sm_percent"] = unknowns.value(f"{here}.sm_percent", device.load.get(pid))
         rows.append(row)
     return rows
 

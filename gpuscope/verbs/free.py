@@ -1,4 +1,4 @@
-"""Which GPU is free, and who holds the others: for the text of one look."""
+"""Which GPU is free, who holds the others, and since when nothing runs on them: for the text of one look."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..agent.picture import DevicePicture, Picture
 from ..wire.clean import clean
+from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 from .plain import GIB
 
 EMPTY_BYTES, IDLE_PERCENT = 1 << 30, 1.0
@@ -19,8 +20,26 @@ def is_free(device: DevicePicture) -> bool:
     return empty and (not isinstance(load, (int, float)) or load < IDLE_PERCENT) and device.late is None
 
 
+def idle_seconds(picture: Picture, device: DevicePicture) -> Reading:
+    """For how long at least no kernel ran on it, 0.0 while one does."""
+    since = device.readings.get("idle_since_seconds")
+    if isinstance(since, (int, float)):
+        return round(max(0.0, picture.seconds - since), 1) if since else 0.0
+    return since if isinstance(since, Unknown) else Unknown(NOT_INITIALISED, "not told")
+
+
+def _idle(picture: Picture, device: DevicePicture) -> str:
+    """ " · idle ≥ 18 s", "" while a kernel runs or where it is not known."""
+    seconds = idle_seconds(picture, device)
+    return f" · idle ≥ {_age(seconds)}" if isinstance(seconds, float) and seconds >= 1 else ""
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def lines(picture: Picture) -> Iterator[str]:
-    """``free  GPU 2, 5: 139.8 GiB`` and ``held  GPU 0: lin pid 51120 21.6 GiB``."""
+    """``free  GPU 2, 5: 139.8 GiB`` and ``held  GPU 0: lin pid 51120 21.6 GiB · idle ≥ 18 s``."""
     rooms: dict[str, list[int]] = {}
     for device in picture.devices:
         free = device.readings.get("free_bytes")
@@ -31,7 +50,7 @@ def lines(picture: Picture) -> Iterator[str]:
     for device in picture.devices:
         holders = _holders(picture, device)
         if holders:
-            yield f"held  GPU {device.definition.index}: {holders}"
+            yield f"held  GPU {device.definition.index}: {holders}{_idle(picture, device)}"
 
 
 def _holders(picture: Picture, device: DevicePicture) -> str:

@@ -21,8 +21,7 @@ from ..wire.frames import (
     Reading,
     Unknown,
 )
-from . import died, plain, remote
-from .devices import add_arguments
+from . import died, plain, remote, watching
 from .plain import Unknowns, exit_code, gib, number, problem, seconds
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
@@ -36,8 +35,19 @@ NO_CUDA = Unknown(NOT_INITIALISED, "this trainer has not initialised CUDA: torch
 NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=remote.WHERE)
+    watching.add_argument(parser, "process")
+    plain.add_arguments(parser)
+    remote.add_arguments(parser)
+
+
 def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -> int:
     """Print the document or the text (``look`` is for tests)."""
+    if args.watch is not None:
+        from .ps_watch import watch
+
+        return watch(args, look)
     host = ""
     if args.target is not None or args.via:
         found = remote.shot(args, "ps", want_trainers=True)
@@ -136,6 +146,7 @@ def _process(
                 "uuid": clean(device.definition.uuid),
                 "index": device.definition.index,
                 "used_bytes": unknowns.value(f"{path}.devices[{position}].used_bytes", used),
+                "sm_percent": unknowns.value(f"{path}.devices[{position}].sm_percent", device.load.get(process.pid)),
             }
             for position, (device, used) in enumerate(uses)
         ],
@@ -216,6 +227,8 @@ def text(result: Mapping[str, Any]) -> str:
     for row in result["unknown"]:
         if row["path"] == "processes" or row["path"].endswith("].processes"):
             notes.setdefault(f"Owners of GPU memory that are not shown: {row['reason']}")
+        elif row["path"].endswith(".sm_percent"):
+            notes.setdefault(f"SM of a process: {row['reason']}")
     if not result["processes"]:
         lines.append("No process here uses a GPU, and no trainer has a probe." if not notes else "Nothing to show yet.")
         lines.append("See a trainer from the inside: gpuscope run python train.py")
@@ -223,7 +236,7 @@ def text(result: Mapping[str, Any]) -> str:
 
 
 def _table(processes: list[dict[str, Any]]) -> list[str]:
-    head = ("PID", "USER", "GPU", "USED", "RANK", "STEP", "STEP TIME", "ALLOCATED", "RESERVED GiB", "COMMAND")
+    head = ("PID", "USER", "GPU", "USED", "SM", "RANK", "STEP", "STEP TIME", "ALLOCATED", "RESERVED GiB", "COMMAND")
     rows, jobs = [head], []
     for process in processes:
         trainer = process["trainer"] or {}
@@ -237,6 +250,7 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
                 process["user"] or plain.DASH,
                 ",".join(str(device["index"]) for device in process["devices"]) or plain.DASH,
                 gib(sum(used)) if used and None not in used else plain.DASH,
+                _sm(process["devices"]),
                 plain.DASH if rank is None else f"{rank}/{world}" if world else str(rank),
                 number(trainer.get("step")),
                 seconds(trainer.get("step_seconds")),
@@ -245,7 +259,7 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
                 plain.cut(process["command"] or plain.DASH, _room()),
             )
         )
-    first, *others = plain.table(rows, right=(0, 3, 5, 6, 7, 8))
+    first, *others = plain.table(rows, right=(0, 3, 4, 6, 7, 8, 9))
     lines, job = [first], None
     for line, own, process in zip(others, jobs, processes, strict=True):
         if own != job:
@@ -253,6 +267,12 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
             job = own
         lines += [line, *(f"{' ' * 10}{note}" for note in _notes(process["trainer"] or {}))]
     return lines
+
+
+def _sm(devices: list[dict[str, Any]]) -> str:
+    """The largest share of a device that the process keeps busy."""
+    known = [device["sm_percent"] for device in devices if device["sm_percent"] is not None]
+    return number(max(known), " %") if known else plain.DASH
 
 
 _PARTS = ("input", "h2d", "compute", "optimizer", "communication", "other")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ..agent.oneshot import TRAINERS_SECONDS, OneShot
+from ..store.calls import SourceError
 from ..store.remote import RemoteSource
 from ..store.store import Store
 from ..store.view import HostView
-from ..wire.frames import NOT_INITIALISED, Unknown
+from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, Unknown
 from .remote import Target, Ways
 from .remote_picture import picture_of
 
@@ -21,6 +23,11 @@ HZ = 2.0
 KEY = "there"
 SAMPLE_SECONDS = 20.0
 """From the agent's hello to its first reading, on a host that is very busy."""
+LISTED_SECONDS = 0.4
+"""From the first sample until the processes that the driver names have been looked at, too."""
+HOLDERS_SECONDS = 20.0
+"""For reading the open files of all processes there."""
+ENVIRONMENT_SECONDS = 5.0
 FIRST_SECONDS = 60.0
 """For everything before the first sample: the way there, what ssh asks, an agent on a busy host."""
 
@@ -88,18 +95,58 @@ async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[
             await task
 
 
-def look(args: argparse.Namespace, target: Target, timeout: float, want_trainers: bool) -> tuple[str, OneShot]:
+def look(
+    args: argparse.Namespace, target: Target, timeout: float, want_trainers: bool, want_environments: bool = False
+) -> tuple[str, OneShot]:
     """The host's name and a picture of it, as one of this machine would be. Raises :class:`NoLook`."""
 
     async def once(ways: Ways) -> tuple[str, OneShot]:
         async with watching(ways, target) as watched:
             complete = await watched.until(
-                lambda host, seconds: settled(host) and (not want_trainers or _trainers_told(host, seconds)), timeout
+                lambda host, seconds: (
+                    settled(host) and seconds >= LISTED_SECONDS and (not want_trainers or _trainers_told(host, seconds))
+                ),
+                timeout,
             )
-            return watched.host.name, OneShot(picture_of(watched.host), complete)
+            shot = OneShot(picture_of(watched.host), complete)
+            if getattr(args, "holders", False):
+                shot.holders = await _holders(watched)
+            if want_environments:
+                shot.environments = await _environments(watched, shot)
+            return watched.host.name, shot
 
     with Ways(args, redact=_redact()) as ways:
         return asyncio.run(once(ways))
+
+
+async def _holders(watched: Watched) -> dict[str, Any] | Unknown:
+    """Who has the devices there open."""
+    minors = [d.definition.minor for d in watched.host.devices if d.gone is None and d.definition.minor is not None]
+    if not minors:
+        return Unknown(NOT_INITIALISED, "no device there has told its number (/dev/nvidiaN)")
+    try:
+        result = await watched.source.request("holders", {"minors": ",".join(map(str, minors))}, HOLDERS_SECONDS)
+    except SourceError as error:
+        return Unknown(DRIVER_ERROR, error.reason)
+    return result.value
+
+
+async def _environments(watched: Watched, shot: OneShot) -> dict[int, Mapping[str, str] | Unknown]:
+    """What the processes on the GPUs there were started with, of an allow-list."""
+    from .cuda_order import wanted
+
+    async def one(pid: int) -> Mapping[str, str] | Unknown:
+        known = shot.picture.processes.get(pid)
+        start = known.definition.start if known is not None else None
+        try:
+            result = await watched.source.request("environment", {"pid": pid, "start": start}, ENVIRONMENT_SECONDS)
+        except SourceError as error:
+            return Unknown(DRIVER_ERROR, error.reason)
+        told = result.value.get("environment")
+        return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+
+    pids = wanted(shot.picture)
+    return dict(zip(pids, await asyncio.gather(*(one(pid) for pid in pids)), strict=True))
 
 
 def settled(host: HostView) -> bool:
@@ -109,8 +156,10 @@ def settled(host: HostView) -> bool:
     if host.nvml is None and not host.devices:
         return False
     asked = all(one.sampled_seconds is not None for one in (*host.devices, *host.processes))
-    waiting = (value for one in host.devices for value in one.readings.values() if isinstance(value, Unknown))
-    return host.sampled_seconds is not None and asked and not any(value.text == "not asked yet" for value in waiting)
+    telling = (*host.devices, *(use for one in host.devices for use in one.uses))
+    waiting = [value for one in telling for value in one.readings.values() if isinstance(value, Unknown)]
+    ripe = not any(value.text == "not asked yet" or "needs two samples" in value.text for value in waiting)
+    return host.sampled_seconds is not None and asked and ripe
 
 
 def _trainers_told(host: HostView, seconds: float) -> bool:

@@ -57,7 +57,8 @@ def _device(device: DeviceView, pids: dict[int, int]) -> DevicePicture:
     late = late if isinstance(late, Unknown) and late.code == TIMEOUT else None
     listed = None if isinstance(gap, Unknown) and not used else used
     stamp = device.sampled_seconds or 0.0
-    return DevicePicture(device.definition, reasons, device.readings, stamp, late, listed, stamp)
+    load = {pids[use.process]: use.reading("sm_percent") for use in device.uses if use.process in pids}
+    return DevicePicture(device.definition, reasons, device.readings, stamp, late, listed, stamp, load)
 
 
 def _trainer(trainer: TrainerView, pids: dict[int, int]) -> TrainerNews:

@@ -43,8 +43,13 @@ _NOT_FINITE = re.compile(r"(?:the progress bar shows loss|its log says) ([-+]?(?
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Returns 0 when the process has ended (or there is room), 10 when it makes no step any more, 11 when its loss "
-        "is not finite, 124 when the time was up, 3 when it cannot be watched."
+        "Returns when a process ends, stalls or loses its loss, or when there is room on a GPU. Exit codes:\n"
+        "    0  it has ended, or there is room (which GPUs, stands on standard output)\n"
+        "   10  it makes no step any more\n"
+        "   11  its loss is not a number, or infinite\n"
+        "  124  the time was up\n"
+        "    3  it cannot be watched\n"
+        "   64  usage"
     )
     where = "PID, [USER@]HOST:PID; with --free [USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
     parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
@@ -294,9 +299,13 @@ class Room:
 
 
 def _words(host: HostView, device: DeviceView) -> str:
-    free = (device.number("free_bytes") or 0) / GIB
+    parts = [f"{(device.number('free_bytes') or 0) / GIB:.1f} GiB"]
+    since, now = device.number("idle_since_seconds"), host.sampled_seconds
+    if since and now is not None and now - since >= 1:
+        parts.append(f"idle for at least {now - since:.0f} s")
     owners = _owners(host, device)
-    return f"GPU {device.definition.index} ({free:.1f} GiB{', with ' + owners if owners else ''})"
+    parts += [f"with {owners}"] if owners else []
+    return f"GPU {device.definition.index} ({', '.join(parts)})"
 
 
 def _owners(host: HostView, device: DeviceView) -> str:

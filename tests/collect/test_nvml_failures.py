@@ -9,16 +9,18 @@ import time
 
 import pytest
 
+from gpuscope.collect import nvml_events
 from gpuscope.collect.nvml import FAST_COLUMNS, SLOW_COLUMNS, Device, Nvml
-from gpuscope.collect.nvml_readings import XID_COLUMNS
+from gpuscope.collect.nvml_events import XidWatch
+from gpuscope.collect.nvml_readings import WATCHED_COLUMNS
 from gpuscope.wire.frames import CODES, DEVICE_COLUMNS, Unknown
 from tests.fakes.nvml import GIB, Clock, FakeNvml, FakeProcess, started
 
 PROCESSES = [
-    FakeProcess(101, used=5 * GIB),
+    FakeProcess(101, used=5 * GIB, sm=61),
     FakeProcess(102, used=GIB, kind="graphics"),
     FakeProcess(103, used=GIB, kind="mps"),
-    FakeProcess(201, used=2 * GIB, gpu=1),
+    FakeProcess(201, used=2 * GIB, gpu=1, sm=33),
 ]
 CODE_OF = {
     "NotSupported": "not_supported",
@@ -30,9 +32,9 @@ CODE_OF = {
 }
 
 
-def everything(device: Device, clock: Clock, paths: bool = True) -> dict[str, object]:
-    """All that a device tells: definition, every column after two ticks, the process list, its ``paths`` to the other
-    one."""
+def everything(device: Device, clock: Clock, paths: bool = True, watch: XidWatch | None = None) -> dict[str, object]:
+    """All that a device tells: definition, every column after two ticks, the process list and their load, its ``paths``
+    to the other one, and whether its errors are heard by ``watch``."""
     device.fast()
     device.slow()
     clock.now += 1.0
@@ -44,6 +46,8 @@ def everything(device: Device, clock: Clock, paths: bool = True) -> dict[str, ob
     listed = device.processes()
     told["processes"] = listed
     told["processes gap"] = device.processes_gap
+    told["processes load"] = device.process_load()
+    told["idle"] = device.idle_seconds()
     told.update((f"def {name}", value) for name, value in device.inventory().items())
     ways, unsure = device.paths(2 if paths else 0)
     told.update((f"path {name}", value) for name, value in ways.items())
@@ -52,7 +56,16 @@ def everything(device: Device, clock: Clock, paths: bool = True) -> dict[str, ob
     told.update((f"topology {name}", value) for name, value in topology._asdict().items() if name != "pairs")
     for pair in topology.pairs:
         told.update((f"path {name}", value) for name, value in pair._asdict().items())
+    told.update((f"health {name}", value) for name, value in device.health().items())
+    if watch is not None:
+        watch.open()
+        told["xid heard"] = watch.why_not.get(device.index)
+        watch.close()
     return told
+
+
+NO_SAMPLES = "580.159.04"
+"""The fake has no older call for the load of processes then."""
 
 
 def reasons(told: dict[str, object]) -> list[Unknown]:
@@ -63,7 +76,9 @@ def full_fake(driver: str) -> FakeNvml:
     """Two GPUs with all that a call can be about: cut into parts, with retired pages."""
     fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
     for gpu in (0, 1):
-        fake.set(gpu, retired=(1, 0), mig_modes=(1, 1), mig_names=("MIG 1g.18gb",))
+        fake.set(gpu, retired=(1, 0), mig_modes=(1, 1), mig_names=("MIG 1g.18gb",), samples=((0.1, 55),))
+    if driver == NO_SAMPLES:
+        fake.missing("nvmlDeviceGetProcessUtilization")
     return fake
 
 
@@ -73,18 +88,19 @@ def what_is_told(driver: str) -> list[dict[str, object]]:
     with full_fake(driver).install():
         clock = Clock()
         nvml = started(clock)
-        return [everything(nvml.device(index), clock) for index in (0, 1)]
+        return [everything(nvml.device(index), clock, watch=nvml.xid_watch()) for index in (0, 1)]
 
 
 def calls_in_use() -> list[str]:
     """The calls that concern a device, as a fake recorded them: with a new driver and with one where newer calls are
     missing, so that the older ones are in use too."""
     seen = set()
-    for driver in ("580.159.03", "450.80.02", "430.10"):
+    for driver in ("580.159.03", "450.80.02", "430.10", NO_SAMPLES):
         fake = full_fake(driver)
         with fake.install():
             clock = Clock()
-            everything(started(clock).device(0), clock)
+            nvml = started(clock)
+            everything(nvml.device(0), clock, watch=nvml.xid_watch())
         seen |= {name for name, gpu in fake.calls if gpu == 0}
     return sorted(seen)
 
@@ -101,6 +117,7 @@ DRIVER_OF = {
     "nvmlDeviceGetTemperature": "450.80.02",
     "nvmlDeviceGetCurrentClocksThrottleReasons": "450.80.02",
     "nvmlDeviceGetGpuFabricInfo": "450.80.02",
+    "nvmlDeviceGetProcessesUtilizationInfo": NO_SAMPLES,
 }
 
 
@@ -114,13 +131,17 @@ def test_the_table_is_about_the_calls_that_matter() -> None:
         "nvmlDeviceGetP2PStatus",
         "nvmlDeviceGetNvLinkState",
         "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetProcessesUtilizationInfo",
+        "nvmlDeviceRegisterEvents",
+        "nvmlDeviceGetPersistenceMode",
     ):
         assert call in CALLS
     assert len(CALLS) >= 50
 
 
 def test_no_call_that_sleeps_in_the_driver_is_used() -> None:
-    dear = ("PcieThroughput", "ProcessUtilization", "InforomConfiguration", "PerformanceModes")
+    dear = ("PcieThroughput", "InforomConfiguration", "PerformanceModes")
     assert [call for call in CALLS if any(word in call for word in dear)] == []
 
 
@@ -132,7 +153,7 @@ def test_dear_calls_are_not_made_each_tick() -> None:
             device.fast()
             clock.now += 0.5
         asked = {name for name, _ in fake.calls}
-        assert not {name for name in asked if "Energy" in name or "FieldValues" in name}
+        assert not {name for name in asked if "Energy" in name or "FieldValues" in name or "ProcessUtil" in name}
         assert fake.metrics_asked == {3}, "metrics by call of nvmlGpmMetricsGet"
         for _ in range(2):
             device.slow()
@@ -153,7 +174,7 @@ def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> No
             fake.missing(call)
         else:
             fake.fail(call, 0, error)
-        told = [everything(nvml.device(index), clock) for index in (0, 1)]
+        told = [everything(nvml.device(index), clock, watch=nvml.xid_watch()) for index in (0, 1)]
 
     if call == "nvmlDeviceGetHandleByIndex_v2":  # a path has two ends
         for one in (told[1], healthy[1]):
@@ -180,6 +201,40 @@ def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> No
         assert len(unchanged) > len(told[0]) / 2, "one call is not the whole device"
 
 
+LIBRARY = ("nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion_v2", "nvmlGpmSampleAlloc",
+           "nvmlEventSetCreate", "nvmlEventSetWait_v2", "nvmlEventSetFree")  # fmt: skip
+"""The calls in use that are about no device, but those of starting (test_nvml.py)."""
+
+
+@pytest.mark.parametrize("error", [*CODE_OF, "missing symbol"])
+@pytest.mark.parametrize("call", LIBRARY)
+def test_a_failing_call_of_the_library_has_its_reason(call: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml_events.time, "sleep", lambda _: None)
+    fake = full_fake("580.159.03")
+    fake.missing("nvmlSystemGetCudaDriverVersion")
+    with fake.install():
+        if error == "missing symbol":
+            fake.missing(call)
+        else:
+            fake.fail(call, None, error)
+        clock = Clock()
+        nvml = started(clock)
+        told = everything(nvml.device(0), clock, watch=nvml.xid_watch())
+        watch = nvml.xid_watch()
+        watch.open()
+        fake.xid(0, 79)
+        heard = watch.wait()
+        watch.close()
+    told.update(driver=nvml.driver_version, cuda=nvml.cuda_version)
+    named = [unknown for unknown in reasons(told) if call.replace("_v2", "") in unknown.text]
+    if call == "nvmlEventSetWait_v2":
+        assert heard is None
+    elif call != "nvmlEventSetFree":
+        assert named
+        assert {unknown.code for unknown in named} == {CODE_OF.get(error, "not_supported")}
+    assert told["utilization_percent"] == 55
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
     driver = DRIVER_OF.get(call, "580.159.03")
@@ -189,10 +244,13 @@ def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
         nvml = started(clock)
         hang = fake.hang(call, 0)
         result: list[dict[str, object]] = []
-        worker = threading.Thread(target=lambda: result.append(everything(nvml.device(0), clock)), daemon=True)
+        watch = nvml.xid_watch()
+        worker = threading.Thread(
+            target=lambda: result.append(everything(nvml.device(0), clock, watch=watch)), daemon=True
+        )
         worker.start()
         assert hang.entered.wait(20)
-        current = nvml.device(0).current_call or nvml.device(0).path_calls.current
+        current = nvml.device(0).current_call or nvml.device(0).path_calls.current or watch.current_call
         assert current is not None
         assert current[0] == call
         assert current[1] <= clock.now
@@ -208,6 +266,26 @@ def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
         assert result[0]["utilization_percent"] == 55
         assert nvml.device(0).current_call is None
         assert nvml.close()
+
+
+def test_what_hardly_changes_is_asked_seldom_and_lost_with_the_rest() -> None:
+    fake, clock = FakeNvml(gpus=1), Clock()
+    with fake.install():
+        device = started(clock).device(0)
+        for _ in range(5):
+            readings = device.slow(seldom=False)
+            clock.now += 5
+        assert readings["energy_joules"] == pytest.approx(912345.678)
+        assert fake.count("nvmlDeviceGetTotalEnergyConsumption") == 1
+        assert fake.count("nvmlDeviceGetPerformanceState") == 5
+        fake.set(0, energy=1_000_000)
+        assert device.slow(seldom=False)["energy_joules"] == pytest.approx(912345.678)
+        assert device.slow()["energy_joules"] == 1000.0
+        fake.lose(0)
+        clock.now += 5
+        gone = device.slow(seldom=False)
+        assert all(isinstance(value, Unknown) for value in gone.values())
+        assert gone["energy_joules"] == Unknown("lost", gone["energy_joules"].text)
 
 
 def test_a_lost_gpu_is_a_device_with_reasons() -> None:
@@ -319,4 +397,4 @@ def test_the_call_in_progress_has_its_time() -> None:
 
 
 def test_the_tiers_are_the_columns_of_the_wire() -> None:
-    assert sorted(FAST_COLUMNS + SLOW_COLUMNS + XID_COLUMNS) == sorted(DEVICE_COLUMNS)
+    assert sorted(FAST_COLUMNS + SLOW_COLUMNS + WATCHED_COLUMNS) == sorted(DEVICE_COLUMNS)

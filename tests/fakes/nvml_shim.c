@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, LOST = 15, VERSION_MISMATCH = 25 };
-enum { MAX_GPUS = 64, MAX_OWNERS = 256 };
+enum { MAX_GPUS = 64, MAX_OWNERS = 1024 };
 
 typedef unsigned long long u64;
 typedef struct { int index; } device;
@@ -23,6 +23,7 @@ typedef struct { unsigned version, count; sample *one, *two; metric metrics[]; }
 static device devices[MAX_GPUS];
 static struct { unsigned pid; int gpu; } owners[MAX_OWNERS];
 static int gpu_count = 8, owner_count, lost_gpu = -1, init_error;
+static unsigned char idle[MAX_GPUS];
 static long delay_ms, as_measured;
 static const char *hang_call = "";
 static const u64 TOTAL = 150754820096ull, RESERVED = 700000000ull;
@@ -47,6 +48,12 @@ __attribute__((constructor)) static void configure(void) {
     lost_gpu = (int)setting("GPUSCOPE_FAKE_LOST", -1);
     init_error = (int)setting("GPUSCOPE_FAKE_INIT_ERROR", 0);
     if (getenv("GPUSCOPE_FAKE_HANG")) hang_call = getenv("GPUSCOPE_FAKE_HANG");
+    for (const char *at = getenv("GPUSCOPE_FAKE_IDLE"); at && *at;) {
+        char *end;
+        long index = strtol(at, &end, 10);
+        if (end != at && index >= 0 && index < MAX_GPUS) idle[index] = 1;
+        at = *end == ',' ? end + 1 : "";
+    }
     for (const char *at = getenv("GPUSCOPE_FAKE_PID"); at && *at && owner_count < MAX_OWNERS;) {
         char *end;
         owners[owner_count].pid = (unsigned)strtoul(at, &end, 10);
@@ -67,6 +74,8 @@ static const struct { const char *call; unsigned us; } measured[] = {
     {"nvmlDeviceGetPowerManagementDefaultLimit", 1293}, {"nvmlDeviceGetRetiredPagesPendingStatus", 443},
     {"nvmlDeviceGetP2PStatus", 1852}, {"nvmlDeviceGetTopologyCommonAncestor", 2000},
     {"nvmlDeviceGetGpuFabricInfoV", 394}, {"nvmlDeviceGetNvLinkState", 10},
+    {"nvmlDeviceGetProcessUtilization", 2092}, {"nvmlDeviceGetTotalEnergyConsumption", 2931},
+    {"nvmlDeviceGetFieldValues", 3324}, {"nvmlDeviceGetSamples", 2053}, {"nvmlDeviceGetPcieReplayCounter", 163},
 };
 
 static void enter(const char *call) {
@@ -84,8 +93,16 @@ static double wave(const device *d, double period, double low, double high) {
     double t = floor(now() * 5.0) / 5.0;
     return low + (high - low) * (0.5 + 0.5 * sin(6.283185307 * (t / period + 0.137 * d->index)));
 }
-static unsigned load(const device *d) { return (unsigned)wave(d, 17.0, 40.0, 100.0); }
-static u64 used(const device *d) { return (u64)wave(d, 60.0, 60e9, 90e9) >> 21 << 21; }
+static unsigned load(const device *d) { return idle[d->index] ? 0 : (unsigned)wave(d, 17.0, 40.0, 100.0); }
+static int owners_of(const device *d) {
+    int found = 0;
+    for (int i = 0; i < owner_count; i++) found += owners[i].gpu == d->index;
+    return found;
+}
+static u64 used(const device *d) {
+    if (idle[d->index] && !owners_of(d)) return 4000000ull;
+    return (u64)wave(d, 60.0, 60e9, 90e9) >> 21 << 21;
+}
 
 static int text(char *out, unsigned size, const char *value) {
     if (strlen(value) + 1 > size) return INSUFFICIENT_SIZE;
@@ -146,6 +163,20 @@ int nvmlDeviceGetMaxPcieLinkGeneration(device *d, unsigned *out) { ALIVE(d); *ou
 int nvmlDeviceGetMaxPcieLinkWidth(device *d, unsigned *out) { ALIVE(d); *out = 16; return SUCCESS; }
 int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) { ALIVE(d); *current = *pending = 0; return SUCCESS; }
 
+int nvmlDeviceGetArchitecture(device *d, unsigned *out) { ALIVE(d); *out = 9; return SUCCESS; }
+int nvmlDeviceGetMemoryBusWidth(device *d, unsigned *out) { ALIVE(d); *out = 6144; return SUCCESS; }
+int nvmlDeviceGetMinorNumber(device *d, unsigned *out) { ALIVE(d); *out = (unsigned)d->index; return SUCCESS; }
+int nvmlDeviceGetEccMode(device *d, unsigned *now_on, unsigned *pending) { ALIVE(d); *now_on = *pending = 1; return SUCCESS; }
+int nvmlDeviceGetPersistenceMode(device *d, unsigned *out) { ALIVE(d); *out = 1; return SUCCESS; }
+int nvmlDeviceGetComputeMode(device *d, unsigned *out) { ALIVE(d); *out = 0; return SUCCESS; }
+int nvmlDeviceGetPowerManagementDefaultLimit(device *d, unsigned *out) { ALIVE(d); *out = 700000; return SUCCESS; }
+int nvmlDeviceGetPowerManagementLimitConstraints(device *d, unsigned *low, unsigned *high) {
+    ALIVE(d);
+    *low = 200000;
+    *high = 700000;
+    return SUCCESS;
+}
+
 /* readings */
 int nvmlDeviceGetMemoryInfo(device *d, u64 *out) {
     ALIVE(d);
@@ -198,6 +229,32 @@ int nvmlDeviceGetTotalEccErrors(device *d, unsigned type, unsigned counter, u64 
 int nvmlDeviceGetCurrPcieLinkGeneration(device *d, unsigned *out) { ALIVE(d); *out = 5; return SUCCESS; }
 int nvmlDeviceGetCurrPcieLinkWidth(device *d, unsigned *out) { ALIVE(d); *out = 16; return SUCCESS; }
 
+int nvmlDeviceGetTotalEnergyConsumption(device *d, u64 *out) { ALIVE(d); *out = (u64)(now() * 4e5); return SUCCESS; }
+int nvmlDeviceGetPcieReplayCounter(device *d, unsigned *out) { ALIVE(d); *out = 0; return SUCCESS; }
+int nvmlDeviceGetRemappedRows(device *d, unsigned *one, unsigned *two, unsigned *pending, unsigned *failed) {
+    ALIVE(d);
+    *one = *two = *pending = *failed = 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetMarginTemperature(device *d, void *out) {
+    struct { unsigned version; int margin; } *info = out;
+    ALIVE(d);
+    if (info->version != 0x01000008u) return VERSION_MISMATCH;
+    info->margin = 87 - (int)wave(d, 90.0, 45.0, 74.0);
+    return SUCCESS;
+}
+/* the temperature of the memory only */
+int nvmlDeviceGetFieldValues(device *d, int count, void *out) {
+    struct { unsigned field, scope; long long time, latency; unsigned kind, answer, value, rest; } *values = out;
+    ALIVE(d);
+    for (int i = 0; i < count; i++) {
+        values[i].answer = values[i].field == 82 ? SUCCESS : NOT_SUPPORTED;
+        values[i].kind = 1;
+        values[i].value = (unsigned)wave(d, 90.0, 45.0, 74.0) + 5;
+    }
+    return SUCCESS;
+}
+
 /* topology: two sockets, NVLink through switches */
 int nvmlDeviceGetTopologyCommonAncestor(device *d, device *other, unsigned *out) {
     ALIVE(d);
@@ -231,7 +288,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process_
     ALIVE(d);
     for (int i = 0; i < owner_count; i++) {
         if (owners[i].gpu != d->index) continue;
-        if (rows && found < room) rows[found] = (process_row){owners[i].pid, used(d) - 500000000ull, ~0u, ~0u};
+        if (rows && found < room) rows[found] = (process_row){owners[i].pid, (used(d) - 100000000ull) / (unsigned)owners_of(d), ~0u, ~0u};
         found++;
     }
     *count = found;
@@ -248,6 +305,45 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(device *d, unsigned *count, proce
     ALIVE(d);
     *count = 0;
     return SUCCESS;
+}
+
+/* The processes of a device share its load; one that is alone on a device without load ran no kernel. */
+int nvmlDeviceGetProcessUtilization(device *d, void *out, unsigned *count, u64 since) {
+    struct { unsigned pid; u64 microseconds; unsigned sm, memory, encoder, decoder; } *rows = out;
+    unsigned found = 0, room = *count, wanted = load(d) ? (unsigned)owners_of(d) : 0;
+    struct timespec t;
+    ALIVE(d);
+    clock_gettime(CLOCK_REALTIME, &t);
+    u64 at = (u64)t.tv_sec * 1000000ull + (u64)t.tv_nsec / 1000ull;
+    *count = wanted;
+    if (wanted == 0 || at <= since) return NOT_FOUND;
+    if (!rows || room < wanted) return INSUFFICIENT_SIZE;
+    for (int i = 0; i < owner_count; i++)
+        if (owners[i].gpu == d->index) {
+            memset(&rows[found], 0, sizeof rows[found]);
+            rows[found].pid = owners[i].pid;
+            rows[found].microseconds = at;
+            rows[found++].sm = load(d) / wanted;
+        }
+    return SUCCESS;
+}
+
+/* The samples of utilisation of the last 20 s, five a second. */
+int nvmlDeviceGetSamples(device *d, unsigned kind, u64 since, unsigned *value_kind, unsigned *count, void *out) {
+    struct { u64 microseconds; unsigned value, rest; } *rows = out;
+    struct timespec t;
+    ALIVE(d);
+    if (kind != 1) return NOT_SUPPORTED;
+    clock_gettime(CLOCK_REALTIME, &t);
+    *value_kind = 1;
+    unsigned room = *count;
+    *count = 100;
+    if (!rows || room < 100) return rows ? INSUFFICIENT_SIZE : SUCCESS;
+    for (unsigned i = 0; i < 100; i++) {
+        rows[i].microseconds = (u64)t.tv_sec * 1000000ull + (u64)t.tv_nsec / 1000ull - (99 - i) * 200000ull;
+        rows[i].value = load(d);
+    }
+    return since ? NOT_FOUND : SUCCESS;
 }
 
 /* GPM */
@@ -267,6 +363,14 @@ int nvmlGpmMetricsGet(metrics_request *request) {
         case 2: m->value = 0.88 * load(d); break;
         case 3: m->value = 0.42 * load(d); break;
         case 5: m->value = 0.27 * load(d); break;
+        case 4: m->value = 0.24 * load(d); break;
+        case 10: m->value = 0.42 * load(d); break;
+        case 11: m->value = 0.0; break;
+        case 12: m->value = 0.03 * load(d); break;
+        case 13: m->value = 0.01 * load(d); break;
+        case 20: m->value = 0.1 * load(d); break;
+        case 21: m->value = 0.7 * load(d); break;
+        case 60: case 61: m->value = gpu_count > 1 ? 93.0 * load(d) : 0.0; break;
         default: m->result = NOT_SUPPORTED;
         }
     }

@@ -29,18 +29,19 @@ def environment(
     lost: int | None = None,
     init_error: int | None = None,
     as_measured: int | None = None,
+    idle: str | None = None,
 ) -> dict[str, str]:
     """This process's environment with the fake library in front.
 
     ``pid``: who uses GPU 0, or "PID:GPU,PID:GPU". ``delay_ms``: each call takes so long. ``hang``: the call of this
     name (as in nvml.h) never returns. ``lost``: this GPU answers GpuIsLost to all but its identity. ``init_error``: the
     nvmlReturn_t of nvmlInit (9 driver not loaded, 18 driver and library versions differ). ``as_measured`` 1: calls take
-    what they took on 8 H200s."""
+    what they took on 8 H200s. ``idle``: these GPUs have no load, "1,3"."""
     found = {name: value for name, value in os.environ.items() if not name.startswith("GPUSCOPE_FAKE_")}
     path = [str(library().parent), *filter(None, [found.get("LD_LIBRARY_PATH")])]
     found["LD_LIBRARY_PATH"] = os.pathsep.join(path)
     asked = {"GPUS": gpus, "PID": pid, "DELAY_MS": delay_ms, "HANG": hang, "LOST": lost, "INIT_ERROR": init_error}
-    asked["AS_MEASURED"] = as_measured
+    asked["AS_MEASURED"], asked["IDLE"] = as_measured, idle
     found.update({f"GPUSCOPE_FAKE_{name}": str(value) for name, value in asked.items() if value is not None})
     return found
 

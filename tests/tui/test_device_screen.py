@@ -8,10 +8,15 @@ from rich.cells import cell_len
 from gpuscope.tui import device_words as words
 from gpuscope.tui.screens.detail import DetailScreen
 from gpuscope.tui.screens.device import WINDOWS, DeviceScreen
+from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.tui.verdict import judge
+from gpuscope.tui.widgets.devices import device_row
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid
+
+TOKENS = Tokens(THEMES[0])
 
 
 def device_of(frames: list[f.Frame], index: int = 0):
@@ -88,6 +93,47 @@ def test_what_the_numbers_mean(readings, meaning):
     assert meaning in words.what_it_means(device)
 
 
+@pytest.mark.parametrize(
+    ("readings", "said"),
+    [
+        ({"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0}, "few SMs at work"),
+        ({"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0}, "idle at times"),
+        ({"utilization_percent": 100, "sm_active_percent": 88.0, "tensor_active_percent": 27.0}, "little tensor"),
+        ({"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0}, "hardly tensor"),
+        ({"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 66.0}, "mostly tensor"),
+        (
+            {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 9.0,
+             "dram_active_percent": 80.0},
+            "memory bound",
+        ),
+        ({"utilization_percent": 0, "sm_active_percent": 0.0, "tensor_active_percent": 0.0}, ""),
+        ({"utilization_percent": 90, "sm_active_percent": None}, ""),
+    ],
+)  # fmt: skip
+def test_the_overview_has_words_beside_the_state(readings, said):
+    host, device = device_of(devices.training(**readings))
+    assert words.in_few_words(device) == said
+    state = flat([device_row(host, device, TOKENS).cells["state"]])
+    assert said in state
+    assert flat([device_row(host, device, TOKENS, words=False).cells["state"]]) == state.removesuffix(f" {said}")
+
+
+@pytest.mark.parametrize(("clock", "word"), [(1740, "ok"), (1585, "ok"), (1400, "slowed")])
+def test_the_power_cap_of_a_busy_gpu_is_no_fault_unless_it_costs_much(clock, word):
+    host, device = device_of(devices.training(clock_event_reasons=4, sm_clock_mhz=clock))
+    assert judge(host, device).word == word
+    host, device = device_of(devices.training(clock_event_reasons=4 | 0x40, sm_clock_mhz=clock))
+    assert judge(host, device).word == "slowed", "heat is one, at any clock"
+
+
+def test_since_when_a_gpu_is_idle_stands_beside_its_state():
+    readings = {"utilization_percent": 0, "used_bytes": 0, "idle_since_seconds": views.END - 7200}
+    host, device = device_of(devices.training(**readings), 7)
+    assert flat([device_row(host, device, TOKENS).cells["state"]]).endswith("free ≥2h00")
+    host, device = device_of(devices.training(**{**readings, "idle_since_seconds": None}), 7)
+    assert flat([device_row(host, device, TOKENS).cells["state"]]).endswith("free")
+
+
 def test_health_names_the_code_and_what_to_do():
     _, device = device_of(devices.training(last_xid=79, xid_count=2, remap_pending=1, ecc_uncorrected_count=4))
     said = flat(words.health_lines(device, 200))
@@ -105,8 +151,8 @@ def test_a_device_that_tells_nothing_says_why():
 
 
 def test_memory_that_nobody_holds_is_said():
-    host, device = device_of(devices.training(), 0)
-    rest = words.unaccounted(host, device)
+    _, device = device_of(devices.training(), 0)
+    rest = words.unaccounted(device)
     assert rest is not None
     taken = sum(int(use.number("used_bytes") or 0) for use in device.uses)
     assert rest == max(0.0, (device.number("used_bytes") or 0) - taken)

@@ -231,6 +231,25 @@ async def test_a_heading_of_several_ranks_takes_no_signal():
 
 
 @in_loop
+async def test_the_first_process_and_threads_of_the_kernel_are_never_asked_about():
+    init = f.ProcDef(1, 9, views.WALL, "root", "init", "init", 0, True)
+    thread = f.ProcDef(77, 9, views.WALL, "root", "[nvidia]", "nvidia", 2, True)
+    frames = views.vacant(4.0, named=False)
+    for n, one in ((160, init), (161, thread)):
+        frames += [f.Def(n, proc=one), f.Def(n + 100, use=f.UseDef(n, n - 150))]
+    app, source = made(frames, signal=gives({}))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P")
+        await until(pilot, "init")
+        await pilot.press("K")
+        await until(pilot, "pid 1 is the system's first process", absent="Send a signal")
+        await pilot.press("j", "K")
+        await until(pilot, "pid 77 is a thread of the kernel", absent="Send a signal")
+    assert source.asked == []
+
+
+@in_loop
 async def test_a_refusal_is_told_in_words():
     app, _ = made(views.training(4.0), signal=fails("refused", "pid 51120 belongs to another user"))
     async with app.run_test(size=SIZE) as pilot:

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from gpuscope.verbs import devices
+from tests.fakes import shim
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 
@@ -282,5 +283,59 @@ def test_holders_are_the_processes_with_the_device_open(tmp_path):
         (folder / "7").symlink_to(target)
     (tmp_path / "self").mkdir()
     (tmp_path / "44").mkdir()  # it ended
-    assert holders(1, str(tmp_path)) == ((41, 43), 0)
-    assert holders(3, str(tmp_path)) == ((), 0)
+    assert holders([1, 3], str(tmp_path)) == ({1: (41, 43), 3: ()}, 0, "")
+
+
+def test_since_when_a_gpu_is_idle_and_what_cuda_calls_it(fake, capsys):
+    fake.set(0, utilisation=0, samples=((14.0, 0), (0.1, 0)))
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}) as child:
+        fake.processes = [FakeProcess(child.pid, used=5 << 30), FakeProcess(1, gpu=1)]
+        _, document = run_json(capsys)
+        _, out = run(capsys)
+        child.kill()
+    assert [device["idle_seconds"] for device in document["devices"]] == [pytest.approx(14, abs=3), 0.0]
+    assert f"pid {child.pid} 5.0 GiB · idle ≥ 1" in out
+    assert f"cuda  pid {child.pid}: cuda:0 = GPU 1, cuda:1 = GPU 0" in out
+    row = next(row for row in document["cuda_order"] if row["pid"] == child.pid)
+    assert (row["source"], row["visible_devices"], row["reason"]) == ("environment", "1,0", None)
+    assert [(one["ordinal"], one["index"], one["uuid"]) for one in row["ordinals"]] == [
+        (0, 1, fake.gpus[1].uuid), (1, 0, fake.gpus[0].uuid),
+    ]  # fmt: skip
+
+
+def test_holders_here_are_named_with_why_they_may_not_be_all(fake, capsys, monkeypatch):
+    from gpuscope.collect import holders
+
+    told = {"devices": [{"minor": 1, "processes": [{"pid": 41, "user": None, "command": "x\x1b[2J"}], "more": 2}],
+            "hidden_processes": 7, "why": "seven of others"}  # fmt: skip
+    monkeypatch.setattr(holders, "told", lambda minors, redact: told)
+    _, document = run_json(capsys, "--holders")
+    assert document["devices"][0]["holders"] is None
+    assert document["devices"][1]["holders"]["processes"] == [{"pid": 41, "user": None, "command": "x\\x1b[2J"}]
+    _, out = run(capsys, "--holders")
+    assert "GPU 1 is held open by someone pid 41  x\\x1b[2J" in out
+    assert "GPU 1 is held open by 2 more" in out
+    assert out.rstrip().endswith("seven of others")
+
+
+def test_another_host_is_asked_the_same(tmp_path):
+    """Through a real agent in another process, over a fake library: processes, shares, holders, CUDA's numbers."""
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}) as child:
+        environment = {**shim.environment(gpus=2, pid=f"{child.pid}:0", idle="1"), "XDG_STATE_HOME": str(tmp_path)}
+        command = [sys.executable, "-m", "gpuscope", "devices", "--json", "--holders", "--via", "env A=1"]
+        for _ in range(3):  # a machine that is very busy may not answer in time
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+            if done.returncode in (0, 1):
+                break
+        child.kill()
+    assert done.returncode in (0, 1), json.loads(done.stdout)["problems"] if done.stdout else done.stderr
+    document = json.loads(done.stdout)
+    check_schema(document)
+    busy, idle = document["devices"]
+    assert [row["pid"] for row in busy["processes"]] == [child.pid]
+    assert busy["processes"][0]["sm_percent"] >= 40
+    assert busy["sm_active_percent"] is not None, "what needs two samples has had them"
+    assert (busy["idle_seconds"], idle["processes"]) == (0.0, [])
+    assert idle["idle_seconds"] >= 15
+    assert busy["holders"]["processes"] == []
+    assert [one["index"] for one in document["cuda_order"][0]["ordinals"]] == [1, 0]

@@ -44,7 +44,7 @@ def run_json(capsys, sockets, *words):
     for process in document["processes"]:
         assert {"pid", "start_time", "user", "command", "devices", "trainer"} <= process.keys()
         for device in process["devices"]:
-            assert device.keys() == {"uuid", "index", "used_bytes"}
+            assert device.keys() == {"uuid", "index", "used_bytes", "sm_percent"}
         if process["trainer"] is not None:
             wanted = {"rank", "world_size", "job", "step", "step_seconds", "allocated_bytes", "reserved_bytes"}
             assert wanted <= process["trainer"].keys()
@@ -54,12 +54,14 @@ def run_json(capsys, sockets, *words):
 
 def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys):
     with probe_process.start(sockets) as one, probe_process.start(sockets) as two:
-        fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0))
+        fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0, sm=61))
         code, document = run_json(capsys, sockets)
         assert code == 0
         assert [p["pid"] for p in document["processes"]] == [*sorted((one.pid, two.pid)), os.getpid()]
         trained = next(p for p in document["processes"] if p["pid"] == one.pid)
-        assert trained["devices"] == [{"uuid": fake.gpus[0].uuid, "index": 0, "used_bytes": 9 << 30}]
+        assert trained["devices"] == [
+            {"uuid": fake.gpus[0].uuid, "index": 0, "used_bytes": 9 << 30, "sm_percent": 61.0}
+        ]
         trainer = trained["trainer"]
         assert (trainer["job"], trainer["rank"], trainer["world_size"]) == ("job-1", 0, 2)
         assert trainer["step"] >= 1
@@ -75,7 +77,7 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         assert why[missing] == "this version of the probe does not measure it"
         other = document["processes"][-1]
         assert other["trainer"] is None
-        assert other["devices"] == [{"uuid": fake.gpus[1].uuid, "index": 1, "used_bytes": 5 << 30}]
+        assert other["devices"] == [{"uuid": fake.gpus[1].uuid, "index": 1, "used_bytes": 5 << 30, "sm_percent": None}]
         code, out = run(capsys, sockets)
         assert code == 0
         lines = out.splitlines()
@@ -208,3 +210,50 @@ def test_where_a_trainer_stands_is_in_the_document(fake, sockets, capsys):
         _, document = run_json(capsys, sockets)
     (trainer,) = [process["trainer"] for process in document["processes"] if process["trainer"]]
     assert {"stall_at", "phase", "input_seconds", "compute_seconds", "communication_seconds"} <= trainer.keys()
+
+
+def test_a_share_of_nothing_is_zero_only_where_the_driver_says_so(fake, sockets, capsys):
+    fake.processes = [FakeProcess(os.getpid(), gpu=0, sm=40), FakeProcess(os.getppid(), gpu=0), FakeProcess(1, gpu=1)]
+
+    def shares():
+        _, document = run_json(capsys, sockets)
+        told = {(p["pid"], d["index"]): d["sm_percent"] for p in document["processes"] for d in p["devices"]}
+        return told, {row["reason"] for row in document["unknown"] if row["path"].endswith("sm_percent")}
+
+    told, why = shares()
+    assert told[os.getpid(), 0] == 40.0
+    assert told[os.getppid(), 0] == 0.0, "beside one that the driver names it ran no kernel"
+    assert told[1, 1] is None, "the GPU is busy and the driver names nobody"
+    assert any("no recent sample of any process" in reason for reason in why)
+    fake.set(1, utilisation=0)
+    assert shares()[0][1, 1] == 0.0, "nothing runs on that GPU at all"
+    fake.fail("nvmlDeviceGetProcessUtilization", 0, "NoPermission")
+    told, why = shares()
+    assert (told[os.getpid(), 0], told[os.getppid(), 0]) == (None, None)
+    assert "nvmlDeviceGetProcessUtilization: no permission" in why
+    _, out = run(capsys, sockets)
+    assert "– SM of a process: nvmlDeviceGetProcessUtilization: no permission" in out
+
+
+def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monkeypatch):
+    fake.processes = [FakeProcess(os.getpid(), used=5 << 30, gpu=1, sm=40)]
+    from gpuscope.verbs import ps_watch
+
+    parser = argparse.ArgumentParser()
+    ps.add_arguments(parser)
+    look = functools.partial(collect_once, directories=[str(sockets)])
+    with probe_process.start(sockets) as one:
+        fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0, sm=61))
+        code = ps_watch.watch(parser.parse_args(["--watch", "0.2"]), look, rounds=2)
+        lines = capsys.readouterr().out.splitlines()
+        assert code == 0
+        assert len(lines) == 4
+        trained = [line for line in lines if f" pid {one.pid} " in line]
+        assert len(trained) == 2
+        assert all("GPU 0 9.0 GiB sm 61 % · rank 0/2 · step " in line for line in trained)
+        assert ps_watch.watch(parser.parse_args(["--watch", "0.2", "--json"]), look, rounds=2) == 0
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(documents) == 2
+    assert documents[0]["processes"][0]["devices"][0]["sm_percent"] == 61.0
+    assert ps.run(parser.parse_args(["--watch", "1", "somewhere"])) == 64
+    assert "gpuscope record TARGET" in capsys.readouterr().err

@@ -48,7 +48,7 @@ CHARTS = (
 _TOKENS = ("series1", "series2", "series3", "series4")
 _KEYS = (
     ("Esc", "back"), ("c", "next chart"), ("+ -", "zoom"), ("n b", "next GPU"), ("Enter", "all readings"),
-    ("j k", "scroll"),
+    ("o", "holders"), ("j k", "scroll"),
 )  # fmt: skip
 
 
@@ -68,6 +68,7 @@ class DeviceScreen(Room):
         Binding("plus,equals_sign", "zoom(-1)", show=False),
         Binding("minus", "zoom(1)", show=False),
         Binding("c", "chart(1)", show=False),
+        Binding("o", "holders", show=False),
         Binding("n,right", "device(1)", show=False),
         Binding("b,left", "device(-1)", show=False),
         Binding("j,down", "scroll(1)", show=False),
@@ -191,6 +192,14 @@ class DeviceScreen(Room):
         """Move what does not fit."""
         place = self.query_one("#columns" if self.has_class("-narrow") else "#left")
         place.scroll_relative(y=3 * by, animate=False)
+
+    def action_holders(self) -> None:
+        """Who has the device open, by the open files of all processes."""
+        from .device_holders import HoldersDialog
+
+        _, device = self._found()
+        if device is not None:
+            self.app.push_screen(HoldersDialog(self.session, device))
 
     def action_readings(self) -> None:
         """Every reading with its reason, as it came."""

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
-from ..process_rows import CHOICES, COLUMNS, SM_COLUMN
+from ..process_rows import CHOICES, COLUMNS
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from ..session import Session
 
 WORDS = {
-    "sm": "share of the device's SMs", "cpu": "of one core", "rss": "memory of the host", "age": "since it was started",
-    "idle": "since when its devices run no kernel, or it computes nothing", "where": "Slurm job, pod or container",
-}  # fmt: skip
+    "sm": "of the time its kernels ran on a device, by the driver's samples",
+    "cpu": "of one core",
+    "rss": "memory of the host",
+    "age": "since it was started",
+    "idle": "since when it runs no kernel, or its devices run none, or it computes nothing",
+    "where": "Slurm job, pod or container",
+}
 
 
 class ColumnDialog(Dialog):
@@ -34,7 +38,7 @@ class ColumnDialog(Dialog):
         super().__init__()
         self.session = session
         self._lines = Lines()
-        self._names = [column.key for column in COLUMNS if column.key in CHOICES and (column.key != "sm" or SM_COLUMN)]
+        self._names = [column.key for column in COLUMNS if column.key in CHOICES]
         self._at = 0
 
     def compose(self) -> ComposeResult:

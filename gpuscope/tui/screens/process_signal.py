@@ -38,13 +38,23 @@ SIGNALS = {
 
 def open_signal(app: App[Any], session: Session, process: ProcView) -> None:
     """The question, or a notice why there is none."""
-    reason = session.why_not("signal")
+    reason = session.why_not("signal") or _never(process)
     if not reason and process.definition.start is None:
         reason = f"it is not known when pid {process.definition.pid} started, and without that another may be hit"
     if reason:
         session.notices.say(f"Signal: {reason}", "warn")
     else:
         app.push_screen(SignalDialog(session, process))
+
+
+def _never(process: ProcView) -> str:
+    """Why nobody may signal it, "" where somebody may. The agent refuses these, and more, by itself."""
+    d = process.definition
+    if d.pid == 1:
+        return "pid 1 is the system's first process: everything there depends on it"
+    if d.pid == 2 or (d.ppid == 2 and (d.command or "").startswith("[")):
+        return f"pid {d.pid} is a thread of the kernel: it takes no signals"
+    return ""
 
 
 class SignalDialog(Dialog):

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
+from ..process_idle import Idleness
 from ..process_rows import CHOICES, HEADING, SORTS, Choice, columns, job_gpus, listing
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines, hang
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 5.0
 _KEYS = (
-    ("Esc", "back"), ("Enter", "all readings"), ("K", "signal"), ("e", "environment"), ("/", "filter"), ("u", "mine"),
+    ("Esc", "back"), ("Enter", "open"), ("K", "signal"), ("e", "environment"), ("/", "filter"), ("u", "mine"),
     ("< >", "sort"), ("T", "tree"), ("J", "my Slurm job"), ("c", "columns"), ("j k", "move"),
 )  # fmt: skip
 
@@ -63,6 +64,7 @@ class ProcessScreen(Room):
         self._totals = Lines(id="totals")
         self._notes = Lines(id="notes")
         self._table = LiveTable((), empty="no process uses a GPU here", gap=1, id="processes", classes="panel")
+        self._idleness = Idleness()
         self._job_gpus: frozenset[int] | None = None
         self._why_job = ""
         self._said = ""
@@ -110,7 +112,7 @@ class ProcessScreen(Room):
         if host is None:
             self.say_head([("Processes  ", "bold accent"), ("waiting for the first reading", "muted")])
             return
-        found = listing(host, self.session.history, choice, self._why_job)
+        found = listing(host, self.session.history, choice, self._why_job, self._idleness)
         parts = [f"{found.shown} of {found.all}" if found.shown != found.all else f"{found.all}", host.name]
         parts += [f"sorted by {choice.sort}"]
         parts += ["mine only"] if choice.mine else []
@@ -150,6 +152,13 @@ class ProcessScreen(Room):
         state = self.session.state
         state.process_sort = SORTS[(SORTS.index(state.process_sort) + by) % len(SORTS)]
         self.show_now()
+
+    def on_live_table_header_clicked(self, event: LiveTable.HeaderClicked) -> None:
+        """Sort by that column."""
+        event.stop()
+        if event.column in SORTS:
+            self.session.state.process_sort = event.column
+            self.show_now()
 
     def action_mine(self) -> None:
         """Only my processes, or all."""
@@ -231,8 +240,8 @@ class ProcessScreen(Room):
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
-        from .detail import DetailScreen
+        from .one_process import OneProcessScreen
 
         process = self.chosen()
         if process is not None:
-            self.app.push_screen(DetailScreen(self.session, process.key))
+            self.app.push_screen(OneProcessScreen(self.session, process.key))

@@ -1,0 +1,221 @@
+"""Everything about one process: who it is, what it holds on which GPU and calls it, and its history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+
+from .. import process_words as words
+from ..cells import age_text
+from ..charts.line import LineChart, Series
+from ..device_words import Line
+from ..process_idle import Idleness
+from ..widgets.text import Lines, hang
+from .device import CHART_SECONDS, SHOW_SECONDS, WIDE, WINDOWS
+from .pane import set_title
+from .room import Room
+
+if TYPE_CHECKING:
+    from ...store.view import HostView, ProcView
+    from ..session import Session
+
+ASK_SECONDS = 5.0
+_TOKENS = ("series1", "series2", "series3", "series4")
+CHARTS = ("GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB")
+GIB = 1 << 30
+_KEYS = (
+    ("Esc", "back"), ("+ -", "zoom"), ("c", "next chart"), ("K", "signal"), ("e", "environment"),
+    ("Enter", "all readings"), ("j k", "scroll"),
+)  # fmt: skip
+
+
+class OneProcessScreen(Room):
+    """Kept up to date while it is open."""
+
+    DEFAULT_CSS = """
+    OneProcessScreen #columns { height: 1fr; }
+    OneProcessScreen #left, OneProcessScreen #right { width: 1fr; height: 1fr; scrollbar-size-vertical: 1; }
+    OneProcessScreen .chart { height: 9; }
+    OneProcessScreen Lines.panel { height: auto; }
+    OneProcessScreen.-narrow #columns { layout: vertical; overflow-y: auto; scrollbar-size-vertical: 1; }
+    OneProcessScreen.-narrow #left, OneProcessScreen.-narrow #right { width: 1fr; height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "readings", show=False),
+        Binding("plus,equals_sign", "zoom(-1)", show=False),
+        Binding("minus", "zoom(1)", show=False),
+        Binding("c", "chart", show=False),
+        Binding("K,f9", "signal", show=False),
+        Binding("e", "environment", show=False),
+        Binding("j,down", "scroll(1)", show=False),
+        Binding("k,up", "scroll(-1)", show=False),
+    ]
+
+    def __init__(self, session: Session, key: str) -> None:
+        super().__init__()
+        self.session = session
+        self._key = key
+        self._window, self._chart = 0, 0
+        self._idleness = Idleness()
+        self._about, self._uses, self._order = (Lines(classes="panel") for _ in range(3))
+        self._charts = [LineChart(classes="panel chart") for _ in CHARTS]
+        self._order_said: list[Line] = [[("asking …", "muted")]]
+        self._asking: asyncio.Task[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        panels = ((self._about, "Process"), (self._uses, "On the GPUs"), (self._order, "What CUDA calls them"))
+        for panel, title in panels:
+            panel.border_title = title
+        yield self.head
+        with Horizontal(id="columns"):
+            with VerticalScroll(id="left", can_focus=False):
+                for panel, _ in panels:
+                    yield panel
+            with Vertical(id="right"):
+                yield from self._charts
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self._asking = asyncio.get_running_loop().create_task(self._ask_order())
+        self.call_after_refresh(self._show)
+        self.call_after_refresh(self._draw)
+        self.set_interval(SHOW_SECONDS, self._show)
+        self.set_interval(CHART_SECONDS, self._draw)
+
+    def on_unmount(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+        self.call_after_refresh(self._draw)
+
+    def _found(self) -> tuple[HostView | None, ProcView | None]:
+        host = self.session.host
+        return host, next((p for p in host.processes if p.key == self._key), None) if host is not None else None
+
+    def _show(self) -> None:
+        if not self.is_mounted:
+            return
+        width = self.size.width
+        self.set_class(width < WIDE, "-narrow")
+        notice = self.session.notices.current
+        if notice is not None:
+            self.foot.show([[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]])
+        else:
+            self.say_keys(_KEYS)
+        host, process = self._found()
+        if host is None or process is None:
+            self.say_head([("Process  ", "bold accent"), ("it is not there any more", "muted")])
+            return
+        self.say_head(words.head(host, process))
+        cells = max(30, (width // 2 if width >= WIDE else width) - 5)
+        history = self.session.history
+        devices = {d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None}
+        idle = self._idleness.of_process(process, words.living(process), devices, history, host.wall_seconds)
+        self._about.show(words.about_lines(host, process, idle, cells))
+        self._uses.show(words.use_lines(host, process, cells))
+        self._order.show([piece for line in self._order_said for piece in hang(line, cells)])
+
+    async def _ask_order(self) -> None:
+        from ...store.calls import SourceError
+
+        host, process = self._found()
+        if host is None or process is None:
+            return
+        told: object = {}
+        if not words.cuda_names(host, process):
+            d = process.definition
+            if self.session.replay is not None or self.session.hosts is None:
+                self._order_said = [[("unknown: ", "warn"), ("a recording keeps no environment", "text")]]
+                return
+            try:
+                result = await self.session.hosts.source.request(
+                    "environment", {"pid": d.pid, "start": d.start}, ASK_SECONDS
+                )
+            except SourceError as error:
+                self._order_said = [[("unknown: ", "warn"), (error.reason, "text")]]
+                return
+            told = result.value.get("environment")
+        environment = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+        self._order_said = words.order_lines(host, process, environment)
+        self._show()
+
+    def _draw(self) -> None:
+        host, process = self._found()
+        if not self.is_mounted or host is None or process is None:
+            return
+        wide = self.size.width >= WIDE
+        shown = max(1, min(len(self._charts), (self.size.height - 2) // 9)) if wide else 1
+        tall = max(6, (self.size.height - 2) // shown) if wide else 9
+        window = WINDOWS[self._window]
+        for position, chart in enumerate(self._charts):
+            chart.display = position < shown
+            if not chart.display:
+                continue
+            chart.styles.height = tall
+            what = CHARTS[(self._chart + position) % len(CHARTS)]
+            set_title(chart, f"{what}, {age_text(window)}")
+            top = 100.0 if what == "SM %" else None
+            chart.show(list(self._series(host, process, what, window)), window, 0.0, top, now=host.sampled_seconds)
+
+    def _series(self, host: HostView, process: ProcView, what: str, window: float) -> Iterator[Series]:
+        indices = {device.id: device.definition.index for device in host.devices}
+        column, scale = {
+            "GPU memory GiB": ("used_bytes", 1 / GIB), "SM %": ("sm_percent", 1.0),
+            "CPU % of one core": ("cpu_percent", 1.0), "RSS GiB": ("rss_bytes", 1 / GIB),
+        }[what]  # fmt: skip
+        if column in ("used_bytes", "sm_percent"):
+            entities = [(use.id, f"GPU {indices.get(use.gpu, '?')}") for use in words.living(process)]
+        else:
+            entities = [(process.id, "CPU" if column == "cpu_percent" else "RSS")]
+        for token, (entity, label) in zip(_TOKENS, entities, strict=False):
+            past = self.session.history(entity, column, window)
+            values = [None if value is None else value * scale for value in past.values]
+            if any(value is not None for value in values):
+                yield Series(label, token, past.seconds, values)
+
+    # ── keys ──
+
+    def action_zoom(self, by: int) -> None:
+        """A longer or shorter time on the charts."""
+        self._window = min(max(self._window + by, 0), len(WINDOWS) - 1)
+        self._draw()
+
+    def action_chart(self) -> None:
+        """The next history."""
+        self._chart = (self._chart + 1) % len(CHARTS)
+        self._draw()
+
+    def action_scroll(self, by: int) -> None:
+        """Move what does not fit."""
+        place = self.query_one("#columns" if self.has_class("-narrow") else "#left")
+        place.scroll_relative(y=3 * by, animate=False)
+
+    def action_signal(self) -> None:
+        """Ask which signal to send."""
+        from .process_signal import open_signal
+
+        _, process = self._found()
+        if process is not None:
+            open_signal(self.app, self.session, process)
+            self._show()
+
+    def action_environment(self) -> None:
+        """What it was started with, as far as an allow-list goes."""
+        from .process_environment import EnvironmentDialog
+
+        _, process = self._found()
+        if process is not None:
+            self.app.push_screen(EnvironmentDialog(self.session, process))
+
+    def action_readings(self) -> None:
+        """Every reading with its reason, as it came."""
+        from .detail import DetailScreen
+
+        self.app.push_screen(DetailScreen(self.session, self._key))

@@ -1,0 +1,155 @@
+"""The screen of one process: what it holds, how busy it is, what CUDA calls its GPUs, its history; and who has a GPU
+open."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from gpuscope.tui import process_words as words
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.process_idle import BUSY, Idle
+from gpuscope.tui.screens.detail import DetailScreen
+from gpuscope.tui.session import Session
+from gpuscope.wire import frames as f
+from tests.fakes import devices, views
+from tests.fakes.asked import AskedSource, fails, gives
+from tests.tui.pilot import in_loop, until
+from tests.tui.snapshots import grid
+
+SIZE = (200, 60)
+EVIL = "\x1b]52;c;QQ==\x07\u202eevil[red]"
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def frames_of(**uses: f.Scalar) -> list[f.Frame]:
+    """Training by others, and a notebook (51120) on GPU 2 whose share is told."""
+    out = devices.whole(list(views.training(4.0)))
+    for frame in out:
+        if isinstance(frame, f.Sample):
+            for row in frame.u:
+                if row[0] == 250:
+                    for column, value in uses.items():
+                        row[1 + f.USE_COLUMNS.index(column)] = value
+    return out
+
+
+def made(frames: list[f.Frame], **answers) -> tuple[GpuscopeApp, AskedSource]:
+    source = AskedSource(frames, **answers)
+    return GpuscopeApp(Session(make_source=lambda hz: source)), source
+
+
+def flat(lines) -> str:
+    return "\n".join("".join(piece for piece, _ in line).rstrip() for line in lines)
+
+
+def notebook(frames: list[f.Frame]):
+    host = views.store_of(frames).view().host
+    assert host is not None
+    return host, next(p for p in host.processes if p.definition.pid == 51120)
+
+
+def test_its_share_stands_beside_that_of_the_device():
+    host, process = notebook(frames_of(sm_percent=7))
+    said = flat(words.use_lines(host, process, 120))
+    assert said.startswith("GPU 2")
+    assert "21.6 GiB" in said
+    assert "SM 7% of the time; the GPU 8" in said
+
+
+def test_idle_is_said_only_where_it_is_known():
+    host, process = notebook(frames_of(sm_percent=7))
+    assert "no: its kernels run" in flat(words.about_lines(host, process, BUSY, 120))
+    assert "≥5m: no kernel of it runs" in flat(words.about_lines(host, process, Idle(300.0, True), 120))
+    host, process = notebook(frames_of())
+    assert "its kernels run" not in flat(words.about_lines(host, process, BUSY, 120))
+    assert "its kernels run" not in flat(words.use_lines(host, process, 120))
+
+
+def test_what_cuda_calls_the_gpus():
+    host, process = notebook(frames_of())
+    said = flat(words.order_lines(host, process, {"CUDA_VISIBLE_DEVICES": "3,1"}))
+    assert said.splitlines()[0] == "by CUDA_VISIBLE_DEVICES=3,1"
+    assert [line.split()[:3] for line in said.splitlines()[1:]] == [["cuda:0", "GPU", "3"], ["cuda:1", "GPU", "1"]]
+    assert "it sees no GPU" in flat(words.order_lines(host, process, {"CUDA_VISIBLE_DEVICES": ""}))
+    trainer = next(p for p in host.processes if p.definition.pid == 48215)
+    said = flat(words.order_lines(host, trainer, {"CUDA_VISIBLE_DEVICES": "7"}))
+    assert said.splitlines()[0] == "its probe says"
+    assert said.splitlines()[1].split()[:3] == ["cuda:2", "GPU", "2"], "what torch sees outweighs the environment"
+
+
+@in_loop
+async def test_no_line_is_too_long_at_any_size_and_why_not_is_said():
+    app, _ = made(frames_of(sm_percent=7), environment=fails("refused", "may be read by its user and root only"))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P", "slash", *"jupyter", "enter", "enter")
+        await until(pilot, "Process 51120", "unknown: may be read by its user and root only")
+        for width, height in ((40, 12), (80, 24), (120, 40)):
+            await pilot.resize_terminal(width, height)
+            await until(pilot, "Process 51120", "jupyter")
+            for row in grid(app):
+                assert sum(cell_len(char) for char, _ in row) == width
+
+
+@in_loop
+async def test_keys_zoom_charts_and_all_readings():
+    told = {"environment": {"CUDA_VISIBLE_DEVICES": "2"}, "others": 3}
+    app, source = made(frames_of(sm_percent=7), environment=gives(told))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P", "slash", *"jupyter", "enter", "enter")
+        await until(pilot, "GPU memory GiB, 1 min", "SM %, 1 min", "CPU % of one core", "RSS GiB", "cuda:0", "SM 7%")
+        await pilot.press("minus")
+        await until(pilot, "SM %, 5 min")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, DetailScreen)
+        await pilot.press("escape", "K")
+        await until(pilot, "Send a signal", "pid 51120")
+        await pilot.press("escape", "escape")
+        await until(pilot, "Processes  1 of 8")
+    assert source.asked == [("environment", {"pid": 51120, "start": 9})]
+
+
+# ── who has a GPU open ──
+
+
+@in_loop
+async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
+    rows = [
+        {"pid": 51120, "start": 9, "user": "lin", "command": "jupyter"},
+        {"pid": 666, "start": 1, "user": None, "command": EVIL},
+    ]
+    told = {"devices": [{"minor": 2, "processes": rows, "more": 1}], "hidden_processes": 3, "why": "3 of others"}
+    nobody = {"devices": [{"minor": 0, "processes": []}], "why": ""}
+    app, source = made(frames_of(), holders=gives(told))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live")
+        from gpuscope.tui.screens.device import DeviceScreen
+
+        app.push_screen(DeviceScreen(app.session, app.session.host.devices[2].key))
+        await until(pilot, "GPU 2  NVIDIA H200")
+        await pilot.press("o")
+        shown = await until(
+            pilot, "Who has GPU 2 open", "named by the driver", "not named by it", "not all: 3 of others"
+        )
+        assert "and 1 more" in shown
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert "[red]" in shown, "markup is text"
+        assert source.asked == [("holders", {"minors": "2"})]
+        for answer, says in (
+            (gives(nobody), "Nobody that can be seen has /dev/nvidia0 open"),
+            (fails("timeout", "the agent did not answer in time"), "unknown: the agent did not answer in time"),
+        ):
+            source.answers["holders"] = answer
+            app.push_screen(DeviceScreen(app.session, app.session.host.devices[0].key))
+            await until(pilot, "GPU 0  NVIDIA H200")
+            await pilot.press("o")
+            await until(pilot, says)
+            await pilot.press("escape", "escape")
