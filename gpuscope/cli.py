@@ -32,6 +32,7 @@ VERBS = {
     "wait": "return when a process ends, stalls or loses its loss, or when GPUs have room; the exit code says which",
     "snapshot": "read an allocator snapshot, compare two, or take one of a trainer",
     "lab": "the demo trainer, in the TUI or headless; sweep, claims, runs, pitfall: see `gpuscope lab --help`",
+    "predict": "peak memory of a model before anything touches a GPU; does it fit, the largest batch, what would help",
     "record": "keep a session in a file",
     "replay": "travel through a recording",
     "export": "Prometheus metrics of this machine, on a port or in a file",

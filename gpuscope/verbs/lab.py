@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--headless", action="store_true", help="train without the TUI; progress goes to stderr")
     output.add_argument("--json", action="store_true", help="headless, with one JSON document on stdout at the end")
+    output.add_argument("--predict", action="store_true", help="headless: also what it should have needed on a GPU")
     output.add_argument("--no-ledger", action="store_true", help="do not write the run down (gpuscope lab runs)")
 
 
@@ -77,10 +78,16 @@ def _train(args: argparse.Namespace, config: LabConfig, share: lab_devices.Tenso
 
     lab = run_blocking(config, hear)
     document = lab_devices.with_tensor_share(_document(lab), share.finish())
+    if args.predict:
+        from . import lab_predicted
+
+        document = lab_predicted.with_prediction(document, config)
     if args.json:
         _print(document)
     elif lab.summary and not lab.failure:
         print(in_words(document))
+        if args.predict:
+            print(lab_predicted.in_words(document))
     if lab.failure:
         print(lab.failure, file=sys.stderr)
     if document["steps"] and not args.no_ledger:

@@ -1,0 +1,296 @@
+"""One question, one answer: the peaks with their errors, whose they are, whether it fits, and what would help.
+
+The tracing child runs the model, the simulated allocator replays its trace; everything here is their arithmetic. The
+first answer needs one trace. The largest batch and what-if are asked for, and need one or a few more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from . import errors, largest, verdict, whatif
+from .allocator import Simulated, Where, simulate
+from .chunked import NotHere, in_chunks
+from .errors import Figure
+from .largest import Largest
+from .outside import Outside, outside
+from .request import CannotPredict, Doubt, Request, Traced
+from .settings import DEFAULT, Settings
+from .trace import Trace
+from .verdict import Try, Verdict
+from .whatif import Fix, LeftOut
+
+Tracer = Callable[[Request], Traced]
+"""Traces one request; raises :class:`CannotPredict`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a training is to fit on. ``name`` for people; ``gpu``: the card's name, by which what lies outside torch is
+    looked up. ``total_bytes`` as the driver reports it. Of a card of this host: ``in_use_bytes``, held by others now,
+    and ``driver_bytes``, kept by the driver."""
+
+    name: str
+    gpu: str
+    total_bytes: int
+    architecture: str
+    in_use_bytes: int | None = None
+    driver_bytes: int | None = None
+    assumed: bool = False
+    """Nobody said which card: what lies outside torch is that of another."""
+
+
+SURPLUS = 1.08
+"""The least memory that trainings run in by the peak that they allocate: the median of 300 on an H200."""
+REFERENCE = Card("a card", "h200", 143771 << 20, "9.0", assumed=True)
+"""Whose context is counted where no card is named: the one that most is known of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A card with what torch's allocator cannot have of it."""
+
+    card: Card
+    outside: Outside
+
+    @property
+    def limit_bytes(self) -> int:
+        """What torch's allocator may reserve, alone on the card."""
+        return max(0, self.card.total_bytes - self.outside.all_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A fix and what it came to. ``verdict`` None without a card."""
+
+    fix: Fix
+    allocated: Figure
+    reserved: Figure
+    device: Figure
+    freed_bytes: int
+    """Of the peak that is allocated."""
+    freed_reserved_bytes: int
+    verdict: Verdict | None
+    seconds: float
+
+    @property
+    def freed(self) -> int:
+        """What ranks it: of a fix that only changes where blocks lie, what is reserved less."""
+        return self.freed_bytes if self.fix.settings is None else self.freed_reserved_bytes
+
+
+@dataclass(slots=True)
+class Answer:
+    """``batch`` is what was traced. ``verdict`` is None without a card; ``largest`` and ``what_if`` where they were not
+    asked for, ``why_not`` then says so, by name."""
+
+    request: Request
+    settings: Settings
+    room: Room | None
+    outside: Outside
+    batch: int
+    parameters: int
+    torch: str
+    allocated: Figure
+    reserved: Figure
+    device: Figure
+    categories: dict[str, int]
+    modules: dict[str, int]
+    peak_at: Where
+    operation: str
+    """What asked for the block with which the peak was reached; "" where it is not known."""
+    module: str
+    doubts: list[Doubt]
+    verdict: Verdict | None = None
+    verdict_now: Verdict | None = None
+    """The same with what others hold of the card now taken off; None where nothing is held, or no card is here."""
+    largest: Largest | None = None
+    what_if: list[Tried] | None = None
+    left_out: list[LeftOut] = field(default_factory=list)
+    why_not: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Name of what is None → code and reason."""
+    seconds: float = 0.0
+
+
+class Asking:
+    """The trace of one request and what can be asked of it. ``seconds``: limit for everything together; what there is
+    no time for is left out with that reason."""
+
+    def __init__(
+        self,
+        request: Request,
+        tracer: Tracer,
+        card: Card | None,
+        settings: Settings = DEFAULT,
+        seconds: float = 300.0,
+        doubts: Sequence[Doubt] = (),
+        cache: Path | None = None,
+    ):
+        """``card`` None: no verdict. ``doubts``: beside those of the tracing child. ``cache``: the file with what was
+        measured here, where not in the user's folder. Raises :class:`CannotPredict`."""
+        self.began = time.monotonic()
+        self._ends = self.began + seconds
+        self._tracer = tracer
+        self._traced: dict[Request, Traced] = {}
+        self._doubts = list(doubts)
+        self.request, self.settings = request, settings
+        self.traced = self._trace(request)
+        self.simulated = simulate(self.traced.trace, settings)
+        where = card or REFERENCE
+        products = any(owner.category == "workspace" and owner.operation == "cublas"
+                       for owner in self.traced.trace.owner_table)  # fmt: skip
+        self.outside = outside(where.gpu, where.architecture, where.total_bytes, self.traced.torch, cache, products)
+        if where.driver_bytes is not None:
+            self.outside = replace(self.outside, driver_bytes=where.driver_bytes)
+        self.room = Room(card, self.outside) if card else None
+        self.answer = self._first()
+
+    def in_time(self) -> bool:
+        return time.monotonic() < self._ends
+
+    def finish(self) -> Answer:
+        self.answer.seconds = round(time.monotonic() - self.began, 3)
+        return self.answer
+
+    def find_largest(self) -> None:
+        """Puts the largest batch into the answer, or why there is none."""
+        answer, room = self.answer, self.room
+        del answer.why_not["largest_batch"]
+        if room is None:
+            answer.why_not["largest_batch"] = ("no_capacity", "no card was named: --gpu NAME or --capacity SIZE")
+            return
+        limit, settings = self._limit(room), self.settings
+        doubts = self.traced.doubts
+
+        def trace(batch: int) -> Trace:
+            return self._trace(replace(self.request, batch=batch)).trace
+
+        def fits(trace: Trace, more: int) -> bool:
+            return limit + more > 0 and simulate(trace, settings, limit + more).fits
+
+        def error(trace: Trace) -> int:
+            figure = _figures(simulate(trace, settings), trace, doubts, self.outside)[0]
+            demand = errors.demand_error(figure.bytes, figure.error_bytes, errors.has(trace, "convolution"))
+            return errors.device_error(demand, self.outside.error_bytes)
+
+        def guess(one: int, first: Trace, other: int, second: Trace) -> int:
+            low, high = (simulate(trace, settings).peak_allocated_bytes for trace in (first, second))
+            slope = (high - low) / (other - one)
+            return int(one + (limit / SURPLUS - low) / slope) if slope > 0 else one
+
+        try:
+            answer.largest = largest.find(trace, fits, answer.batch, error, self.in_time, guess)
+        except CannotPredict as trouble:
+            answer.why_not["largest_batch"] = (trouble.code, " ".join(map(str, trouble.args[:2])))
+
+    def find_fixes(self, ranks: int | None = None, hear: Callable[[Fix], None] = lambda _: None) -> None:
+        """Simulates each applicable fix and puts them into the answer, the one that frees most first. ``hear`` is told
+        each before it is tried."""
+        answer = self.answer
+        del answer.why_not["what_if"]
+        chosen, answer.left_out = whatif.fixes(self.request, answer.batch, self.settings, ranks)
+        answer.what_if = []
+        for fix in chosen:
+            if not self.in_time():
+                answer.left_out.append(LeftOut(fix.key, fix.title, "out of time: --seconds gives more"))
+                continue
+            hear(fix)
+            try:
+                tried = [*answer.what_if, self._try(fix)]
+                answer.what_if = sorted(tried, key=lambda one: -one.freed)  # a new list: a screen may read the old one
+            except CannotPredict as trouble:
+                answer.left_out.append(LeftOut(fix.key, fix.title, " ".join(map(str, trouble.args[:2]))))
+            except NotHere as reason:
+                answer.left_out.append(LeftOut(fix.key, fix.title, str(reason)))
+
+    def _try(self, fix: Fix) -> Tried:
+        begin = time.monotonic()
+        settings = fix.settings or self.settings
+        if fix.request is not None:
+            traced = self._trace(fix.request)
+            trace, doubts = traced.trace, traced.doubts
+        else:
+            trace, doubts = self.traced.trace, list(self.traced.doubts)
+        if fix.chunks:
+            trace = in_chunks(trace, fix.chunks, self.simulated.peak_allocated_at.event)
+            doubts = [*doubts, Doubt("estimated", "chunks were put into the trace by rule", percent=3.0)]
+        found = simulate(trace, settings)
+        allocated, reserved, device = _figures(found, trace, doubts, self.outside)
+        judged = self._judge(trace, settings, found, allocated, self._limit(self.room)) if self.room else None
+        return Tried(
+            fix, allocated, reserved, device,
+            self.answer.allocated.bytes - allocated.bytes, self.answer.reserved.bytes - reserved.bytes,
+            judged, round(time.monotonic() - begin, 3),
+        )  # fmt: skip
+
+    def _first(self) -> Answer:
+        traced, found = self.traced, self.simulated
+        allocated, reserved, device = _figures(found, traced.trace, traced.doubts, self.outside)
+        operation, module = _who(traced.trace, found.peak_allocated_at.event)
+        answer = Answer(
+            self.request, self.settings, self.room, self.outside, traced.batch, traced.parameters, traced.torch,
+            allocated, reserved, device, found.categories, found.modules, found.peak_allocated_at, operation, module,
+            traced.doubts,
+        )  # fmt: skip
+        room = self.room
+        if room is None:
+            answer.why_not["verdict"] = ("no_capacity", "no card was named: --gpu NAME or --capacity SIZE")
+        else:
+            answer.verdict = self._judge(traced.trace, self.settings, found, allocated, self._limit(room))
+            if room.card.in_use_bytes:
+                free = max(0, self._limit(room) - room.card.in_use_bytes)
+                answer.verdict_now = self._judge(traced.trace, self.settings, found, allocated, free)
+        answer.why_not.update(_NOT_ASKED)
+        return answer
+
+    def _limit(self, room: Room) -> int:
+        """Also with the share of the card that the settings allow torch."""
+        share = self.settings.fraction
+        whole = room.card.total_bytes - room.outside.driver_bytes
+        return room.limit_bytes if share is None else min(room.limit_bytes, int(share * whole))
+
+    def _judge(self, trace: Trace, settings: Settings, found: Simulated, allocated: Figure, limit: int) -> Verdict:
+        def replay(at: int) -> Try:
+            tried = simulate(trace, settings, max(0, at))
+            return Try(tried.fits, tried.retries)
+
+        demand = errors.demand_error(allocated.bytes, allocated.error_bytes, errors.has(trace, "convolution"))
+        error = errors.device_error(demand, self.outside.error_bytes)
+        return verdict.decide(replay, found.peak_allocated_bytes, found.peak_reserved_bytes, limit, error)
+
+    def _trace(self, request: Request) -> Traced:
+        found = self._traced.get(request)
+        if found is None:
+            found = self._tracer(request)
+            found = self._traced[request] = replace(found, doubts=[*found.doubts, *self._doubts])
+            if request.batch is None:  # asked for again by its number
+                self._traced[replace(request, batch=found.batch)] = found
+        return found
+
+
+_NOT_ASKED = {
+    "largest_batch": ("not_asked", "not asked for: --largest-batch"),
+    "what_if": ("not_asked", "not asked for: --what-if"),
+}
+
+
+def _figures(
+    found: Simulated, trace: Trace, doubts: Sequence[Doubt], outside: Outside
+) -> tuple[Figure, Figure, Figure]:
+    """Allocated, reserved, whole card."""
+    peak, held = found.peak_allocated_bytes, found.peak_reserved_bytes
+    error = errors.allocated_error(peak, errors.doubtful(trace, found.peak_allocated_at.event), doubts)
+    error_held = errors.reserved_error(held, error, doubts, peak, errors.has(trace, "convolution"))
+    everything = errors.device_error(error_held, outside.error_bytes)
+    return Figure(peak, error), Figure(held, error_held), Figure(held + outside.all_bytes, everything)
+
+
+def _who(trace: Trace, event: int) -> tuple[str, str]:
+    """Operation and module of the block that an event allocates."""
+    if 0 <= event < len(trace.events) and trace.events[event] >= 0:
+        owner = trace.owner(trace.events[event])
+        return owner.operation, owner.module
+    return "", ""

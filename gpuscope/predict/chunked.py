@@ -1,0 +1,85 @@
+"""A trace as it would be with the loss computed in parts: for large outputs (a vocabulary) the loss is the peak.
+
+The output of the last layer, its log-softmax and their gradients are as large as samples × tokens × classes, several
+times over. In ``n`` parts, each under checkpoint, one part of them is live at a time; the last layer's weight then gets
+its gradient part by part, which needs one gradient of the weight besides the sum. Both are put into the trace here.
+"""
+
+from __future__ import annotations
+
+from .trace import Mark, Owner, Trace
+
+WORD = "log_softmax"
+LEAST_SHARE = 0.05
+"""Of the peak: where the loss has less, chunks free nothing worth a change."""
+_MODEL = ("parameter", "buffer", "gradient", "optimizer", "input")
+
+
+class NotHere(Exception):
+    """There is no such loss in this trace, or it is too small to matter. ``args``: the reason."""
+
+
+def in_chunks(trace: Trace, chunks: int, peak_event: int) -> Trace:
+    """The trace with the loss in ``chunks`` parts. ``peak_event``: where the trace's peak is. Raises
+    :class:`NotHere`."""
+    losses = {number for number, owner in enumerate(trace.owner_table) if WORD in owner.operation}
+    whole = max((size for size, owner in zip(trace.sizes, trace.owners, strict=True) if owner in losses), default=0)
+    if not whole:
+        raise NotHere("the trace has no cross-entropy over classes")
+    alike = (whole, whole // 2, 2 * whole)  # with autocast the layer's own output is half as large
+    model = {number for number, owner in enumerate(trace.owner_table) if owner.category in _MODEL}
+    parts = {
+        block
+        for block, (size, owner) in enumerate(zip(trace.sizes, trace.owners, strict=True))
+        if size in alike and owner not in model
+    }
+    live, peak = _live(trace, peak_event)
+    share = sum(trace.sizes[block] for block in live & parts) / max(1, peak)
+    if share < LEAST_SHARE:
+        raise NotHere(f"the loss has {100 * share:.0f} % of the peak")
+    sizes = [-(-size // chunks) if block in parts else size for block, size in enumerate(trace.sizes)]
+    return _with_weight(trace, sizes, parts, losses)
+
+
+def _live(trace: Trace, event: int) -> tuple[set[int], int]:
+    live: set[int] = set()
+    for one in trace.events[: event + 1]:
+        if one >= 0:
+            live.add(one)
+        else:
+            live.discard(~one)
+    return live, sum(trace.sizes[block] for block in live)
+
+
+def _with_weight(trace: Trace, sizes: list[int], parts: set[int], losses: set[int]) -> Trace:
+    """Beside each gradient of the output one block as large as the largest parameter, the weight's gradient."""
+    weight = max(
+        (size for size, owner in zip(trace.sizes, trace.owners, strict=True)
+         if trace.owner_table[owner].category == "parameter"), default=0,
+    )  # fmt: skip
+    table = [*trace.owner_table, Owner("temporary", "", "chunked loss")]
+    owners = list(trace.owners)
+    events: list[int] = []
+    added: dict[int, int] = {}
+    moved: list[Mark] = []
+    marks = iter([*trace.marks])
+    mark = next(marks, None)
+    for number, event in enumerate(trace.events):
+        while mark is not None and mark.at <= number:
+            moved.append(Mark(len(events), mark.name))
+            mark = next(marks, None)
+        events.append(event)
+        block = event if event >= 0 else ~event
+        backward = block in parts and "backward" in trace.owner(block).operation
+        if weight and backward and trace.owners[block] in losses:
+            if event >= 0:
+                sizes.append(weight)
+                owners.append(len(table) - 1)
+                added[block] = len(sizes) - 1
+                events.append(added[block])
+            elif block in added:
+                events.append(~added.pop(block))
+    while mark is not None:
+        moved.append(Mark(len(events), mark.name))
+        mark = next(marks, None)
+    return Trace(sizes, owners, table, events, moved, trace.streams)

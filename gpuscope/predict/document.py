@@ -1,0 +1,133 @@
+"""The JSON document of ``gpuscope predict``. Bytes are ints, unknown is null with a row in ``unknown``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ..wire.clean import clean
+from .answer import Answer, Tried
+from .errors import Figure
+from .request import CannotPredict, Doubt
+from .verdict import Verdict
+from .whatif import LeftOut
+
+FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
+FIT, CLOSE, NO_FIT, UNCHECKED = 0, 1, 2, 3
+EXIT_CODES = {"fits": FIT, "too_close": CLOSE, "does_not_fit": NO_FIT}
+
+
+def exit_code(verdict: Verdict | None) -> int:
+    """0 fits, or no card was named; 1 too close; 2 does not fit."""
+    return FIT if verdict is None else EXIT_CODES[verdict.word]
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    """The whole answer."""
+    figures = (answer.allocated, answer.reserved, answer.device)
+    result: dict[str, Any] = {"model": clean(answer.request.model), "request": asdict(answer.request)}
+    result |= {"batch": answer.batch, "parameters": answer.parameters, "torch": clean(answer.torch)}
+    result["allocator_settings"] = answer.settings.text()
+    for name, figure in zip(FIGURES, figures, strict=True):
+        result |= _figure(name, figure)
+    room, found = answer.room, answer.largest
+    at = answer.peak_at
+    result |= {
+        "outside": asdict(answer.outside),
+        "capacity": None if room is None else {**asdict(room.card), "limit_bytes": room.limit_bytes},
+        "categories": answer.categories,
+        "modules": [{"module": clean(name), "bytes": size} for name, size in answer.modules.items()],
+        "peak_at": {"step": at.step, "phase": at.phase, "module": clean(answer.module),
+                    "operation": clean(answer.operation), "event": at.event},
+        **_verdict("", answer.verdict),
+        **_verdict("now_", answer.verdict_now),
+        "largest_batch": None if found is None else found.batch,
+        "largest_batch_low": None if found is None else found.low,
+        "largest_batch_high": None if found is None else found.high,
+        "largest_batch_traced": None if found is None else found.traced,
+        "what_if": None if answer.what_if is None else [_tried(one) for one in answer.what_if],
+        "left_out": [_left(one) for one in answer.left_out],
+        "doubts": [_doubt(one) for one in answer.doubts],
+        "seconds": answer.seconds,
+        "error": None,
+        "unknown": _unknowns(answer),
+        "exit_code": exit_code(answer.verdict),
+    }  # fmt: skip
+    return result
+
+
+def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any]:
+    """The document of a question that has no answer: the same keys, all null, and why."""
+    what, why, then = (clean(str(word)) for word in trouble.args[:3])
+    names = [key for name in FIGURES for key in (f"{name}_bytes", f"{name}_error_percent")]
+    names += ["categories", "modules", "peak_at", "verdict", "largest_batch", "what_if"]
+    return {
+        "model": clean(model),
+        **dict.fromkeys(names),
+        "doubts": [],
+        "seconds": round(seconds, 3),
+        "error": {"code": trouble.code, "what": what, "why": why, "next": then},
+        "unknown": [_unknown(name, trouble.code, f"{what} {why}") for name in names],
+        "exit_code": UNCHECKED,
+    }
+
+
+def _figure(name: str, figure: Figure) -> dict[str, Any]:
+    return {f"{name}_bytes": figure.bytes, f"{name}_error_percent": figure.error_percent}
+
+
+def _verdict(prefix: str, judged: Verdict | None) -> dict[str, Any]:
+    return {
+        f"{prefix}verdict": None if judged is None else judged.word,
+        f"{prefix}spare_bytes": None if judged is None else judged.spare_bytes,
+        f"{prefix}retries": None if judged is None else judged.retries,
+    }
+
+
+def _tried(one: Tried) -> dict[str, Any]:
+    return {
+        "fix": one.fix.key,
+        "title": clean(one.fix.title),
+        **_figure("peak_allocated", one.allocated),
+        **_figure("peak_reserved", one.reserved),
+        **_figure("device_peak", one.device),
+        "freed_bytes": one.freed_bytes,
+        "freed_reserved_bytes": one.freed_reserved_bytes,
+        "verdict": None if one.verdict is None else one.verdict.word,
+        "change": clean(one.fix.change),
+        "cost": one.fix.cost,
+        "seconds": one.seconds,
+    }
+
+
+def _left(one: LeftOut) -> dict[str, Any]:
+    return {"fix": one.key, "title": clean(one.title), "reason": clean(one.reason)}
+
+
+def _doubt(one: Doubt) -> dict[str, Any]:
+    return {"code": one.code, "text": clean(one.text), "operation": clean(one.operation), "percent": one.percent}
+
+
+_TOGETHER = {
+    "verdict": ("verdict", "spare_bytes", "retries", "capacity"),
+    "now_verdict": ("now_verdict", "now_spare_bytes", "now_retries"),
+    "largest_batch": ("largest_batch", "largest_batch_low", "largest_batch_high", "largest_batch_traced"),
+}
+"""Keys that are unknown for one reason."""
+_NOT_REPLAYED = ("not_needed", "the peaks alone decide: nothing was replayed against the limit")
+_NOBODY = ("not_asked", "the card is none of this host, or nobody holds any of it")
+
+
+def _unknowns(answer: Answer) -> list[dict[str, str]]:
+    reasons = dict(answer.why_not)
+    if answer.verdict_now is None:
+        reasons["now_verdict"] = _NOBODY
+    rows = [_unknown(key, *why) for name, why in reasons.items() for key in _TOGETHER.get(name, (name,))]
+    for key, judged in (("retries", answer.verdict), ("now_retries", answer.verdict_now)):
+        if judged is not None and judged.retries is None:
+            rows.append(_unknown(key, *_NOT_REPLAYED))
+    return rows
+
+
+def _unknown(path: str, code: str, reason: str) -> dict[str, str]:
+    return {"path": path, "code": code, "reason": clean(reason)}

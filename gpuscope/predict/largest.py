@@ -1,0 +1,145 @@
+"""The largest batch that fits, from few traces: search among replays of scaled traces, then trace the answer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from .scaled import Family, family
+from .trace import Trace
+
+MOST = 1 << 20
+"""Samples: more than the toggle takes."""
+ROUNDS = 3
+"""Traces of answers at the most, after the two that the law is made of."""
+
+Fits = Callable[[Trace, int], bool]
+"""Replays a trace against the limit with so many bytes more room, below 0: less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """``batch`` samples in a micro-batch; 0 where not even one fits. ``low`` and ``high``: what it is where the demand
+    is larger, or smaller, than predicted by the error bar. ``traced``: whether ``batch`` itself was traced and fits,
+    or is what the law says. ``most``: that many fit, and more were not tried."""
+
+    batch: int
+    low: int
+    high: int
+    traced: bool
+    most: bool = False
+
+
+def search(fits: Callable[[int], bool], start: int) -> int:
+    """The largest batch for which ``fits`` is true, 0 where it is not for 1. ``fits`` turns false once and stays so.
+    Begins at ``start``, doubles or halves until the answer is enclosed, then bisects."""
+    good, bad = 0, MOST + 1
+    batch = max(1, min(start, MOST))
+    while bad - good > 1:
+        if fits(batch):
+            good = batch
+        else:
+            bad = batch
+        if bad > MOST:
+            batch = min(2 * good, MOST) if good < MOST else MOST
+            if good == MOST:
+                break
+        else:
+            batch = bad // 2 if good == 0 else (good + bad) // 2
+            batch = max(batch, good + 1)
+    return good
+
+
+def find(
+    trace: Callable[[int], Trace],
+    fits: Fits,
+    batch: int,
+    error_of: Callable[[Trace], int],
+    in_time: Callable[[], bool] = lambda: True,
+    guess: Callable[[int, Trace, int, Trace], int] | None = None,
+) -> Largest:
+    """``trace(batch)`` traces a batch; that of ``batch`` was traced already, so asking for it again is cheap.
+    ``error_of(trace)``: the error of its demand in bytes. ``guess(batch, trace, batch, trace)``: about where the answer
+    lies by two traces, for where they follow no law. What ``trace`` raises goes through."""
+    other = batch // 2 if batch > 2 else batch + 2
+    law = _law(trace, batch, other)
+    if law is None:
+        start = guess(batch, trace(batch), other, trace(other)) if guess else batch
+        return _stepwise(trace, fits, max(1, min(start, MOST)), error_of, in_time)
+    found, traced = _most(law, fits, 0, batch), False
+    for _ in range(ROUNDS):
+        if found in (0, MOST) or not in_time():
+            break
+        real = trace(found)
+        near = family(law.low, law.low_batch, real, found) or _law(trace, found, max(1, found - max(1, found // 8)))
+        if near is None:
+            break
+        law, before = near, found
+        found = _most(law, fits, 0, found)
+        traced = found == before
+        if traced:
+            break
+    return _ranged(law, fits, found, traced, error_of)
+
+
+def _law(trace: Callable[[int], Trace], one: int, other: int) -> Family | None:
+    return family(trace(one), one, trace(other), other)
+
+
+def _most(law: Family, fits: Fits, room: int, start: int) -> int:
+    return search(lambda batch: fits(law.at(batch), room), start)
+
+
+def _ranged(law: Family, fits: Fits, found: int, traced: bool, error_of: Callable[[Trace], int]) -> Largest:
+    error = error_of(law.at(max(found, 1)))
+    low = _most(law, fits, -error, found) if found else 0
+    high = _most(law, fits, error, max(1, found))
+    return Largest(found, min(low, found), max(high, found), traced, found >= MOST)
+
+
+def _stepwise(
+    trace: Callable[[int], Trace], fits: Fits, batch: int, error_of: Callable[[Trace], int], in_time: Callable[[], bool]
+) -> Largest:
+    """Where batches differ in more than sizes there is no law: every step of the search is a trace. Out of time, the
+    answer is the largest that was seen to fit, and ``high`` the smallest that was not."""
+    seen: dict[int, bool] = {}
+
+    def tried(size: int) -> bool:
+        if size not in seen:
+            if not in_time():
+                raise _OutOfTime
+            seen[size] = fits(trace(size), 0)
+        return seen[size]
+
+    try:
+        found = _around(tried, batch)
+        answer = Largest(found, found, found, True, found >= MOST)
+        error = error_of(trace(max(found, 1)))
+        low = next((size for size in range(found, 0, -1) if size in seen and fits(trace(size), -error)), 0)
+        return replace(answer, low=low)
+    except _OutOfTime:
+        good = max((size for size, fitted in seen.items() if fitted), default=0)
+        bad = min((size for size, fitted in seen.items() if not fitted), default=MOST + 1)
+        return Largest(good, good, bad - 1, good > 0)
+
+
+def _around(fits: Callable[[int], bool], start: int) -> int:
+    """As :func:`search`, from a start that is likely to be near: in steps that grow from a thirtieth of it."""
+    step = max(1, start // 30)
+    good, bad = (start, 0) if fits(start) else (0, start)
+    while not (good and bad) and good < MOST and bad != 1:
+        batch = min(MOST, good + step) if good else max(1, bad - step)
+        if fits(batch):
+            good = batch
+        else:
+            bad = batch
+        step *= 2
+    bad = bad or MOST + 1
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+class _OutOfTime(Exception):
+    pass

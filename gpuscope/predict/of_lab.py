@@ -1,0 +1,71 @@
+"""The lab's switches as a question to the predictor, and a fix as the lab's switches."""
+
+from __future__ import annotations
+
+from ..lab.config import ConfigError, LabConfig
+from .request import Doubt, Request
+from .settings import DEFAULT, Settings
+from .whatif import Fix
+
+COMPILED_PERCENT = 15.0
+"""Added to the error for torch.compile: what its kernels keep was not measured, so it is wide."""
+_COMPILED = (
+    "compiled: predicted as if it ran eagerly; fused kernels keep fewer activations, CUDA graphs have their own pools"
+)
+_SHARED = ("batch", "amp", "accumulate", "foreach", "fused", "set_to_none", "tf32", "cudnn_benchmark", "deterministic")
+_SHARDING = {"none": "none", "dp": "none", "ddp": "ddp", "fsdp": "fsdp"}
+
+
+def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
+    """What a run with these switches asks of a GPU; ``ranks`` where the switches leave their number open."""
+    several = config.parallel in ("ddp", "fsdp")
+    return Request(
+        config.preset("cuda"),
+        checkpoint=int(config.checkpoint),
+        optimizer=None if config.factory else config.optimizer,
+        sharding=_SHARDING[config.parallel],
+        ranks=(config.nproc or ranks) if several else 1,
+        seed=config.seed,
+        architecture=architecture,
+        **{name: getattr(config, name) for name in _SHARED},
+    )
+
+
+def settings_of(config: LabConfig) -> Settings:
+    """The allocator's settings of such a run."""
+    return Settings(expandable=config.expandable_segments) if config.expandable_segments else DEFAULT
+
+
+def doubts_of(config: LabConfig) -> list[Doubt]:
+    """What the switches ask for and no trace shows."""
+    return [] if config.compile == "off" else [compiled()]
+
+
+def compiled() -> Doubt:
+    """The doubt about torch.compile."""
+    return Doubt("compiled", _COMPILED, percent=COMPILED_PERCENT)
+
+
+def config_with(config: LabConfig, fix: Fix) -> LabConfig | str:
+    """The switches with a fix in them, or why they have no switch for it."""
+    if fix.settings is not None:
+        return config.changed("expandable_segments", fix.settings.expandable)
+    request = fix.request
+    if request is None or request.checkpoint > 1 or request.sharding in ("zero1", "zero2"):
+        return "the Lab has no switch for it"
+    before = request_of(config, request.architecture, request.ranks)
+    if request.sequence != before.sequence or request.resolution != before.resolution:
+        return "the Lab has no switch for it"
+    try:
+        for name in _SHARED:
+            if getattr(request, name) != getattr(before, name):
+                config = config.changed(name, getattr(request, name))
+        if request.checkpoint != before.checkpoint:
+            config = config.changed("checkpoint", bool(request.checkpoint))
+        if request.optimizer is not None and request.optimizer != before.optimizer:
+            config = config.changed("optimizer", request.optimizer)
+        if request.sharding != before.sharding:
+            config = config.changed("parallel", request.sharding).changed("nproc", request.ranks)
+    except ConfigError as error:
+        return str(error)
+    return config

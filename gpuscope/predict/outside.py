@@ -1,0 +1,158 @@
+"""What a training takes of a card beside torch's allocator: the CUDA context with its kernels, what libraries allocate
+for themselves, and what the driver keeps. It depends on card, driver and torch, hardly on the model.
+
+Three sources, best first: measured here by ``gpuscope predict --measure`` and kept in the user's cache; shipped, for
+pairs of card and torch that were measured; calculated, from what torch's out-of-memory messages of such cards name as
+"non-PyTorch memory", with a wide error. Standard library; platformdirs when the cache is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from .gpus import MIB, find_gpu
+
+Source = Literal["measured", "shipped", "calculated"]
+CACHE_NAME = "outside-torch.json"
+MAX_CACHE_BYTES = 256 * 1024
+MAX_ENTRIES = 200
+_LARGEST = 64 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """``context_bytes``: CUDA context, loaded kernels and libraries of one training process, as the driver counts them
+    beside what torch has reserved. ``driver_bytes``: kept by the driver on the card. ``error_bytes``: of their sum,
+    ±."""
+
+    context_bytes: int
+    driver_bytes: int
+    error_bytes: int
+    source: Source
+    note: str = ""
+
+    @property
+    def all_bytes(self) -> int:
+        return self.context_bytes + self.driver_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    gpu: str
+    torch: str
+    """A version's beginning: "2.11"."""
+    context_mib: int
+    without_products_mib: int
+    """The context where no matrix is multiplied: cuBLAS and its kernels are not loaded then."""
+    driver_mib: int
+    error_mib: int
+
+
+SHIPPED = (_Pair("h200", "2.11", 750, 630, 615, 30),)
+"""Measured with the CUDA 13.0 wheel, driver 580, over 340 trainings of 30 models: 518 MiB when CUDA has begun; at the
+third step 742 MiB, 758 to 762 where cuDNN is in use too, hardly depending on the model; 630 in convolutions alone.
+Another driver kept 623 MiB of the card."""
+_CONTEXT_MIB = {"6": (300, 120), "7": (300, 120), "8": (400, 150), "9": (749, 150), "10": (750, 250), "12": (610, 220)}
+"""Major compute capability → context and its error. 8: single-process messages of the RTX 3090, 4090, A5000, A6000 and
+A100 name 300 to 470 MiB; 12: one of the RTX 5090 names 614; 9 is measured; the others are their neighbours'."""
+_DRIVER_SHARE = 0.02
+"""Of a card whose CUDA total is not in the table: between 0.5 % (H200) and 4 % (RTX 5090) of cards that are."""
+
+
+def cache_path() -> Path:
+    """Where what was measured is kept; it need not exist."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("gpuscope")) / CACHE_NAME
+
+
+def outside(
+    gpu: str, architecture: str, total_bytes: int, torch: str, path: Path | None = None, products: bool = True
+) -> Outside:
+    """What lies outside of torch's allocator on a card that the driver calls ``gpu`` under this torch version.
+    ``products``: the training multiplies matrices."""
+    measured = read_cache(path or cache_path()).get(_key(gpu, torch))
+    if measured is not None:
+        return measured
+    known = find_gpu(gpu)
+    if known is not None:
+        for pair in SHIPPED:
+            if pair.gpu == known.key:
+                context = pair.context_mib if products else pair.without_products_mib
+                found = Outside(context * MIB, pair.driver_mib * MIB, pair.error_mib * MIB, "shipped")
+                if torch.startswith(pair.torch + "."):
+                    return found
+                note = f"measured with torch {pair.torch}, not with {torch or 'this torch'}"
+                return replace(found, error_bytes=2 * found.error_bytes, note=note)
+    context, error = _CONTEXT_MIB.get(architecture.split(".")[0], (600, 300))
+    if (
+        known is not None
+        and known.cuda_bytes is not None
+        and abs(known.total_bytes - total_bytes) < known.total_bytes / 50
+    ):
+        driver, driver_error = known.total_bytes - known.cuda_bytes, 0
+    else:
+        driver = int(total_bytes * _DRIVER_SHARE)
+        driver_error = driver // 2
+    note = "calculated from what such cards report: gpuscope predict --measure, on the card, makes it exact"
+    return Outside(context * MIB, driver, error * MIB + driver_error, "calculated", note)
+
+
+# ── the cache ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _key(gpu: str, torch: str) -> str:
+    known = find_gpu(gpu)
+    return f"{known.key if known else gpu.strip().lower()} | {torch}"
+
+
+def read_cache(path: Path) -> dict[str, Outside]:
+    """What was measured here, by card and torch. A file that cannot be read, or says nonsense, holds nothing."""
+    try:
+        if path.stat().st_size > MAX_CACHE_BYTES:
+            return {}
+        rows = json.loads(path.read_text(encoding="utf-8"))["measured"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    found = {}
+    for row in rows if isinstance(rows, list) else []:
+        entry = _entry(row)
+        if entry is not None:
+            found[_key(*entry[0])] = entry[1]
+    return found
+
+
+def _entry(row: Any) -> tuple[tuple[str, str], Outside] | None:
+    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("gpu", "torch")):
+        return None
+    sizes = [row.get(name) for name in ("context_bytes", "driver_bytes", "error_bytes")]
+    if not all(isinstance(size, int) and not isinstance(size, bool) and 0 <= size < _LARGEST for size in sizes):
+        return None
+    context, driver, error = (int(size) for size in sizes if size is not None)
+    return (row["gpu"], row["torch"]), Outside(context, driver, error, "measured", f"measured {row.get('on', 'here')}")
+
+
+def keep(gpu: str, torch: str, found: Outside, path: Path | None = None) -> Path:
+    """Writes a measurement into the cache in place of an older one of the same pair. Raises OSError."""
+    path = path or cache_path()
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        try:
+            old = json.loads(path.read_text(encoding="utf-8"))["measured"]
+            rows = [row for row in old if (entry := _entry(row)) is not None and _key(*entry[0]) != _key(gpu, torch)]
+        except (ValueError, KeyError, TypeError):
+            rows = []
+    sizes = {name: value for name, value in asdict(found).items() if name.endswith("_bytes")}
+    rows.append({"gpu": gpu, "torch": torch, **sizes, "on": time.strftime("%Y-%m-%d")})
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=CACHE_NAME)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump({"measured": rows[-MAX_ENTRIES:]}, file, indent=1)
+    os.replace(name, path)
+    return path

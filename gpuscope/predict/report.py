@@ -1,0 +1,274 @@
+"""An answer as lines of text: pure functions to (text, token) pieces, for the verb and for the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..snapshot.drawing import BLOCKS, Glyphs, Line, bar
+from .answer import REFERENCE, Answer, Card, Room, Tried
+from .errors import Figure
+from .outside import Outside
+from .request import Doubt, Request
+from .verdict import Verdict
+from .whatif import LeftOut
+
+GIB = 1 << 30
+MIB = 1 << 20
+BAR_CELLS = 12
+MOST_MODULES = 8
+TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
+WORDS = {"fits": "fits", "too_close": "too close", "does_not_fit": "does not fit"}
+SOURCES = {"measured": "measured here", "shipped": "measured on such a card", "calculated": "a calculated guess"}
+NAMES = {
+    "parameter": "parameters", "buffer": "buffers", "gradient": "gradients", "optimizer": "optimizer state",
+    "activation": "activations", "temporary": "temporary", "input": "input", "workspace": "library workspaces",
+    "unknown": "not told",
+}  # fmt: skip
+PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
+
+
+def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+    """The whole answer, ``width`` cells wide."""
+    out = [part for line in headline(answer) for part in _broken(line, width)]
+    out += [*_broken([(subject(answer), "muted")], width), []]
+    out += _peaks(answer, width)
+    out += [[], *_owners(answer, width, glyphs)]
+    out += [[], *(part for line in where(answer) for part in _broken(line, width))]
+    if answer.largest is not None or answer.why_not.get("largest_batch", ("not_asked",))[0] != "not_asked":
+        out += [part for line in largest_lines(answer) for part in _broken(line, width)]
+    if answer.what_if is not None:
+        out += [[], *fix_lines(answer.what_if, width), *left_lines(answer.left_out, width)]
+    return [*out, *([[]] if answer.doubts else [])] + [
+        line for doubt in answer.doubts for line in _hung("± ", doubt_text(doubt), width)
+    ]
+
+
+def headline(answer: Answer) -> list[Line]:
+    """The verdict and its number."""
+    need = f"{gib(answer.device.bytes)} GiB ± {percent(answer.device.error_percent)}"
+    room, judged = answer.room, answer.verdict
+    if room is None or judged is None:
+        line: Line = [(f"Needs {need} of a card.", "title")]
+        return [line, [("Whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")]]
+    total = f"{gib(room.card.total_bytes)} GiB"
+    said = [("Fits" if judged.word == "fits" else "Too close to tell" if judged.word == "too_close" else "Does not fit",
+             TOKENS[judged.word]), (f" on {room.card.name}: {need} of {total}", "title")]  # fmt: skip
+    out: list[Line] = [[*said, (spare(judged), "title")]]
+    now = answer.verdict_now
+    if now is not None and now.word != judged.word:
+        held = f"{gib(room.card.in_use_bytes or 0)} GiB of it are held by others now"
+        out.append([(f"{held}: with what is free it {_verb(now)}", TOKENS[now.word])])
+    return out
+
+
+def _verb(judged: Verdict) -> str:
+    return {"fits": "fits", "too_close": "is too close to tell", "does_not_fit": "does not fit"}[judged.word]
+
+
+def spare(judged: Verdict) -> str:
+    """What is left over, or missing, in words."""
+    if judged.word == "too_close":
+        return f", {gib(abs(judged.spare_bytes))} GiB {'below' if judged.spare_bytes >= 0 else 'above'} the limit"
+    if judged.spare_bytes >= 0:
+        return (
+            f", {gib(judged.spare_bytes)} GiB to spare"
+            if judged.word == "fits"
+            else f", {gib(judged.spare_bytes)} left"
+        )
+    if judged.word == "fits":
+        return f", with {gib(-judged.spare_bytes)} GiB of cache given back on the way"
+    return f", {gib(-judged.spare_bytes)} GiB short"
+
+
+def subject(answer: Answer) -> str:
+    """What was predicted, in one line."""
+    request = answer.request
+    parts = [request.model, f"batch {answer.batch}", *request_words(request)]
+    parts += [f"{answer.parameters / 1e6:,.1f} M parameters" if answer.parameters >= 1e5 else
+              f"{answer.parameters:,} parameters", f"traced with torch {answer.torch}"]  # fmt: skip
+    conf = answer.settings.text()
+    return ", ".join(parts + ([conf] if conf else []))
+
+
+def request_words(request: Request) -> list[str]:
+    """What is not as by default."""
+    parts = [f"amp {request.amp}"] if request.amp != "off" else []
+    parts += [f"{request.accumulate} micro-batches"] if request.accumulate > 1 else []
+    if request.checkpoint:
+        parts.append("checkpoint" if request.checkpoint == 1 else f"checkpoint but 1 in {request.checkpoint}")
+    parts += [request.optimizer] if request.optimizer else []
+    parts += ["fused"] if request.fused else ["foreach"] if request.foreach else []
+    parts += ["no foreach"] if request.foreach is False else []
+    parts += [f"{request.sequence} tokens"] if request.sequence else []
+    parts += [f"{request.resolution} pixels"] if request.resolution else []
+    parts += [f"{request.sharding} over {request.ranks} ranks"] if request.sharding != "none" else []
+    return parts
+
+
+def _peaks(answer: Answer, width: int) -> list[Line]:
+    outside, card = answer.outside, answer.room.card if answer.room else REFERENCE
+    rows = [("allocated", answer.allocated, "by tensors, as torch.cuda.max_memory_allocated()"),
+            ("reserved", answer.reserved, "by torch's allocator, as max_memory_reserved()"),
+            ("whole card", answer.device, outside_words(outside, card))]  # fmt: skip
+    out: list[Line] = [[("peak           GiB       ±", "muted")]]
+    for name, figure, note in rows:
+        said = f"{name:11} {gib(figure.bytes):>6}  {percent(figure.error_percent):>6}   "
+        for number, part in enumerate(_wrapped(note if width >= 80 else "", width - len(said))):
+            out.append([(said if number == 0 else " " * len(said), "text"), (part, "faint")])
+    return out
+
+
+def outside_words(found: Outside, card: Card) -> str:
+    """What lies outside of torch, and how that is known."""
+    parts = f"{found.context_bytes // MIB} MiB context and {found.driver_bytes // MIB} MiB driver"
+    return f"with {parts}, {'as on an H200: --gpu NAME' if card.assumed else SOURCES[found.source]}"
+
+
+def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
+    whole = max(1, answer.allocated.bytes)
+    out: list[Line] = [[("at the peak", "muted")]]
+    for name, size in answer.categories.items():
+        share = size / whole
+        out.append([(f"{NAMES.get(name, name):19}", "text"), (f"{gib(size):>6} {100 * share:3.0f} % ", "text"),
+                    (bar(share, BAR_CELLS, glyphs).rstrip(), "allocated")])  # fmt: skip
+    named = alike(answer.modules)
+    room = max(20, width - 22)
+    out += [[], [("by module", "muted")]]
+    for name, size in named[:MOST_MODULES]:
+        out.append([_share(size, whole), (_cut(name or "outside of modules", room), "text" if name else "muted")])
+    rest = sum(size for _, size in named[MOST_MODULES:])
+    if rest:
+        out.append([_share(rest, whole), (f"{len(named) - MOST_MODULES} others", "muted")])
+    return out
+
+
+def _share(size: int, whole: int) -> tuple[str, str]:
+    return f"{gib(size):>6} {100 * size / whole:3.0f} %  ", "text"
+
+
+def alike(modules: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Modules whose names differ in numbers only as one: ``blocks.0.mlp`` and its like are ``blocks.*.mlp``. Largest
+    first."""
+    sums: dict[str, int] = {}
+    for name, size in modules.items():
+        key = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        sums[key] = sums.get(key, 0) + size
+    return sorted(sums.items(), key=lambda item: -item[1])
+
+
+def where(answer: Answer) -> list[Line]:
+    """Where in the step the peak is."""
+    at = answer.peak_at
+    phase = PHASES.get(at.phase, at.phase)
+    parts = [part for part in (at.step, phase) if part]
+    text = ", ".join(parts) or "before the first step"
+    text += f": {answer.operation}" if answer.operation else ""
+    text += f" in {answer.module}" if answer.module else ""
+    return [[("reached in ", "muted"), (text, "text")]]
+
+
+def largest_lines(answer: Answer) -> list[Line]:
+    """The largest batch."""
+    found = answer.largest
+    if found is None:
+        return [[("largest batch: ", "muted"), ("unknown, ", "text"), (answer.why_not["largest_batch"][1], "text")]]
+    if found.batch == 0:
+        return [[("largest batch: ", "muted"), ("not even one sample fits", "bad")]]
+    span = f" ({found.low} to {found.high} with the error)" if found.low != found.high else ""
+    how = "traced and replayed" if found.traced else "by the law of smaller batches"
+    more = " or more" if found.most else ""
+    return [[("largest batch: ", "muted"), (f"{found.batch}{more}", "title"), (f"{span}, {how}", "text")]]
+
+
+def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
+    """The table of fixes, the one that frees most first."""
+    if not tried:
+        return [[("What would help: nothing that could be tried here frees memory", "muted")]]
+    wide = width >= 100
+    out: list[Line] = [[("frees GiB  then GiB  ", "muted"), ("what would help", "muted")]]
+    for one in tried:
+        freed = one.freed
+        verdict = [(f"  {WORDS[one.verdict.word]}", TOKENS[one.verdict.word])] if one.verdict else []
+        lead = f"{signed_gib(freed):>9} {gib(one.device.bytes):>9}  "
+        out += _broken([(lead, "text"), (one.fix.title, "title"), *verdict], width, len(lead))
+        if freed > 0:
+            indent = " " * (21 if width >= 80 else 4)
+            text = f"{one.fix.change}   cost: {one.fix.cost}" if wide else one.fix.change
+            out += [[(indent + part, "faint")] for part in _wrapped(text, width - len(indent))]
+            if not wide:
+                out += [[(indent + part, "faint")] for part in _wrapped("cost: " + one.fix.cost, width - len(indent))]
+    return out
+
+
+def left_lines(left: Sequence[LeftOut], width: int) -> list[Line]:
+    """What was not tried, and why."""
+    return [line for one in left for line in _hung("not tried: ", f"{one.title}: {one.reason}", width)]
+
+
+def doubt_text(doubt: Doubt) -> str:
+    """A doubt with what it adds to the error."""
+    more = f" (adds {percent(doubt.percent)})" if doubt.percent else ""
+    return f"{doubt.text}{more}"
+
+
+def gib(size: int | float) -> str:
+    """Bytes as GiB without the unit, three digits at least."""
+    value = size / GIB
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def signed_gib(size: int) -> str:
+    return gib(size) if size > 0 else "–" if abs(size) < MIB else gib(size).replace("-", "−")
+
+
+def percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else "…" + text[1 - width :]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    out, line = [], ""
+    for word in text.split(" "):
+        if line and len(line) + 1 + len(word) > width:
+            out.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return [*out, line]
+
+
+def _broken(line: Line, width: int, indent: int = 2) -> list[Line]:
+    """A line at the spaces of its pieces, what does not fit below it."""
+    out: list[Line] = [[]]
+    used = 0
+    for text, token in line:
+        for number, word in enumerate(text.split(" ")):
+            gap = " " if number else ""
+            if used + len(gap) + len(word) > width and used > indent and word:
+                out.append([(" " * indent, token)])
+                used, gap = indent, ""
+            out[-1].append((gap + word, token))
+            used += len(gap) + len(word)
+    return [_joined(one) for one in out]
+
+
+def _joined(line: Line) -> Line:
+    """Neighbours of one token as one piece."""
+    out: Line = []
+    for text, token in line:
+        if out and out[-1][1] == token:
+            out[-1] = (out[-1][0] + text, token)
+        else:
+            out.append((text, token))
+    return out
+
+
+def _hung(lead: str, text: str, width: int) -> list[Line]:
+    parts = _wrapped(text, max(20, width - len(lead)))
+    return [[(lead if not number else " " * len(lead), "faint"), (part, "muted")] for number, part in enumerate(parts)]
+
+
+__all__ = ["Figure", "Room", "headline", "lines"]

@@ -1,0 +1,149 @@
+"""What one rank of several allocates, worked out from the trace of a training on one GPU. Standard library only.
+
+============  =============================================================================================
+ddp           gradient buckets of 25 MiB beside the gradients, as large as these together
+zero1         as ddp; optimizer state and the optimizer's temporaries are divided by the ranks
+zero2         gradients are divided as well; two buckets pass while the backward pass runs
+fsdp          parameters too; the parameters of two blocks, and the gradients of two in the backward pass, are there
+              whole at a time, those outside of the blocks during the whole pass
+============  =============================================================================================
+
+Nothing of it was traced, so each adds a doubt with its share of the error bar. Memory of NCCL lies outside torch."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from .request import SHARDINGS, CannotPredict, Doubt
+from .trace import Mark, Owner, Trace
+
+BUCKET_BYTES = 25 << 20
+"""Of DistributedDataParallel, by default."""
+DOUBT_PERCENT = {"ddp": 2.0, "zero1": 4.0, "zero2": 5.0, "fsdp": 8.0}
+_DIVIDED = {
+    "zero1": ("optimizer",),
+    "zero2": ("optimizer", "gradient"),
+    "fsdp": ("optimizer", "gradient", "parameter"),
+}
+_BLOCK = re.compile(r"^(.*?\.\d+)(?:\.|$)")
+
+
+def sharded(trace: Trace, kind: str, ranks: int) -> tuple[Trace, list[Doubt]]:
+    """The trace of one of ``ranks`` ranks, and how certain it is. With "none" the same trace."""
+    if kind not in SHARDINGS:
+        raise CannotPredict(f"There is no sharding {kind!r}.", f"Known: {', '.join(SHARDINGS)}.", "fsdp", "usage")
+    if ranks < 1:
+        raise CannotPredict("A job has at least one rank.", f"{ranks} were given.", "--ranks 8", "usage")
+    if kind == "none":
+        return trace, []
+    text = f"One of {ranks} ranks under {kind} is worked out from one GPU's training, not traced."
+    return _Sharding(trace, kind, ranks).run(), [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
+
+
+class _Sharding:
+    def __init__(self, trace: Trace, kind: str, ranks: int):
+        self._old, self._kind, self._ranks = trace, kind, ranks
+        self._new = Trace(
+            sizes=list(trace.sizes),
+            owners=list(trace.owners),
+            owner_table=list(trace.owner_table),
+            streams=dict(trace.streams),
+        )
+        self._passing: list[int] = []
+
+    def run(self) -> Trace:
+        old, new = self._old, self._new
+        self._divide()
+        gradients = self._sizes("gradient")
+        whole, two_blocks = self._unsharded()
+        started = False
+        marks = list(old.marks)
+        for at, event in enumerate([*old.events, None]):
+            while marks and marks[0].at <= at:
+                mark = marks.pop(0)
+                if mark.name == "optimizer":
+                    self._give_back()
+                new.marks.append(Mark(len(new.events), mark.name))
+                if mark.name == "step 1" and not started:
+                    started = True
+                    if self._kind in ("ddp", "zero1"):
+                        for size in _buckets(gradients):
+                            self._allocate(size, Owner("gradient", "", "bucket"))
+                elif self._kind == "zero2" and mark.name == "backward":
+                    self._take([min(BUCKET_BYTES, sum(gradients))] * 2, Owner("temporary", "", "reduce_scatter"))
+                elif self._kind == "fsdp" and mark.name == "forward" and not self._passing:
+                    self._take([whole, two_blocks], Owner("parameter", "", "all_gather"))
+                elif self._kind == "fsdp" and mark.name == "backward":
+                    self._take([two_blocks], Owner("gradient", "", "reduce_scatter"))
+            if event is not None:
+                new.events.append(event)
+        return new
+
+    def _divide(self) -> None:
+        """Makes blocks smaller whose content the ranks share out among each other."""
+        divided = _DIVIDED.get(self._kind, ())
+        old, sizes = self._old, self._new.sizes
+        phase = ""
+        marks = list(old.marks)
+        for at, event in enumerate(old.events):
+            while marks and marks[0].at <= at:
+                phase = marks.pop(0).name
+            if event < 0:
+                continue
+            category = old.owner(event).category
+            if category in divided or (divided and phase == "optimizer" and category == "temporary"):
+                sizes[event] = -(-sizes[event] // self._ranks)
+
+    def _sizes(self, category: str) -> list[int]:
+        """Of the blocks of ``category`` that are there after the first step's backward pass."""
+        live: dict[int, int] = {}
+        end = next((mark.at for mark in self._old.marks if mark.name == "optimizer"), len(self._old.events))
+        for event in self._old.events[:end]:
+            if event >= 0:
+                if self._old.owner(event).category == category:
+                    live[event] = self._old.sizes[event]
+            else:
+                live.pop(~event, None)
+        return list(live.values())
+
+    def _unsharded(self) -> tuple[int, int]:
+        """Bytes of the parameters outside of all blocks, and of the two largest blocks."""
+        groups: dict[str, int] = defaultdict(int)
+        for block, size in enumerate(self._old.sizes):
+            owner = self._old.owner(block)
+            if owner.category == "parameter":
+                found = _BLOCK.match(owner.module)
+                groups[found[1] if found else ""] += size
+        whole = groups.pop("", 0)
+        return whole, sum(sorted(groups.values())[-2:])
+
+    def _allocate(self, size: int, owner: Owner) -> int:
+        new = self._new
+        if owner not in new.owner_table:
+            new.owner_table.append(owner)
+        block = len(new.sizes)
+        new.sizes.append(size)
+        new.owners.append(new.owner_table.index(owner))
+        new.events.append(block)
+        return block
+
+    def _take(self, sizes: list[int], owner: Owner) -> None:
+        self._passing += [self._allocate(size, owner) for size in sizes if size > 0]
+
+    def _give_back(self) -> None:
+        self._new.events += [~block for block in reversed(self._passing)]
+        self._passing.clear()
+
+
+def _buckets(gradients: list[int]) -> list[int]:
+    """Gradients put together into buckets, in their order."""
+    found: list[int] = []
+    filled = BUCKET_BYTES
+    for size in gradients:
+        if filled + size > BUCKET_BYTES and filled:
+            found.append(0)
+            filled = 0
+        found[-1] += size
+        filled += size
+    return found

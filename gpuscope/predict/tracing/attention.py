@@ -1,0 +1,253 @@
+"""Attention as CUDA does it: which of the kernels runs, and what each keeps for the backward pass.
+
+The choice follows torch's ``sdp_utils.cpp``: flash where the types and shapes allow it, else the memory-efficient
+kernel, else plain mathematics.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .fakes import DEVICE
+from .recorder import Recorder
+
+aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+FLASH_MAX_HEAD = 256
+CUDNN_MAX_HEAD = 128
+CUDNN_FIRST = ((9, 0), (10, 0))
+"""Where torch 2.11 prefers cuDNN's kernel to flash attention."""
+
+
+class Attention:
+    """``scaled_dot_product_attention`` of the device's tensors, for a GPU of ``architecture``."""
+
+    def __init__(self, architecture: tuple[int, int]):
+        self.architecture = architecture
+
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        which = self.choose(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+        if which == "flash":
+            head = query.shape[-1]
+            root = scale if scale is not None else head**-0.5
+            pad = -head % 8
+            if pad:
+                query, key, value = (torch.nn.functional.pad(part, (0, pad)) for part in (query, key, value))
+            out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=root)[
+                0
+            ]
+            return out[..., :head] if pad else out
+        if which == "cudnn":
+            mask = None if attn_mask is None else _biased(attn_mask, query, key)
+            needs = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+            return aten._scaled_dot_product_cudnn_attention(
+                query, key, value, mask, needs, dropout_p, is_causal, False, scale=scale
+            )[0]
+        if which == "efficient":
+            mask = None if attn_mask is None else _prepared(attn_mask, query, key)
+            needs = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+            return aten._scaled_dot_product_efficient_attention(
+                query, key, value, mask, needs, dropout_p, is_causal, scale=scale
+            )[0]
+        return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+    def choose(self, query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, grouped: bool) -> str:
+        """cudnn, flash, efficient or math."""
+        if query.device != DEVICE or any(part.dim() != 4 for part in (query, key, value)):
+            return "math"
+        if any(part.stride(-1) != 1 for part in (query, key, value)) or 0 in query.shape or 0 in key.shape:
+            return "math"
+        if mask is not None and mask.requires_grad:
+            return "math"
+        half = query.dtype in _HALVES and key.dtype == query.dtype == value.dtype
+        same = query.shape[-1] == key.shape[-1] == value.shape[-1]
+        square = not causal or query.shape[-2] == key.shape[-2]
+        heads = grouped or query.shape[:2] == key.shape[:2]
+        if (
+            half
+            and same
+            and query.shape[-1] % 8 == 0
+            and query.shape[-1] <= CUDNN_MAX_HEAD
+            and self.architecture in CUDNN_FIRST
+            and torch.backends.cuda.cudnn_sdp_enabled()
+            and not torch.are_deterministic_algorithms_enabled()
+        ):
+            return "cudnn"
+        if (
+            half
+            and same
+            and square
+            and heads
+            and mask is None
+            and query.shape[-1] <= FLASH_MAX_HEAD
+            and self.architecture >= (8, 0)
+            and torch.backends.cuda.flash_sdp_enabled()
+        ):
+            return "flash"
+        alignment = 8 if half else 4
+        aligned = query.shape[-1] % alignment == 0 and value.shape[-1] % alignment == 0
+        typed = half or query.dtype == torch.float32 == key.dtype == value.dtype
+        if (
+            typed
+            and aligned
+            and query.shape[:2] == key.shape[:2] == value.shape[:2]
+            and torch.backends.cuda.mem_efficient_sdp_enabled()
+        ):
+            return "efficient"
+        return "math"
+
+
+def _plain(
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None, grouped: bool
+) -> Any:
+    """Plain mathematics: halves are computed in fp32, and a mask is added in place, which fakes never do by
+    themselves."""
+    dtype = query.dtype
+    if dtype in _HALVES and not _halves_allowed():
+        query, key, value = query.float(), key.float(), value.float()
+    root = (scale if scale is not None else query.shape[-1] ** -0.5) ** 0.5
+    if causal:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        mask = _added(mask, query.dtype)
+    if grouped:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    weights = (query * root) @ (key.transpose(-2, -1) * root)
+    if mask is not None:
+        weights = weights.add_(mask)
+    weights = aten._safe_softmax(weights, -1) if hasattr(aten, "_safe_softmax") else weights.softmax(-1)
+    if dropout > 0:
+        weights = torch.nn.functional.dropout(weights, dropout)
+    kept = weights.to(dtype)  # torch's kernel returns the weights as well
+    out = (weights @ value).to(dtype)
+    del kept
+    return out
+
+
+def _halves_allowed() -> bool:
+    return bool(getattr(torch.backends.cuda, "fp16_bf16_reduction_math_sdp_allowed", lambda: True)())
+
+
+def _added(mask: Any, dtype: torch.dtype) -> Any:
+    """A mask of booleans as one that is added."""
+    zero, never = (torch.scalar_tensor(value, dtype=dtype, device=mask.device) for value in (0.0, float("-inf")))
+    return torch.where(mask, zero, never)
+
+
+def _biased(mask: Any, query: Any, key: Any) -> Any:
+    """As cuDNN wants it: added, in the query's type."""
+    if mask.dtype == torch.bool:
+        mask = _added(mask, query.dtype)
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _prepared(mask: Any, query: Any, key: Any) -> Any:
+    """As the memory-efficient kernel wants it: added, its rows a multiple of 16, expanded without a copy."""
+    if mask.dtype == torch.bool:
+        mask = _added(mask, query.dtype)
+    length = mask.shape[-1]
+    if length % 16:
+        mask = torch.nn.functional.pad(mask, (0, -length % 16))[..., :length]
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+# ── what the kernels take besides ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def flash_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """The gradient of the query is summed in fp32; a row of softmax sums beside it."""
+    query = args[1]
+    batch, heads, length, head = query.shape
+    rows = batch * heads * _up(length, 128)
+    recorder.passing([4 * rows, 4 * rows * _up(head, 32)], "flash_attention_backward")
+
+
+def efficient_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """A row of sums (delta) in fp32, then the gradient of the query in fp32 by tiles of 64 rows and 64 columns."""
+    query = args[1]
+    batch, heads, length, head = query.shape
+    tiles = -(-length // 64) * (16 + 64 * _up(head, 64) * 4)
+    rows = batch * heads * length
+    size = query.element_size()
+    name = "efficient_attention_backward"
+    product = recorder.allocate(rows * args[3].shape[-1] * size, name, "temporary")
+    total = recorder.allocate(4 * rows, name, "temporary")
+    recorder.free(product)
+    delta = recorder.allocate(4 * rows, name, "temporary")
+    recorder.free(total)
+    recorder.passing([batch * heads * tiles], name)
+    recorder.free(delta)
+
+
+def cudnn_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """The gradient of the query is summed in fp32; a row of sums beside it."""
+    batch, heads, length, head = args[1].shape
+    rows = 4 * batch * heads * length
+    recorder.passing([rows * head + rows + 512], "cudnn_attention_backward")
+
+
+def safe_softmax(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Rows that are masked out as a whole become zeros."""
+    numbers = out.numel()
+    if out.device.index is not None and numbers:
+        recorder.passing([numbers, numbers // out.shape[args[1]], 4], "_safe_softmax")
+
+
+def softmax_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """The product of the gradient and the result."""
+    if out.device.index is not None:
+        recorder.passing([args[0].numel() * args[0].element_size()], "_softmax_backward_data")
+
+
+AROUND = {
+    **({aten._safe_softmax.default: safe_softmax} if hasattr(aten, "_safe_softmax") else {}),
+    aten._softmax_backward_data.default: softmax_backward,
+    aten._scaled_dot_product_cudnn_attention_backward.default: cudnn_backward,
+    aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward,
+}
+
+
+def _cudnn_forward(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Torch's own fake, with where the random numbers begin on the device, where cuDNN reads it."""
+    out = list(fakes.dispatch(func, (), args, kwargs))
+    query = args[0]
+    for at in (6, 7):
+        out[at] = query.new_empty((), dtype=torch.int64)
+        fakes.hold(out[at], func)
+    fakes.hold(out[0], func)
+    fakes.hold(out[1], func)
+    fakes.recorder.passing([256], "cudnn_attention", "workspace")
+    return tuple(out)
+
+
+def _efficient_forward(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Torch's own fake, with where the random numbers begin on the host."""
+    out = list(fakes.dispatch(func, (), args, kwargs))
+    for at in (2, 3):
+        out[at] = torch.empty((), dtype=torch.int64)
+    return tuple(out)
+
+
+INSTEAD = {
+    aten._scaled_dot_product_efficient_attention.default: _efficient_forward,
+    aten._scaled_dot_product_cudnn_attention.default: _cudnn_forward,
+}

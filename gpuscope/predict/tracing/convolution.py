@@ -1,0 +1,242 @@
+"""The scratch memory of cuDNN's convolutions, freed at the end of each call.
+
+cuDNN chooses its kernels by rules that it does not publish. The formulas below are fitted to what its heuristics ask
+for on an H200 (torch 2.11, benchmark off): exact for halves in the ordinary layout, where the tensor cores want another
+layout and all operands are copied, and for most of fp32; within some MiB for gradients of weights in halves."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..request import Doubt
+from .recorder import Recorder
+from .reductions import Reductions, buffer_bytes
+
+if TYPE_CHECKING:
+    from .fakes import Fakes
+
+aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+_MIB = 1 << 20
+_TILE_BYTES = 4352
+"""Of the tiles of 32 × 32 that a gradient of an input is transformed by: 8 · 32 · 17."""
+_TRANSFORMED = {
+    *((16, 256, 256, 64), (16, 512, 1024, 16), (16, 1024, 1024, 16)),
+    *((32, 64, 128, 48), (32, 512, 512, 12)),
+}
+"""(samples, channels, filters, pixels of a side) of fp32 convolutions that were seen to go by a Fourier transform,
+besides those of :func:`_transforms`."""
+UNMEASURED_PERCENT = 4.0
+RISK_BYTES = 4 << 30
+BENCHMARK_PERCENT = {"half": 3.0, "whole": 75.0}
+"""What cuDNN's search for the fastest kernel adds to the error bar, by the type that is computed in."""
+
+
+def _transforms(samples: int, channels: int, filters: int, side: int) -> bool:
+    if samples >= 36:
+        return 8 <= side <= 32 and min(channels, filters) >= 128 and max(channels, filters) <= 512
+    return (samples, channels, filters, side) in _TRANSFORMED
+
+
+class _Shape:
+    """One convolution: bytes of its operands, and what the choice depends on. ``x`` is the wide side, whose channels
+    are the weight's second dimension, also of a transposed convolution."""
+
+    x: int
+    y: int
+    plain_x: int
+    w: int
+    w32: int
+    kernel: int
+    pixels: int
+    pixels_out: int
+    side: int
+    padded: int
+    batch: int
+    channels: int
+    filters: int
+    half: bool
+    last: bool
+    depthwise: bool
+    pointwise: bool
+    plain3: bool
+
+    def __init__(self, x: Any, weight: Any, y: Any, stride: Any, groups: int):
+        size = x.element_size()
+        channels = x.shape[1]
+        self.half = x.dtype in _HALVES or (x.dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
+        self.x = x.numel() // channels * (-(-channels // 8) * 8) * size
+        self.y = y.numel() * size
+        self.plain_x = x.numel() * size
+        inner = weight.shape[1]
+        self.w = weight.numel() // inner * (-(-inner // 8) * 8) * size
+        self.w32 = weight.numel() * 4
+        self.kernel = math.prod(weight.shape[2:])
+        self.pointwise = self.kernel == 1 and all(step == 1 for step in stride)
+        self.pixels, self.pixels_out = math.prod(x.shape[2:]), math.prod(y.shape[2:])
+        self.side = math.isqrt(self.pixels)
+        self.batch = x.shape[0]
+        self.channels, self.filters = channels, weight.shape[0]
+        self.plain3 = self.kernel == 9 and x.dim() == 4 and groups == 1 and all(step == 1 for step in stride)
+        rounded = [math.prod(-(-pixels // 4) * 4 for pixels in part.shape[2:]) for part in (x, y)]
+        self.padded = size * (x.shape[0] * channels * rounded[0] + y.shape[0] * y.shape[1] * rounded[1])
+        self.depthwise = groups > 1 and groups == channels
+        self.last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+
+    def forward(self) -> int:
+        if self.depthwise:
+            return 0
+        if self.half:
+            return self._copies()
+        return self._relaid(self._fp32_forward())
+
+    def _fp32_forward(self) -> int:
+        if self.plain3 and _transforms(self.batch, self.channels, self.filters, self.side):
+            size = 1 << (self.side + 1).bit_length()
+            each = 8 * size * (size // 2 + 1)
+            return each * 2 * self.channels * (self.filters + self.batch) + self.w
+        return 0
+
+    def input_gradient(self) -> int:
+        if self.depthwise:
+            return 0
+        if self.half:
+            return self._copies()
+        return self._relaid(self._fp32_input_gradient())
+
+    def _relaid(self, size: int) -> int:
+        """cuDNN copies fp32 operands into the ordinary layout where they come with their channels last."""
+        return size + self.plain_x + self.y + (self.w if self.kernel > 1 else 0) + 16 if self.last else size
+
+    def _fp32_input_gradient(self) -> int:
+        area, side = self.batch * self.side**2, self.side
+        shrinks = self.channels >= self.filters and self.batch >= 4 and area >= 12500 and side >= 24
+        grows = self.channels < self.filters and self.batch >= 8 and area >= 65536
+        if self.plain3 and (shrinks or grows):
+            tiles = self.batch * (1 if side <= 30 else 2)
+            return _TILE_BYTES * (self.channels * self.filters + tiles * (self.channels + self.filters))
+        return 0
+
+    def weight_gradient(self) -> int:
+        if self.depthwise:
+            return 0
+        if self.half:
+            if self.pixels == 1:
+                return 0
+            if self.last:
+                small = self.batch * self.pixels_out <= 12544
+                return 0 if small else min(8 * _MIB, max(_MIB, 8 * self.w32))
+            if self.channels < 8:
+                return self.x + self.y + 2 * _MIB
+            if self.pointwise and self._direct():
+                return self.x + self.y + 2 * _MIB if self.pixels % 8 == 4 else self.batch * self.w32
+            return self.x + self.y + (self.w if self.kernel > 1 else 0) + 391 + self._partial()
+        if self.channels < 16:
+            return 0
+        if self.plain3:
+            copied = self.plain_x + self.y + self.w if self.last else 0
+            wide = self.channels >= 64 and (self.filters >= 64 or (self.filters >= 32 and self.side <= 96))
+            return copied + (int(2.25 * self.padded) + 4 * self.w if wide else 0)
+        if self.last:
+            return 0
+        if self.pixels_out <= 256 or self.batch * self.pixels_out <= 4608:
+            return self.plain_x + self.y + (self.w if self.kernel > 1 else 0) + 16
+        return 0
+
+    def _partial(self) -> int:
+        """Partial gradients of a weight in fp32, where many positions add up to few weights."""
+        positions = self.batch * self.pixels_out
+        if self.w32 > 4_700_000 or positions < 12544:
+            return 0
+        if positions >= 65536:
+            return min(16 * _MIB, 13 * self.w32) if self.w32 < 1_300_000 else 4 * self.w32
+        return 4 * self.w32
+
+    def risk(self) -> int:
+        """What a Fourier transform of a shape unlike all measured ones could take: seen once, in the gradient of a
+        weight. Numbers of channels that are powers of two were measured widely."""
+        both = (self.channels, self.filters)
+        if self.half or not self.plain3 or min(both) < 32 or all(number & (number - 1) == 0 for number in both):
+            return 0
+        size = 1 << (self.side + 1).bit_length()
+        return min(8 * size * (size // 2 + 1) * 2 * self.channels * self.filters + self.y, RISK_BYTES)
+
+    def unmeasured(self) -> bool:
+        """Whether it may take Fourier transforms with a lot of memory, and none was measured."""
+        return self.plain3 and not self.half and self.batch >= 16 and min(self.channels, self.filters) >= 64
+
+    def _direct(self) -> bool:
+        """Whether rows of pixels can be read as they lie."""
+        return self.pixels % 8 == 0 or self.channels * self.filters < 512 << 10
+
+    def _copies(self) -> int:
+        """Halves in the layout that the tensor cores want."""
+        if self.last:
+            return 131
+        if self.pixels == 1 or (self.channels < 8 and self.kernel == 9):
+            return 0
+        if self.pointwise and self._direct():
+            return 0
+        return self.x + self.y + (self.w if self.kernel > 1 else 0) + 147
+
+
+class Convolutions:
+    def __init__(self, architecture: tuple[int, int]):
+        self._processors = Reductions(architecture).processors
+
+    def around(self) -> dict[Any, Any]:
+        return {aten.convolution.default: self.forward}
+
+    def instead(self) -> dict[Any, Any]:
+        return {aten.convolution_backward.default: self.backward}
+
+    def forward(self, recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        x, weight, _, stride, _, _, transposed, _, groups = args[:9]
+        if out.device.index is None or x.numel() == 0:
+            return
+        shape = _Shape(out, weight, x, stride, groups) if transposed else _Shape(x, weight, out, stride, groups)
+        recorder.passing([shape.input_gradient() if transposed else shape.forward()], "cudnn_convolution", "workspace")
+
+    def backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+        """One gradient after the other, each with its own scratch memory."""
+        grad, x, weight, _, stride, _, _, transposed, _, groups = args[:10]
+        out = fakes.dispatch(func, (), args, kwargs)
+        if grad.device.index is None or x.numel() == 0:
+            return out
+        if torch.backends.cudnn.benchmark:
+            text = "cuDNN tries several kernels for each convolution, with scratch memory of unknown size."
+            percent = BENCHMARK_PERCENT["half" if x.dtype in _HALVES else "whole"]
+            fakes.doubt(Doubt("benchmark", text, "convolution", percent))
+        shape = _Shape(grad, weight, x, stride, groups) if transposed else _Shape(x, weight, grad, stride, groups)
+        if shape.unmeasured():
+            text = "cuDNN may run large fp32 convolutions by Fourier transforms, with scratch memory not measured here."
+            fakes.doubt(Doubt("unmeasured", text, "convolution", UNMEASURED_PERCENT))
+        fakes.risk_bytes = max(fakes.risk_bytes, shape.risk())
+        recorder = fakes.recorder
+        copied = [
+            recorder.allocate(part.numel() * part.element_size(), "contiguous", "temporary")
+            for part in (grad, x)
+            if not _dense(part)
+        ]
+        for gradient, bytes_beside in (
+            (out[0], shape.forward() if transposed else shape.input_gradient()),
+            (out[1], shape.weight_gradient()),
+        ):
+            if gradient is not None:
+                fakes.hold(gradient, func)
+                recorder.passing([bytes_beside], "cudnn_convolution", "workspace")
+        if out[2] is not None:
+            fakes.hold(out[2], func)
+            channels = grad.shape[1]
+            last = shape.last
+            recorder.passing(buffer_bytes(grad.numel() // channels, channels, not last, False, self._processors), "sum")
+        for block in copied:
+            recorder.free(block)
+        return out
+
+
+def _dense(x: Any) -> bool:
+    return bool(x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)))

@@ -1,0 +1,84 @@
+"""What went wrong in a traced training, in words that say what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+
+from ..request import CannotPredict, Request
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_CALIBRATE = "calibrate on a running trainer instead: gpuscope predict PID"
+_CUDA = re.compile(r"not linked with (?:support for )?cuda|Torch not compiled with CUDA|CUDA driver|No CUDA GPUs", re.I)
+_OPERATOR = re.compile(r"\b(aten|prims|[a-z_]\w*)(?:::|\.)([A-Za-z_]\w*)(?:\.\w+)?")
+
+
+def in_words(request: Request, error: BaseException) -> CannotPredict:
+    """``error`` as a :class:`CannotPredict`."""
+    if isinstance(error, CannotPredict):
+        return error
+    kind, text = type(error).__name__, " ".join(str(error).split())[:400]
+    at = _theirs(error)
+    if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
+        return CannotPredict(
+            f"What {request.model} does depends on values, which a prediction does not have: {_operator(error)}{at}.",
+            "its shape or control flow follows from data.",
+            _CALIBRATE,
+            "data_dependent",
+        )
+    if kind in ("UnsupportedOperatorException", "UnsupportedFakeTensorException") or "fake impl" in text:
+        return CannotPredict(
+            f"The operator {_operator(error)} has no fake implementation{at}.",
+            f"{kind}: {text}",
+            f"torch.library.register_fake gives it one; or {_CALIBRATE}",
+            "no_fake_kernel",
+        )
+    if "data pointer" in text or "numpy" in text.lower():
+        return CannotPredict(
+            f"{request.model} looks into a tensor's memory{at}.",
+            f"{kind}: {text}. Tensors hold nothing in a prediction.",
+            _CALIBRATE,
+            "data_dependent",
+        )
+    if _CUDA.search(text):
+        return CannotPredict(
+            f"{request.model} insists on a real GPU{at}.",
+            f"{kind}: {text}. A prediction has none.",
+            f"let the factory use the device it is given; or {_CALIBRATE}",
+            "custom_kernel",
+        )
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return CannotPredict(
+            f"{request.model} takes real memory of its own{at}, more than a prediction may have.",
+            f"{kind}: {text}",
+            "make tensors with torch in the factory: they hold nothing here",
+            "memory",
+        )
+    if isinstance(error, SystemExit):
+        text = f"it called sys.exit({text})"
+    return CannotPredict(
+        f"{request.model} failed while its training was traced{at}.",
+        f"{kind}: {text}" if text else kind,
+        "run one step of it on a GPU or CPU; if that works, " + _CALIBRATE,
+    )
+
+
+def _theirs(error: BaseException) -> str:
+    """The last line of the user's own in the traceback: neither ours nor torch's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not _foreign(frame.filename)]
+    return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
+
+
+def _foreign(filename: str) -> bool:
+    package = os.path.dirname(os.path.dirname(_HERE))
+    return filename.startswith((package, "<")) or f"{os.sep}torch{os.sep}" in filename or "site-packages" in filename
+
+
+def _operator(error: BaseException) -> str:
+    func = getattr(error, "func", None)
+    if func is not None:
+        return str(func)
+    found = _OPERATOR.search(str(error))
+    return found[0] if found else str(error)[:80]

@@ -1,0 +1,211 @@
+"""Tensors that hold nothing, and a record of the storages they would need on the device.
+
+Two devices are told apart although no GPU is needed: ``cpu`` stands for the host, ``cpu:0`` for the GPU. Torch treats
+them as different devices (copies between them are real copies, mixing them is an error) and as CPU tensors in
+everything else, so that autograd needs no CUDA. Only what lies on the second is recorded.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+from ..request import Doubt
+from .recorder import BACKWARD, Recorder
+
+DEVICE = torch.device("cpu", 0)
+"""What stands for the GPU."""
+HOST = torch.device("cpu")
+_META = torch.device("meta")
+SPARSE_PERCENT = 3.0
+KNOWN_NUMBERS = 4096
+"""Tables on the host of up to so many numbers have values."""
+fake_tensor.CONSTANT_NUMEL_LIMIT = KNOWN_NUMBERS
+
+Around = Callable[[Recorder, Any, tuple[Any, ...], dict[str, Any], Any], None]
+"""Called after an operator: (recorder, operator, args, kwargs, result). Adds what its CUDA kernel takes besides."""
+
+
+class _Held(weakref.ref):  # type: ignore[type-arg]
+    """A storage on the device. Dies with it."""
+
+    __slots__ = ("block", "key")
+    block: int
+    key: int
+
+
+class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
+    """While entered, every tensor is a fake one; storages on :data:`DEVICE` go to the recorder.
+
+    ``around`` are the kernels that take more than their results; ``instead`` replaces an operator's own fake."""
+
+    def __init__(self, recorder: Recorder, around: dict[Any, Around], instead: dict[Any, Callable[..., Any]]):
+        super().__init__(allow_non_fake_inputs=True)
+        self.recorder = recorder
+        self.around = around
+        self.instead = instead
+        self.doubts: dict[tuple[str, str], Doubt] = {}
+        self.seen: dict[Any, int] = {}
+        """How often each operator ran."""
+        self._live: dict[int, _Held] = {}
+        self._nested = False
+        self.risk_bytes = 0
+        """Scratch memory that a kernel may take besides all that is written down."""
+        self.sums_in_place = False
+        """Whether autograd's sums are written down as without any mode that watches tensors."""
+        self._sum: tuple[int, _Held | None, Any] = _NO_SUM
+
+    def __deepcopy__(self, memo: Any) -> Fakes:
+        """A copied tensor, of a layer that is cloned, belongs to the same mode."""
+        return self
+
+    def doubt(self, doubt: Doubt) -> None:
+        self.doubts.setdefault((doubt.code, doubt.operation), doubt)
+
+    def block(self, tensor: torch.Tensor) -> int | None:
+        """The block that holds ``tensor``; None on the host."""
+        if tensor.layout is not torch.strided:
+            return None
+        held = self._live.get(tensor.untyped_storage()._cdata)
+        return None if held is None else held.block
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE_OF:
+            tensor = args[0]
+            if isinstance(tensor, FakeTensor):
+                return _META if self.in_kernel_invocation else tensor.fake_device
+        if kwargs is None:
+            kwargs = {}
+        if self._nested:
+            return self.dispatch(func, types, args, kwargs)
+        if func in _FILLS:
+            args[0].constant = None
+            return args[0]
+        if func in _FILLS_MANY:
+            for tensor in args[0]:
+                tensor.constant = None
+            return None
+        self._nested = True
+        try:
+            own = self.instead.get(func)
+            if func in _COUNTED and kwargs.get("device", HOST) == HOST:
+                out = self._known(func, args, kwargs)
+            elif own is not None:
+                out = own(self, func, args, kwargs)
+            else:
+                out = self.dispatch(func, types, args, kwargs)
+                if kwargs and kwargs.get("device") == DEVICE and isinstance(out, FakeTensor):
+                    # Values that torch knows are computed on the host, wherever they were asked for.
+                    out.fake_device, out.constant = DEVICE, None
+        except DynamicOutputShapeException:
+            out = self._guess(func, args, kwargs)
+        finally:
+            self._nested = False
+        if isinstance(out, FakeTensor):
+            if out.fake_device.index == 0:
+                self.hold(out, func)
+        elif isinstance(out, (tuple, list)):
+            for part in reversed(out) if func is _DROPOUT else out:  # its mask comes first
+                if isinstance(part, FakeTensor) and part.fake_device.index == 0:
+                    self.hold(part, func)
+        around = self.around.get(func)
+        if around is not None:
+            around(self.recorder, func, args, kwargs, out)
+        if func is _ADD and self.sums_in_place and self.recorder.phase == BACKWARD and not torch.is_grad_enabled():
+            self._added(args, out)
+        return out
+
+    def _added(self, args: Any, out: Any) -> None:
+        """Autograd adds up gradients in place where nothing else holds the first of them. It never does so with fakes:
+        the sum takes the first one's block if that is thrown away right after."""
+        first = args[0]
+        if first.shape != out.shape or first.dtype != out.dtype or 0 in first.stride() or first._is_view():
+            return
+        old, new = (self._live.get(tensor.untyped_storage()._cdata) for tensor in (first, out))
+        if old is not None and new is not None and old is not new:
+            self._sum = (len(self.recorder.trace.events), old, new)
+
+    def hold(self, tensor: FakeTensor, func: Any) -> None:
+        """Writes down the storage of ``tensor``, a result of ``func``, unless it is known."""
+        if tensor.layout is not torch.strided:
+            text = "Sparse tensors are counted by the dense ones that they were made of."
+            self.doubt(Doubt("sparse", text, func._schema.name[6:], SPARSE_PERCENT))
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        held = self._live.get(key)
+        if held is not None:
+            if func is _RESIZE and self.recorder.trace.sizes[held.block] < storage.nbytes():
+                grown = self.recorder.allocate(storage.nbytes(), "resize_")
+                self.recorder.free(held.block)
+                held.block = grown
+            return
+        size = storage.nbytes()
+        if not size:
+            return
+        held = _Held(storage, self._gone)
+        held.key = key
+        held.block = self.recorder.allocate(size, func._schema.name[6:])
+        self._live[key] = held
+
+    def _gone(self, held: _Held) -> None:
+        if self._live.pop(held.key, None) is None:
+            return
+        at, old, new = self._sum
+        if old is held and at == len(self.recorder.trace.events):
+            self.recorder.unmake(new.block)
+            new.block = held.block
+            self._sum = _NO_SUM
+            return
+        self.recorder.free(held.block)
+
+    def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A small table on the host, whose values decide how a model is built, is computed for real."""
+        out = self.dispatch(func, (), args, kwargs)
+        if isinstance(out, FakeTensor) and out.numel() <= KNOWN_NUMBERS:
+            with no_dispatch():
+                real = func(*args, **kwargs)
+            out = self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
+        return out
+
+    def _guess(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of an operator whose size depends on values: as large as it can be."""
+        from .dynamic import guess
+
+        return guess(self, func, args, kwargs)
+
+
+_aten = torch.ops.aten
+_ADD = _aten.add.Tensor
+_DROPOUT = _aten.native_dropout.default
+_NO_SUM: tuple[int, _Held | None, Any] = (-1, None, None)
+_DEVICE_OF = torch.ops.prim.device.default
+_RESIZE = _aten.resize_.default
+
+
+def _overloads(*names: str) -> frozenset[Any]:
+    found: set[Any] = set()
+    for name in names:
+        packet = getattr(_aten, name, None)
+        if packet is not None:
+            found.update(getattr(packet, overload) for overload in packet.overloads() if "out" not in overload)
+    return frozenset(found)
+
+
+_COUNTED = _overloads("linspace", "arange", "scalar_tensor", "randperm")
+_FILLS = _overloads("uniform_", "normal_", "zero_", "random_", "bernoulli_", "exponential_", "trunc_normal_")
+"""Change a tensor's values and nothing else: there is nothing to do."""
+_FILLS_MANY = _overloads(
+    *("_foreach_zero_", "_foreach_add_", "_foreach_mul_", "_foreach_div_", "_foreach_sub_", "_foreach_lerp_"),
+    *("_foreach_addcmul_", "_foreach_addcdiv_", "_foreach_sqrt_", "_foreach_neg_", "_foreach_reciprocal_"),
+    *("_foreach_copy_", "_foreach_maximum_", "_foreach_minimum_", "_foreach_clamp_max_", "_foreach_clamp_min_"),
+    *("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"),
+    *("_amp_foreach_non_finite_check_and_unscale_",),
+)
+"""The same for lists: optimizers call them with hundreds of tensors."""

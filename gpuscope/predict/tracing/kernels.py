@@ -1,0 +1,101 @@
+"""Which CUDA kernel stands for an operator, where CUDA's differs from the CPU's: brought together from the modules
+that know one kind each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import attention, convolution, dynamic, indexing, normalization, recurrent, reductions, workspaces
+from .fakes import DEVICE, Around
+
+aten = torch.ops.aten
+_library: Any = None
+
+
+def around(architecture: tuple[int, int]) -> dict[Any, Around]:
+    """What kernels take besides their results, by operator."""
+    return {
+        **attention.AROUND,
+        **indexing.AROUND,
+        **normalization.AROUND,
+        **workspaces.Workspaces(architecture).around(),
+        **reductions.Reductions(architecture).around(),
+        **convolution.Convolutions(architecture).around(),
+    }
+
+
+def instead(architecture: tuple[int, int]) -> dict[Any, Any]:
+    """Fakes that replace torch's own, by operator."""
+    convolutions = convolution.Convolutions(architecture)
+    return {
+        **dynamic.INSTEAD,
+        **_OWN,
+        **convolutions.instead(),
+        **recurrent.INSTEAD,
+        **indexing.INSTEAD,
+        **normalization.INSTEAD,
+        **attention.INSTEAD,
+    }
+
+
+def _dropout(x: Any, p: float, train: bool) -> Any:
+    """On CUDA one kernel, which keeps a mask of booleans."""
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    if p == 1:
+        return x * torch.zeros((), dtype=x.dtype, device=x.device)
+    return aten.native_dropout(x, p, train)[0]
+
+
+def _native_dropout(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    x = args[0]
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
+def _native_dropout_backward(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return torch.empty_like(args[0])
+
+
+_OWN = {
+    aten.native_dropout.default: _native_dropout,
+    aten.native_dropout_backward.default: _native_dropout_backward,
+}
+
+
+def _softmax(plain: Any) -> Any:
+    """On CUDA fp16 comes in and fp32 goes out of the same kernel, without a copy in between."""
+
+    def kernel(x: Any, dim: int, dtype: Any = None) -> Any:
+        if x.dtype == torch.float16 and dtype == torch.float32 and x.device == DEVICE:
+            return plain(x, dim, True)
+        return plain(x if dtype is None else x.to(dtype), dim, False)
+
+    return kernel
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """Adds a bias in place where the product cannot do it; fakes never take that way by themselves."""
+    if bias is None or x.dim() < 3 or x.is_contiguous():
+        return aten.linear.default.decompose(x, weight, bias)
+    return aten.matmul(x, weight.t()).add_(bias)
+
+
+def install(architecture: tuple[int, int]) -> None:
+    """Replaces composite operators by CUDA's choice of kernels, for as long as this process lives."""
+    global _library
+    if _library is not None:
+        return
+    _library = library = torch.library.Library("aten", "IMPL")
+    for name, kernel in {
+        "scaled_dot_product_attention": attention.Attention(architecture),
+        "dropout": _dropout,
+        "linear": _linear,
+        "ctc_loss.Tensor": dynamic.ctc_loss,
+        "softmax.int": _softmax(aten._softmax),
+        "log_softmax.int": _softmax(aten._log_softmax),
+        **recurrent.composites(),
+        **({"rms_norm": normalization.rms_norm} if hasattr(aten, "rms_norm") else {}),
+    }.items():
+        library.impl(name, kernel, "AutogradCPU")

@@ -1,0 +1,76 @@
+"""Which module runs at the moment, forward and backward, by its qualified name.
+
+Going forward global hooks tell. Going backward autograd's nodes do: each bears the number it got when it was made, and
+the numbers between a module's beginning and its end are those of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+_node = getattr(torch._C, "_current_autograd_node", lambda: None)
+_number = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
+
+
+class Modules:
+    """Knows the names of ``root``'s modules once :meth:`name` was called; :meth:`current` says which one runs."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._stack: list[str] = []
+        self._numbers: list[int] = []
+        self._places: list[str] = []
+
+    def name(self, root: torch.nn.Module) -> None:
+        self._names = {id(module): name for name, module in root.named_modules()}
+
+    def forget(self) -> None:
+        """Before a forward pass that begins anew."""
+        self._stack.clear()
+        self._numbers.clear()
+        self._places.clear()
+
+    def current(self) -> tuple[str, bool]:
+        """The innermost module that runs, and whether a forward pass is within the model or behind it: a node of the
+        backward pass knows its module and is not inside it."""
+        if self._stack:
+            return self._stack[-1], True
+        node = _node()
+        if node is None or not self._numbers:
+            return "", bool(self._numbers)
+        number = node._sequence_nr() if hasattr(node, "_sequence_nr") else -1
+        place = bisect_right(self._numbers, number) - 1
+        return (self._places[place] if place >= 0 else ""), False
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        handles = [hooks.register_module_forward_pre_hook(self._begin)]
+        try:
+            handles.append(hooks.register_module_forward_hook(self._end, always_call=True))
+        except TypeError:  # torch before 2.2
+            handles.append(hooks.register_module_forward_hook(self._end))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _begin(self, module: Any, inputs: Any) -> None:
+        self._stack.append(self._names.get(id(module), self._stack[-1] if self._stack else ""))
+        self._note()
+
+    def _end(self, module: Any, inputs: Any, output: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+        self._note()
+
+    def _note(self) -> None:
+        if _number is not None:
+            self._numbers.append(_number())
+            self._places.append(self._stack[-1] if self._stack else "")

@@ -1,0 +1,143 @@
+"""Optimizers and grad scalers as they choose on CUDA, and one of another kind in place of the factory's own."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..request import CannotPredict, Request
+
+MOMENTUM = 0.9
+"""Of the SGD that stands in for another optimizer, as in the lab."""
+
+
+@contextlib.contextmanager
+def as_on_cuda() -> Iterator[None]:
+    """Lists of tensors (foreach) by default, graph capture and grad scaling possible: torch's choices look at the
+    device's name."""
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    changed: list[tuple[Any, str, Any]] = []
+
+    def change(owner: Any, name: str, value: Any) -> None:
+        if hasattr(owner, name):
+            changed.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
+
+    def with_cpu(name: str) -> None:
+        for owner in (optimizer, _foreach_utils, *_modules()):
+            plain = getattr(owner, name, None)
+            if plain is not None:
+                change(owner, name, lambda *_, plain=plain, **__: [*plain(), "cpu"])
+
+    with_cpu("_get_foreach_kernels_supported_devices")
+    with_cpu("_get_capturable_supported_devices")
+    for owner in (optimizer, _foreach_utils):
+        types = getattr(owner, "_foreach_supported_types", None)
+        if types is not None and FakeTensor not in types:
+            types.append(FakeTensor)
+    for owner in (getattr(torch.amp, "grad_scaler", None), torch.cuda.amp.common, torch.cuda.amp.grad_scaler):
+        change(owner, "amp_definitely_not_available", lambda: False)
+    try:
+        yield
+    finally:
+        for owner, name, value in reversed(changed):
+            setattr(owner, name, value)
+
+
+def _modules() -> list[Any]:
+    """Torch's optimizers, each with its own names for the functions it imports."""
+    others = ("torch.optim.optimizer", "torch.optim._multi_tensor")
+    return [module for name, module in sys.modules.items() if name.startswith("torch.optim.") and name not in others]
+
+
+def make(kind: str, parameters: Any, rate: float, **options: Any) -> Any:
+    """A new optimizer by its name in lower case: adamw, sgd (with momentum), adam, adagrad…"""
+    found = {name.lower(): value for name, value in vars(torch.optim).items() if inspect.isclass(value)}
+    chosen: Any = found.get(kind.lower())
+    if chosen is None or not issubclass(chosen, torch.optim.Optimizer):
+        names = sorted(name for name, value in found.items() if issubclass(value, torch.optim.Optimizer))
+        raise CannotPredict(
+            f"There is no optimizer {kind!r}.", f"torch.optim has: {', '.join(names)}.", "choose one of these"
+        )
+    takes = inspect.signature(chosen).parameters
+    options = {name: value for name, value in options.items() if value is not None and name in takes}
+    if chosen is torch.optim.SGD:
+        options["momentum"] = MOMENTUM
+    return chosen(parameters, lr=rate, **options)
+
+
+def chosen(optimizer: Any, request: Request) -> Any:
+    """The factory's optimizer, with what ``request`` changes about it."""
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        if request.optimizer is None and request.foreach is None and request.fused is None:
+            return optimizer
+        raise CannotPredict(
+            "The optimizer cannot be changed.",
+            f"a {type(optimizer).__name__} has no param_groups.",
+            "leave it as it is",
+        )
+    kind = type(optimizer).__name__.lower()
+    wanted = request.optimizer or kind
+    same = request.optimizer is None or (wanted.lower() == kind and (kind != "sgd" or groups[0].get("momentum")))
+    if not same:
+        kept = [{"params": group["params"], "lr": group.get("lr", 1e-3)} for group in groups]
+        return make(wanted, kept, 1e-3, foreach=request.foreach, fused=request.fused)
+    if request.foreach is None and request.fused is None:
+        return optimizer
+    for group in groups:
+        for name in ("foreach", "fused"):
+            value = getattr(request, name)
+            if name not in group and value is not None:
+                raise CannotPredict(
+                    f"{type(optimizer).__name__} has no {name} implementation.",
+                    "it has no such option.",
+                    "leave it out",
+                )
+            if value is not None:
+                group[name] = value
+        if request.foreach is None and request.fused:
+            group["foreach"] = False  # torch refuses both
+        if request.fused is None and request.foreach is not None:
+            group["fused"] = None
+    if request.fused:
+        optimizer._step_supports_amp_scaling = True
+    return optimizer
+
+
+def scaler(enabled: bool) -> Any:
+    """A grad scaler whose gradients never overflow: a skipped step needs less memory."""
+    kind = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else None
+
+    class Scaler(kind or torch.cuda.amp.GradScaler):  # type: ignore[misc]
+        def _maybe_opt_step(self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+            return optimizer.step(*args, **kwargs)
+
+    return Scaler("cuda", enabled=enabled) if kind else Scaler(enabled=enabled)
+
+
+def states(optimizer: Any) -> Iterator[torch.Tensor]:
+    """All tensors that an optimizer keeps."""
+    seen: set[int] = set()
+
+    def walk(value: Any) -> Iterator[torch.Tensor]:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield value
+        elif isinstance(value, dict):
+            for part in list(value.values()):
+                yield from walk(part)
+        elif isinstance(value, (list, tuple)):
+            for part in value:
+                yield from walk(part)
+
+    yield from walk(getattr(optimizer, "state", {}))

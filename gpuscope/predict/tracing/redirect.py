@@ -1,0 +1,272 @@
+"""Leads a program that speaks of ``cuda`` to the device that stands for it, and answers what it asks of CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..request import Doubt
+from .fakes import DEVICE
+
+CUDA = torch.device("cuda")
+"""What a factory is told to build on."""
+
+
+def stand_in(device: Any) -> Any:
+    """:data:`DEVICE` for whatever names a GPU, everything else as it is."""
+    if isinstance(device, torch.device):
+        return DEVICE if device.type == "cuda" else device
+    if isinstance(device, str):
+        return DEVICE if device.startswith("cuda") else device
+    if isinstance(device, int) and not isinstance(device, bool):
+        return DEVICE
+    return device
+
+
+COMPILED_PERCENT = 10.0
+_IGNORED = ("generator", "pin_memory")
+
+
+class Redirect(TorchFunctionMode):  # type: ignore[misc]  # torch is not type-checked
+    """While entered, no call of torch's Python interface reaches for a real GPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if kwargs:
+            device = kwargs.get("device")
+            if device is not None or "generator" in kwargs or "pin_memory" in kwargs:
+                kwargs = {name: value for name, value in kwargs.items() if name not in _IGNORED}
+                if device is not None:
+                    kwargs["device"] = stand_in(device)
+        special = _SPECIAL.get(func)
+        if special is not None:
+            return special(self, func, args, kwargs or {})
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+
+def _to(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    if len(args) > 1 and isinstance(args[1], (str, torch.device, int)):
+        args = (args[0], stand_in(args[1]), *args[2:])
+    return func(*args, **kwargs)
+
+
+def _cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0].to(DEVICE)
+
+
+def _same(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
+def _from_data(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    kwargs = dict(kwargs)
+    device = kwargs.pop("device", None)
+    made = func(*args, **kwargs)
+    return made if device is None or made.device == device else torch.empty_like(made, device=device).copy_(made)
+
+
+def _new_tensor(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    options = {"dtype": args[0].dtype, "device": args[0].device, **kwargs}
+    return _from_data(mode, torch.tensor, args[1:], options)
+
+
+def _is_cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0].device == DEVICE
+
+
+_SPECIAL = {
+    torch.Tensor.to: _to,
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.pin_memory: _same,
+    torch.Tensor.record_stream: _same,
+    torch.Tensor.is_cuda.__get__: _is_cuda,
+    torch.tensor: _from_data,
+    torch.as_tensor: _from_data,
+    torch.asarray: _from_data,
+    torch.Tensor.new_tensor: _new_tensor,
+}
+
+
+@contextlib.contextmanager
+def redirected() -> Iterator[None]:
+    """:class:`Redirect`, also for what runs inside a backward pass: recomputation and a user's own Functions. Torch
+    takes a mode away while it handles a call, and the whole backward pass is one call."""
+    mode, owner = Redirect(), torch.autograd
+    plain = getattr(owner, "_engine_run_backward", None)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return plain(*args, **kwargs)  # type: ignore[misc]
+
+    if plain is not None:
+        owner._engine_run_backward = run
+    try:
+        with mode:
+            yield
+    finally:
+        if plain is not None:
+            owner._engine_run_backward = plain
+
+
+def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.Module:
+    """``Module._apply``: torch's own cannot move a fake parameter to another device and keep its identity."""
+    if recurse:
+        for child in module.children():
+            child._apply(move)
+    for parameter in module._parameters.values():
+        if parameter is None:
+            continue
+        for tensor in (parameter, parameter.grad):
+            if tensor is None:
+                continue
+            with torch.no_grad():
+                moved = move(tensor)
+            if moved is not tensor:
+                tensor.data = moved.detach()
+                tensor.fake_device, tensor.constant = moved.fake_device, None
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = move(buffer)
+    return module
+
+
+@contextlib.contextmanager
+def pretended(
+    architecture: tuple[int, int], live_bytes: Callable[[], int], doubt: Callable[[Doubt], None]
+) -> Iterator[None]:
+    """CUDA as a program sees it: there, with one device of ``architecture``, and nothing happens. Loaders load in this
+    process, and what is to be compiled runs as it is written."""
+    cuda, module = torch.cuda, torch.nn.Module
+    nothing = _Nothing()
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": _none,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": _none,
+        "get_device_name": lambda device=None: "NVIDIA",
+        "get_device_capability": lambda device=None: architecture,
+        "is_bf16_supported": lambda *_, **__: architecture >= (8, 0),
+        "synchronize": _none,
+        "empty_cache": _none,
+        "ipc_collect": _none,
+        "manual_seed": _none,
+        "manual_seed_all": _none,
+        "seed": _none,
+        "seed_all": _none,
+        "reset_peak_memory_stats": _none,
+        "reset_max_memory_allocated": _none,
+        "memory_allocated": lambda device=None: live_bytes(),
+        "max_memory_allocated": lambda device=None: live_bytes(),
+        "memory_reserved": lambda device=None: live_bytes(),
+        "max_memory_reserved": lambda device=None: live_bytes(),
+        "memory_stats": lambda device=None: {},
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": _none,
+        "current_stream": lambda device=None: nothing,
+        "default_stream": lambda device=None: nothing,
+        "stream": lambda stream=None: nothing,
+        "device": _Nothing,
+        "Stream": _Nothing,
+        "Event": _Nothing,
+    }
+    changed: list[tuple[Any, str, Any]] = []
+
+    def change(owner: Any, name: str, value: Any) -> None:
+        if hasattr(owner, name):
+            changed.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
+
+    for name, answer in answers.items():
+        change(cuda, name, answer)
+    change(module, "_apply", _move)
+    change(module, "cuda", lambda self, device=None: self._apply(lambda tensor: tensor.to(DEVICE)))
+    to = module.to
+
+    def module_to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (stand_in(args[0]), *args[1:])
+        if kwargs.get("device") is not None:
+            kwargs["device"] = stand_in(kwargs["device"])
+        return to(self, *args, **kwargs)
+
+    change(module, "to", module_to)
+    change(torch, "Generator", _Generator)
+    change(torch, "set_default_device", lambda device: _default_device(stand_in(device)))
+    loader = torch.utils.data.DataLoader
+    change(loader, "__init__", _in_this_process(loader.__init__))
+
+    def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+        text = "A compiled model needs less than the same in eager mode, which is what was traced."
+        doubt(Doubt("compiled", text, "torch.compile", COMPILED_PERCENT))
+        return model if model is not None else lambda function: function
+
+    change(torch, "compile", compiled)
+    change(module, "compile", lambda self, *_, **__: compiled(self) and None)
+    try:
+        yield
+    finally:
+        _default_device(None)
+        for owner, name, value in reversed(changed):
+            setattr(owner, name, value)
+
+
+_default_device = torch.set_default_device
+
+
+def _in_this_process(plain: Any) -> Any:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in ("pin_memory", "persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context"):
+            kwargs.pop(name, None)
+        if "num_workers" in kwargs:
+            kwargs["num_workers"] = 0
+        plain(self, *args, **kwargs)
+
+    return init
+
+
+def _none(*_: Any, **__: Any) -> None:
+    pass
+
+
+class _Nothing:
+    """A stream, an event or a device as a context: there, and without effect."""
+
+    device_index = cuda_stream = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name == "elapsed_time":
+            return lambda *_: 1.0
+        if name == "query":
+            return lambda *_: True
+        return _none
+
+
+_RealGenerator = torch.Generator
+
+
+class _AnyGenerator(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _RealGenerator)
+
+
+class _Generator(metaclass=_AnyGenerator):
+    """``torch.Generator`` for every device: the host's. Nothing draws from it."""
+
+    def __new__(cls, device: Any = None) -> Any:
+        return _RealGenerator()

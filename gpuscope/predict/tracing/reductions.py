@@ -1,0 +1,96 @@
+"""The scratch memory of CUDA's sums and means.
+
+A reduction whose outputs are too few to fill the GPU is split over thread blocks, which leave partial results in a
+buffer in global memory with a counter (semaphore) beside it. The launch is chosen as in torch's ``Reduce.cuh``
+(``setReduceConfig``); the arithmetic below gives the same sizes, to the byte on an H200."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .recorder import Recorder
+
+aten = torch.ops.aten
+_WARP = 32
+_MOST_THREADS = 512
+_LEAST_VALUES, _MOST_VALUES = 16, 256
+"""Values that one thread adds up, at least and at most."""
+_VECTOR = 4
+PROCESSORS = {(7, 0): (80, 2048), (7, 5): (40, 1024), (8, 0): (108, 2048), (8, 6): (84, 1536), (8, 9): (128, 1536)}
+"""Multiprocessors of the largest common GPU of a compute capability, and threads on each. Newer ones: below."""
+HOPPER = (132, 2048)
+
+
+def _last_power(value: int) -> int:
+    return 1 << (max(1, value).bit_length() - 1)
+
+
+def _up(value: int, by: int) -> int:
+    return -(-value // by)
+
+
+def buffer_bytes(
+    inputs: int, outputs: int, fastest: bool, one_dimension: bool, processors: tuple[int, int], element: int = 4
+) -> tuple[int, int]:
+    """Bytes of the buffer and of the semaphores, 0 where there are none. ``inputs``: numbers that are added up for one
+    output. ``fastest``: whether neighbours in memory are added up. ``element``: bytes of a partial result."""
+    vector = 1
+    wide, high = (inputs, outputs) if fastest else (outputs, inputs)
+    if fastest:
+        if wide > 128 and one_dimension:
+            wide //= _VECTOR
+    else:
+        vector = math.gcd(outputs, _VECTOR)
+        wide //= vector
+    most = _MOST_THREADS // vector
+    width_bound, height_bound = (min(_last_power(value), most) for value in (wide, high))
+    width = min(width_bound, _WARP)
+    height = min(height_bound, most // width)
+    width = min(width_bound, most // height)
+    step_in, step_out = (width, 1) if fastest else (1, width)
+    if _up(inputs, step_in) < min(height * 16, _MOST_VALUES):
+        return 0, 0
+    step_in *= height
+    count, threads = processors
+    target = count * (threads // (width * height))
+    grid = _up(outputs // vector, step_out)
+    values = _up(inputs, step_in)
+    if values < _MOST_VALUES or grid > target:
+        return 0, 0
+    blocks = max(min(_up(target, grid), _up(values, _LEAST_VALUES)), _up(values, _MOST_VALUES))
+    if blocks <= 1:
+        return 0, 0
+    size = element * outputs * blocks
+    if not fastest:
+        size *= width * vector
+    return size, 4 * grid
+
+
+class Reductions:
+    """What sums take besides their results."""
+
+    def __init__(self, architecture: tuple[int, int]):
+        self.processors = PROCESSORS.get(architecture, HOPPER)
+
+    def around(self) -> dict[Any, Any]:
+        ops = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim)
+        return dict.fromkeys((*ops, aten.linalg_vector_norm.default), self.sum)
+
+    def sum(self, recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        x = args[0]
+        if not isinstance(out, torch.Tensor) or x.device.index is None or x.numel() == 0 or out.numel() == x.numel():
+            return
+        whole = out.numel() == 1
+        dims = [] if whole or len(args) < 2 else args[1]
+        if func is aten.linalg_vector_norm.default:
+            dims = args[2] if len(args) > 2 and args[2] is not None else []
+        dims = {dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims)} or set(range(x.dim()))
+        steps = [(x.stride(dim), dim) for dim in range(x.dim()) if x.shape[dim] > 1 and x.stride(dim) > 0]
+        fastest = whole or not steps or min(steps)[1] in dims
+        flat = whole and x.is_contiguous()
+        element = 8 if x.dtype in (torch.float64, torch.int64) else 4
+        outputs = out.numel()
+        recorder.passing(buffer_bytes(x.numel() // outputs, outputs, fastest, flat, self.processors, element), "sum")

@@ -1,0 +1,48 @@
+"""A step that would be like the one before it is copied instead of traced again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from ..trace import Mark
+from .recorder import Recorder
+
+
+def repeat_last_step(recorder: Recorder, first_event: int, first_mark: int, number: int) -> bool:
+    """Appends the events since ``first_event`` once more, as step ``number``.
+
+    False, and nothing is changed, unless that step left behind blocks of exactly the sizes and makers it found: then
+    each block it found and freed has a successor that the next step finds and frees."""
+    trace = recorder.trace
+    events, sizes, owners = trace.events, trace.sizes, trace.owners
+    before = set()
+    for event in events[:first_event]:
+        if event >= 0:
+            before.add(event)
+        else:
+            before.discard(~event)
+    step = events[first_event:]
+    made, freed = [event for event in step if event >= 0], {~event for event in step if event < 0}
+    lost = sorted(block for block in before if block in freed)
+    kept = [block for block in made if block not in freed]
+    key = {block: (sizes[block], owners[block]) for block in (*lost, *kept)}
+    if Counter(key[block] for block in lost) != Counter(key[block] for block in kept):
+        return False
+    successors = defaultdict(list)
+    for block in kept:
+        successors[key[block]].append(block)
+    renamed = {block: successors[key[block]].pop(0) for block in lost}
+    start = len(events)
+    for event in step:
+        if event >= 0:
+            renamed[event] = block = len(sizes)
+            sizes.append(sizes[event])
+            owners.append(owners[event])
+            events.append(block)
+            recorder.same_as(block, event)
+        else:
+            events.append(~renamed[~event])
+    for mark in trace.marks[first_mark:]:
+        name = f"step {number}" if mark.name.startswith("step ") else mark.name
+        recorder.mark_at(Mark(mark.at - first_event + start, name))
+    return True

@@ -1,0 +1,194 @@
+"""Trains a few steps of fakes, as the lab's worker does, and hands over the trace."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..request import CannotPredict, Doubt, Request, Traced
+from ..sharding import sharded
+from ..trace import Mark
+from . import autocast, dynamic, kernels, optimizers, redirect, subjects
+from .fakes import Fakes
+from .modules import Modules
+from .recorder import BACKWARD, END, FORWARD, OPTIMIZER, Recorder
+from .repeating import repeat_last_step
+
+AMP_TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+TRACED_STEPS = 2
+"""The third step asks for what the second did; where it does not, it is traced as well."""
+
+
+def architecture(text: str) -> tuple[int, int]:
+    """``"9.0"`` as two numbers."""
+    try:
+        major, minor = text.split(".")
+        return int(major), int(minor)
+    except ValueError:
+        raise CannotPredict(
+            f"There is no compute capability {text!r}.", "it is written as 9.0.", "--architecture 9.0", "usage"
+        ) from None
+
+
+def trace(request: Request, emulate: bool = True) -> Traced:
+    """Raises :class:`CannotPredict`, and whatever the user's code raises.
+
+    ``emulate`` false: the CPU's own kernels, for comparison with a real run on a CPU."""
+    begin = time.perf_counter()
+    chip = architecture(request.architecture)
+    if request.amp not in AMP_TYPES:
+        raise CannotPredict(
+            f"There is no --amp {request.amp}.", f"Known: {', '.join(AMP_TYPES)}.", "--amp bf16", "usage"
+        )
+    recorder, modules = Recorder(), Modules()
+    recorder.module = modules.current
+    if emulate:
+        fakes = Fakes(recorder, kernels.around(chip), kernels.instead(chip))
+        fakes.sums_in_place = True
+    else:
+        fakes = Fakes(recorder, {}, dynamic.INSTEAD)
+    with contextlib.ExitStack() as stack:
+        if emulate:
+            autocast.install()
+            kernels.install(chip)
+            stack.enter_context(optimizers.as_on_cuda())
+        stack.enter_context(autocast.redirected())
+        stack.enter_context(_switches(request))
+        stack.enter_context(redirect.pretended(chip, lambda: recorder.live_bytes, fakes.doubt))
+        stack.enter_context(fakes)
+        stack.enter_context(redirect.redirected())
+        stack.enter_context(modules.watched())
+        training = _Training(request, recorder, fakes, modules)
+        training.run()
+        parameters = training.parameters
+        batch = training.subject.batch
+        del training
+    if fakes.risk_bytes:
+        text = "cuDNN may run fp32 convolutions of these shapes by Fourier transforms, which take much scratch memory."
+        percent = round(100 * fakes.risk_bytes / max(1, recorder.peak_bytes), 1)
+        fakes.doubts[("unmeasured", "convolution")] = Doubt("unmeasured", text, "convolution", percent)
+    traced, doubts = sharded(recorder.finish(), request.sharding, request.ranks)
+    gc.collect()
+    return Traced(
+        trace=traced,
+        batch=batch,
+        parameters=parameters,
+        torch=str(torch.__version__),
+        doubts=[*fakes.doubts.values(), *doubts],
+        seconds=time.perf_counter() - begin,
+    )
+
+
+@contextlib.contextmanager
+def _switches(request: Request) -> Iterator[None]:
+    """Torch's global switches as ``request`` has them."""
+    cudnn = torch.backends.cudnn
+    names = ("benchmark", "deterministic", "allow_tf32")
+    before = [getattr(cudnn, name) for name in names]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the older name of tf32's switch, which works everywhere
+        cudnn.benchmark, cudnn.deterministic = request.cudnn_benchmark, request.deterministic
+        cudnn.allow_tf32 = request.tf32
+        try:
+            yield
+        finally:
+            for name, value in zip(names, before, strict=True):
+                setattr(cudnn, name, value)
+
+
+class _Training:
+    def __init__(self, request: Request, recorder: Recorder, fakes: Fakes, modules: Modules):
+        self.request, self.recorder, self.fakes, self.modules = request, recorder, fakes, modules
+        recorder.trace.marks.append(Mark(0, "build"))
+        self.subject = subjects.build(request)
+        modules.name(self.subject.model)
+        self._type = AMP_TYPES[request.amp]
+        self.scaler = optimizers.scaler(enabled=request.amp == "fp16")
+        if request.amp == "fp16":
+            text = "The grad scaler may skip the first steps, which then need less: optimizer states are made later."
+            fakes.doubt(Doubt("scaler", text))
+        held: dict[int, Any] = {}
+        for parameter in self.subject.model.parameters():
+            held[id(parameter)] = parameter
+        self.parameters = sum(parameter.numel() for parameter in held.values())
+        if not any(fakes.block(parameter) is not None for parameter in held.values()):
+            fakes.doubt(
+                Doubt(
+                    "not_on_gpu", "No parameter of the model lies on the device that the factory was given.", "", 50.0
+                )
+            )
+        self._names = {
+            id(parameter): name.rpartition(".")[0] for name, parameter in self.subject.model.named_parameters()
+        }
+        self._model_blocks()
+
+    def run(self) -> None:
+        recorder, steps = self.recorder, max(1, self.request.steps)
+        places = []
+        for step in range(min(steps, TRACED_STEPS)):
+            places.append((len(recorder.trace.events), len(recorder.trace.marks)))
+            self._step(step + 1)
+        for step in range(len(places), steps):
+            place = (len(recorder.trace.events), len(recorder.trace.marks))
+            if not repeat_last_step(recorder, *places[-1], step + 1):
+                self._step(step + 1)
+            places.append(place)
+        recorder.mark(END)
+
+    def _step(self, number: int) -> None:
+        request, recorder, subject = self.request, self.recorder, self.subject
+        if number == 1 and subject.released:
+            recorder.mark("empty_cache")
+        recorder.mark(f"step {number}")
+        recorder.mark(FORWARD)
+        subject.optimizer.zero_grad(set_to_none=request.set_to_none)
+        total: torch.Tensor | None = None
+        for micro in range(request.accumulate):
+            if micro:
+                recorder.mark(FORWARD)
+            self.modules.forget()
+            with self._autocast():
+                loss = subject.loss()
+                if request.accumulate > 1:
+                    loss = loss / request.accumulate
+            recorder.mark(BACKWARD)
+            self.scaler.scale(loss).backward()
+            total = loss.detach() if total is None else total + loss.detach()
+            self._gradients()
+        recorder.mark(OPTIMIZER)
+        self.scaler.step(subject.optimizer)
+        self.scaler.update()
+        for state in optimizers.states(subject.optimizer):
+            self._decide(state, "optimizer")
+        self._model_blocks()
+        for name in ("_scale", "_growth_tracker"):
+            kept = getattr(self.scaler, name, None)
+            if kept is not None:
+                self._decide(kept, "optimizer")
+
+    def _autocast(self) -> Any:
+        if self._type is None:
+            return contextlib.nullcontext()
+        return torch.autocast("cuda", dtype=self._type)
+
+    def _decide(self, tensor: torch.Tensor, category: str, module: str | None = None) -> None:
+        block = self.fakes.block(tensor)
+        if block is not None:
+            self.recorder.decide(block, category, module)
+
+    def _model_blocks(self) -> None:
+        for name, buffer in self.subject.model.named_buffers():
+            self._decide(buffer, "buffer", name.rpartition(".")[0])
+        for parameter in self.subject.model.parameters():
+            self._decide(parameter, "parameter", self._names.get(id(parameter)))
+
+    def _gradients(self) -> None:
+        for parameter in self.subject.model.parameters():
+            if parameter.grad is not None:
+                self._decide(parameter.grad, "gradient", self._names.get(id(parameter)))

@@ -1,0 +1,210 @@
+"""What is trained: a preset of the lab, a user's factory, a transformers config or a torchvision model, of fakes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ..request import CannotPredict, Request
+from . import checkpointing, optimizers
+from .redirect import CUDA
+
+LENGTH = 512
+PIXELS = 224
+CLASSES = 1000
+RATE = 1e-4
+
+
+@dataclass
+class Subject:
+    """``loss()`` runs the forward pass of a micro-batch."""
+
+    model: nn.Module
+    optimizer: Any
+    loss: Callable[[], torch.Tensor]
+    batch: int
+    released: bool = False
+    """Whether what building it has left in the allocator's cache is given back before the first step."""
+
+
+def build(request: Request) -> Subject:
+    """Raises :class:`CannotPredict`."""
+    name = request.model
+    if name.startswith("hf:"):
+        return _transformers(request, Path(name[3:]))
+    if name.startswith("torchvision:"):
+        return _torchvision(request, name[len("torchvision:") :])
+    if ":" in name:
+        return _factory(request)
+    return _preset(request)
+
+
+def _preset(request: Request) -> Subject:
+    from ...lab import loaders, models
+    from ...lab.toggles import PRESETS
+
+    name = PRESETS[request.model]["cuda"] if request.model in PRESETS else request.model
+    if name not in models.MODELS:
+        known = ", ".join([*PRESETS, *models.MODELS])
+        raise CannotPredict(
+            f"There is no model {name!r}.", f"Known: {known}.", "choose one of these, or give MODULE:FACTORY"
+        )
+    preset = models.MODELS[name]
+    task = models.build(name, CUDA, request.seed)
+    batch = request.batch or preset.batch
+    source = loaders.Synthetic(task.pool, batch)
+    for module in task.model.modules():
+        if isinstance(module, models.Blocks):
+            module.checkpoint = request.checkpoint == 1
+    if request.checkpoint > 1:
+        checkpointing.wrap(task.model, request.checkpoint)
+    kind = request.optimizer or "adamw"
+    rate = preset.sgd_rate if kind == "sgd" else preset.learning_rate
+    parameters = list(task.model.parameters())
+    optimizer = optimizers.make(kind, parameters, rate, foreach=request.foreach, fused=request.fused)
+
+    def loss() -> torch.Tensor:
+        inputs, targets = source.next()
+        return task.criterion(task.model(inputs), targets)
+
+    return Subject(task.model, optimizer, loss, batch, released=True)
+
+
+def _factory(request: Request) -> Subject:
+    from ...lab import factory
+
+    try:
+        call = factory.find(request.model)
+        batch = request.batch or factory.BATCH
+        own = request.checkpoint == 1 and factory.takes_checkpoint(call)
+        torch.manual_seed(request.seed)
+        made = factory.make(request.model, call, batch, CUDA, own)
+    except factory.BadFactory as bad:
+        raise CannotPredict(*bad.args) from bad
+    if request.checkpoint and not own:
+        checkpointing.wrap(made.model, request.checkpoint)
+    optimizer = optimizers.chosen(made.optimizer, request)
+
+    def loss() -> torch.Tensor:
+        try:
+            return factory.checked(request.model, made.forward())
+        except factory.BadFactory as bad:
+            raise CannotPredict(*bad.args) from bad
+
+    return Subject(made.model, optimizer, loss, batch)
+
+
+# ── models of libraries ─────────────────────────────────────────────────────────────────────────────────────────────
+
+_TASKS = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "image-classification": "AutoModelForImageClassification",
+}
+
+
+def _transformers(request: Request, path: Path) -> Subject:
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        raise CannotPredict(
+            "A transformers config cannot be predicted here.", f"{error}.", "pip install transformers"
+        ) from None
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        described = json.loads(file.read_text())
+        config = transformers.AutoConfig.for_model(**described)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise CannotPredict(f"{file} is no config of transformers.", why, "name the folder of a saved model") from None
+    task = request.task or _task(described)
+    if task not in _TASKS:
+        raise CannotPredict(f"There is no task {task!r}.", f"Known: {', '.join(_TASKS)}.", "--task causal-lm")
+    with CUDA:
+        model = getattr(transformers, _TASKS[task]).from_config(config)
+    model.train()
+    if request.checkpoint == 1 and getattr(model, "supports_gradient_checkpointing", False):
+        model.gradient_checkpointing_enable()
+    elif request.checkpoint:
+        checkpointing.wrap(model, request.checkpoint)
+    batch = request.batch or 8
+    inputs = _inputs(config, task, batch, request)
+    kind = request.optimizer or "adamw"
+    optimizer = optimizers.make(kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused)
+    return Subject(model, optimizer, lambda: model(**inputs).loss, batch)
+
+
+def _task(described: dict[str, Any]) -> str:
+    """What the config's own architecture is for."""
+    named = " ".join(described.get("architectures") or ())
+    for task, kind in _TASKS.items():
+        if kind.removeprefix("AutoModel") in named:
+            return task
+    return "causal-lm"
+
+
+def _inputs(config: Any, task: str, batch: int, request: Request) -> dict[str, Any]:
+    if task == "image-classification":
+        pixels = request.resolution or getattr(config, "image_size", PIXELS)
+        channels = getattr(config, "num_channels", 3)
+        labels = torch.randint(config.num_labels, (batch,), device=CUDA)
+        return {"pixel_values": torch.randn(batch, channels, pixels, pixels, device=CUDA), "labels": labels}
+    words = config.vocab_size
+    most = getattr(config, "max_position_embeddings", None) or LENGTH
+    length = request.sequence or min(most, LENGTH)
+    tokens = torch.randint(words, (batch, length), device=CUDA)
+    inputs = {"input_ids": tokens}
+    if task in ("causal-lm", "masked-lm", "seq2seq-lm"):
+        inputs["labels"] = torch.randint(words, (batch, length), device=CUDA)
+    elif task == "question-answering":
+        for name in ("start_positions", "end_positions"):
+            inputs[name] = torch.randint(length, (batch,), device=CUDA)
+    else:
+        shape = (batch,) if task == "classification" else (batch, length)
+        inputs["labels"] = torch.randint(config.num_labels, shape, device=CUDA)
+    return inputs
+
+
+def _torchvision(request: Request, name: str) -> Subject:
+    try:
+        models = importlib.import_module("torchvision.models")
+    except ImportError as error:
+        raise CannotPredict(
+            "A torchvision model cannot be predicted here.", f"{error}.", "pip install torchvision"
+        ) from None
+    if name not in models.list_models():
+        close = [known for known in models.list_models() if known.startswith(name[:4])][:12]
+        why = f"It has: {', '.join(close)}…" if close else "torchvision.models.list_models() lists them."
+        raise CannotPredict(f"torchvision has no model {name!r}.", why, "name one of these")
+    model = models.get_model(name, weights=None).to(CUDA)
+    model.train()
+    if request.checkpoint:
+        checkpointing.wrap(model, request.checkpoint)
+    batch, pixels = request.batch or 8, request.resolution or PIXELS
+    images = torch.randn(batch, 3, pixels, pixels, device=CUDA)
+    kind = request.optimizer or "adamw"
+    optimizer = optimizers.make(kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused)
+
+    def loss() -> torch.Tensor:
+        out = model(images)
+        out = out.get("out", out) if isinstance(out, dict) else getattr(out, "logits", out)
+        if not isinstance(out, torch.Tensor) or out.dim() not in (2, 4):
+            raise CannotPredict(
+                f"torchvision's {name} is no classifier.", "its outputs have another form.", "give MODULE:FACTORY"
+            )
+        shape = (out.shape[0], *out.shape[2:])
+        return functional.cross_entropy(out, torch.zeros(shape, dtype=torch.int64, device=CUDA))
+
+    return Subject(model, optimizer, loss, batch)

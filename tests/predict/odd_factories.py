@@ -1,0 +1,117 @@
+"""Factories that a prediction must survive: what users hand in by mistake, and what cannot be predicted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+Made = tuple[Any, Any, Callable[[], Any]]
+
+
+def _made(device: Any, forward: Callable[[nn.Module], Any]) -> Made:
+    model = nn.Linear(64, 64).to(device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: forward(model)
+
+
+def raises(batch: int, device: Any) -> Made:
+    raise ValueError("the data is not there")
+
+
+def raises_forward(batch: int, device: Any) -> Made:
+    def forward(model: nn.Module) -> Any:
+        return model(torch.zeros(batch, 65, device=device)).sum()
+
+    return _made(device, forward)
+
+
+def exits(batch: int, device: Any) -> Made:
+    sys.exit(7)
+
+
+def aborts(batch: int, device: Any) -> Made:
+    print("about to abort", flush=True)
+    os.abort()
+
+
+def leaves(batch: int, device: Any) -> Made:
+    os._exit(0)
+
+
+def sleeps(batch: int, device: Any) -> Made:
+    time.sleep(600)
+    raise AssertionError
+
+
+def prints(batch: int, device: Any) -> Made:
+    line = "\x1b[31mnoise " * 1000
+    for _ in range(1500):
+        print(line)
+    return _made(device, lambda model: model(torch.zeros(batch, 64, device=device)).sum())
+
+
+def hoards(batch: int, device: Any) -> Made:
+    held = bytearray(64 << 30)
+    raise AssertionError(len(held))
+
+
+def two_things(batch: int, device: Any) -> Any:
+    return nn.Linear(2, 2), None
+
+
+def vector_loss(batch: int, device: Any) -> Made:
+    return _made(device, lambda model: model(torch.zeros(batch, 64, device=device)))
+
+
+def mixed_devices(batch: int, device: Any) -> Made:
+    return _made(device, lambda model: model(torch.zeros(batch, 64)).sum())
+
+
+def ignores_device(batch: int, device: Any) -> Made:
+    """Written for CUDA alone, in every way that there is of saying so."""
+    model = nn.Linear(64, 64).cuda()
+    data = torch.randn(batch, 64, pin_memory=True).to("cuda:0", non_blocking=True)
+    more = torch.zeros(batch, 64, device="cuda") + torch.tensor(1.0, device=torch.device("cuda", 0))
+    assert data.is_cuda
+    assert torch.cuda.is_available()
+    assert torch.cuda.current_device() == 0
+    with torch.cuda.stream(torch.cuda.Stream()):
+        more = more.cuda()
+    torch.cuda.synchronize()
+    return model, torch.optim.AdamW(model.parameters()), lambda: model(data + more).sum()
+
+
+def on_host(batch: int, device: Any) -> Made:
+    model = nn.Linear(64, 64)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(torch.zeros(batch, 64)).sum()
+
+
+def reads_values(batch: int, device: Any) -> Made:
+    def forward(model: nn.Module) -> Any:
+        out = model(torch.randn(batch, 64, device=device))
+        chosen = out[out > 0]
+        return chosen.sum() if chosen.sum().item() > -1e9 else out.sum()
+
+    return _made(device, forward)
+
+
+def into_numpy(batch: int, device: Any) -> Made:
+    def forward(model: nn.Module) -> Any:
+        out = model(torch.randn(batch, 64, device=device))
+        return out.sum() * float(out.detach().cpu().numpy().max())
+
+    return _made(device, forward)
+
+
+@torch.library.custom_op("gpuscope_tests::unknown", mutates_args=())
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+def custom_kernel(batch: int, device: Any) -> Made:
+    return _made(device, lambda model: (unknown(torch.randn(batch, 64, device=device)) * model.weight.sum()).sum())

@@ -1,0 +1,275 @@
+"""Verdict, largest batch and what-if over traces written by hand, whose sums are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuscope.predict import largest, verdict, whatif
+from gpuscope.predict.allocator import simulate
+from gpuscope.predict.answer import Asking, Card
+from gpuscope.predict.chunked import NotHere, in_chunks
+from gpuscope.predict.document import document
+from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
+from gpuscope.predict.scaled import family
+from gpuscope.predict.settings import DEFAULT, read
+from gpuscope.predict.trace import Trace
+from tests.predict.hand_made import LAYERS, LOSS_PER_SAMPLE, MIB, PER_SAMPLE, WEIGHT, Writer, traced, training
+
+REQUEST = Request("hand", batch=8)
+STATIC = 3 * LAYERS * WEIGHT  # weights and Adam's two states
+PEAK = STATIC + 8 * (LAYERS * PER_SAMPLE + 3 * LOSS_PER_SAMPLE)
+
+
+def card(gib: float) -> Card:
+    return Card("h200", "h200", int(gib * (1 << 30)), "9.0")
+
+
+def asked(gib: float | None = 16, request: Request = REQUEST, tmp=None, **options) -> Asking:
+    return Asking(request, traced, card(gib) if gib else None, cache=tmp, **options)
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_the_peaks_are_the_sums_of_the_blocks_and_the_parts_add_up():
+    answer = asked().finish()
+    assert answer.allocated.bytes == PEAK
+    assert answer.device.bytes == answer.reserved.bytes + (630 + 615) * MIB
+    assert answer.reserved.bytes >= PEAK
+    assert sum(answer.categories.values()) == sum(answer.modules.values()) == PEAK
+    assert (answer.peak_at.step, answer.peak_at.phase) == ("step 2", "backward")
+    assert answer.operation == "_log_softmax_backward_data"
+    for figure in (answer.allocated, answer.reserved, answer.device):
+        assert 0 < figure.error_percent < 10
+
+
+def test_the_verdict_is_a_replay_against_the_limit():
+    need = asked(None).finish().device
+    error = need.error_bytes
+    assert asked((need.bytes + 2 * error) / (1 << 30)).answer.verdict.word == "fits"
+    assert asked(need.bytes / (1 << 30)).answer.verdict.word == "too_close"
+    small = (PEAK + (630 + 615) * MIB - 2 * error) / (1 << 30)
+    found = asked(small).answer.verdict
+    assert found.word == "does_not_fit"
+    assert found.spare_bytes < 0
+
+
+def test_giving_cache_back_counts_as_fitting():
+    """The peak of reserved without a limit needs not be had: 100 MiB of cache are given back for a request of 150."""
+    write = Writer()
+    for size in (100, 150):
+        block = write.make(size * MIB, "temporary")
+        write.drop(block)
+    free = simulate(write.trace)
+    assert free.peak_reserved_bytes == 250 * MIB
+    tried = []
+
+    def replay(limit: int) -> verdict.Try:
+        found = simulate(write.trace, DEFAULT, limit)
+        tried.append(found.retries)
+        return verdict.Try(found.fits, found.retries)
+
+    found = verdict.decide(replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 200 * MIB, 10 * MIB)
+    assert (found.word, found.retries, found.spare_bytes) == ("fits", 1, -50 * MIB)
+    assert tried
+    found = verdict.decide(replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 155 * MIB, 10 * MIB)
+    assert found.word == "too_close"
+    found = verdict.decide(replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 130 * MIB, 10 * MIB)
+    assert found.word == "does_not_fit"
+
+
+def test_what_others_hold_now_is_a_verdict_of_its_own():
+    here = replace(card(8), in_use_bytes=4 << 30)
+    answer = Asking(REQUEST, traced, here).finish()
+    assert answer.verdict.word == "fits"
+    assert answer.verdict_now.word == "does_not_fit"
+    assert document(answer)["now_verdict"] == "does_not_fit"
+    assert asked(8).answer.verdict_now is None
+
+
+def test_a_share_of_the_card_is_a_limit_too():
+    assert asked(8, settings=read("per_process_memory_fraction:0.4")).answer.verdict.word == "does_not_fit"
+    assert asked(8).answer.verdict.word == "fits"
+
+
+def test_doubts_widen_every_bar():
+    plain = asked().answer
+    doubted = asked(doubts=[Doubt("compiled", "x", percent=15)]).answer
+    for name in ("allocated", "reserved", "device"):
+        assert getattr(doubted, name).error_bytes >= getattr(plain, name).error_bytes + 0.14 * PEAK
+    assert doubted.allocated.bytes == plain.allocated.bytes
+
+
+# ── largest batch ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 8, 9, 100, 12345, largest.MOST - 1, largest.MOST, largest.MOST + 5])
+@pytest.mark.parametrize("start", [1, 2, 8, 77, largest.MOST])
+def test_search_finds_where_it_stops_fitting(limit, start):
+    tries = 0
+
+    def fits(batch: int) -> bool:
+        nonlocal tries
+        tries += 1
+        assert 1 <= batch <= largest.MOST
+        return batch <= limit
+
+    assert largest.search(fits, start) == min(limit, largest.MOST)
+    assert tries <= 42
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 40, 61, 12345, largest.MOST, largest.MOST + 5])
+@pytest.mark.parametrize("start", [1, 39, 60, 64, 20000])
+def test_a_search_around_a_guess_finds_the_same_in_fewer_tries_when_it_is_near(limit, start):
+    tries = 0
+
+    def fits(batch: int) -> bool:
+        nonlocal tries
+        tries += 1
+        return batch <= limit
+
+    assert largest._around(fits, start) == min(limit, largest.MOST)
+    if limit and abs(start - limit) <= 0.04 * limit:
+        assert tries <= 5
+
+
+def test_a_batch_that_was_never_traced_has_the_trace_it_would_have():
+    law = family(training(REQUEST, 2), 2, training(REQUEST, 4), 4)
+    for batch in (1, 3, 17, 4096):
+        assert law.at(batch).sizes == training(REQUEST, batch).sizes
+    assert family(training(REQUEST, 2), 2, training(replace(REQUEST, optimizer="sgd"), 4), 4) is None
+
+
+@pytest.mark.parametrize("gib", [3, 5.5, 16, 140])
+def test_the_largest_batch_is_the_last_that_a_replay_of_its_own_trace_fits(gib):
+    asking = asked(gib)
+    asking.find_largest()
+    found = asking.finish().largest
+    limit = asking.room.limit_bytes
+
+    def fits(batch: int) -> bool:
+        return simulate(training(REQUEST, batch), DEFAULT, limit).fits
+
+    assert fits(found.batch)
+    assert not fits(found.batch + 1)
+    assert found.traced
+    assert 0 < found.low <= found.batch <= found.high
+    assert len(asking._traced) <= 5
+
+
+def test_not_even_one_sample_fits():
+    asking = asked(2)
+    asking.find_largest()
+    answer = asking.finish()
+    assert (answer.largest.batch, answer.verdict.word) == (0, "does_not_fit")
+
+
+def test_without_a_law_each_batch_is_traced_until_time_is_up():
+    def odd(request: Request) -> Traced:
+        """Odd batches make one block more."""
+        found = traced(request)
+        if found.batch % 2:
+            found.trace.sizes.append(512)
+            found.trace.owners.append(0)
+            found.trace.events.append(len(found.trace.sizes) - 1)
+        return found
+
+    asking = Asking(replace(REQUEST, batch=1), odd, card(16))
+    asking.find_largest()
+    found = asking.finish().largest
+    asking = asked(16)
+    asking.find_largest()
+    assert found.batch == asking.finish().largest.batch
+
+    hurried = Asking(replace(REQUEST, batch=1), odd, card(16), seconds=0.0)
+    hurried.find_largest()
+    bounds = hurried.finish().largest
+    assert bounds.low <= found.batch <= bounds.high
+
+
+# ── what-if ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_fix_frees_what_its_own_trace_says_and_the_largest_comes_first():
+    asking = asked()
+    asking.find_fixes(ranks=4)
+    answer = asking.finish()
+    by_key = {one.fix.key: one for one in answer.what_if}
+    assert by_key["batch-half"].freed_bytes == 4 * (LAYERS * PER_SAMPLE + 3 * LOSS_PER_SAMPLE)
+    assert by_key["sgd"].freed_bytes == LAYERS * WEIGHT
+    assert by_key["checkpoint"].freed_bytes == 8 * LAYERS * PER_SAMPLE * 7 // 8
+    assert by_key["checkpoint-2"].freed_bytes == by_key["checkpoint"].freed_bytes // 2
+    assert by_key["fused-optimizer"].freed_bytes == 0  # the peak is at the loss
+    assert by_key["fsdp"].freed_bytes == LAYERS * WEIGHT * 3 // 4
+    assert by_key["expandable-segments"].freed_bytes == 0
+    assert by_key["expandable-segments"].freed == by_key["expandable-segments"].freed_reserved_bytes >= 0
+    freed = [one.freed for one in answer.what_if]
+    assert freed == sorted(freed, reverse=True)
+    assert all(one.fix.cost and one.fix.change and one.verdict for one in answer.what_if)
+    assert {one.key for one in answer.left_out} == {"fp16", "sequence-half", "resolution-half"}
+
+
+def test_a_loss_in_chunks_is_a_trace_with_small_logits():
+    trace = training(REQUEST)
+    found = simulate(in_chunks(trace, 8, simulate(trace).peak_allocated_at.event))
+    logits = 8 * LOSS_PER_SAMPLE
+    forward = STATIC + 8 * LAYERS * PER_SAMPLE
+    at_loss = forward + 3 * logits // 8 + WEIGHT  # a weight's gradient beside each chunk
+    backward = forward + 8 * PER_SAMPLE + WEIGHT
+    optimizer = STATIC + 2 * LAYERS * WEIGHT
+    assert found.peak_allocated_bytes == max(at_loss, backward, optimizer)
+    write = Writer()
+    write.drop(write.make(5 * MIB, "temporary", "", "addmm"))
+    with pytest.raises(NotHere):
+        in_chunks(write.trace, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "out", "why"),
+    [
+        ({"amp": "bf16"}, "bf16", "already"),
+        ({"checkpoint": 1}, "checkpoint", "already"),
+        ({"fused": True}, "fused-optimizer", "already"),
+        ({"optimizer": "sgd"}, "sgd", "already"),
+        ({"sharding": "fsdp", "ranks": 4}, "fsdp", "already"),
+        ({"architecture": "7.5"}, "bf16", "Ampere"),
+    ],
+)
+def test_a_fix_that_does_not_apply_is_left_out_with_its_reason(change, out, why):
+    chosen, left = whatif.fixes(replace(REQUEST, **change), 8, DEFAULT)
+    assert out not in {one.key for one in chosen}
+    assert why in next(one.reason for one in left if one.key == out)
+
+
+def test_a_batch_of_one_and_settings_that_are_on_leave_their_fixes_out():
+    chosen, left = whatif.fixes(REQUEST, 1, read("expandable_segments:True"))
+    assert {"batch-half", "accumulate", "expandable-segments"} <= {one.key for one in left}
+    assert not {"batch-half", "expandable-segments"} & {one.key for one in chosen}
+    sized, _ = whatif.fixes(replace(REQUEST, model="hf:x", sequence=512, resolution=224), 8, DEFAULT)
+    assert {"sequence-half", "resolution-half"} <= {one.key for one in sized}
+
+
+def test_a_fix_that_cannot_be_traced_or_has_no_time_left_is_said():
+    def stubborn(request: Request) -> Traced:
+        if request.checkpoint:
+            raise CannotPredict("It has no blocks.", "nothing to checkpoint", "…", "unsupported")
+        return traced(request)
+
+    asking = Asking(REQUEST, stubborn, None)
+    asking.find_fixes()
+    left = {one.key: one.reason for one in asking.finish().left_out}
+    assert "no blocks" in left["checkpoint"]
+    hurried = Asking(REQUEST, traced, None, seconds=0.0)
+    hurried.find_fixes()
+    assert hurried.finish().what_if == []
+    assert all("time" in one.reason for one in hurried.answer.left_out if one.key == "batch-half")
+
+
+def test_an_empty_trace_is_an_answer_too():
+    asking = Asking(REQUEST, lambda request: Traced(Trace(), 1, 0, "2.11.0"), card(16))
+    assert asking.finish().allocated.bytes == 0
+    assert document(asking.answer)["verdict"] == "fits"

@@ -1,0 +1,117 @@
+"""One rank of several: what is divided, what is whole for a while, and that every block is still given back once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from gpuscope.predict.request import CannotPredict
+from gpuscope.predict.sharding import BUCKET_BYTES, sharded
+from gpuscope.predict.trace import Mark, Owner, Trace
+
+MIB = 1 << 20
+LAYERS = 4
+
+
+def training() -> Trace:
+    """Four layers of 16 MiB and an embedding of 8, Adam's two moments made in the first step, two steps."""
+    trace = Trace()
+
+    def allocate(size: int, owner: Owner) -> int:
+        if owner not in trace.owner_table:
+            trace.owner_table.append(owner)
+        trace.sizes.append(size)
+        trace.owners.append(trace.owner_table.index(owner))
+        trace.events.append(len(trace.sizes) - 1)
+        return len(trace.sizes) - 1
+
+    def mark(name: str) -> None:
+        trace.marks.append(Mark(len(trace.events), name))
+
+    layers = [(f"blocks.{number}.linear", 16 * MIB) for number in range(LAYERS)] + [("tokens", 8 * MIB)]
+    mark("build")
+    for name, size in layers:
+        allocate(size, Owner("parameter", name))
+    gradients: list[int] = []
+    for step in (1, 2):
+        mark(f"step {step}")
+        mark("forward")
+        trace.events += [~block for block in gradients]
+        activations = [allocate(32 * MIB, Owner("activation", name)) for name, _ in layers]
+        mark("backward")
+        gradients = [allocate(size, Owner("gradient", name)) for name, size in layers]
+        trace.events += [~block for block in activations]
+        mark("optimizer")
+        if step == 1:
+            for name, size in layers * 2:
+                allocate(size, Owner("optimizer", name))
+        temporary = [allocate(size, Owner("temporary", name)) for name, size in layers]
+        trace.events += [~block for block in temporary]
+    mark("end")
+    return trace
+
+
+def peaks(trace: Trace) -> tuple[int, dict[str, int]]:
+    """The peak, and what is held at the end by category; checks that the trace is well formed."""
+    live: set[int] = set()
+    now = most = 0
+    assert sorted(mark.at for mark in trace.marks) == [mark.at for mark in trace.marks]
+    for event in trace.events:
+        if event >= 0:
+            assert event not in live
+            live.add(event)
+            now += trace.sizes[event]
+        else:
+            live.remove(~event)
+            now -= trace.sizes[~event]
+        most = max(most, now)
+    held: dict[str, int] = defaultdict(int)
+    for block in live:
+        held[trace.owner(block).category] += trace.sizes[block]
+    return most, dict(held)
+
+
+MODEL = 72 * MIB
+
+
+def test_nothing_is_changed_without_sharding() -> None:
+    plain = training()
+    assert sharded(plain, "none", 8) == (plain, [])
+
+
+def test_ddp_keeps_its_buckets() -> None:
+    trace, doubts = sharded(training(), "ddp", 8)
+    assert peaks(trace)[1] == {"parameter": MODEL, "gradient": 2 * MODEL, "optimizer": 2 * MODEL}
+    buckets = [trace.sizes[block] for block in range(len(trace.sizes)) if trace.owner(block).operation == "bucket"]
+    assert sum(buckets) == MODEL
+    assert max(buckets) <= BUCKET_BYTES
+    assert [doubt.code for doubt in doubts] == ["sharding"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "gradients", "states"),
+    [("zero1", 1, 1 + 1, 2 / 8), ("zero2", 1, 1 / 8, 2 / 8), ("fsdp", 1 / 8, 1 / 8, 2 / 8)],
+)
+def test_what_the_ranks_share_is_divided(kind: str, parameters: float, gradients: float, states: float) -> None:
+    most, held = peaks(sharded(training(), kind, 8)[0])
+    assert held == {
+        "parameter": parameters * MODEL,
+        "gradient": gradients * MODEL,
+        "optimizer": states * MODEL,
+    }
+    assert most < peaks(sharded(training(), "ddp", 8)[0])[0]
+
+
+def test_fsdp_holds_two_blocks_and_the_rest_whole_while_a_pass_runs() -> None:
+    trace, _ = sharded(training(), "fsdp", 8)
+    gathered = [trace.sizes[block] for block in range(len(trace.sizes)) if trace.owner(block).operation == "all_gather"]
+    assert gathered == [8 * MIB, 32 * MIB] * 2
+    whole = peaks(sharded(training(), "fsdp", 1)[0])[0]
+    assert peaks(trace)[0] < whole
+
+
+def test_what_makes_no_sense_is_said() -> None:
+    for kind, ranks in (("zero9", 2), ("ddp", 0)):
+        with pytest.raises(CannotPredict):
+            sharded(training(), kind, ranks)

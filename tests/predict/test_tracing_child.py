@@ -1,0 +1,157 @@
+"""The tracing child as its parent sees it: real processes, real torch, whatever a factory does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuscope.predict.child import Tracer, trace, trace_many
+from gpuscope.predict.request import CannotPredict, Request, Traced
+from gpuscope.predict.trace import CATEGORIES
+
+pytest.importorskip("torch")
+ODD = "tests.predict.odd_factories"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Tracer]:
+    with Tracer() as started:
+        yield started
+
+
+def peak(traced: Traced, step: int = 0) -> int:
+    """Bytes as requested, from the mark ``step N`` on; 0: of the whole trace."""
+    live = most = 0
+    first = next((mark.at for mark in traced.trace.marks if mark.name == f"step {step}"), 0)
+    for at, event in enumerate(traced.trace.events):
+        live += traced.trace.sizes[event] if event >= 0 else -traced.trace.sizes[~event]
+        if at >= first:
+            most = max(most, live)
+    return most
+
+
+def held(traced: Traced, category: str) -> int:
+    """Bytes of a category at the end."""
+    freed = {~event for event in traced.trace.events if event < 0}
+    return sum(
+        size
+        for block, size in enumerate(traced.trace.sizes)
+        if block not in freed and traced.trace.owner(block).category == category
+    )
+
+
+def test_a_preset_is_traced_with_everything_named(tracer: Tracer) -> None:
+    traced = tracer.trace(Request("gpt-tiny", batch=8))
+    columns = traced.trace
+    assert traced.batch == 8
+    assert traced.parameters == 470_528
+    assert {columns.owner(block).category for block in range(len(columns.sizes))} <= set(CATEGORIES)
+    assert held(traced, "parameter") == 4 * traced.parameters
+    assert held(traced, "optimizer") == 8 * traced.parameters
+    names = [mark.name for mark in columns.marks]
+    steps = [(f"step {step}", "forward", "backward", "optimizer") for step in (1, 2, 3)]
+    assert names == ["build", "empty_cache", *(name for step in steps for name in step), "end"]
+    kept = {columns.owner(block).module for block in range(len(columns.sizes))}
+    assert {"blocks.0.mlp.0", "blocks.1.attention_in", "tokens"} <= kept
+    live: set[int] = set()
+    for event in columns.events:
+        if event >= 0:
+            assert event not in live
+            live.add(event)
+        else:
+            live.remove(~event)
+
+
+def test_precision_checkpointing_and_optimizer_change_what_they_must(tracer: Tracer) -> None:
+    def of(**options: object) -> int:
+        return peak(tracer.trace(Request("gpt-tiny", batch=64, **options)), 2)  # type: ignore[arg-type]
+
+    plain = of()
+    assert of(amp="bf16") < 0.9 * plain
+    assert of(checkpoint=1) < of(checkpoint=2) < plain
+    assert of(accumulate=2) > plain
+    small = [
+        peak(tracer.trace(Request("mlp-large", batch=8, optimizer=kind, foreach=foreach, fused=fused)), 2)
+        for kind, foreach, fused in (("adamw", None, None), ("adamw", None, True), ("sgd", False, None))
+    ]
+    parameters = 4 * tracer.trace(Request("mlp-large", batch=8)).parameters
+    assert small[0] - small[1] == pytest.approx(parameters, rel=0.05)  # foreach makes a list as large as the model
+    assert small[1] - small[2] == pytest.approx(parameters, rel=0.05)  # momentum alone instead of two moments
+
+
+def test_the_third_step_is_the_copy_of_a_second_that_is_like_it(tracer: Tracer) -> None:
+    three, five = (tracer.trace(Request("conv-small", steps=steps)) for steps in (3, 5))
+    assert peak(three) == peak(five)
+    marks = [mark.at for mark in five.trace.marks if mark.name.startswith("step")]
+    lengths = [after - before for before, after in zip(marks, [*marks[1:], five.trace.marks[-1].at], strict=True)]
+    assert len(set(lengths[1:])) == 1
+
+
+def test_a_program_that_speaks_of_cuda_alone_is_traced(tracer: Tracer) -> None:
+    traced = tracer.trace(Request(f"{ODD}:ignores_device", batch=4))
+    assert held(traced, "parameter") == 4 * (64 * 64 + 64)
+    assert not traced.doubts
+
+
+def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
+    traced = tracer.trace(Request(f"{ODD}:reads_values"))
+    assert {(doubt.code, doubt.operation) for doubt in traced.doubts} == {
+        ("data_dependent", "item"),
+        ("data_dependent", "index"),
+    }
+    assert all(doubt.percent > 0 for doubt in traced.doubts)
+    host = tracer.trace(Request(f"{ODD}:on_host"))
+    assert [doubt.code for doubt in host.doubts] == ["not_on_gpu"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "code", "words"),
+    [
+        ("raises", "factory_failed", "the data is not there"),
+        ("raises_forward", "factory_failed", "odd_factories.py"),
+        ("exits", "factory_failed", "SystemExit"),
+        ("two_things", "factory_failed", "not (model, optimizer, forward)"),
+        ("vector_loss", "factory_failed", "not a scalar loss"),
+        ("mixed_devices", "factory_failed", "same device"),
+        ("into_numpy", "data_dependent", "looks into a tensor's memory"),
+        ("custom_kernel", "no_fake_kernel", "gpuscope_tests"),
+        ("hoards", "memory", ""),
+        ("missing", "factory_failed", "has no missing"),
+    ],
+)
+def test_a_bad_factory_is_answered_in_words(tracer: Tracer, factory: str, code: str, words: str) -> None:
+    with pytest.raises(CannotPredict) as caught:
+        tracer.trace(Request(f"{ODD}:{factory}"))
+    assert caught.value.code == code
+    assert words in " ".join(map(str, caught.value.args))
+    assert all(isinstance(word, str) and word for word in caught.value.args)
+
+
+def test_a_child_that_dies_is_replaced(tracer: Tracer) -> None:
+    with pytest.raises(CannotPredict) as caught:
+        tracer.trace(Request(f"{ODD}:aborts"))
+    assert caught.value.code == "aborted"
+    assert "about to abort" in " ".join(map(str, caught.value.args))
+    assert tracer.trace(Request("mlp-tiny")).batch == 32
+
+
+def test_leaving_printing_and_many_requests() -> None:
+    answers = trace_many([Request(f"{ODD}:leaves"), Request(f"{ODD}:prints"), Request("mlp-tiny", batch=2)])
+    assert [getattr(answer, "code", "traced") for answer in answers] == ["aborted", "traced", "traced"]
+
+
+def test_what_never_returns_is_killed_with_its_group() -> None:
+    begin = time.monotonic()
+    with pytest.raises(CannotPredict) as caught:
+        trace(Request(f"{ODD}:sleeps"), seconds=4)
+    assert caught.value.code == "timeout"
+    assert time.monotonic() - begin < 12
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    if children.exists():
+        running = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.read_text().split()]
+        assert not any(b"predict.tracing" in line and b"sleeps" in line for line in running)

@@ -1,0 +1,268 @@
+"""``gpuscope predict`` as it is called: real children with torch, real recordings, documents and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuscope import cli
+from gpuscope.predict.document import FIGURES
+from gpuscope.verbs import predict
+from tests.predict.hand_made import traced
+
+ROOT = Path(__file__).parent.parent.parent
+GOLDEN = ROOT / "demos" / "recordings" / "h200x2-ddp.gsr"
+KEYS = {
+    *(f"{name}_{unit}" for name in FIGURES for unit in ("bytes", "error_percent")),
+    "categories", "peak_at", "verdict", "largest_batch", "what_if", "seconds", "unknown", "exit_code",
+}  # fmt: skip
+FACTORIES = """
+    import sys, time, torch
+    from torch import nn
+
+    def fine(batch, device, checkpoint=False):
+        model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).to(device)
+        x = torch.randn(batch, 512, device=device)
+        return model, torch.optim.AdamW(model.parameters()), lambda: model(x).square().mean()
+
+    def raises(batch, device):
+        raise ValueError("no such data: \\x1b]52;c;x\\x07")
+
+    def hangs(batch, device):
+        while True:
+            time.sleep(1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def call(*words: str, cwd: Path = ROOT) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr of the command."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "predict", *words], capture_output=True, text=True, cwd=cwd, timeout=120,
+        env=environ,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def by_hand(*words: str) -> int:
+    """The verb in this process, over traces written by hand."""
+    parser = cli.Parser(prog="gpuscope predict")
+    predict.add_arguments(parser)
+    return predict.run(parser.parse_args(words), traced)
+
+
+def test_a_real_model_is_predicted_with_everything_asked():
+    code, out, err = call(
+        "--model", "gpt-tiny", "--batch", "8", "--gpu", "h200", "--capacity", "1700MiB", "--json", "--what-if",
+        "--largest-batch",
+    )  # fmt: skip
+    assert not err
+    document = json.loads(out)
+    assert set(document) >= KEYS
+    assert document["exit_code"] == code
+    assert document["error"] is None
+    parameters = 512 * 128 + 64 * 128 + 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128
+    assert document["parameters"] == parameters
+    assert document["categories"]["parameter"] >= 4 * parameters
+    assert sum(document["categories"].values()) == document["peak_allocated_bytes"]
+    assert document["peak_allocated_bytes"] <= document["peak_reserved_bytes"] < document["device_peak_bytes"]
+    assert document["largest_batch"] > 8
+    assert document["largest_batch_low"] <= document["largest_batch"] <= document["largest_batch_high"]
+    assert {"batch-half", "checkpoint", "bf16", "sgd"} <= {row["fix"] for row in document["what_if"]}
+    for row in document["what_if"]:
+        assert row["freed_bytes"] == document["peak_allocated_bytes"] - row["peak_allocated_bytes"]
+    assert all(row["reason"] for row in document["unknown"] + document["left_out"])
+    _nulls_have_reasons(document)
+
+
+def _nulls_have_reasons(document: dict) -> None:
+    explained = {row["path"] for row in document["unknown"]}
+    for key, value in document.items():
+        assert value is not None or key in explained or key == "error", key
+
+
+def test_a_factory_of_the_users_own(tmp_path):
+    (tmp_path / "mine.py").write_text(textwrap.dedent(FACTORIES))
+    code, out, err = call("mine:fine", "--batch", "64", "--capacity", "24GiB", cwd=tmp_path)
+    assert (code, err) == (0, "")
+    first = out.splitlines()[0]
+    assert first.startswith("Fits on a card of 24 GiB: ")
+    assert " ± " in first
+    assert "mine:fine, batch 64" in out
+    assert "reached in step" in out
+
+
+@pytest.mark.parametrize(("factory", "limit", "word"), [("raises", "60", "no such data"), ("hangs", "7", "within")])
+def test_a_factory_that_fails_is_named_in_time_and_the_document_is_there(tmp_path, factory, limit, word):
+    (tmp_path / "mine.py").write_text(textwrap.dedent(FACTORIES))
+    began = time.monotonic()
+    code, out, err = call(f"mine:{factory}", "--json", "--seconds", limit, cwd=tmp_path)
+    assert time.monotonic() - began < 30
+    document = json.loads(out)
+    assert code == document["exit_code"] == 3
+    assert word in document["error"]["what"] + document["error"]["why"]
+    assert set(document) >= KEYS
+    _nulls_have_reasons(document)
+    assert "\x1b" not in out + err
+    assert "Next:" in err
+
+
+def test_nothing_heavy_is_loaded_here():
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.predict.test_verb import by_hand
+by_hand("--model", "gpt-tiny", "--gpu", "h200", "--what-if", "--largest-batch")
+from gpuscope.verbs import predict_trainer
+print([name for name in ("torch", "textual", "rich", "plotext", "msgspec") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+# ── over traces written by hand: what the words mean, and what is said ──────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("size", "code", "word"), [("16GiB", 0, "Fits"), ("5030MiB", 1, "Too close"), ("3GiB", 2, "Does not")]
+)
+def test_the_exit_code_is_the_verdict(capsys, size, code, word):
+    assert by_hand("--model", "gpt-tiny", "--batch", "8", "--capacity", size) == code
+    assert capsys.readouterr().out.startswith(word)
+
+
+def test_a_card_is_named_by_its_number_or_its_index(capsys):
+    assert by_hand("--model", "gpt-tiny", "--gpu", "4090", "--json") == 0
+    capacity = json.loads(capsys.readouterr().out)["capacity"]
+    assert (capacity["name"], capacity["total_bytes"]) == ("4090", 24564 << 20)
+    assert by_hand("--model", "gpt-tiny", "--gpu", "4090", "--capacity", "8GiB", "--json") == 0
+    capacity = json.loads(capsys.readouterr().out)["capacity"]
+    assert (capacity["architecture"], capacity["total_bytes"]) == ("8.9", 8 << 30)
+
+
+def test_without_a_card_there_is_no_verdict_and_the_next_word_is_said(capsys):
+    assert by_hand("--model", "gpt-tiny", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] is None
+    _nulls_have_reasons(document)
+    assert by_hand("--model", "gpt-tiny") == 0
+    assert "--capacity 24GiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_line_is_wider_than_the_screen(width):
+    from gpuscope.predict.answer import Asking, Card
+    from gpuscope.predict.report import lines
+    from gpuscope.predict.request import Doubt, Request
+
+    doubts = [Doubt("no_fake_kernel", "operation mine::thing has no fake kernel; " * 4, "mine::thing", 5.0)]
+    long = Card("NVIDIA H200 (GPU 0)", "h200", 8 << 30, "9.0", in_use_bytes=6 << 30)
+    asking = Asking(Request("package.module_with_a_name:factory", batch=8, amp="bf16"), traced, long, doubts=doubts)
+    asking.find_largest()
+    asking.find_fixes()
+    drawn = ["".join(text for text, _ in line) for line in lines(asking.finish(), width)]
+    assert [line for line in drawn if len(line) > width] == []
+    assert drawn[0].startswith(("Fits on", "Too close", "Does not fit"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("nonsense",),
+        ("--model", "gpt9"),
+        ("--model", "gpt", "mine:fine"),
+        ("--model", "gpt", "--gpu", "h9000"),
+        ("--model", "gpt", "--gpu", "7"),
+        ("--model", "gpt", "--amp", "fp8"),
+        ("--model", "gpt", "--batch", "0"),
+        ("--model", "gpt", "--nproc", "4"),
+        ("--model", "gpt", "--task", "causal-lm"),
+        ("--hf-config", "/nowhere/config.json"),
+        ("torchvision", "resnet50", "resnet18"),
+        ("gpt",),
+    ],
+)
+def test_words_that_make_no_question_are_a_usage_error(capsys, words):
+    assert by_hand(*words) == 64
+    assert "gpuscope predict: " in capsys.readouterr().err
+
+
+def test_settings_of_the_shell_are_those_of_the_trainer(capsys, monkeypatch):
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    assert by_hand("--model", "gpt-tiny", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["allocator_settings"] == "expandable_segments:True"
+    assert by_hand("--model", "gpt-tiny", "--no-expandable-segments", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["allocator_settings"] == ""
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:yes")
+    assert by_hand("--model", "gpt-tiny") == 64
+    assert "PYTORCH_ALLOC_CONF" in capsys.readouterr().err
+
+
+def test_compiled_models_are_doubted(capsys):
+    assert by_hand("--model", "gpt-tiny", "--json") == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert by_hand("--model", "gpt-tiny", "--json", "--compile", "default") == 0
+    compiled = json.loads(capsys.readouterr().out)
+    assert compiled["doubts"][-1]["code"] == "compiled"
+    assert compiled["peak_allocated_error_percent"] > plain["peak_allocated_error_percent"] + 10
+
+
+# ── trainers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_recorded_training_tells_its_own_law(capsys):
+    assert cli.main(["predict", str(GOLDEN), "--batch", "32", "--capacity", "8GiB", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    _nulls_have_reasons(document)
+    assert set(document) >= KEYS
+    law, static = document["law"], document["static"]
+    assert law["fixed_bytes"] == static["parameter_bytes"] + static["optimizer_state_bytes"]
+    assert law["fixed_bytes"] + 32 * law["per_sample_bytes"] == pytest.approx(document["peak_allocated_bytes"])
+    assert 32 < document["largest_batch_low"] <= document["largest_batch"] <= document["largest_batch_high"]
+    assert document["verdict"] == "fits"
+
+
+def test_a_batch_that_torch_does_not_know_is_told_as_a_multiple(capsys):
+    assert cli.main(["predict", str(GOLDEN), "--capacity", "8GiB", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["largest_batch"] is None
+    assert 1 < document["largest_batch_factor"]["low"] <= document["largest_batch_factor"]["high"] < 2
+    _nulls_have_reasons(document)
+    assert cli.main(["predict", str(GOLDEN), "--capacity", "3GiB"]) == 2
+    assert "does not fit" in capsys.readouterr().out
+
+
+def test_which_training_of_a_recording_is_meant_has_to_be_said(capsys):
+    two = ROOT / "demos" / "recordings" / "h200-lab.gsr"
+    assert cli.main(["predict", str(two)]) == 3
+    said = capsys.readouterr().err
+    assert "h200-lab.gsr:429" in said
+    assert cli.main(["predict", f"{two}:429"]) == 0
+    assert "on NVIDIA H200" in capsys.readouterr().out
+
+
+def test_what_is_no_trainer_is_said(capsys, tmp_path):
+    other = tmp_path / "notes.txt"
+    other.write_text("not a recording\n")
+    assert cli.main(["predict", str(other)]) == 3
+    assert "is no recording" in capsys.readouterr().err
+    assert cli.main(["predict", str(os.getpid()), "--json"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["exit_code"] == 3
+    assert set(document) >= KEYS
+    _nulls_have_reasons(document)
