@@ -1,45 +1,50 @@
-"""A ring of rows: the readings of one entity over time, all columns of a tick side by side in one flat array.
+"""The readings of one entity over time, all columns of a tick side by side in one flat array.
 
-Appending a tick is one C call; a column is a strided slice. NaN inside means unknown, and becomes ``None`` on the way
-out. Times are seconds on the host's monotonic clock: they only grow, and no step of a wall clock bends them.
+The newest ticks are kept as they came; older ones as means of ten seconds, for hours. Appending a tick is one C call,
+a column is a strided slice. NaN inside means unknown, and becomes ``None`` on the way out. Times are seconds on the
+host's monotonic clock: they only grow, and no step of a wall clock bends them.
+
+A device has 40 numbers a tick: 1.2 MB for the newest hour at 1 Hz, then 115 kB for each hour more.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
-from math import inf, nan
+from math import floor, inf, nan
 
 from ..wire.frames import Row
 from .view import History
 
 POINTS = 3600
-"""Ticks kept per entity: half an hour at 2 Hz."""
+"""Ticks kept per entity as they came: half an hour at 2 Hz."""
+MEAN_SECONDS = 10.0
+MEANS = 4320
+"""Means kept behind them: 12 hours."""
+SLACK = 64
+"""One in so many ticks may be kept too long: to make means of a bunch costs less."""
 EMPTY = History()
 
 
 class Ring:
-    """The last ``points`` ticks of the given columns. Grows as it fills; :meth:`append` overwrites the oldest then."""
+    """The last ``points`` ticks of the given columns, and what came before as means."""
 
-    __slots__ = ("_buffer", "_head", "_index", "_points", "_width", "columns", "last_seconds")
+    __slots__ = ("_means", "_means_kept", "_points", "_ticks", "_width", "columns", "last_seconds")
 
-    def __init__(self, columns: Sequence[str], points: int = POINTS) -> None:
+    def __init__(self, columns: Sequence[str], points: int = POINTS, means: int = MEANS) -> None:
         self.columns = tuple(columns)
         self.last_seconds = -inf
-        self._index = {name: position for position, name in enumerate(self.columns, 1)}
         self._width = len(self.columns) + 1
-        self._points = points
-        self._buffer = array("d")
-        self._head = 0  # where the next tick goes once full: the oldest one
+        self._points, self._means_kept = points, means
+        self._ticks, self._means = array("d"), array("d")
 
     def __len__(self) -> int:
-        return len(self._buffer) // self._width
+        return self.cells // self._width
 
     @property
     def cells(self) -> int:
         """Numbers held, 8 bytes each."""
-        return len(self._buffer)
+        return len(self._ticks) + len(self._means)
 
     def append(self, seconds: float, values: Row) -> None:
         """One tick at ``seconds``, ``values`` in the order of ``columns``; missing ones at the end are unknown.
@@ -58,45 +63,93 @@ class Ring:
         elif missing < 0:
             del tick[missing:]
         tick.insert(0, seconds)
-        if len(self) < self._points:
-            self._buffer.extend(tick)
-        else:
-            at = self._head * self._width
-            self._buffer[at : at + self._width] = tick
-            self._head = (self._head + 1) % self._points
+        self._ticks.extend(tick)
+        if len(self._ticks) > (self._points + self._points // SLACK) * self._width:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Make means of the oldest ticks, until there are no more than there should be."""
+        width, ticks = self._width, self._ticks
+        while len(ticks) > self._points * width:
+            end = (floor(ticks[0] / MEAN_SECONDS) + 1) * MEAN_SECONDS
+            beyond = len(ticks) // width - self._points
+            count = max(min(_first_at(ticks, width, end), beyond + self._points // SLACK), 1)
+            for position in range(width):
+                known = [value for value in ticks[position : count * width : width] if value == value]
+                self._means.append(sum(known) / len(known) if known else nan)
+            del ticks[: count * width]
+        del self._means[: max(len(self._means) - self._means_kept * width, 0)]
 
     def shrink(self, share: float) -> None:
-        """Keeps only the newest ``share`` of its ticks, and no more than so many from here on."""
-        points = max(int(len(self) * share), 1)
-        if points < len(self):
-            ordered = self._buffer[self._head * self._width :] + self._buffer[: self._head * self._width]
-            self._buffer = ordered[-points * self._width :]
-            self._head = 0
-        self._points = min(self._points, points)
+        """Gives back so much that ``share`` of its numbers is left, the oldest first; the newest ticks last. No more
+        ticks than are left now are kept from here on."""
+        width, most = self._width, max(int(self.cells * share), self._width)
+        self._points = min(self._points, max(int(len(self._ticks) // width * share), 1))
+        self._fold()
+        beyond = -(-(self.cells - most) // width) * width
+        if beyond > 0:
+            older = min(beyond, len(self._means))
+            del self._means[:older]
+            del self._ticks[: beyond - older]
+        self._means_kept = min(self._means_kept, max(len(self._means) // width, 1))
+
+    @property
+    def first_seconds(self) -> float:
+        """The oldest moment kept, infinity when there is none."""
+        return next((kept[0] for kept in (self._means, self._ticks) if kept), inf)
 
     def history(self, column: str, window_seconds: float | None = None) -> History:
         """``column`` over the last ``window_seconds``, or over everything kept; empty for a column never sent."""
-        position = self._index.get(column)
-        if position is None or not self._buffer:
+        if column not in self.columns or not self._ticks:
             return EMPTY
-        seconds, values = self._ordered(0), self._ordered(position)
-        start = 0 if window_seconds is None else bisect_left(seconds, self.last_seconds - window_seconds)
-        return History(tuple(seconds[start:]), tuple(None if v != v else v for v in values[start:]))
+        position, since = self.columns.index(column) + 1, -inf
+        if window_seconds is not None:
+            since = self.last_seconds - window_seconds
+        seconds, values = array("d"), array("d")
+        for kept in (self._means, self._ticks):
+            start = _first_at(kept, self._width, since) * self._width if since > -inf else 0
+            seconds += kept[start :: self._width]
+            values += kept[start + position :: self._width]
+        return History(tuple(seconds), tuple([None if v != v else v for v in values]))
+
+    def at(self, seconds: float) -> tuple[float, dict[str, float | None]] | None:
+        """The newest tick that is not later than ``seconds``: its moment and its numbers; None before the first."""
+        for kept in (self._ticks, self._means):
+            row = _first_at(kept, self._width, seconds, after=True) - 1
+            if row >= 0:
+                found = kept[row * self._width : (row + 1) * self._width]
+                numbers = (None if value != value else value for value in found[1:])
+                return found[0], dict(zip(self.columns, numbers, strict=True))
+        return None
 
     def with_columns(self, columns: Sequence[str]) -> Ring:
         """The same history under another set of columns: a sender that was replaced may have others."""
         if self.columns == tuple(columns):
             self.columns = tuple(columns)
             return self
-        ring = Ring(columns, self._points)
+        ring = Ring(columns, self._points, self._means_kept)
         ring.last_seconds = self.last_seconds
-        ring._buffer = array("d", [nan]) * (len(self) * ring._width)
-        ring._buffer[0 :: ring._width] = self._ordered(0)
-        for name, position in ring._index.items():
-            if name in self._index:
-                ring._buffer[position :: ring._width] = self._ordered(self._index[name])
+        ring._ticks, ring._means = (self._moved(kept, ring.columns) for kept in (self._ticks, self._means))
         return ring
 
-    def _ordered(self, position: int) -> array[float]:
-        column = self._buffer[position :: self._width]
-        return column[self._head :] + column[: self._head]
+    def _moved(self, kept: array[float], columns: tuple[str, ...]) -> array[float]:
+        width = len(columns) + 1
+        moved = array("d", [nan]) * (len(kept) // self._width * width)
+        moved[0::width] = kept[0 :: self._width]
+        for position, name in enumerate(columns, 1):
+            if name in self.columns:
+                moved[position::width] = kept[self.columns.index(name) + 1 :: self._width]
+        return moved
+
+
+def _first_at(kept: array[float], width: int, moment: float, after: bool = False) -> int:
+    """The first row whose moment is not before ``moment``; ``after``: is later."""
+    low, high = 0, len(kept) // width
+    while low < high:
+        middle = (low + high) // 2
+        seconds = kept[middle * width]
+        if seconds < moment or (after and seconds == moment):
+            low = middle + 1
+        else:
+            high = middle
+    return low

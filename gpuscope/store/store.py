@@ -85,6 +85,21 @@ class Store:
         stream = self._streams.get(key)
         return EMPTY if stream is None else stream.history(entity_id, column, window_seconds)
 
+    def host_at(self, key: str, seconds: float) -> HostView | None:
+        """A host as it was at ``seconds`` of its monotonic clock; None where nothing is known of that time."""
+        from .past import host_at
+
+        host, stream = self.host(key), self._streams.get(key)
+        oldest = stream.oldest_seconds if stream is not None else None
+        if host is None or stream is None or oldest is None or seconds < oldest:
+            return None
+        return host_at(host, seconds, stream.then)
+
+    def oldest_seconds(self, key: str) -> float | None:
+        """The oldest moment that anything is known of, on the host's monotonic clock."""
+        stream = self._streams.get(key)
+        return None if stream is None else stream.oldest_seconds
+
     def wire_id(self, key: str, entity_id: int) -> int | None:
         """The id by which the agent of this source knows an entity of the view, for requests; None when it does not."""
         stream = self._streams.get(key)

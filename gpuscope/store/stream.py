@@ -276,6 +276,17 @@ class Stream:
         record = self.registry.by_id.get(entity_id)
         return EMPTY if record is None or record.ring is None else record.ring.history(column, window_seconds)
 
+    def then(self, entity_id: int, seconds: float) -> tuple[float, dict[str, float | None]] | None:
+        """The newest numbers of an entity that are not later than ``seconds``, and when they were read."""
+        record = self.registry.by_id.get(entity_id)
+        return None if record is None or record.ring is None else record.ring.at(seconds)
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """The oldest moment that anything is known of."""
+        rings = (record.ring for record in self.registry.by_id.values())
+        return min((ring.first_seconds for ring in rings if ring is not None), default=None)
+
 
 def _known_columns(sent: list[str], known: tuple[str, ...]) -> _Columns:
     positions = {name: i for i, name in reversed(list(enumerate(sent, 1))) if name in known}

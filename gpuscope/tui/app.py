@@ -67,6 +67,7 @@ class GpuscopeApp(LeanApp[int]):
         return [*(f for f in filters if not isinstance(f, ANSIToTruecolor)), *own]
 
     def on_mount(self) -> None:
+        self.session.link, self.link.asks = self.link, self.session.over_ssh
         # Textual leaves the alternate screen on SIGTERM only when it is asked to end.
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):

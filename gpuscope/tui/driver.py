@@ -10,7 +10,9 @@ import os
 import select
 import signal
 import threading
+import time
 from codecs import getincrementaldecoder
+from collections.abc import Callable
 from typing import Any
 
 from textual._parser import ParseError
@@ -18,10 +20,15 @@ from textual._xterm_parser import XTermParser
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 
+from .lean import LeanApp
+from .link import ANSWER, ASK, Tap, TerminalLink
+
 READ_BYTES = 4096
 TICK_SECONDS = 0.05
 SETTLED_TICKS = 6
 """Ticks after the last input: the parser decides by time whether an escape was a key or begins a sequence."""
+LAST_ANSWER_SECONDS = 0.2
+"""So long is waited at the end for what the terminal was asked."""
 GONE_SECONDS = 1.5
 """From the loss of the terminal to the end of the program: so long it may take to end in order."""
 
@@ -40,9 +47,59 @@ class PromptDriver(LinuxDriver):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ended, self._end = os.pipe()
+        self._link: TerminalLink | None = None
+        self._kept = b""
+        self._open_questions = 0
+        self._file: Any = Tap(self._file, self._taken)
+
+    def start_application_mode(self) -> None:
+        """At the start, and when the program goes on after ^Z: the terminal shows nothing of ours."""
+        app = self._app
+        if isinstance(app, LeanApp):
+            app.shadow.forget()
+            self._link = app.link
+            self._link.watched = True
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def write(self, data: str) -> None:
+        """As Textual's, and counted."""
+        self._open_questions += data == ASK
+        if self._link is not None:
+            self._link.sent(len(data.encode()))
+        super().write(data)
+
+    def _taken(self, total: int) -> None:
+        """In the writing thread: the system has taken so much."""
+        link = self._link
+        if link is not None and not link.asks:
+            self._in_loop(lambda: None if link.asks else link.arrived(total))
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the program ends
+            pass
+
+    def _without_answers(self, data: bytes) -> bytes:
+        """What was typed, without what the terminal says of itself when it is asked."""
+        if self._link is None or not self._link.asks:
+            return data
+        data, self._kept = self._kept + data, b""
+        for _ in range(data.count(ANSWER)):
+            self._open_questions -= 1
+            self._in_loop(self._link.answered)
+        data = data.replace(ANSWER, b"")
+        for cut in (ANSWER[:3], ANSWER[:2]):  # an answer in two pieces; a lone escape is a key
+            if data.endswith(cut):
+                data, self._kept = data[: -len(cut)], cut
+                break
+        return data
 
     def disable_input(self) -> None:
         """Ends the thread. Its pipe stays readable until it has seen that it should end."""
+        until = time.monotonic() + LAST_ANSWER_SECONDS
+        while self._open_questions > 0 and time.monotonic() < until:  # else the shell reads the answer
+            time.sleep(0.005)
         os.write(self._end, b"x")
         super().disable_input()
         os.read(self._ended, READ_BYTES)
@@ -56,7 +113,6 @@ class PromptDriver(LinuxDriver):
             ready, _, _ = select.select(watched, [], [], TICK_SECONDS if ticks else None)
             ticks = max(0, ticks - 1)
             if self.fileno in ready:
-                ticks = SETTLED_TICKS
                 try:
                     data = os.read(self.fileno, READ_BYTES)
                 except OSError:
@@ -64,6 +120,9 @@ class PromptDriver(LinuxDriver):
                 if not data:
                     watched.remove(self.fileno)
                     _end_without_terminal()
+                else:
+                    data = self._without_answers(data)
+                ticks = SETTLED_TICKS if data else ticks
                 for event in parser.feed(decode(data)) if data else ():
                     self.process_message(event)
             for event in parser.tick():

@@ -123,7 +123,7 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
         if names:
             who = " and ".join(names.values())
             held.setdefault(who, []).append(device.definition.index)
-            since = idle_since(history(device.id, "utilization_percent", None))
+            since = idle_since(history(device.id, "utilization_percent", None), device.number("idle_since_seconds"))
             idle[who] = since if since and idle.get(who, since) else ""
     return [
         [

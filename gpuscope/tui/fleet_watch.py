@@ -85,7 +85,7 @@ class Fleet:
         """A host has sent a sample: sum it up at once, where it is time to. All at a time would keep a key waiting."""
         now, store = self._clock(), self._store()
         seconds = SUM_SECONDS if key in self.visible else HIDDEN_SECONDS
-        if store is not None and now - self._summed.get(key, now - seconds) >= seconds:
+        if store is not None and now - self._summed.get(key, float("-inf")) >= seconds:
             self._summed[key] = now
             host = store.host(key)
             if host is not None:

@@ -11,7 +11,8 @@ from .actions import ACTIONS, Action
 _SHOWN = {
     "slash": "/", "colon": ":", "question_mark": "?", "plus": "+", "minus": "-", "equals_sign": "=", "comma": ",",
     "full_stop": ".", "less_than_sign": "<", "greater_than_sign": ">", "left_square_bracket": "[",
-    "right_square_bracket": "]", "escape": "Esc", "enter": "Enter", "up": "↑", "down": "↓", "left": "←",
+    "right_square_bracket": "]", "left_curly_bracket": "{",
+    "right_curly_bracket": "}", "escape": "Esc", "enter": "Enter", "up": "↑", "down": "↓", "left": "←",
     "right": "→", "tab": "Tab", "space": "space", "pagedown": "PgDn", "pageup": "PgUp", "f5": "F5",
 }  # fmt: skip
 ALWAYS = ("ctrl+c",)

@@ -14,6 +14,8 @@ Fact = tuple[str, str, str]
 """(name, value, token)."""
 NAME_CELLS = 11
 NO_FIGURE = ("–", "faint")
+PEAK_STEPS = 3
+"""Steps after which the peak is what a prediction speaks of."""
 
 
 def facts_of(run: Run) -> list[Fact]:
@@ -49,6 +51,8 @@ def facts_of(run: Run) -> list[Fact]:
         out.append(("peak", "not counted on a CPU", "faint"))
     else:
         add("peak", bytes_text(run.peak_bytes) if run.peak_bytes else None)
+        if run.predicted is not None:
+            out.append(("predicted", *_predicted(run)))
         share = run.tensor_percent
         add("tensor", percent(share, 1) if share is not None else None)
     if run.config.empty_cache and (cache := _mapping(run.summary, "cache")):
@@ -56,6 +60,17 @@ def facts_of(run: Run) -> list[Fact]:
         if isinstance(released, (int, float)) and isinstance(took, (int, float)):
             add("cache", f"{bytes_text(released)} given back, {seconds_text(took)}")
     return out
+
+
+def _predicted(run: Run) -> tuple[str, str]:
+    """What was predicted, and where the measured peak lies to it."""
+    assert run.predicted is not None
+    size, error = run.predicted
+    text = f"{bytes_text(size)} ± {error:.1f}%"
+    if not run.peak_bytes or run.step < PEAK_STEPS:
+        return text, "text"
+    off = 100 * (run.peak_bytes / size - 1) if size else 0.0
+    return f"{text}, it is {off:+.1f}%", "text" if abs(off) <= error else "warn"
 
 
 def _batch(run: Run) -> str:

@@ -34,6 +34,8 @@ class Run:
     ready: float | None = None
     ended: float | None = None
     peak_bytes: float | None = None
+    predicted: tuple[int, float] | None = None
+    """Peak allocated on a GPU, in bytes, and its error in percent; None while it is not known."""
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
     losses: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
     validation_loss: float | None = None

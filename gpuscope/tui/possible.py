@@ -24,6 +24,8 @@ def why_not(session: Session, action: str, source: Source | None, away: bool, he
         return READONLY
     if need == "replay":
         return "" if session.replay else "only in a replay"
+    if need == "time":
+        return "" if session.replay or heard else NO_SOURCE
     if need == "rate":
         if session.replay:
             return "a replay has the rate it was recorded with"

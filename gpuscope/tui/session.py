@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..config import Settings
+from .own_load import OwnLoad
 from .possible import why_not
+from .standing import Standing, replay_text
 from .state import ViewState
 from .widgets.notices import Notices
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ..store.replay import ReplaySource
     from ..store.source import Source
     from ..store.store import Store
-    from ..store.view import History, HostView, Link, View
+    from ..store.view import History, HostView, Link
     from ..wire.frames import Frame
     from .alerts import AlertWatch
     from .asking import Asker
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from .fleet_watch import Fleet
     from .hosts import Hosts
     from .labruns import LabRuns
+    from .link import TerminalLink
+    from .predictions import Predictions
 
 log = logging.getLogger("gpuscope.tui")
 
@@ -43,9 +46,7 @@ GATHER_SECONDS = 0.03
 """Frames that arrive together make one picture."""
 FLEET_SECONDS = 0.5
 """All hosts at once are drawn no more often: each of them sends once a second, none at the same time."""
-SEEK_SECONDS = 10.0
-SETTLED_SECONDS, MEASURED_SECONDS = 3.0, 5.0
-"""The viewer's own load is measured once the start is over, and over so long."""
+SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
@@ -72,6 +73,7 @@ class Session:
         self.over_ssh = over_ssh
         self._lab_config = lab
         self._labs: LabRuns | None = None  # made with the first use: the first frame needs no lab
+        self._predictions: Predictions | None = None
         self._asker: Asker | None = None
         self._doctor: Watch | None = None
         self._alerts: AlertWatch | None = None
@@ -88,15 +90,16 @@ class Session:
         self._store, self._source, self._make_source = store, source or replay, make_source
         self._make_hosts, self.hosts = make_hosts, hosts_of(source or replay)
         """The sources, and which of them is looked at; None before they are made."""
-        self._paused_at: float | None = None
-        self._frozen: View | None = None
+        self.link: TerminalLink | None = None
+        """How fast the terminal takes what is drawn; None where nothing is."""
+        self.standing = Standing()
+        """Whether the screen stands still, and at which moment."""
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._link_states: dict[str, str] = {}
         self._changed: Callable[[], None] = lambda: None
-        self._cpu_mark = (time.monotonic(), time.process_time())
-        self._cpu_percent: float | None = None
+        self._load = OwnLoad()
 
     # ── reading ──
 
@@ -105,9 +108,13 @@ class Session:
         """The host looked at, as it is now, or while paused as it was then; None before there is one."""
         if self._store is None:
             return None
+        frozen = self.standing.frozen
+        past = self.standing.past(self._source.key if self._source is not None else None)
+        if past is not None:
+            return past
         if self.hosts is None or not self.many:
-            return (self._frozen or self._store.view()).host
-        return self.hosts.host(self._frozen) if self._frozen is not None else self._store.host(self.hosts.source.key)
+            return (frozen or self._store.view()).host
+        return self.hosts.host(frozen) if frozen is not None else self._store.host(self.hosts.source.key)
 
     @property
     def many(self) -> bool:
@@ -120,8 +127,15 @@ class Session:
         if self._fleet is None:
             from .fleet_watch import Fleet
 
-            self._fleet = Fleet(lambda: self._store, lambda: self._frozen)
+            self._fleet = Fleet(lambda: self._store, lambda: self.standing.frozen)
         return self._fleet
+
+    @property
+    def _now(self) -> HostView | None:
+        """The host looked at as it is now, also while the screen stands."""
+        if self._store is None:
+            return None
+        return self._store.view().host if self._source is None else self._store.host(self._source.key)
 
     def host_of(self, key: str) -> HostView | None:
         """The host that a source tells of, as it is now, also while the screen is frozen."""
@@ -135,7 +149,7 @@ class Session:
         if host is None or self._store is None:
             return History()
         now = host.sampled_seconds
-        since = None if seconds is None or self._frozen is not None else seconds
+        since = None if seconds is None or self.standing.frozen is not None else seconds
         history = self._store.history(host.key, entity_id, column, since)
         if now is None or not len(history):
             return history
@@ -148,7 +162,8 @@ class Session:
         """The least time between two drawings of a chart; 0 in a replay that stands still."""
         if self.replay is not None and (self.replay.paused or self.replay.ended):
             return 0.0
-        return self.settings.charts_seconds or (REMOTE_CHARTS_SECONDS if self.over_ssh else LOCAL_CHARTS_SECONDS)
+        usual = self.settings.charts_seconds or (REMOTE_CHARTS_SECONDS if self.over_ssh else LOCAL_CHARTS_SECONDS)
+        return usual if self.link is None else self.link.charts_seconds(usual)
 
     @property
     def wanted_hz(self) -> float:
@@ -165,6 +180,15 @@ class Session:
             self._labs = LabRuns(self._lab_config, lambda: self._changed(),
                                  lambda: self._store.view().host if self._store is not None else None)  # fmt: skip
         return self._labs
+
+    @property
+    def predictions(self) -> Predictions:
+        """What the lab's model would need on a GPU."""
+        if self._predictions is None:
+            from .predictions import Predictions
+
+            self._predictions = Predictions(lambda: self._changed())
+        return self._predictions
 
     @property
     def asker(self) -> Asker:
@@ -206,7 +230,7 @@ class Session:
 
     def judge(self) -> bool:
         """Let the doctor look at the picture, where it is time to; whether it did. A frozen picture stays as it is."""
-        if self._paused_at is not None:
+        if self.standing.seconds is not None:
             return False
         moment = self.replay.clock.generation if self.replay is not None else 0
         return self.doctor.look(self.host, self.history, moment)
@@ -217,21 +241,14 @@ class Session:
 
     def cpu_percent(self) -> float | None:
         """The viewer's own load in percent of one core, over the last seconds; None before it was measured."""
-        now, used = time.monotonic(), time.process_time()
-        since, before = self._cpu_mark
-        if now < since:  # still starting
-            self._cpu_mark = (since, used)
-        elif now - since >= MEASURED_SECONDS:
-            self._cpu_percent = max(0.0, (used - before) / (now - since) * 100)
-            self._cpu_mark = (now, used)
-        return self._cpu_percent
+        return self._load.percent()
 
     # ── running ──
 
     def start(self, changed: Callable[[], None]) -> None:
         """Begin to listen, in the running event loop. ``changed`` is called at most every ``GATHER_SECONDS``."""
         self._changed = changed
-        self._cpu_mark = (time.monotonic() + SETTLED_SECONDS, time.process_time())
+        self._load.begin()
         if self._task is None and (self._source or self._make_source or self._make_hosts):
             self._task = asyncio.get_running_loop().create_task(self._listen())
         if self.lab_autostart and not self.why_not("lab_run"):
@@ -261,7 +278,7 @@ class Session:
     def _hear(self, key: str, frame: Frame, received_seconds: float) -> None:
         assert self._store is not None
         self._store.apply(key, frame, received_seconds)
-        if self.fleet_shown and self._frozen is None:
+        if self.fleet_shown and self.standing.frozen is None:
             self.fleet.heard(key)
         self._gather(key)
 
@@ -328,6 +345,8 @@ class Session:
             self._gathering.cancel()
         if self._labs is not None:
             self._labs.let_go()
+        if self._predictions is not None:
+            self._predictions.close()
         if self._asker is not None:
             self._asker.close()
         if self._doctor is not None:
@@ -342,16 +361,20 @@ class Session:
     @property
     def paused_seconds(self) -> float | None:
         """For how long the screen has been frozen; None when it is not."""
-        return None if self._paused_at is None else time.monotonic() - self._paused_at
+        return self.standing.seconds
+
+    def standing_text(self) -> str:
+        """How long the screen has stood, or how long ago what it shows was; "" while it goes on."""
+        return self.standing.text(self._now)
 
     def toggle_pause(self) -> None:
         """Freeze the screen or let it go on; a replay stops playing."""
         if self.replay is not None:
             self.replay.toggle_pause()
-        elif self._paused_at is None and self._store is not None:
-            self._paused_at, self._frozen = time.monotonic(), self._store.view()
+        elif self.standing.seconds is None and self._store is not None:
+            self.standing.stop(self._store.view())
         else:
-            self._paused_at = self._frozen = None
+            self.standing.go_on()
         self._changed()
 
     def change_rate(self, faster: bool) -> None:
@@ -385,18 +408,16 @@ class Session:
                 self._changed()
 
     def seek(self, seconds: float) -> None:
-        """Move a replay by ``seconds``."""
+        """Move a replay by ``seconds``; live, stop the screen and look at what was then, while data keeps coming."""
         if (replay := self.replay) is not None:
             replay.seek(replay.position_seconds + seconds)
-            self._changed()
+        elif self._store is not None and (now := self._now) is not None:
+            self.standing.move(self._store, now.key, seconds)
+        self._changed()
 
     def replay_text(self) -> str:
         """``▶ 00:12 / 01:30 ×2``, "" when it is no replay."""
-        replay = self.replay
-        if replay is None:
-            return ""
-        mark = "‖" if replay.paused else "▶"
-        return f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} ×{replay.speed:g}"
+        return replay_text(self.replay) if self.replay is not None else ""
 
 
 def hosts_of(source: Source | None) -> Hosts | None:
@@ -406,8 +427,3 @@ def hosts_of(source: Source | None) -> Hosts | None:
     from .hosts import Hosts
 
     return Hosts([source])
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"

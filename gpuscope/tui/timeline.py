@@ -11,8 +11,10 @@ from .charts.stacked import Layer, Peak
 from .histories import allocator_layers, device_layers
 from .session import Session
 
-WINDOWS = (60.0, 300.0, 900.0, 3600.0)
+WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
 """What can be looked at, in seconds."""
+COLUMNS = 120
+"""A chart of a long window is drawn again when it has moved by one of so many columns: before that it is the same."""
 OOM_TICKS = {"withdrawn": ("spared", "warn"), "unconfirmed": ("oom", "warn")}
 """By what became of it; else it is ``bad``."""
 
@@ -82,6 +84,11 @@ def ticks(marks: Sequence[Mark], ids: set[int]) -> tuple[Tick, ...]:
         elif mark.kind == "phase":
             out.append(Tick(mark.seconds, "phase", "accent", str(mark.data.get("phase", ""))[:8]))
     return tuple(out)
+
+
+def column_of(now: float | None, window: float) -> float | None:
+    """Changes when a chart over ``window`` seconds should be drawn again."""
+    return float(int((now or 0.0) / (window / COLUMNS))) if window > WINDOWS[0] else now
 
 
 def longest_window(history: History, duration: float | None = None) -> float:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..collect.clock_events import clock_event_words
+from ..collect.clock_events import HARMLESS_CLOCK_EVENTS, clock_event_words
 from ..store.view import DeviceView, History, HostView, ProcView, TrainerView
 from ..wire.frames import LOST, TIMEOUT, Unknown
 from .accounting import living, trainer_of
@@ -17,6 +17,9 @@ STARVED = 0.2
 LATELY_SECONDS = 60.0
 IDLE_PERCENT = 1.0
 FREE_BYTES = 1 << 30
+POWER_CAP = 0x4
+USUAL = 0.8
+"""Of its best clock: an H200 with matrix products at 700 W holds 85 to 98 % of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def judge(host: HostView, device: DeviceView) -> Verdict:
         return Verdict("warn", "full", full)
     mask = device.number("clock_event_reasons")
     words = clock_event_words(int(mask)) if mask is not None else ()
-    if words:
+    if words and not _capped_as_usual(device, int(mask or 0)):
         clock = device.number("sm_clock_mhz")
         best = device.definition.max_sm_clock_mhz
         at = f": {clock:.0f} of {best} MHz" if clock is not None and best else ""
@@ -83,6 +86,14 @@ def in_short(reason: str) -> str:
         return f"for {hangs[2]} in {hangs[1]}"
     failed = _CALL_FAILED.fullmatch(reason)
     return failed[1] if failed else reason
+
+
+def _capped_as_usual(device: DeviceView, mask: int) -> bool:
+    """At its power limit and not far below its best clock: how a busy GPU works, and no fault."""
+    clock, best = device.number("sm_clock_mhz"), device.definition.max_sm_clock_mhz
+    return (
+        mask & ~HARMLESS_CLOCK_EVENTS == POWER_CAP and clock is not None and bool(best) and clock >= USUAL * (best or 0)
+    )
 
 
 def _silence(device: DeviceView) -> Verdict | None:
@@ -190,17 +201,18 @@ def free_devices(host: HostView) -> str:
     return " · ".join(parts)
 
 
-def idle_since(history: History) -> str:
+def idle_since(history: History, since: float | None = None) -> str:
     """How long the load has been zero as far as we saw: ``"idle 2 min 05 s"``, with ≥ if it was so from the start.
 
-    Moments at which it was unknown end what we saw."""
+    Moments at which it was unknown end what we saw. ``since``: what the agent there knows, which came earlier."""
     first = len(history)
     while first and (load := history.values[first - 1]) is not None and load < IDLE_PERCENT:
         first -= 1
     if first == len(history):
         return ""
-    seconds = history.seconds[-1] - history.seconds[first]
-    return f"idle {'≥ ' if first == 0 or history.values[first - 1] is None else ''}{age_text(max(seconds, 1))}"
+    more = first == 0 or history.values[first - 1] is None
+    began = min(history.seconds[first], since) if more and since else history.seconds[first]
+    return f"idle {'≥ ' if more else ''}{age_text(max(history.seconds[-1] - began, 1))}"
 
 
 HistoryOf = Callable[[int, str, float | None], History]

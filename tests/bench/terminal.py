@@ -79,41 +79,19 @@ class Terminal:
 
     def processes(self) -> list[int]:
         """The program and all its descendants."""
-        children: dict[int, list[int]] = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                except (OSError, IndexError):
-                    continue
-                children.setdefault(parent, []).append(int(entry.name))
-        found, queue = [], [self.pid]
-        while queue:
-            pid = queue.pop()
-            found.append(pid)
-            queue += children.get(pid, [])
-        return found
+        return descendants(self.pid)
+
+    def cpu_by_process(self) -> dict[int, float]:
+        """User and system time of each process of the tree so far, of children that were waited for included."""
+        return {pid: spent for pid in self.processes() if (spent := cpu_seconds_of(pid)) is not None}
 
     def cpu_seconds(self) -> float:
         """User and system time of the tree so far."""
-        total = 0
-        for pid in self.processes():
-            try:
-                parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            total += int(parts[11]) + int(parts[12])
-        return total / TICKS
+        return sum(self.cpu_by_process().values())
 
     def rss_bytes(self) -> dict[int, int]:
         """Resident bytes of each process of the tree."""
-        out = {}
-        for pid in self.processes():
-            try:
-                out[pid] = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-            except OSError:
-                continue
-        return out
+        return {pid: held for pid in self.processes() if (held := rss_bytes_of(pid))}
 
     def close(self) -> None:
         if self.pid:
@@ -129,3 +107,38 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def descendants(root: int) -> list[int]:
+    """A process and all that it started, directly or not."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, queue = [], [root]
+    while queue:
+        pid = queue.pop()
+        found.append(pid)
+        queue += children.get(pid, [])
+    return found
+
+
+def cpu_seconds_of(pid: int) -> float | None:
+    """User and system time of a process and of its children that it has waited for; None when it is gone."""
+    try:
+        parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return sum(int(part) for part in parts[11:15]) / TICKS
+
+
+def rss_bytes_of(pid: int) -> int:
+    """Resident bytes of a process, 0 when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    except OSError:
+        return 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -36,6 +39,40 @@ def test_steady_cost_with_eight_gpus_at_2_hz(size, report, tmp_path):
         assert rate <= 15_000
         assert cpu <= 0.03
         assert sum(rss.values()) <= 90 * 2**20
+
+
+@contextlib.contextmanager
+def crowd(processes: int, gpus: int) -> Iterator[str]:
+    """Real processes that sleep, spread over the GPUs: what ``shim.environment`` takes as ``pid``."""
+    sleeping = [subprocess.Popen(["sleep", "600"]) for _ in range(processes)]
+    try:
+        yield ",".join(f"{one.pid}:{number % gpus}" for number, one in enumerate(sleeping))
+    finally:
+        for one in sleeping:
+            one.kill()
+            one.wait()
+
+
+def test_16_gpus_with_300_processes_at_1_hz(report, tmp_path):
+    (tmp_path / "gpuscope").mkdir()
+    (tmp_path / "gpuscope" / "config.toml").write_text("rate_hz = 1.0\n")
+    with crowd(300, 16) as pids:
+        env = {**shim.environment(gpus=16, pid=pids), "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+        with Terminal([sys.executable, "-m", "gpuscope"], 120, 40, env) as terminal:
+            terminal.wait_for("Overview")
+            terminal.pump(10.0)
+            begin, before = time.perf_counter(), terminal.cpu_by_process()
+            terminal.pump(30.0)
+            elapsed, after = time.perf_counter() - begin, terminal.cpu_by_process()
+            rss = terminal.rss_bytes()
+    each = {pid: (spent - before.get(pid, 0.0)) / elapsed * 100 for pid, spent in after.items()}
+    report(
+        "16 GPUs, 300 processes, 1 Hz, 120x40",
+        cpu_percent=f"{sum(each.values()):.1f}",
+        each=[f"{v:.1f}" for v in each.values()],
+        rss_mib=f"{sum(rss.values()) / 2**20:.0f}",
+    )
+    assert sum(each.values()) <= 10.0
 
 
 def test_q_leaves_at_once_with_a_hung_driver(report, tmp_path):

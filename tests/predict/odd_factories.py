@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import time
@@ -84,6 +85,20 @@ def ignores_device(batch: int, device: Any) -> Made:
         more = more.cuda()
     torch.cuda.synchronize()
     return model, torch.optim.AdamW(model.parameters()), lambda: model(data + more).sum()
+
+
+def cloned(batch: int, device: Any) -> Made:
+    """Layers that are copies of each other, made on the device, fed by a loader with workers."""
+    layer = nn.Linear(64, 64, device=device)
+    model = nn.Sequential(layer, copy.deepcopy(layer))
+    samples = torch.utils.data.TensorDataset(torch.randn(64, 64))
+    loader = torch.utils.data.DataLoader(samples, batch, shuffle=True, num_workers=2, pin_memory=True)
+    batches = iter(loader)
+
+    def forward() -> Any:
+        return model(next(batches)[0].to(device, non_blocking=True)).sum()
+
+    return model, torch.optim.AdamW(model.parameters()), forward
 
 
 def on_host(batch: int, device: Any) -> Made:

@@ -96,6 +96,9 @@ def test_a_program_that_speaks_of_cuda_alone_is_traced(tracer: Tracer) -> None:
     traced = tracer.trace(Request(f"{ODD}:ignores_device", batch=4))
     assert held(traced, "parameter") == 4 * (64 * 64 + 64)
     assert not traced.doubts
+    cloned = tracer.trace(Request(f"{ODD}:cloned", batch=4))
+    assert held(cloned, "parameter") == 2 * 4 * (64 * 64 + 64)
+    assert not cloned.doubts
 
 
 def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:

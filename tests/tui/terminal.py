@@ -90,6 +90,7 @@ class Mirrored(App[Any]):
     """An app whose updates also reach a :class:`Terminal`, ``self.terminal``, as they would a real one."""
 
     terminal: Terminal | None = None
+    draws = True
 
     def _display(self, screen: Any, renderable: Any) -> None:
         super()._display(screen, renderable)

@@ -287,8 +287,8 @@ async def test_a_notice_too_long_for_the_line_of_tabs_takes_the_place_of_the_key
 
 def test_the_own_load_is_not_told_before_it_was_measured(monkeypatch):
     now, used = 100.0, 5.0
-    monkeypatch.setattr("gpuscope.tui.session.time.monotonic", lambda: now)
-    monkeypatch.setattr("gpuscope.tui.session.time.process_time", lambda: used)
+    monkeypatch.setattr("gpuscope.tui.own_load.time.monotonic", lambda: now)
+    monkeypatch.setattr("gpuscope.tui.own_load.time.process_time", lambda: used)
     session = Session()
     session.start(lambda: None)
     for now, used in ((100.5, 6.0), (102.9, 6.5), (103.1, 6.5), (107.0, 6.55)):  # noqa: B007

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from gpuscope.tui.charts.canvas import BRAILLE, Canvas
 from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Frame, Line, draw, parse, runs_of
 
 FRAME = Frame(0.0, 60.0, 0.0, 100.0, [(0.0, "-60s"), (59.9, "now")], [(0.0, "0"), (100.0, "100")])
@@ -82,13 +83,51 @@ def test_thinning_keeps_the_extremes_of_a_column() -> None:
     assert len(run[0]) <= 80
 
 
-def test_colours_are_read_back_as_tokens_and_no_escape_is_left() -> None:
+def test_every_piece_has_a_token_and_no_escape_is_left() -> None:
     pieces = [piece for row in draw([line([50.0] * 100), line([20.0] * 100)], FRAME, 60, 12) for piece in row]
-    tokens = {token for _, token in pieces}
-    assert tokens == {"series1", "faint"}
+    assert {token for _, token in pieces} == {"series1", "faint"}
     assert "\x1b" not in "".join(text for text, _ in pieces)
-    assert parse("\x1b[38;5;17mx\x1b[0my", ["a", "b"]) == [[("x", "b"), ("y", "faint")]]
-    assert parse("\x1b[38;5;99mx", ["a"]) == [[("x", "faint")]]
+    assert parse("\x1b[38;5;17mx\x1b[0my\nz") == ["xy", "z"]
+
+
+def test_axes_stay_where_they_are_while_the_window_moves() -> None:
+    """The frame is drawn once: only what is inside moves on."""
+    seen = set()
+    for moved in range(50):
+        start = 1000.0 + moved * 0.27
+        frame = Frame(start, start + 60, 0, 100, [(start, "-60s"), (start + 60, "now")], [(0.0, "0"), (100.0, "100")])
+        seen.add(tuple("".join(text for text, _ in row) for row in draw([], frame, 60, 12)))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("marker", [BRAILLE, "+"])
+@given(
+    st.lists(st.tuples(st.floats(0, 60), st.floats(0, 100)), min_size=1, max_size=40),
+    st.integers(1, 60),
+    st.integers(1, 20),
+)
+@settings(max_examples=60, deadline=2000)
+def test_a_line_touches_every_column_between_its_ends(
+    marker: str, points: list[tuple[float, float]], columns: int, rows: int
+) -> None:
+    points.sort()
+    canvas = Canvas(columns, rows)
+    canvas.begin("series1", marker)
+    places = canvas.placed([x for x, _ in points], [y for _, y in points], 0, 60, 0, 100)
+    canvas.add(*places)
+    drawn = ["".join(text for text, _ in row) for row in canvas.pieces("faint")]
+    assert [len(row) for row in drawn] == [columns] * rows
+    fine = 2 if marker == BRAILLE else 1
+    touched = {x for row in drawn for x, char in enumerate(row) if char != " "}
+    assert touched == set(range(min(places[0]) // fine, max(places[0]) // fine + 1))
+
+
+def test_a_later_line_covers_the_cell_of_an_earlier_one() -> None:
+    canvas = Canvas(3, 1)
+    for token in ("below", "above"):
+        canvas.begin(token, BRAILLE)
+        canvas.add([2, 3], [0, 3] if token == "above" else [1, 1])
+    assert canvas.pieces("blank") == [[(" ", "blank"), ("⡎", "above"), (" ", "blank")]]
 
 
 def test_the_first_line_lies_on_top() -> None:

@@ -119,6 +119,8 @@ COLUMNS = (
 class Board(LeanApp[Any], Mirrored):
     """Widgets of every kind beside each other, with borders and padding, as on a real screen."""
 
+    draws = True
+
     CSS = """
     LiveTable, LineChart, StackedChart, Waterfall, Lines { border: round $gs-border; padding: 0 1; }
     Lines { height: 4; }

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tui.terminal import Look, Terminal
+
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")
 
 SCRIPT = """
@@ -27,6 +29,7 @@ class Live(Board):
             fill(self, self.rng, self.moment)
             self.sub_title = str(self.moment)
         elif event.key == "r":
+            self.shadow.forget()
             self._driver.write("\\x1b[2J")
             self._display(self.screen, self.screen._compositor.render_full_update())
 
@@ -77,4 +80,11 @@ def test_a_real_terminal_ends_up_with_the_same_screen(tmux: Tmux) -> None:
     assert "row" in shown or "train.py" in shown
     tmux("send-keys", "r")
     time.sleep(0.5)
-    assert tmux.settled() == shown
+    assert seen(tmux.settled()) == seen(shown)
+
+
+def seen(captured: str) -> list[list[tuple[str, Look]]]:
+    """Each cell and what is seen of its look."""
+    screen = Terminal(100, 34)
+    screen.feed("".join(f"\x1b[{y};1H{line}" for y, line in enumerate(captured.split("\n")[:34], 1)))
+    return screen.rows

@@ -1,5 +1,5 @@
 """Recurrent networks as cuDNN runs them: all layers and time steps in one kernel, which keeps a reserve of its own for
-the backward pass. Torch calls it for every LSTM, GRU and RNN whose input is fp32 or fp16; autocast casts on the way.
+the backward pass. Torch calls it for every LSTM, GRU and RNN on a GPU; autocast casts to fp16 on the way.
 
 cuDNN does not publish the sizes of its reserve and workspace; :func:`reserve_bytes` and :func:`workspace_bytes` are
 what was measured on an H200."""
@@ -24,7 +24,7 @@ _KEPT = {RELU: 2, TANH: 2, LSTM: 5, GRU: 6}
 _EXTRA = {RELU: 10, TANH: 10, LSTM: 20, GRU: 10}
 """Measured of LSTM and GRU with two layers; of the plain ones guessed."""
 DROPOUT_STATE_BYTES = 6488064
-_ACCEPTED = (torch.float32, torch.float16, torch.float64)
+_ACCEPTED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def reserve_bytes(mode: int, numbers: int, layers: int, dropout: float, size: int) -> int:

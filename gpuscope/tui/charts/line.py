@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from textual.strip import Strip
 
@@ -35,6 +35,8 @@ LARGEST = 1e30
 
 class LineChart(Painted):
     """Lines over the last seconds, or over steps. The first series is drawn on top. The legend is the subtitle."""
+
+    PATIENT: ClassVar[bool] = True
 
     def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,9 +1,9 @@
-"""The only file that knows plotext (5.x). It is handed clean numbers and gives back lines of styled pieces.
+"""The only file that knows plotext (5.x): it draws the axes, once for as long as they stay the same.
 
-plotext 5 takes 18 s for one point a million times above the axis, raises on infinities, and draws into one global
-figure. So every series is cut to the window, clipped to the axis, thinned to two points per column and split where it
-was unknown before plotext sees it, and a figure is built and read in one go, in the app's thread. It is imported on the
-first draw: a start does not wait for it.
+The lines inside are drawn by ``canvas.py``: plotext takes 5 ms for what takes 0.4 ms there, every time, and 18 s for
+one point a million times above the axis. Every series is cut to the window, clipped to the axis, thinned to two points
+per column and split where it was unknown. plotext draws into one global figure, which is built and read in one go, in
+the app's thread. It is imported on the first draw: a start does not wait for it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from .bins import Bins, first_at, hold_seconds
+from .canvas import Canvas
 
-COLOUR_BASE = 16
-"""Series n is drawn in the terminal's colour COLOUR_BASE + n, which is read back as its number: no colour of
-plotext's ever reaches the screen."""
 MAX_RUNS = 64
-"""Unbroken pieces of one series that are drawn; beyond, the oldest go. Each costs plotext about 0.1 ms."""
+"""Unbroken pieces of one series that are drawn; beyond, the oldest go."""
 _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One series: x ascending, y None where unknown, both of one length; ``token`` colours it, ``marker`` is
-    plotext's."""
+    one of ``canvas``."""
 
     token: str
     marker: str
@@ -52,7 +51,7 @@ Run = tuple[list[float], list[float]]
 
 
 def runs_of(line: Line, frame: Frame, columns: int) -> list[Run]:
-    """What plotext may see of a line: unbroken runs inside the window, each value finite and within the axis, at most
+    """What is drawn of a line: unbroken runs inside the window, each value finite and within the axis, at most
     two points per column (its lowest and highest, in their order). Never raises, whatever the numbers."""
     bins = Bins(frame.x_low, (frame.x_high - frame.x_low) / max(columns, 1), columns)
     hold = max(hold_seconds(line.xs), bins.width * 2)
@@ -98,6 +97,47 @@ def _value(point: tuple[float, float]) -> float:
 def draw(lines: Sequence[Line], frame: Frame, width: int, height: int) -> list[list[tuple[str, str]]]:
     """``height`` lines of pieces, each ``width`` cells: the chart with its axes. The first line of ``lines`` is drawn
     last, on top of the others."""
+    around = _around(frame, width, height)
+    margin = margin_of(frame.y_ticks)
+    columns = max(width - margin, 1)
+    rows = height - frame.x_axis - bool(frame.x_ticks)
+    canvas = Canvas(columns, rows)
+    for line in reversed(lines):
+        canvas.begin(line.token, line.marker)
+        for xs, ys in runs_of(line, frame, columns):
+            canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, frame.y_low, frame.y_high))
+    if width <= margin or rows <= 0:
+        return [list(pieces) for pieces in around]
+    painted = canvas.pieces("faint")
+    return [
+        [(pieces[0][0][:margin], "faint"), *painted[y]] if y < rows else list(pieces) for y, pieces in enumerate(around)
+    ]
+
+
+def margin_of(ticks: Sequence[tuple[float, str]]) -> int:
+    """Cells left of the plot: the labels of the value axis and its line."""
+    return max((len(label) for _, label in ticks), default=0) + 1
+
+
+def _around(frame: Frame, width: int, height: int) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """The axes alone. They stay where they are while a window of time moves on, and are kept."""
+    x_span, y_span = frame.x_high - frame.x_low, frame.y_high - frame.y_low
+    return _axes(
+        tuple((round((x - frame.x_low) / x_span, 9), label) for x, label in frame.x_ticks),
+        tuple((round((y - frame.y_low) / y_span, 9), label) for y, label in frame.y_ticks),
+        frame.x_axis, width, height,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _axes(
+    x_ticks: tuple[tuple[float, str], ...],
+    y_ticks: tuple[tuple[float, str], ...],
+    x_axis: bool,
+    width: int,
+    height: int,
+) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """What plotext draws around an empty plot whose axes go from 0 to 1."""
     import plotext  # 24 to 55 ms, once
 
     figure: Any = plotext
@@ -105,33 +145,16 @@ def draw(lines: Sequence[Line], frame: Frame, width: int, height: int) -> list[l
     figure.limit_size(False, False)
     figure.plot_size(width, height)
     figure.theme("clear")
-    margin = max((len(label) for _, label in frame.y_ticks), default=0) + 1
-    columns = max(width - margin, 1)
-    for number, line in reversed(list(enumerate(lines))):
-        for xs, ys in runs_of(line, frame, columns):
-            figure.plot(xs, ys, marker=line.marker, color=COLOUR_BASE + number)
-    figure.xlim(frame.x_low, frame.x_high)
-    figure.ylim(frame.y_low, frame.y_high)
-    figure.xticks([x for x, _ in frame.x_ticks], [label for _, label in frame.x_ticks])
-    figure.yticks([y for y, _ in frame.y_ticks], [label for _, label in frame.y_ticks])
-    figure.xaxes(frame.x_axis, False)
+    figure.plot([0.0], [0.0], marker=" ")  # without any point it draws no ticks
+    figure.xlim(0.0, 1.0)
+    figure.ylim(0.0, 1.0)
+    figure.xticks([x for x, _ in x_ticks], [label for _, label in x_ticks])
+    figure.yticks([y for y, _ in y_ticks], [label for _, label in y_ticks])
+    figure.xaxes(x_axis, False)
     figure.yaxes(True, False)
-    painted = figure.build()
-    return parse(painted, [line.token for line in lines])[:height]
+    return tuple(((text, "faint"),) for text in parse(figure.build())[:height])
 
 
-def parse(text: str, tokens: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Lines of pieces from what plotext built: colour COLOUR_BASE + n becomes ``tokens[n]``, no colour "faint"."""
-    lines = []
-    for row in text.split("\n"):
-        pieces: list[tuple[str, str]] = []
-        spec = "faint"
-        for index, part in enumerate(_SGR.split(row)):
-            if index % 2:
-                code = part.rpartition(";")[2]
-                number = int(code) - COLOUR_BASE if part.startswith("38;5;") else -1
-                spec = tokens[number] if 0 <= number < len(tokens) else "faint"
-            elif part:
-                pieces.append((part, spec))
-        lines.append(pieces)
-    return lines
+def parse(text: str) -> list[str]:
+    """The lines that plotext built, without its colours."""
+    return [_SGR.sub("", row) for row in text.split("\n")]

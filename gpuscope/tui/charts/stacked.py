@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from textual.strip import Strip
 
@@ -57,6 +57,8 @@ SHRINK_SHARE = 0.3
 class StackedChart(Painted):
     """Stacked areas from 0, with the time before now; the border's title names the unit of the axis. The axis ends at
     the card's capacity, or, while little of it is used, at a round value above the highest sum shown."""
+
+    PATIENT: ClassVar[bool] = True
 
     def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -206,7 +208,7 @@ def stack_columns(
         return [None] * count
     now = seconds[-1] if now is None else now
     bins = Bins.ending(now, window_seconds, count)
-    hold = max(hold_seconds(seconds), bins.width)
+    hold = max(hold_seconds(seconds), bins.width * 2)
     columns: list[Stack | None] = [None] * count
     sums = [-1.0] * count
     before: tuple[float, Stack | None] | None = None

@@ -7,18 +7,22 @@ only for the spans that differ: at 2 Hz that is what keeps a slow link usable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
+from textual.color import Color
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from ..cells import visible
 from ..theme import Tokens
+
+if TYPE_CHECKING:
+    from ..direct import Direct
 
 Segments = Sequence[tuple[str, str]]
 """Pieces of one line: (text, style spec of ``theme.Tokens.style``)."""
@@ -148,6 +152,8 @@ class Painted(Widget):
     """
 
     ALLOW_SELECT = False
+    PATIENT: ClassVar[bool] = False
+    """Whether it may be drawn later than others where the link is slow."""
     DEFAULT_CSS = """
     Painted { width: 1fr; height: 1fr; }
     """
@@ -156,6 +162,8 @@ class Painted(Widget):
         super().__init__(**kwargs)
         self._strips: list[Strip] = []
         self._painted: tuple[object, ...] | None = None  # what the strips were painted for; None: paint again
+        self._shown: Tokens | None = None  # styles and glyphs of what was painted
+        self._ground = Color(0, 0, 0)
         self._subtitle: Segments = ()
         self._legend: tuple[tuple[str, str, str], ...] = ()
         self.paints = 0
@@ -172,19 +180,29 @@ class Painted(Widget):
 
     def repaint(self) -> None:
         """Data changed: paint, and refresh only what differs from what was painted before."""
-        key = self._key() if self.is_mounted else None
-        if key is None or key != self._painted:  # never drawn, or not in this size: a hidden widget has none
-            self._painted = None
+        look, key = self._shown, self._painted  # asking for the background is dear: who changes it refreshes the widget
+        if look is None or key is None or key[0] != self.size or not self.is_mounted:
+            self._painted = None  # never drawn, or not in this size: a hidden widget has none
             self.refresh()
             return
-        old, new = self._strips, self._fill(key)
+        old, new = self._strips, self._fill(key, look)
         regions = [
             Region(x, y, cells, 1)
             for y, (before, after) in enumerate(zip(old, new, strict=True))
             for x, cells in changed_spans(before, after)
         ]
-        if regions:
+        direct: Direct | None = getattr(self.app, "direct", None)
+        if regions and not (direct is not None and direct.take(self, regions)):
             self.refresh(*regions)
+
+    @property
+    def ground(self) -> Color:
+        """The background that the lines were painted for."""
+        return self._ground
+
+    def line(self, y: int) -> Strip:
+        """A line of the content as it was painted."""
+        return self._strips[y]
 
     def subtitle(self, segments: Segments) -> None:
         """Set the border's subtitle; the setter repaints the whole widget, so only when it changes."""
@@ -203,25 +221,25 @@ class Painted(Widget):
             self.legend(self._legend)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        if (key := self._key()) != self._painted:  # once a frame: asking for size and background is dear
-            self._fill(key)
+        self._fit()  # once a frame: asking for size and background is dear
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        if self._painted is None:
-            self._fill(self._key())
-        return self._strips[y] if y < len(self._strips) else strip_of((), self.size.width, self._look())
+        if self._painted is None or self._shown is None:
+            self._fit()
+        assert self._shown is not None
+        return self._strips[y] if y < len(self._strips) else strip_of((), self.size.width, self._shown)
 
-    def _look(self) -> Tokens:
-        _, background = self.background_colors  # Textual fills in none for lines that a widget draws itself
-        return self.tokens.on(background.rich_color)
+    def _fit(self) -> None:
+        """Paint anew where size or background are not those that it was painted for."""
+        _, self._ground = self.background_colors  # Textual fills in none for lines that a widget draws itself
+        self._shown = self.tokens.on(self._ground.rich_color)
+        key = (self.size, self._shown.key)
+        if key != self._painted:
+            self._fill(key, self._shown)
 
-    def _key(self) -> tuple[object, ...]:
-        return (self.size, self._look().key)
-
-    def _fill(self, key: tuple[object, ...]) -> list[Strip]:
+    def _fill(self, key: tuple[object, ...], tokens: Tokens) -> list[Strip]:
         width, height = self.size
-        tokens = self._look()
         strips = self.paint(width, height, tokens)[:height] if width > 0 and height > 0 else []
         strips += [strip_of((), width, tokens)] * (height - len(strips))
         self._strips, self._painted = strips, key

@@ -13,7 +13,9 @@ from ...collect.clock_events import clock_event_words
 from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
 from ...wire.frames import Reading, Unknown
 from ..cells import bytes_text, fit, percent, seconds_text
+from ..courses import course_lines
 from ..session import Session
+from ..timeline import WINDOWS
 from ..verdict import judge
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines, hang
@@ -23,6 +25,8 @@ Piece = tuple[str, str]
 NAME_CELLS = 28
 OURS = ("start", "proc", "gpu", "trainer")
 """Of a definition: numbers that mean something to the wire only."""
+CLOCKS = ("idle_since_seconds",)
+"""Readings that are moments on the host's clock: shown as ages elsewhere."""
 NAMES = {
     "log_step": "step, its log says",
     "log_total": "steps in all, its log says",
@@ -38,13 +42,18 @@ UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 class DetailScreen(Dialog):
     """Kept up to date while it is open. Enter closes it, too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "dismiss", "Close", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "dismiss", "Close", show=False),
+        Binding("z", "zoom(1)", show=False),
+        Binding("Z", "zoom(-1)", show=False),
+    ]
 
     def __init__(self, session: Session, key: str) -> None:
         super().__init__()
         self.session = session
         self._key = key
         self._lines = Lines()
+        self._window = WINDOWS[1]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
@@ -63,7 +72,14 @@ class DetailScreen(Dialog):
             return
         set_title(self.body, title_of(entity))
         width = max(30, self._lines.size.width or 70)
-        self._lines.show([piece for line in detail_lines(host, entity) for piece in hang(line, width)])
+        lines = [piece for line in detail_lines(host, entity) for piece in hang(line, width)]
+        courses = course_lines(self.session, entity, width, self._window, self._lines.tokens.glyphs)
+        self._lines.show([*lines, *courses])
+
+    def action_zoom(self, by: int) -> None:
+        """The courses below over a longer or shorter time."""
+        self._window = WINDOWS[min(max(WINDOWS.index(self._window) + by, 0), len(WINDOWS) - 1)]
+        self._show()
 
 
 def open_process(app: App[Any], session: Session, host: HostView, pid: int) -> None:
@@ -140,6 +156,8 @@ def _users(host: HostView, device: DeviceView) -> Iterable[list[Piece]]:
 
 def _readings(readings: Mapping[str, Reading]) -> Iterable[list[Piece]]:
     for name, reading in readings.items():
+        if name in CLOCKS:
+            continue
         if isinstance(reading, Unknown):
             yield _fact(name, f"unknown: {reading.text}", "faint")
         else:

@@ -155,6 +155,17 @@ class FleetPane(Pane):
         self.session.notices.say(f"hosts sorted by {name}" + (" first" if name == "worst" else ""))
         self.show(self.session.host)
 
+    def on_live_table_header_clicked(self, event: LiveTable.HeaderClicked) -> None:
+        """Sort by that column; a second click puts the worst first again."""
+        from ..widgets.fleet import SORT_TITLES
+
+        event.stop()
+        wanted = next((sort for sort, (column, _) in SORT_TITLES.items() if column == event.column), "")
+        fleet = self.session.fleet
+        if wanted:
+            fleet.sort = wanted if wanted != fleet.sort else "worst"
+            self._sort(0)
+
     def do_sort_next(self) -> None:
         """By the next column."""
         self._sort(1)

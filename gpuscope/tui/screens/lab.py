@@ -108,11 +108,25 @@ class LabPane(Pane):
         notes = notes_of(runs, self._switches.current, max(20, width - 2), NOTE_ROWS)
         self._notes.show(notes)
         self._pair.follow(runs.book.entries or (), runs.current.entry if runs.current else None, runs)
+        self._predict(host)
         self._show_runs()
         self._share_out(len(notes))
         chosen = (self._pair.a, self._pair.b)
         if self._loss is not None and chosen != self._charted:  # at once: another pair is another picture
             self.show_charts(host)
+
+    def _predict(self, host: HostView | None) -> None:
+        """What the run should have needed, beside what it did. A child computes it once the run has ended: while it
+        trains nothing else takes its cores. What was asked for in the memory tab is known before."""
+        run, runs, predictions = self.runs.current, self.runs, self.session.predictions
+        if run is None or run.predicted is not None or run.started is None:
+            return
+        run.predicted = predictions.peak_of(run.config)
+        rests = not runs.busy and (runs.repeats is None or runs.repeats.over)
+        if run.predicted is None and run.device == "cuda" and run.ended is not None and rests and host is not None:
+            from .memory_whatif import card_of
+
+            predictions.want(run.config, card_of(host, None), fixes=False)
 
     def _show_runs(self) -> None:
         runs, pair, current = self.runs, self._pair, self.runs.current

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.message import Message
 from textual.screen import Screen
 
 from ..actions import ACTIONS, BY_NAME
-from ..cells import age_text
 from ..keymap import bindings
 from ..pace import ChartPace
-from ..session import SEEK_SECONDS, Session
+from ..session import FAR_SECONDS, SEEK_SECONDS, Session
 from ..widgets.header import FooterLine, TabLine
 from ..widgets.status import Situation, StatusLine
-from .pane import Pane, Waiting
+from .pane import Pane, ViewChanged, Waiting
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -46,13 +44,6 @@ GC_THRESHOLD = (20_000, 10, 10)
 """Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any garbage."""
 
 
-class ViewChanged(Message):
-    """There is a new picture. One that waits is replaced by the next: a slow terminal gets fewer, not older ones."""
-
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, ViewChanged)
-
-
 class MainScreen(Screen[None], inherit_bindings=False):
     """The tabs of one session."""
 
@@ -67,6 +58,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._charts = ChartPace()
         self._charts_timer: Timer | None = None
         self._topped = 0.0
+        self._said: tuple[object, ...] = ()
         self._fleet_offered = False
 
     def compose(self) -> ComposeResult:
@@ -201,14 +193,17 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Status line and tabs."""
         self._topped = time.monotonic()
         session = self.session
-        age = session.paused_seconds
-        paused = "" if age is None else f"PAUSED {age_text(age)}"
         place = session.hosts.place() if session.hosts is not None else ""
-        situation = Situation(paused, session.replay_text(), session.cpu_percent(), place)
+        slow = session.link.text(session.charts_seconds) if session.link is not None else ""
+        situation = Situation(session.standing_text(), session.replay_text(), session.cpu_percent(), place, slow)
         self.query_one(StatusLine).show(session.host, situation)
         notice = session.notices.current
         pieces = [(notice.text, "text" if notice.severity == "ok" else notice.severity)] if notice else self._hint()
         tabs = self.query_one(TabLine)
+        said = (self.tab, pieces, session.found, tabs.size)
+        if said == self._said:
+            return
+        self._said = said
         tabs.count("doctor", *session.found)
         fits = tabs.has_room_for(pieces)
         tabs.show(self.tab, pieces if fits else ())
@@ -285,11 +280,21 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._frame()
 
     def do_replay_back(self) -> None:
-        self.session.seek(-SEEK_SECONDS)
-        self._frame()
+        self._seek(-SEEK_SECONDS)
 
     def do_replay_forward(self) -> None:
-        self.session.seek(SEEK_SECONDS)
+        self._seek(SEEK_SECONDS)
+
+    def do_far_back(self) -> None:
+        self._seek(-FAR_SECONDS)
+
+    def do_far_forward(self) -> None:
+        self._seek(FAR_SECONDS)
+
+    def _seek(self, seconds: float) -> None:
+        self.session.seek(seconds)
+        if self.session.replay is None:  # a replay says itself when it has moved
+            self.refresh_all()
         self._frame()
 
     def do_next_host(self) -> None:
@@ -339,7 +344,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.refresh_all()
 
     async def do_back(self) -> None:
-        if self.filter_text:
+        if self.session.paused_seconds is not None:
+            self.do_pause()
+        elif self.filter_text:
             self.set_filter("")
         elif self.session.many and self.tab != "fleet":
             await self.show_tab("fleet")
@@ -406,6 +413,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def do_history(self) -> None:
         self._act("history")
+
+    def do_redraw(self) -> None:
+        cast("GpuscopeApp", self.app).redraw()
 
     def do_help(self) -> None:
         from ..widgets.help import HelpScreen

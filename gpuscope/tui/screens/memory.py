@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from ...store.view import HostView, TrainerView
-from ..cells import bytes_text, percent
 from ..parts import Account, Part, account, by_size, on_cpu
 from ..session import Session
 from ..subjects import Subject, process_of, subjects
@@ -17,8 +16,9 @@ from ..widgets import waterfall
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from ..widgets.waterfall import Waterfall
-from .memory_advice import MEMORY, advice, fitting
+from .memory_advice import MEMORY, advice, fitting, of_the_card
 from .memory_views import ModulesView, SummaryView
+from .memory_whatif import WhatIfView
 from .pane import Pane
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class MemoryPane(Pane, can_focus=True):
     MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
     MemoryPane #left, MemoryPane #right { width: 1fr; }
     MemoryPane #advice { padding: 0 2; }
-    MemoryPane #modules { height: 1fr; }
+    MemoryPane #modules, MemoryPane #what-if { height: 1fr; }
     MemoryPane.narrow #memory-body { layout: vertical; }
     MemoryPane #left, MemoryPane #right { height: 1fr; }
     """
@@ -59,6 +59,7 @@ class MemoryPane(Pane, can_focus=True):
         self._right = Vertical(id="right")
         self._summary = SummaryView(session)
         self._modules = ModulesView(session)
+        self._what_if = WhatIfView(session)
         self._chart: StackedChart | None = None
         self._chosen = ""
         self._view = "waterfall"
@@ -70,7 +71,8 @@ class MemoryPane(Pane, can_focus=True):
 
     def compose(self) -> ComposeResult:
         self._waterfall.border_title = "Where the bytes are"
-        self._summary.table.display = self._modules.table.display = False
+        for view in (self._summary, self._modules, self._what_if):
+            view.table.display = False
         yield self._subject
         with Horizontal(id="memory-body"):
             with Vertical(id="left"):
@@ -79,6 +81,7 @@ class MemoryPane(Pane, can_focus=True):
             with self._right:
                 yield self._summary.table
                 yield self._modules.table
+                yield self._what_if.table
 
     # ── numbers ──
 
@@ -101,6 +104,8 @@ class MemoryPane(Pane, can_focus=True):
 
     def show(self, host: HostView | None) -> None:
         everything, place = self._current(host) if host else ([], 0)
+        if host is not None and self._view == "what_if":
+            self._what_if.show(host, everything[place] if everything else None)
         if host is None or not everything:
             text = "no device and no trainer to account for" if host else "waiting for the first reading"
             self._subject.show([[(text, "muted")]])
@@ -124,7 +129,7 @@ class MemoryPane(Pane, can_focus=True):
         if subject.device is not None:
             found = account(host, subject.device, subject.allocator)
             last = waterfall.Part("used, as nvidia-smi", found.total, "text")
-            foot = self._of_the_card(subject)
+            foot = of_the_card(subject.device)
         else:
             assert subject.allocator is not None
             parts = on_cpu(subject.allocator)
@@ -155,18 +160,6 @@ class MemoryPane(Pane, can_focus=True):
         cases = (case for case in self.session.doctor.cases if case.grave and case.kind == "live" and case.pid == pid)
         return next((case.finding for case in cases if case.finding.cause in MEMORY), None)
 
-    @staticmethod
-    def _of_the_card(subject: Subject) -> str:
-        """What the total is a part of."""
-        assert subject.device is not None
-        device = subject.device
-        used, total, free = device.number("used_bytes"), device.definition.total_bytes, device.number("free_bytes")
-        notes = (
-            [f"{percent(100 * used / total)} of the card's {bytes_text(total)}"] if used is not None and total else []
-        )
-        notes += [f"free {bytes_text(free)}"] if free is not None else []
-        return " · ".join(notes)
-
     # ── charts ──
 
     def show_charts(self, host: HostView) -> None:
@@ -177,16 +170,22 @@ class MemoryPane(Pane, can_focus=True):
         if not self._right.is_mounted or not self._right.display or not self._chart_wanted:
             return
         from ..charts.stacked import StackedChart
-        from ..timeline import timeline, window_text
+        from ..timeline import column_of, timeline, window_text
 
         if self._chart is None:
             self._chart = StackedChart(id="timeline", classes="panel")
             self._right.mount(self._chart, before=self._summary.table)
             self._share_out()
         now = host.sampled_seconds
-        # A column of a long window lasts for seconds: drawn again, the picture would be the same.
-        column = int((now or 0.0) / (self._window / 120)) if self._window > 60 else now
-        drawn = (subject.key, self._window, column, self._terminal, self._view, host.marks, self.app.theme)
+        drawn = (
+            subject.key,
+            self._window,
+            column_of(now, self._window),
+            self._terminal,
+            self._view,
+            host.marks,
+            self.app.theme,
+        )
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -225,7 +224,7 @@ class MemoryPane(Pane, can_focus=True):
     @property
     def _chart_wanted(self) -> bool:
         width, height = self._terminal
-        if self._view == "modules":
+        if self._view in ("modules", "what_if"):
             return False
         if self._view == "summary":
             return height - AROUND_ROWS - self._summary.rows - 3 >= CHART_ROWS
@@ -251,11 +250,13 @@ class MemoryPane(Pane, can_focus=True):
         self._summary.table.display = self._view == "summary"
         self._summary.table.styles.height = self._summary.rows + 3 if self._chart_wanted else "1fr"
         self._modules.table.display = self._view == "modules"
+        self._what_if.table.display = self._view == "what_if"
         if self._chart is not None:
             self._chart.display = self._chart_wanted
 
     def take_focus(self) -> None:
-        (self._modules.table if self._view == "modules" else self).focus(scroll_visible=False)
+        tables = {"modules": self._modules.table, "what_if": self._what_if.table}
+        tables.get(self._view, self).focus(scroll_visible=False)
 
     def _look_at(self, view: str) -> None:
         self._view, self._drawn = view, ()
@@ -276,12 +277,17 @@ class MemoryPane(Pane, can_focus=True):
             self.show_charts(host)
 
     def do_down(self) -> None:
-        """The next subject; in the summary the next rows."""
-        self._summary.table.action_move(1) if self._view == "summary" else self._move(1)
+        """The next subject; in a table the next rows."""
+        self._step(1)
 
     def do_up(self) -> None:
         """The subject before, or the rows before."""
-        self._summary.table.action_move(-1) if self._view == "summary" else self._move(-1)
+        self._step(-1)
+
+    def _step(self, by: int) -> None:
+        tables = {"summary": self._summary.table, "what_if": self._what_if.table}
+        table = tables.get(self._view)
+        self._move(by) if table is None else table.action_move(by)
 
     def do_next_subject(self) -> None:
         self._move(1)
@@ -299,6 +305,25 @@ class MemoryPane(Pane, can_focus=True):
     def do_modules(self) -> None:
         """Bytes by module; once more: the waterfall again."""
         self._look_at("waterfall" if self._view == "modules" else "modules")
+
+    def do_what_if(self) -> None:
+        """What each fix would free; once more: the waterfall again."""
+        self._look_at("waterfall" if self._view == "what_if" else "what_if")
+
+    async def do_try_fix(self) -> None:
+        """The fix under the cursor as the Lab's switches, in its tab."""
+        from ...predict.of_lab import config_with
+
+        chosen = self._what_if.chosen() if self._view == "what_if" else "that key acts on the list of fixes: W"
+        if not isinstance(chosen, str):
+            config = config_with(chosen[0], chosen[1].fix)
+            if not isinstance(config, str):
+                self.session.labs.take(config)
+                self.session.notices.say(f"set in the Lab: {chosen[1].fix.title}. r: run it")
+                await self.app.main.show_tab("lab")  # type: ignore[attr-defined]
+                return
+            chosen = f"{chosen[1].fix.title}: {config}"
+        self.session.notices.say(chosen, "warn")
 
     async def do_back(self) -> None:
         """From a table to the waterfall, else as everywhere."""
@@ -348,21 +373,32 @@ class MemoryPane(Pane, can_focus=True):
         else:
             copy_screen(main)
 
-    def do_open(self) -> None:
-        """Every reading of the trainer, or of the device when no trainer is on it; in the tree, a branch."""
+    async def do_open(self) -> None:
+        """Every reading of the trainer, or of the device when no trainer is on it; in the tree, a branch; a fix."""
         from .detail import DetailScreen
 
         if self._view == "modules":
             self._modules.turn()
+            return
+        if self._view == "what_if":
+            await self.do_try_fix()
             return
         host = self.session.host
         subject = self._subject_now(host) if host else None
         if subject is not None and subject.entity is not None:
             self.app.push_screen(DetailScreen(self.session, subject.entity.key))
 
-    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
-        self._modules.turn()
+        if self._view == "what_if":  # it says what the fix under the cursor costs
+            self.show(self.session.host)
+
+    async def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        if self._view == "what_if":
+            await self.do_try_fix()
+        else:
+            self._modules.turn()
 
     def do_expand(self) -> None:
         self._in_tree(lambda: self._modules.turn(True))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...store.view import HostView
-from ..cells import bytes_text
+from ...store.view import DeviceView, HostView
+from ..cells import bytes_text, percent
 from ..parts import Account, largest_freeable
 from ..subjects import Subject
 from ..widgets.text import hang
@@ -83,6 +83,13 @@ def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
         [("On a CPU torch keeps no allocator statistics:", "muted")],
         [(f"allocated, cached, outside torch are unknown.{resident}", "muted")],
     ]
+
+
+def of_the_card(device: DeviceView) -> str:
+    """What the waterfall's total is a part of."""
+    used, total, free = device.number("used_bytes"), device.definition.total_bytes, device.number("free_bytes")
+    notes = [f"{percent(100 * used / total)} of the card's {bytes_text(total)}"] if used is not None and total else []
+    return " · ".join([*notes, *([f"free {bytes_text(free)}"] if free is not None else [])])
 
 
 LEAST_ROWS = 2

@@ -61,6 +61,8 @@ class OverviewPane(Pane):
         self._nothing: list[list[tuple[str, str]]] = []
         self._heights: tuple[int, int, bool] = (0, 0, False)
         self._found = 0
+        self._window = WINDOW_SECONDS
+        self._drawn: tuple[object, ...] = ()
         self._slurm: SlurmEnds | None = None
 
     def compose(self) -> ComposeResult:
@@ -79,7 +81,7 @@ class OverviewPane(Pane):
         else:
             from ..firstsecond import about_room, no_devices, problems
             from ..joblines import job_lines
-            from ..widgets.devices import columns, device_row, legend, ordered
+            from ..widgets.devices import WORDS_CELLS, columns, device_row, legend, ordered
 
             lines = job_lines(host, state.mine, state.filter, self._slurm_notes(host))
             extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
@@ -89,10 +91,9 @@ class OverviewPane(Pane):
             self._devices.show_columns(columns(state.sort) if host.devices else NO_COLUMNS)
             self._nothing = no_devices(host, self._room()) if not host.devices else []
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
-            rows = [
-                device_row(host, device, self._devices.tokens) for device in ordered(host, state.sort, state.filter)
-            ]
-            self._devices.show(rows)
+            tokens, words = self._devices.tokens, room >= WORDS_CELLS
+            devices = ordered(host, state.sort, state.filter)
+            self._devices.show([device_row(host, device, tokens, words) for device in devices])
             self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
             if not self._settled:
                 self.take_focus()
@@ -177,7 +178,14 @@ class OverviewPane(Pane):
     def show_charts(self, host: HostView) -> None:
         if self._charts is None or not self._charts.is_mounted or not self._charts.display:
             return
+        from ..timeline import column_of
+
         self._build_charts(self._charts, host)
+        column = column_of(host.sampled_seconds, self._window)
+        drawn = (column, self._window, self._devices.cursor_key, self._right, self.size, self.app.theme)
+        if self._window > WINDOW_SECONDS and drawn == self._drawn:
+            return
+        self._drawn = drawn
         if host.devices:
             self._show_device_charts(host)
         else:
@@ -212,7 +220,7 @@ class OverviewPane(Pane):
         device = self.highlighted(host)
         if device is None or self._line is None or not isinstance(self._right, StackedChart):
             return
-        loads = {d.id: self.session.history(d.id, "utilization_percent", WINDOW_SECONDS) for d in host.devices}
+        loads = {d.id: self.session.history(d.id, "utilization_percent", self._window) for d in host.devices}
         own = loads[device.id]
         series = [Series(f"GPU {device.definition.index}", "series1", own.seconds, own.values)]
         busy = [
@@ -223,26 +231,26 @@ class OverviewPane(Pane):
             name = f"GPU {worst.definition.index}" + (", lowest busy" if len(host.devices) > 2 else "")
             series.append(Series(name, "series2", loads[worst.id].seconds, loads[worst.id].values))
         if len(host.devices) > 2:
-            mean = mean_load(self.session, host.devices, WINDOW_SECONDS)
+            mean = mean_load(self.session, host.devices, self._window)
             series.append(Series("mean", "other", mean.seconds, mean.values))
-        set_title(self._line, "Utilisation %")
-        self._line.show(series, WINDOW_SECONDS, 0.0, 100.0, "%", now=host.sampled_seconds)
-        layers, seconds = device_layers(self.session, host, device, WINDOW_SECONDS)
+        set_title(self._line, f"Utilisation %{self._over}")
+        self._line.show(series, self._window, 0.0, 100.0, "%", now=host.sampled_seconds)
+        layers, seconds = device_layers(self.session, host, device, self._window)
         total = device.definition.total_bytes
-        title = f"VRAM of GPU {device.definition.index}"
+        title = f"VRAM of GPU {device.definition.index}{self._over}"
         top = float(total) if total else None
-        self._right.show(layers, seconds, WINDOW_SECONDS, top, now=host.sampled_seconds, title=title)
+        self._right.show(layers, seconds, self._window, top, now=host.sampled_seconds, title=title)
 
     def _show_host_charts(self, host: HostView) -> None:
         from ..charts.line import LineChart, Series
 
         if self._line is None or not isinstance(self._right, LineChart):
             return
-        load = self.session.history(host.id, "cpu_percent", WINDOW_SECONDS)
-        set_title(self._line, f"CPU %, {host.definition.cpu_count or '?'} cores")
+        load = self.session.history(host.id, "cpu_percent", self._window)
+        set_title(self._line, f"CPU %, {host.definition.cpu_count or '?'} cores{self._over}")
         self._line.show(
             [Series("all cores", "series1", load.seconds, load.values)],
-            WINDOW_SECONDS,
+            self._window,
             0.0,
             100.0,
             "%",
@@ -252,11 +260,11 @@ class OverviewPane(Pane):
         trainers = [t for t in host.trainers if t.gone is None][: len(tokens)]
         series = []
         for token, trainer in zip(tokens, trainers, strict=False):
-            pace = self.session.history(trainer.id, "step_seconds", WINDOW_SECONDS)
+            pace = self.session.history(trainer.id, "step_seconds", self._window)
             label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
             series.append(Series(label, token, pace.seconds, [None if v is None else v * 1000 for v in pace.values]))
-        set_title(self._right, "Step, ms")
-        self._right.show(series, WINDOW_SECONDS, 0.0, None, "ms", now=host.sampled_seconds)
+        set_title(self._right, f"Step, ms{self._over}")
+        self._right.show(series, self._window, 0.0, None, "ms", now=host.sampled_seconds)
 
     # ── actions ──
 
@@ -325,9 +333,49 @@ class OverviewPane(Pane):
         elif entity is not None:
             self.app.push_screen(DetailScreen(self.session, entity.key))
 
+    def do_zoom(self) -> None:
+        """Charts over a longer time, as far as there is history."""
+        self._zoom(1)
+
+    def do_zoom_back(self) -> None:
+        """Charts over a shorter time."""
+        self._zoom(-1)
+
+    def _zoom(self, by: int) -> None:
+        from ..timeline import longest_window, next_window, window_text
+
+        host = self.session.host
+        if host is None:
+            return
+        device = self.highlighted(host)
+        entity, column = (device.id, "utilization_percent") if device is not None else (host.id, "cpu_percent")
+        longest = longest_window(self.session.history(entity, column))
+        self._window = next_window(self._window, longest, by)
+        self.session.notices.say(f"charts over {window_text(self._window)}; so far {window_text(longest)} at most")
+        self.show_charts(host)
+
+    @property
+    def _over(self) -> str:
+        """Of a title: the time that charts show, where it is not the usual one."""
+        from ..timeline import window_text
+
+        return f", {window_text(self._window)}" if self._window != WINDOW_SECONDS else ""
+
     def _sort(self, by: int) -> None:
+        self._sort_by(SORTS[(SORTS.index(self.session.state.sort) + by) % len(SORTS)])
+
+    def on_live_table_header_clicked(self, event: LiveTable.HeaderClicked) -> None:
+        """Sort by that column; a second click goes back to the order of the indices."""
+        from ..widgets.devices import SORT_COLUMNS
+
+        event.stop()
+        wanted = next((sort for sort, column in SORT_COLUMNS.items() if column == event.column), "")
+        if wanted:
+            self._sort_by(wanted if wanted != self.session.state.sort else "index")
+
+    def _sort_by(self, sort: str) -> None:
         state = self.session.state
-        state.sort = SORTS[(SORTS.index(state.sort) + by) % len(SORTS)]
+        state.sort = sort
         self.session.notices.say(f"devices sorted by {state.sort}")
         self.show(self.session.host)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.message import Message
 from textual.widget import Widget
 
 from ..session import Session
@@ -81,3 +82,10 @@ def set_title(widget: Widget, title: str) -> None:
     """A border title; the setter repaints the whole widget, so only when it changes."""
     if str(widget.border_title or "") != title:
         widget.border_title = title
+
+
+class ViewChanged(Message):
+    """There is a new picture. One that waits is replaced by the next: a slow terminal gets fewer, not older ones."""
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, ViewChanged)

@@ -6,6 +6,8 @@ from ...store.view import DeviceView, HostView
 from ...wire.frames import Unknown
 from ..accounting import layers
 from ..cells import gib, percent
+from ..device_words import in_few_words
+from ..process_idle import short_age
 from ..state import SORTS
 from ..theme import Tokens
 from ..verdict import Verdict, in_short, judge
@@ -33,6 +35,10 @@ LEGEND: tuple[Piece, ...] = (
     ("allocated", "allocated"), ("cached", "cached"), ("outside torch", "outside"), ("other", "other"),
     ("driver", "driver"),
 )  # fmt: skip
+
+
+WORDS_CELLS = 108
+"""So wide a table has room for a few words behind the state."""
 
 
 def columns(sort: str) -> list[Column]:
@@ -71,13 +77,14 @@ def _haystack(host: HostView, device: DeviceView) -> str:
     return " ".join([f"gpu {d.index}", d.name or "", d.uuid, verdict.word, verdict.reason, *names])
 
 
-def device_row(host: HostView, device: DeviceView, tokens: Tokens) -> TableRow:
-    """One device. When it does not answer, its reason takes the place of figures that would be old."""
+def device_row(host: HostView, device: DeviceView, tokens: Tokens, words: bool = True) -> TableRow:
+    """One device. When it does not answer, its reason takes the place of figures that would be old. ``words``: also in
+    words what the load of one that is well means."""
     verdict = judge(host, device)
     cells: dict[str, Cell] = {
         "index": [(str(device.definition.index), "title")],
         "model": short_model(device.definition.name),
-        "state": state_cell(verdict, tokens),
+        "state": [*state_cell(verdict, tokens), *(_beside(host, device, verdict) if words else ())],
     }
     cells |= _load(device, verdict) | _memory(host, device) | _rest(device)
     return TableRow(device.key, cells, "muted")
@@ -88,6 +95,17 @@ def state_cell(verdict: Verdict, tokens: Tokens) -> list[Piece]:
     glyph = getattr(tokens.glyphs, verdict.kind)
     pieces = [(f"{glyph} {verdict.word}", verdict.token)]
     return [*pieces, (f" {in_short(verdict.reason)}", "muted")] if verdict.reason else pieces
+
+
+def _beside(host: HostView, device: DeviceView, verdict: Verdict) -> list[Piece]:
+    """What there is to say of a device that is well: what its load means, or since when it has none."""
+    since, now = device.number("idle_since_seconds"), host.sampled_seconds
+    if verdict.reason:
+        return []
+    if verdict.kind == "idle" and since and now is not None and now - since >= 1:
+        return [(f" ≥{short_age(now - since)}", "muted")]
+    words = in_few_words(device) if verdict.word == "ok" else ""
+    return [(f" {words}", "muted")] if words else []
 
 
 def _load(device: DeviceView, verdict: Verdict) -> dict[str, Cell]:

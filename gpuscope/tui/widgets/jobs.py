@@ -174,6 +174,14 @@ class JobList(Painted, can_focus=True):
             out.append((" " + fit(text, cells, "right"), token))
         return out
 
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.move(1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.move(-1)
+
     def on_click(self, event: events.Click) -> None:
         y = event.y - self._fixed + self._offset
         for index, line in enumerate(self._lines):

@@ -23,12 +23,13 @@ LINK_CELLS = 56
 
 class Situation(NamedTuple):
     """What the line tells besides the host: pause and position in words, the viewer's own load in percent of a core,
-    and which of several hosts it is."""
+    which of several hosts it is, and that the way to the terminal is slow."""
 
     paused: str = ""
     replay: str = ""
     viewer_percent: float | None = None
     place: str = ""
+    slow: str = ""
 
 
 class StatusLine(Painted):
@@ -55,6 +56,8 @@ class StatusLine(Painted):
         else:
             left += self._subject(host, now.place)
             right += self._state(host, tokens)
+        if now.slow:
+            right.insert(0, (3, (now.slow, "warn")))
         if now.paused:
             right.insert(0, (1, (f" {now.paused} ", "badge")))
         if now.replay:

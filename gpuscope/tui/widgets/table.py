@@ -124,6 +124,18 @@ class LiveTable(Painted, can_focus=True):
         def control(self) -> LiveTable:
             return self.table
 
+    class HeaderClicked(Message):
+        """A click on the heading of a column."""
+
+        def __init__(self, table: LiveTable, column: str) -> None:
+            super().__init__()
+            self.table = table
+            self.column = column
+
+        @property
+        def control(self) -> LiveTable:
+            return self.table
+
     def __init__(
         self,
         columns: Sequence[Column],
@@ -266,10 +278,16 @@ class LiveTable(Painted, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is None or not self._cursor_shown:
+        if offset is None:
+            return
+        if offset.y < int(self._header):
+            event.stop()
+            self._click_heading(offset.x)
+            return
+        if not self._cursor_shown:
             return
         at = self._top + offset.y - int(self._header)
-        if offset.y < int(self._header) or at >= len(self._rows):
+        if at >= len(self._rows):
             return
         event.stop()
         key = self._rows[at].key
@@ -277,6 +295,13 @@ class LiveTable(Painted, can_focus=True):
             self.action_select()
         else:
             self.move_to(key)
+
+    def _click_heading(self, x: int) -> None:
+        left = GUTTER if self._cursor_shown else 0
+        for column, cells in self._placed[1]:
+            if left <= x < left + cells:
+                self.post_message(self.HeaderClicked(self, column.key))
+            left += cells + self._gap
 
     def on_resize(self) -> None:
         super().on_resize()

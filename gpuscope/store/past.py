@@ -1,0 +1,87 @@
+"""A host as it was at an earlier moment, put together from its history.
+
+Only numbers are kept over time; states in words are unknown there, and say so. What ended later is alive again, what
+came later is not there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from ..wire.frames import Reading, Unknown
+from .jobs import group
+from .view import AllocView, Entity, HostView, TrainerView
+
+NOT_KEPT = Unknown("not_kept", "only numbers are kept for the past")
+UNKNOWN_THEN = Unknown("not_kept", "it was unknown then")
+HOLD_SECONDS = 15.0
+"""A reading counts until the next one, for so long at most: the older ones are means of 10 s."""
+
+Then = Callable[[int, float], "tuple[float, Mapping[str, float | None]] | None"]
+"""Of an entity's id and a moment: the newest readings at that moment and when they were taken."""
+E = TypeVar("E", bound=Entity)
+
+
+def host_at(host: HostView, seconds: float, then: Then) -> HostView:
+    """``host`` at ``seconds`` of its monotonic clock. ``host`` itself is how it is now."""
+
+    def was(entity: E) -> E | None:
+        gone = entity.gone
+        if gone is not None and gone.monotonic_seconds <= seconds:
+            return entity
+        found = then(entity.id, seconds)
+        if found is None:
+            return None if entity.sampled_seconds is not None else entity
+        return replace(entity, readings=_readings(entity, seconds, *found), sampled_seconds=found[0], gone=None)
+
+    def those(entities: tuple[E, ...]) -> tuple[E, ...]:
+        return tuple(past for entity in entities if (past := was(entity)) is not None)
+
+    processes = tuple(replace(one, uses=those(one.uses)) for one in those(host.processes))
+    trainers = tuple(_trainer(one, those(one.allocators)) for one in those(host.trainers))
+    allocators: dict[int, list[AllocView]] = {}
+    uses: dict[int, list[object]] = {}
+    for trainer in trainers:
+        for allocator in trainer.allocators:
+            if allocator.gpu is not None and allocator.gone is None:
+                allocators.setdefault(allocator.gpu, []).append(allocator)
+    for process in processes:
+        for use in process.uses:
+            if use.gone is None:
+                uses.setdefault(use.gpu, []).append(use)
+    devices = tuple(
+        replace(one, uses=tuple(uses.get(one.id, ())), allocators=tuple(allocators.get(one.id, ())))  # type: ignore[arg-type]
+        for one in those(host.devices)
+    )
+    own = was(host) or host
+    ago = (host.sampled_seconds or seconds) - seconds
+    return replace(
+        own,
+        sampled_seconds=seconds,
+        wall_seconds=None if host.wall_seconds is None else host.wall_seconds - ago,
+        devices=devices,
+        processes=processes,
+        trainers=trainers,
+        jobs=group(list(processes), list(trainers)),
+        marks=tuple(mark for mark in host.marks if mark.seconds <= seconds),
+    )
+
+
+def _trainer(trainer: TrainerView, allocators: tuple[AllocView, ...]) -> TrainerView:
+    return replace(trainer, allocators=tuple(replace(one, growth=None) for one in allocators))
+
+
+def _readings(
+    entity: Entity, seconds: float, taken: float, numbers: Mapping[str, float | None]
+) -> Mapping[str, Reading]:
+    if seconds - taken > HOLD_SECONDS:
+        silent = Unknown("not_kept", f"no reading then for {seconds - taken:.0f} s")
+        return MappingProxyType(dict.fromkeys(entity.readings, silent))
+    found: dict[str, Reading] = {}
+    for column, now in entity.readings.items():
+        number = numbers.get(column)
+        found[column] = number if number is not None else NOT_KEPT if isinstance(now, str) else UNKNOWN_THEN
+    return MappingProxyType(found)

@@ -1,0 +1,175 @@
+"""How fast the terminal takes what is drawn, and how much may be on its way.
+
+A key is answered behind all that was sent before it. On a slow link that is what decides how the screen feels, so
+little is sent ahead: as much as the link takes in :data:`AHEAD_SECONDS`, numbers before charts, and always the newest
+picture.
+
+Two signals. Here the system takes no more bytes than the terminal reads, so that writing waits. Behind ssh there are
+buffers for a minute, and the only one who knows is the terminal: it is asked for its status (DSR) behind a picture, and
+answers when it has come that far.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TextIO
+
+ASK, ANSWER = "\x1b[5n", b"\x1b[0n"
+"""Device status report, and what every terminal says that is well."""
+AHEAD_SECONDS = 0.15
+LEAST_BYTES = 600
+"""Less is not worth a write."""
+QUICK_SECONDS = 0.06
+"""What is taken sooner says only that the link is not slow."""
+TELLING_BYTES = 400
+"""Less says nothing of the rate."""
+FAST_BYTES, SWALLOWED_BYTES = 1_600, 24_000
+"""As much taken at once says that the link is fast: by a terminal, and by the system, which keeps some."""
+KNOWN_SECONDS = 60.0
+"""So long a slow link is believed to be slow."""
+DEAF_SECONDS = 8.0
+"""A terminal that has not answered for so long never will."""
+SLOW_BYTES_PER_SECOND = 100_000
+"""Below this the link is called slow: a whole screen takes a quarter of a second."""
+CHARTS_SHARE = 0.3
+LONGEST_CHARTS_SECONDS = 30.0
+
+
+class TerminalLink:
+    """Bytes given to the driver, and bytes that have arrived. All of it in the event loop, but for :class:`Tap`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.watched = False
+        """Whether somebody tells what arrives: the driver."""
+        self.asks = False
+        """Whether the terminal is asked; else the system's own waiting is watched."""
+        self.rate: float | None = None
+        """Bytes a second, None where the link has never been slow, or is not any more."""
+        self.waits: Callable[[], None] | None = None
+        """Called once when there is room again; set by who waits."""
+        self._clock = clock
+        self._sent = self._arrived = 0
+        self._marks: deque[tuple[int, float]] = deque()
+        self._before = 0.0
+        self._trip = 0.0
+        """The shortest time from a question to its answer."""
+        self._charts_bytes = self._learnt = 0.0
+        self._level = self._levelled = 0.0
+        self._heard = False
+
+    @property
+    def total(self) -> int:
+        """Bytes given to the driver so far."""
+        return self._sent
+
+    # ── what happens ──
+
+    def sent(self, count: int) -> None:
+        """So many bytes were given to the driver."""
+        self._sent += count
+        if not self.asks and self.rate is not None:  # what the system keeps for the terminal, as far as can be said
+            now = self._clock()
+            self._level = max(0.0, self._level - self.rate * (now - self._levelled)) + count
+            self._levelled = now
+
+    def mark(self) -> str:
+        """A picture is complete. What to send behind it, "" for nothing."""
+        now = self._clock()
+        if not self.watched:
+            return ""
+        if not self.asks:
+            self._heard = True
+            self._marks.append((self._sent, now))
+            return ""
+        if self._marks and now - self._marks[0][1] > DEAF_SECONDS:
+            self.asks = False
+            self._marks.clear()
+            self._arrived = self._sent
+            return ""
+        if self._marks:
+            return ""
+        self._marks.append((self._sent, now))
+        return ASK
+
+    def answered(self) -> None:
+        """The terminal has answered: all before the question has arrived."""
+        if self.asks and self._marks:
+            self._heard = True
+            self.arrived(self._marks[0][0])
+
+    def arrived(self, total: int) -> None:
+        """The first ``total`` bytes have been taken."""
+        now = self._clock()
+        while self._marks and self._marks[0][0] <= total:
+            upto, when = self._marks.popleft()
+            self._learn(upto - self._arrived, now - max(when, self._before), now - when)
+            self._arrived, self._before = upto, now
+        if self.waits is not None and self.room() > 0:
+            waits, self.waits = self.waits, None
+            waits()
+
+    def _learn(self, count: int, seconds: float, trip: float) -> None:
+        if self.asks and count < TELLING_BYTES:
+            self._trip = min(self._trip or trip, trip)
+        seconds, now = seconds - self._trip, self._clock()
+        if seconds >= QUICK_SECONDS and count >= TELLING_BYTES:
+            found = count / seconds
+            self.rate = found if self.rate is None else self.rate + 0.3 * (found - self.rate)
+            self._learnt = now
+        elif now - self._learnt > KNOWN_SECONDS or count >= (FAST_BYTES if self.asks else SWALLOWED_BYTES):
+            self.rate = None
+
+    def charts_took(self, count: int) -> None:
+        """So many bytes was a drawing of all charts."""
+        self._charts_bytes = (
+            count if not self._charts_bytes else self._charts_bytes + 0.3 * (count - self._charts_bytes)
+        )
+
+    # ── what follows ──
+
+    def room(self) -> float:
+        """Bytes that may be sent now: infinity where nothing is known to be slow, 0 or less: not now."""
+        if self.rate is not None:
+            kept = 0.0 if self.asks else self._level - self.rate * (self._clock() - self._levelled)
+            return max(self.rate * AHEAD_SECONDS, LEAST_BYTES) - max(self._sent - self._arrived, kept)
+        late = self._heard and self._marks and self._clock() - self._marks[0][1] > AHEAD_SECONDS + self._trip
+        return 0.0 if late else float("inf")
+
+    @property
+    def slow(self) -> bool:
+        """Whether the link is slow."""
+        return self.rate is not None and self.rate < SLOW_BYTES_PER_SECOND
+
+    def charts_seconds(self, usual: float) -> float:
+        """The least time between two drawings of charts, where it is ``usual`` on a fast link."""
+        if not self.slow or not usual or self.rate is None:
+            return usual
+        return min(max(usual, round(self._charts_bytes / (CHARTS_SHARE * self.rate))), LONGEST_CHARTS_SECONDS)
+
+    def text(self, charts_seconds: float) -> str:
+        """``slow link: 30 kB/s, charts every 5 s``, "" where it is not."""
+        if not self.slow or self.rate is None:
+            return ""
+        rate = self.rate / 1000
+        return f"slow link: {rate:.{0 if rate >= 10 else 1}f} kB/s, charts every {charts_seconds:g} s"
+
+
+class Tap:
+    """The file that the driver's writing thread writes to; tells how much of it the system has taken."""
+
+    def __init__(self, file: TextIO, taken: Callable[[int], None]) -> None:
+        self._file, self._taken = file, taken
+        self._written = 0
+
+    def write(self, text: str) -> int:
+        self._written += len(text.encode())
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+        self._taken(self._written)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)

@@ -1,0 +1,172 @@
+"""The table of the memory tab that says what each fix would free, predicted or from what was measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...store.view import HostView
+from ..cells import bytes_text
+from ..lab_devices import family, visible
+from ..session import Session
+from ..subjects import Subject
+from ..widgets.table import Cell, Column, LiveTable, TableRow
+from .pane import set_title
+
+if TYPE_CHECKING:
+    from ...lab.config import LabConfig
+    from ...predict.answer import Answer, Card, Tried
+    from ..predictions import Prediction
+
+COLUMNS = (
+    Column("freed", "FREES", 10, align="right"),
+    Column("error", "±", 9, align="right", priority=2),
+    Column("then", "THEN", 9, align="right", priority=1),
+    Column("fits", "VERDICT", 12, priority=3),
+    Column("fix", "FIX", 34, flex=2, most=52),
+    Column("change", "HOW", 18, flex=3, most=72, priority=4),
+)
+TOKENS = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
+LEAST = 1 << 20
+"""Less than this is nothing."""
+
+
+class WhatIfView:
+    """Fixes for the lab's model, simulated; for any other trainer what its measured bytes allow to say."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.table = LiveTable(COLUMNS, id="what-if", classes="panel")
+        self.table.border_title = "What if"
+        self._prediction: Prediction | None = None
+        self._top: str | None = None
+        """The key of the first row, as last shown."""
+
+    def show(self, host: HostView, subject: Subject | None) -> None:
+        """What is known by now; begins what is not."""
+        if subject is None or subject.trainer is None or self._is_the_labs(host, subject):
+            self._show_lab(host, subject)
+        else:
+            self._show_measured(host, subject)
+
+    def _is_the_labs(self, host: HostView, subject: Subject) -> bool:
+        assert subject.trainer is not None
+        runs = self.session.labs
+        return runs.pid is not None and subject.trainer.definition.pid in family(host, runs.pid)
+
+    # ── the lab's model ──
+
+    def _config(self, subject: Subject | None) -> LabConfig:
+        """Of the run in progress where that is looked at, else the switches as they are."""
+        runs = self.session.labs
+        running = subject is not None and subject.trainer is not None and runs.current is not None
+        return runs.current.config if running and runs.current else runs.config
+
+    def _show_lab(self, host: HostView, subject: Subject | None) -> None:
+        config = self._config(subject)
+        found = self._prediction = self.session.predictions.want(config, card_of(host, subject))
+        answer = found.answer
+        name = f"{config.preset('cuda')}" + (f", batch {answer.batch}" if answer else "")
+        if answer is None:
+            self.table.show([])
+            self.table.show_empty(" ".join(found.problem[:2]) or f"{found.doing} …")
+            set_title(self.table, f"What if: {name}")
+            self.table.subtitle([(found.problem[2], "accent")] if len(found.problem) > 2 else [])
+            return
+        rows = [_row(one) for one in answer.what_if or ()]
+        at_top = self.table.cursor_key in (None, self._top)
+        self.table.show(rows)
+        self._top = rows[0].key if rows else None
+        if at_top and self._top is not None:  # fixes come one by one: who has not moved stays with the best
+            self.table.move_to(self._top)
+        self.table.show_empty(f"{found.doing} …" if found.doing else "nothing that could be tried frees memory")
+        set_title(self.table, f"What if: {name}: {_need(answer)}")
+        tried = self._under_cursor(answer)
+        tail = f"{found.doing} …" if found.doing else "r: try it in the Lab" if rows else ""
+        parts = [f"cost: {tried.fix.cost}"] if tried is not None else []
+        self.table.subtitle([(" · ".join([tail, *parts] if tail else parts), "faint")])
+
+    def _under_cursor(self, answer: Answer) -> Tried | None:
+        key = self.table.cursor_key
+        return next((one for one in answer.what_if or () if one.fix.key == key), None)
+
+    def chosen(self) -> tuple[LabConfig, Tried] | str:
+        """The fix under the cursor and the switches it is for, or why there is none."""
+        found = self._prediction
+        if found is None or found.answer is None:
+            return "only a fix for the Lab's model can be tried there"
+        tried = self._under_cursor(found.answer)
+        return (found.config, tried) if tried is not None else "no fix is under the cursor"
+
+    # ── any other trainer ──
+
+    def _show_measured(self, host: HostView, subject: Subject) -> None:
+        from ...predict.measured import freed_by
+
+        self._prediction = None
+        assert subject.trainer is not None
+        allocator, trainer = subject.allocator, subject.trainer
+        numbers = [allocator.number(f"{name}_bytes") if allocator else None
+                   for name in ("peak_allocated", "parameter", "gradient", "optimizer_state")]  # fmt: skip
+        peak, parameters, gradients, state = (None if value is None else int(value) for value in numbers)
+        world = trainer.definition.world_size or len([one for one in host.devices if one.gone is None])
+        rows = freed_by(peak or 0, parameters, gradients, state, world)
+        set_title(self.table, "What if: from what was measured")
+        self.table.show([
+            TableRow(one.key, {"freed": _size(one.middle), "error": [(_error(one.error), "muted")],
+                               "then": [(bytes_text((peak or 0) - one.middle), "text")], "fix": [(one.title, "text")],
+                               "change": [(one.change, "muted")]})
+            for one in rows
+        ])  # fmt: skip
+        why = "torch counts no memory on a CPU" if not peak else "the bytes of its parameters are not known yet"
+        self.table.show_empty(why)
+        self.table.subtitle([("its model is not known here: gpuscope predict MODULE:FACTORY --what-if", "faint")])
+
+
+def card_of(host: HostView, subject: Subject | None) -> Card | None:
+    """The card looked at, else the first that a run would take; None where this host has none."""
+    from ...predict.answer import REFERENCE, Card
+    from ...predict.gpus import find_gpu
+
+    seen = [subject.device] if subject is not None and subject.device is not None else visible(host)
+    device = next((one for one in seen if one.definition.total_bytes), None)
+    if device is None:
+        return None
+    name = device.definition.name or "GPU"
+    known = find_gpu(name)
+    capability = device.definition.compute_capability or (known or REFERENCE).architecture
+    driver = device.number("driver_reserved_bytes")
+    return Card(name, name, device.definition.total_bytes or 0, capability,
+                driver_bytes=None if driver is None else int(driver))  # fmt: skip
+
+
+def _row(one: Tried) -> TableRow:
+    judged = one.verdict
+    fits: Cell = [(judged.word.replace("_", " "), TOKENS[judged.word])] if judged else "–"
+    then = one.allocated if one.fix.settings is None else one.reserved
+    return TableRow(
+        one.fix.key,
+        {
+            "freed": _size(one.freed),
+            "error": [(_error(then.error_bytes), "muted")],
+            "then": [(bytes_text(then.bytes), "text")],
+            "fits": fits,
+            "fix": [(one.fix.title, "text")],
+            "change": [(one.fix.change, "muted")],
+        },
+    )
+
+
+def _need(answer: Answer) -> str:
+    need = f"{bytes_text(answer.device.bytes)} ± {answer.device.error_percent:.0f}% of the card"
+    judged = answer.verdict
+    return need if judged is None else f"{need}, {judged.word.replace('_', ' ')}"
+
+
+def _size(size: int) -> Cell:
+    if size >= LEAST:
+        return [(bytes_text(size), "ok")]
+    return [("–", "faint") if size > -LEAST else (f"+{bytes_text(-size)}", "warn")]
+
+
+def _error(size: int) -> str:
+    return f"±{bytes_text(size)}" if size >= LEAST else ""

@@ -1,0 +1,146 @@
+"""History over hours in bounded memory, and a host as it was at an earlier moment."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuscope.store.history import MEAN_SECONDS, Ring
+from gpuscope.store.store import Store
+from gpuscope.wire import frames
+from gpuscope.wire.frames import Def, Event, Sample, Unknown
+from tests.fakes import wire
+from tests.fakes.wire import hello
+
+SECOND = 1_000_000_000
+
+
+def test_what_is_older_than_the_newest_ticks_is_kept_as_means_of_ten_seconds():
+    ring = Ring(["load", "heat"], points=1280)
+    for tick in range(4000):
+        ring.append(float(tick), [float(tick), None if tick % 20 < 10 else 7.0])
+    history = ring.history("load")
+    assert list(history.seconds) == sorted(history.seconds)
+    assert history.seconds[-1280:] == tuple(float(tick) for tick in range(2720, 4000))
+    means = [(s, v) for s, v in zip(history.seconds, history.values, strict=True) if s < 2700]
+    assert len(means) == 270
+    assert all(v == s == 10 * number + 4.5 for number, (s, v) in enumerate(means))
+    assert ring.history("heat").values[:4] == (None, 7.0, None, 7.0)
+    assert ring.first_seconds == 4.5
+
+
+def test_a_window_takes_no_more_than_it_asks_for():
+    ring = Ring(["load"], points=1280)
+    for tick in range(4000):
+        ring.append(float(tick), [1.0])
+    assert len(ring.history("load", 50.0)) == 51
+    assert len(ring.history("load", 2000.0)) == pytest.approx(1280 + 72, abs=21)
+    assert len(ring.history("nothing")) == 0
+
+
+def test_hours_take_a_bounded_number_of_bytes():
+    """40 columns, as a device has, at 2 Hz: what BENCHMARKS.md and the docstring say."""
+    ring = Ring([f"c{number}" for number in range(40)])
+    row = [1.0] * 40
+    held = []
+    for tick in range(14 * 7200):
+        ring.append(tick / 2, row)
+        if tick % 7200 == 7199:
+            held.append(ring.cells * 8)
+    assert held[0] < 1.35e6
+    assert held[5] - held[4] == pytest.approx(41 * 8 * 3600 / MEAN_SECONDS, rel=0.02)
+    assert held[13] == pytest.approx(held[12], rel=0.02)
+    assert held[13] < 2.7e6
+    history = ring.history("c3")
+    assert history.seconds[-1] - history.seconds[0] > 12 * 3600
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 30), st.one_of(st.none(), st.floats(-1e9, 1e9))), min_size=1, max_size=400),
+    st.integers(1, 50),
+    st.floats(0.05, 1.0),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_course_of_readings_breaks_it(steps: list[tuple[float, float | None]], points: int, share: float):
+    ring, now = Ring(["x"], points=points, means=20), 0.0
+    for gap, value in steps:
+        now += gap
+        ring.append(now, [value])
+    before = ring.cells
+    ring.shrink(share)
+    assert ring.cells <= max(before * share + 2, 2)
+    history = ring.history("x")
+    assert list(history.seconds) == sorted(history.seconds)
+    assert history.values[-1] == steps[-1][1]
+    assert history.seconds[-1] == now
+    assert all(value is None or math.isfinite(value) for value in history.values)
+    assert len(ring) <= points + 1 + points // 64 + 20
+    found = ring.at(now)
+    assert found == (now, {"x": steps[-1][1]})
+    assert ring.at(ring.first_seconds - 0.001) is None
+
+
+# ── a host as it was ──
+
+
+@pytest.fixture
+def store():
+    """A device whose load is its second; process 2 is there from 120 s on, process 3 ends at 130 s."""
+    store = Store()
+    store.add_source("k", "label")
+
+    def say(*said):
+        for frame in said:
+            store.apply("k", frame, 1.0)
+
+    say(hello(), Def(1, gpu=frames.GpuDef("GPU-a", 0)), Def(3, proc=frames.ProcDef(33, 7, command="sleep")))
+    for second in range(101, 161):
+        if second == 120:
+            say(Def(2, proc=frames.ProcDef(22, 5, command="python")), Def(4, use=frames.UseDef(2, 1)))
+        rows = {"g": [wire.row(1, "g", utilization_percent=second, used_bytes=second, performance_state="P0")]}
+        rows["p"] = [wire.row(3, "p", cpu_percent=second)] if second < 130 else []
+        if second >= 120:
+            rows["p"].append(wire.row(2, "p", cpu_percent=1))
+            rows["u"] = [wire.row(4, "u", used_bytes=second)]
+        say(Sample(second, second * SECOND, **rows))
+        if second == 130:
+            say(Event(3, "gone", second * SECOND, "exited"))
+    return store
+
+
+def test_numbers_are_those_of_that_moment_and_words_are_unknown(store):
+    then = store.host_at("k", 110.4)
+    (device,) = then.devices
+    assert device.number("utilization_percent") == 110
+    assert device.sampled_seconds == 110
+    state = device.reading("performance_state")
+    assert isinstance(state, Unknown)
+    assert "numbers" in state.text
+    assert then.sampled_seconds == 110.4
+
+
+def test_who_came_later_is_not_there_and_who_has_ended_is_alive(store):
+    assert {p.definition.pid for p in store.host_at("k", 110.0).processes} == {33}
+    then = store.host_at("k", 125.0)
+    assert {p.definition.pid: p.gone for p in then.processes} == {33: None, 22: None}
+    assert [use.number("used_bytes") for use in then.devices[0].uses] == [125]
+    later = store.host_at("k", 140.0)
+    assert {p.definition.pid: p.gone is None for p in later.processes} == {33: False, 22: True}
+    assert later.devices[0].uses[0].number("used_bytes") == 140
+
+
+def test_before_the_first_reading_there_is_nothing(store):
+    assert store.host_at("k", 99.0) is None
+    assert store.host_at("nobody", 120.0) is None
+    assert store.oldest_seconds("k") == 101
+
+
+def test_readings_of_a_device_that_was_silent_do_not_stay(store):
+    store.apply("k", Sample(200, 400 * SECOND, p=[wire.row(2, "p", cpu_percent=1)]), 1.0)
+    then = store.host_at("k", 300.0)
+    reading = then.devices[0].reading("utilization_percent")
+    assert isinstance(reading, Unknown)
+    assert "140 s" in reading.text

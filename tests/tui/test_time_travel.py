@@ -1,0 +1,198 @@
+"""Looking back while data keeps coming, charts over hours, and the mouse on the Overview."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuscope.tui import theme
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.screens.detail import DetailScreen
+from gpuscope.tui.timeline import WINDOWS, next_window
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.snapshots import text
+from tests.tui.terminal import Mirrored
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def climbing(first: float, last: float) -> list[f.Frame]:
+    """A GPU whose load in percent is the time in minutes, at 1 Hz; a process is there from the second minute on."""
+    out: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
+    out += [f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False))]
+    out += [f.Def(250, use=f.UseDef(150, 10))]
+    return out + more(first, last)
+
+
+def more(first: float, last: float) -> list[f.Frame]:
+    out: list[f.Frame] = []
+    for second in range(int(first), int(last)):
+        at = views.END - 3600 + second
+        sample = f.Sample(second, int(at * 1e9), h=[views.host_row()])
+        sample.g = [views.device_row(0, 20 + second / 600, second // 60)]
+        if second >= 120:
+            sample.p = [views.row("p", 150, cpu_percent=second / 60, rss_bytes=views.GIB)]
+            sample.u = [views.row("u", 250, used_bytes=10 * views.GIB)]
+        out.append(sample)
+    return out
+
+
+def load_shown(screen: str) -> str:
+    """The utilisation in the row of GPU 0."""
+    row = next(line for line in screen.splitlines() if " H200 " in line and "%" in line)
+    return next(word for word in row.split() if word.endswith("%"))
+
+
+@in_loop
+async def test_back_shows_what_was_while_data_keeps_coming_and_space_returns():
+    app = make_app(climbing(0, 1800))
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert load_shown(await until(pilot, "H200")) == "29%"
+        await pilot.press("left_curly_bracket")
+        screen = await until(pilot, "PAST 5 min", "24%")
+        assert load_shown(screen) == "24%"
+        feed(app, *more(1800, 1980))
+        await pilot.press("comma")
+        screen = await until(pilot, "PAST 8 min 10 s ago")
+        assert load_shown(screen) == "24%"
+        assert app.session.host_of(views.SOURCE).devices[0].number("utilization_percent") == 32
+        await pilot.press("full_stop", "full_stop", "right_curly_bracket", "right_curly_bracket")
+        assert load_shown(await until(pilot, "PAST, the newest")) == "32%"
+        await pilot.press("space")
+        screen = await until(pilot, "32%", absent="PAST")
+        feed(app, *more(1980, 2100))
+        assert load_shown(await until(pilot, "34%")) == "34%"
+
+
+@in_loop
+async def test_no_further_back_than_there_is_and_esc_returns():
+    app = make_app(climbing(60, 600))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "jupyter")
+        for _ in range(4):
+            await pilot.press("left_curly_bracket")
+        screen = await until(pilot, "PAST 8 min 59 s ago", absent="jupyter")
+        assert load_shown(screen) == "1%"
+        await pilot.press("escape")
+        await until(pilot, "jupyter", absent="PAST")
+
+
+@in_loop
+async def test_charts_of_the_overview_zoom_over_what_is_kept():
+    app = make_app(climbing(0, 1800))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Utilisation %", absent="15 min")
+        await pilot.press("z", "z")
+        screen = await until(pilot, "Utilisation %, 15 min", "VRAM of GPU 0, 15 min")
+        assert "-15m" in screen
+        await pilot.press("Z", "Z")
+        await until(pilot, "-60s", absent=", 15 min")
+    assert next_window(WINDOWS[-1], WINDOWS[-1], 1) == WINDOWS[0]
+
+
+@in_loop
+async def test_a_process_has_its_history_in_the_details():
+    app = make_app(climbing(0, 1800))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "jupyter")
+        process = app.session.host.processes[0]
+        await app.push_screen(DetailScreen(app.session, process.key))
+        screen = await until(pilot, "The last 5 min", "CPU, of one core", "GPU 0 memory")
+        row = next(line for line in screen.splitlines() if "CPU, of one core" in line)
+        assert "25% … 30%" in row
+        assert theme.UNICODE.up[2] in row
+        await pilot.press("z")
+        row = next(line for line in (await until(pilot, "The last 15 min")).splitlines() if "of one core" in line)
+        assert "15% … 30%" in row
+
+
+# ── the mouse ──
+
+
+def place_of(screen: str, words: str) -> tuple[int, int]:
+    y = next(y for y, line in enumerate(screen.splitlines()) if words in line)
+    return screen.splitlines()[y].index(words), y
+
+
+@in_loop
+async def test_click_wheel_and_headings_on_the_overview():
+    app = make_app(views.training())
+    async with app.run_test(size=(160, 50)) as pilot:
+        screen = await until(pilot, "USED/TOTAL", "MODEL")
+        x, y = place_of(screen, "MODEL")
+        await pilot.click(offset=(x, y + 4))
+        await pilot.pause()
+        assert app.session.device_key.startswith("GPU-00000003")
+        await pilot.click(offset=place_of(screen, "USED/TOTAL"))
+        screen = await until(pilot, "USED▾", "devices sorted by used")
+        assert app.session.state.sort == "used"
+        table = app.main.pane.query_one("#devices")
+        assert table.rows[0].key.startswith("GPU-00000003")
+        await pilot.click(offset=place_of(screen, "USED▾"))
+        await until(pilot, "devices sorted by index")
+        await pilot.click(offset=place_of(screen, "MODEL"))
+        assert app.session.state.sort == "index", "a column that is not sorted by does nothing"
+        table.focus()
+        before = table.cursor_key
+        table.post_message(_wheel(table, down=True))
+        await pilot.pause()
+        assert table.cursor_key != before
+        await pilot.click(offset=(x, y + 1))
+        await pilot.click(offset=(x, y + 1))
+        await until(pilot, "At work", "What it is")
+
+
+def _wheel(widget, down):
+    from textual import events
+
+    kind = events.MouseScrollDown if down else events.MouseScrollUp
+    return kind(widget, 1, 1, 0, 0, 0, False, False, False)
+
+
+# ── what reaches the terminal ──
+
+
+class MirroredApp(GpuscopeApp, Mirrored):
+    """The whole app, and a terminal that takes what it sends."""
+
+    CSS_PATH = str(Path(inspect.getfile(GpuscopeApp)).with_name("styles") / "app.tcss")
+    draws = True
+
+
+@in_loop
+async def test_the_terminal_shows_what_a_full_redraw_would_after_tabs_dialogs_and_numbers():
+    made = make_app(views.training())
+    app = MirroredApp(made.session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Utilisation %")
+        last = int(views.END)
+        for number, key in enumerate(
+            ["2", "1", "j", "question_mark", "escape", "4", "1", "z", "comma", "space", "5", "1"]
+        ):
+            await pilot.press(key)
+            sample = f.Sample(1000 + number, int((last + number) * 1e9), h=[views.host_row()])
+            sample.g = [views.device_row(i, 60 + number + i, (7 * number + i) % 100) for i in range(8)]
+            feed(app, sample)
+            rows = await settled(pilot, app)
+            wrong = [y for y, (sent, full) in enumerate(zip(rows, app.redrawn().rows, strict=True)) if sent != full]
+            assert wrong == [], (key, wrong, text(app))
+        assert app.direct.sends > 5
+
+
+async def settled(pilot, app):
+    """What the terminal shows once nothing has been sent for a while. (A redraw would swallow what still waits.)"""
+    before = -1
+    while before != app.terminal.bytes:
+        before = app.terminal.bytes
+        for _ in range(6):
+            await pilot.pause(0.02)
+    return [list(row) for row in app.terminal.rows]

@@ -1,0 +1,206 @@
+"""The memory tab's list of fixes: for the lab's model by simulation, for any other trainer from what was measured."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from gpuscope.lab.config import LabConfig
+from gpuscope.predict.of_lab import config_with, request_of
+from gpuscope.predict.request import CannotPredict, Request, Traced
+from gpuscope.predict.settings import DEFAULT
+from gpuscope.predict.whatif import fixes
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.screens.memory_whatif import WhatIfView
+from gpuscope.tui.state import ViewState
+from gpuscope.wire import frames as f
+from tests.fakes import inside, views
+from tests.predict.hand_made import traced
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import check
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    monkeypatch.setenv("TZ", "UTC")
+
+
+@pytest.fixture
+def labs(monkeypatch):
+    """The trainer on the screen is the lab's."""
+    monkeypatch.setattr(WhatIfView, "_is_the_labs", lambda self, host, subject: True)
+
+
+def memory(tracer: Any = traced, frames: list[f.Frame] | None = None) -> GpuscopeApp:
+    app = make_app(inside.crowded(10.0) if frames is None else frames, "memory", state=ViewState(tab="memory"))
+    app.session.predictions.tracer = tracer
+    return app
+
+
+async def look(pilot: Pilot[Any]) -> None:
+    """At the fixes, once the tab is drawn."""
+    await until(pilot, "used, as nvidia-smi")
+    await pilot.press("W")
+
+
+@in_loop
+async def test_fixes_of_the_labs_model_stand_with_what_they_free(labs):
+    app = memory()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await look(pilot)
+        screen = await until(
+            pilot, "What if: gpt-small, batch 8: 4.8 GiB ± 2% of the card, fits", "r: try it in the Lab"
+        )
+        rows = [line for line in screen.splitlines() if "fits" in line and "GiB" in line and "What if" not in line]
+        assert "the loss in 8 chunks" in rows[0]
+        assert "1.3 GiB" in next(row for row in rows if "micro-batch 4 instead of 8" in row)
+        await until(pilot, "cost: the output layer runs once more")
+        await pilot.press("W")
+        await until(pilot, "Where the bytes are", absent="What if: gpt-small")
+
+
+@in_loop
+async def test_a_fix_becomes_the_labs_switches(labs):
+    app = memory()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await look(pilot)
+        await until(pilot, "micro-batch 4, gradients of 2 added up", "r: try it in the Lab")
+        table = app.main._panes["memory"]._what_if.table
+        table.move_to("accumulate")
+        await pilot.press("r")
+        await until(pilot, "Demo trainer", "set in the Lab")
+        config = app.session.labs.config
+        assert (config.batch, config.accumulate) == (4, 2)
+        await pilot.press("2")
+        await until(pilot, "r: try it in the Lab")
+        table.move_to("zero1")
+        await pilot.press("enter")
+        await until(pilot, "the Lab has no switch for it")
+        assert app.session.labs.config == config
+
+
+@in_loop
+async def test_a_trainer_whose_model_is_not_known_gets_ranges_from_its_own_bytes():
+    def untouched(request: Request) -> Traced:
+        raise AssertionError("nothing is traced for a trainer of somebody's own")
+
+    app = memory(untouched)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await look(pilot)
+        screen = await until(pilot, "from what was measured", "half the micro-batch", "gpuscope predict MODULE:FACTORY")
+        assert "±" in next(line for line in screen.splitlines() if "half the micro-batch" in line)
+        await pilot.press("r")
+        await until(pilot, "only a fix for the Lab's model")
+
+
+@in_loop
+async def test_an_idle_card_is_what_the_labs_switches_are_predicted_for():
+    app = memory(frames=views.vacant(10.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await look(pilot)
+        await until(pilot, "What if: gpt-small, batch 8", "of the card, fits", "r: try it in the Lab")
+
+
+@in_loop
+async def test_without_a_card_there_is_a_prediction_and_no_verdict():
+    frames = [frame for frame in views.cpu_only(5.0) if getattr(frame, "trainer", None) is None]
+    frames = [frame for frame in frames if getattr(frame, "alloc", None) is None]
+    for frame in frames:
+        if isinstance(frame, f.Sample):
+            frame.t, frame.a = [], []
+    app = memory(frames=frames)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "no device and no trainer to account for")
+        await pilot.press("W")
+        screen = await until(pilot, "What if: gpt-small, batch 8", "r: try it in the Lab")
+        assert "fits" not in screen
+
+
+@in_loop
+async def test_what_is_under_way_and_what_went_wrong_is_said(labs):
+    go = threading.Event()
+
+    def slow(request: Request) -> Traced:
+        go.wait(10)
+        raise CannotPredict("A prediction needs a Python with PyTorch, and found none.", "nowhere", "pip install …")
+
+    app = memory(slow)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await look(pilot)
+        await until(pilot, "tracing the model …")
+        go.set()
+        await until(pilot, "found none. nowhere", "pip install …")
+        await pilot.press("r")
+        await until(pilot, "only a fix for the Lab's model")
+
+
+@in_loop
+async def test_a_prediction_is_made_once_and_again_for_other_switches():
+    app = memory()
+    asked: list[Request] = []
+
+    def counted(request: Request) -> Traced:
+        asked.append(request)
+        return traced(request)
+
+    predictions = app.session.predictions
+    predictions.tracer = counted
+    async with app.run_test(size=(80, 24)) as pilot:
+        first = predictions.want(LabConfig(model="gpt"), None, fixes=False)
+        for _ in range(200):
+            await pilot.pause()
+            if first.done:
+                break
+            await asyncio.sleep(0.02)
+        assert len(asked) == 1
+        assert predictions.want(LabConfig(model="gpt", steps=7, loader="slow"), None, fixes=False) is first
+        assert predictions.peak_of(LabConfig(model="gpt", steps=9)) == (
+            first.answer.allocated.bytes, first.answer.allocated.error_percent,
+        )  # fmt: skip
+        assert predictions.peak_of(LabConfig(model="gpt", batch=9)) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "changed"),
+    [
+        ("batch-half", {"batch": 4}),
+        ("accumulate", {"batch": 4, "accumulate": 2}),
+        ("bf16", {"amp": "bf16"}),
+        ("checkpoint", {"checkpoint": True}),
+        ("sgd", {"optimizer": "sgd"}),
+        ("fused-optimizer", {"fused": True}),
+        ("fsdp", {"parallel": "fsdp", "nproc": 8}),
+        ("expandable-segments", {"expandable_segments": True}),
+        ("zero1", None),
+        ("checkpoint-2", None),
+        ("chunked-loss", None),
+    ],
+)
+def test_each_fix_is_a_switch_or_has_none(key, changed):
+    config = LabConfig(model="gpt", batch=8, tf32=True)
+    request = request_of(config, "9.0")
+    assert (request.model, request.tf32, request.checkpoint) == ("gpt-small", True, 0)
+    fix = next(one for one in fixes(request, 8, DEFAULT)[0] if one.key == key)
+    found = config_with(config, fix)
+    if changed is None:
+        assert isinstance(found, str)
+    else:
+        assert found == LabConfig(**{"model": "gpt", "batch": 8, "tf32": True, **changed})
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@in_loop
+async def test_how_it_looks(labs, width, height):
+    app = memory()
+    async with app.run_test(size=(width, height)) as pilot:
+        await look(pilot)
+        await until(pilot, "fused optimizer", "r: try it in the Lab · cost: the output")
+        check(app, "memory-what-if")
