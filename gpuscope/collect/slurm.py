@@ -77,9 +77,14 @@ def _run(words: List[str]) -> Tuple[str, str]:
         )  # fmt: skip
     except OSError as error:
         return "", f"cannot be started ({error.strerror})"
-    timer = threading.Timer(SECONDS, child.kill)
+    late: List[bool] = []
+
+    def give_up() -> None:
+        late.append(True)
+        child.kill()
+
+    timer = threading.Timer(SECONDS, give_up)
     timer.start()
-    began = time.monotonic()
     try:
         assert child.stdout is not None
         assert child.stderr is not None
@@ -94,7 +99,7 @@ def _run(words: List[str]) -> Tuple[str, str]:
         for stream in (child.stdout, child.stderr):
             if stream is not None:
                 stream.close()
-    if code == -9 and time.monotonic() - began >= SECONDS:
+    if code == -9 and late:
         return "", f"no answer within {SECONDS:.0f} s"
     if code:
         words_said = said.decode("utf-8", "replace").strip().splitlines()

@@ -122,7 +122,9 @@ def test_step_numbers_are_short():
 def test_windows_go_round_as_far_as_there_is_history():
     kept = History((0.0, 250.0), (1.0, 1.0))
     assert longest_window(kept) == 300.0
-    assert longest_window(kept, 4000.0) == 3600.0
+    assert longest_window(kept, 3000.0) == 3600.0
+    assert longest_window(kept, 4000.0) == 4 * 3600.0
+    assert longest_window(kept, 20 * 3600.0) == 12 * 3600.0
     assert longest_window(History()) == 60.0
     assert [next_window(60.0, 300.0, 1), next_window(300.0, 300.0, 1), next_window(60.0, 3600.0, -1)] == [
         300.0,
