@@ -31,6 +31,15 @@ WORKERS = Fix(
     cost="memory of the host for each worker",
 )
 
+LAUNCHES = (
+    Fix(title="More work per launch: a larger batch"),
+    Fix(
+        title="Fewer launches",
+        code='model = torch.compile(model, mode="reduce-overhead")',
+        cost="the first steps compile",
+    ),
+)
+
 
 def _runs(job: JobView) -> list[TrainerView]:
     """Ranks whose times mean something: warm, and the job does not stand."""
@@ -253,12 +262,7 @@ def _late_launches(scene: Scene, slow: TrainerView, paced: Evidence) -> Finding:
         title=f"Starting kernels sets the pace, and {name_of(slow)}'s CPU starts them last",
         evidence=(Evidence(text=f"the others wait for {name_of(slow)} in every step", source="probe"), paced),
         fixes=(
-            Fix(title="More work per launch: a larger batch"),
-            Fix(
-                title="Fewer launches",
-                code='model = torch.compile(model, mode="reduce-overhead")',
-                cost="the first steps compile",
-            ),
+            *LAUNCHES,
             Fix(title="Cores of its own for every rank, those next to its GPU", command="nvidia-smi topo -m"),
         ),
         where=place(scene, slow),
@@ -312,12 +316,7 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
             where=place(scene, trainer),
             rank=1 - sm / 100,
             fixes=(
-                Fix(title="More work per launch: a larger batch"),
-                Fix(
-                    title="Fewer launches",
-                    code='model = torch.compile(model, mode="reduce-overhead")',
-                    cost="the first steps compile",
-                ),
+                *LAUNCHES,
                 Fix(title="Where the model stays this small, a CPU may be as fast"),
             ),
             verify="gpuscope lab --compile reduce-overhead    against    gpuscope lab",

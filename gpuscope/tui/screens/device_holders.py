@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from textual.app import ComposeResult
-from textual.containers import VerticalScroll
-
+from ...store.calls import SourceError
 from ..cells import bytes_text, fit
 from ..device_words import UNOWNED_BYTES, unaccounted
-from ..widgets.dialog import Dialog
-from ..widgets.text import Lines, hang
+from .asked_once import AskedOnce, Line
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView
@@ -20,48 +16,22 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 20.0
 MAX_SHOWN = 64
-Line = list[tuple[str, str]]
 
 
-class HoldersDialog(Dialog):
-    """Asks once."""
-
+class HoldersDialog(AskedOnce):
     def __init__(self, session: Session, device: DeviceView) -> None:
-        super().__init__()
-        self.session = session
+        title = f"Who has GPU {device.definition.index} open"
+        super().__init__(session, title, "reading the open files of all processes …")
         self._device = device
-        self._lines = Lines([[("reading the open files of all processes …", "muted")]])
-        self._task: asyncio.Task[None] | None = None
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = f"Who has GPU {self._device.definition.index} open"
-            body.border_subtitle = "Esc: close"
-            yield self._lines
-
-    def on_mount(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._ask())
-
-    def on_unmount(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _ask(self) -> None:
-        from ...store.calls import SourceError
-
+    async def answer(self) -> list[Line]:
         minor = self._device.definition.minor
-        if self.session.replay is not None or self.session.hosts is None:
-            self._fail("a recording keeps no open files")
-        elif minor is None:
+        if minor is None and self.session.replay is None:
             why = self._device.readings.get("minor")
-            self._fail(getattr(why, "text", "") or "the number of its /dev/nvidiaN is not known")
-        else:
-            try:
-                result = await self.session.hosts.source.request("holders", {"minors": str(minor)}, ASK_SECONDS)
-            except SourceError as error:
-                self._fail(error.reason)
-            else:
-                self._say(self._told(minor, result.value))
+            text = getattr(why, "text", "") or "the number of its /dev/nvidiaN is not known"
+            raise SourceError("not_supported", text)
+        told = await self.request("holders", {"minors": str(minor)}, ASK_SECONDS, "a recording keeps no open files")
+        return self._told(int(minor or 0), told)
 
     def _told(self, minor: int, value: Mapping[str, Any]) -> list[Line]:
         host = self.session.host
@@ -93,10 +63,3 @@ class HoldersDialog(Dialog):
             [],
             [("Who has it open may hold memory, or none: the driver tells only those it names.", "faint")],
         ]
-
-    def _fail(self, why: str) -> None:
-        self._say([[("unknown: ", "warn"), (why, "text")]])
-
-    def _say(self, lines: list[Line]) -> None:
-        cells = max(30, self._lines.size.width or 70)
-        self._lines.show([piece for line in lines for piece in (hang(line, cells) if line else [line])])
