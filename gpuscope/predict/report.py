@@ -18,6 +18,9 @@ BAR_CELLS = 12
 MOST_MODULES = 8
 TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
 WORDS = {"fits": "fits", "too_close": "too close", "does_not_fit": "does not fit"}
+_COLUMNS = (
+    "frees: of what tensors hold at the peak. card then: the whole card, with what the allocator keeps beside them."
+)
 SOURCES = {"measured": "measured here", "shipped": "measured on such a card", "calculated": "a calculated guess"}
 NAMES = {
     "parameter": "parameters", "buffer": "buffers", "gradient": "gradients", "optimizer": "optimizer state",
@@ -185,7 +188,7 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
     if not tried:
         return [[("What would help: nothing that could be tried here frees memory", "muted")]]
     wide = width >= 100
-    out: list[Line] = [[("frees GiB  then GiB  ", "muted"), ("what would help", "muted")]]
+    out: list[Line] = [[("frees GiB  card then  ", "muted"), ("what would help", "muted")]]
     for one in tried:
         freed = one.freed
         verdict = [(f"  {WORDS[one.verdict.word]}", TOKENS[one.verdict.word])] if one.verdict else []
@@ -197,7 +200,7 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
             out += [[(indent + part, "faint")] for part in _wrapped(text, width - len(indent))]
             if not wide:
                 out += [[(indent + part, "faint")] for part in _wrapped("cost: " + one.fix.cost, width - len(indent))]
-    return out
+    return [*out, *([(line, "faint")] for line in _wrapped(_COLUMNS, width))]
 
 
 def left_lines(left: Sequence[LeftOut], width: int) -> list[Line]:
