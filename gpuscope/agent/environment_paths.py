@@ -20,7 +20,8 @@ _MOST_CPUS = 1 << 16
 
 def paths(topologies: Mapping[int, Topology], devices: int) -> tuple[tuple[Path, ...] | None, str]:
     """All pairs that answered; None and why where there is nothing to say about any."""
-    pairs = [pair for topology in topologies.values() for pair in topology.pairs]
+    # The devices were asked at the same time, and whichever answered first came first.
+    pairs = [pair for index in sorted(topologies) for pair in topologies[index].pairs]
     if not pairs:
         silent = "their driver calls did not return in time" if devices > 1 and not topologies else ""
         return None, silent or ("there is only one that answers" if devices > 1 else "")

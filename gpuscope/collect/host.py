@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 from ..wire.frames import NOT_INITIALISED, HostDef, Reading, Unknown
 from .cgroup import NO_CGROUP, binding_level
 from .container import container
-from .processes import PAGE_BYTES, TICKS_PER_SECOND, parse_stat
+from .processes import PAGE_BYTES, parse_stat
 from .procfs import key_values, read, why
 
 FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples, the next tick has them")
@@ -51,11 +51,18 @@ _SOURCES = {"cpu_count": "/proc/stat", "memory_total_bytes": "/proc/meminfo", "s
 
 
 class HostSampler:
-    """``HOST_COLUMNS``. CPU percentages are of the time between two samples."""
+    """``HOST_COLUMNS``. CPU percentages are of the time between two samples. ``own`` is this process's CPU time in
+    seconds, from a clock that counts nanoseconds: /proc counts 10 ms, which at 2 Hz is 2 % or nothing."""
 
-    def __init__(self, root: str = "/", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        root: str = "/",
+        clock: Callable[[], float] = time.monotonic,
+        own: Callable[[], float] = time.process_time,
+    ) -> None:
         self._root = root
         self._clock = clock
+        self._own_seconds = own
         self._cpu: Optional[Tuple[float, float]] = None  # busy and all ticks at the last sample
         self._own: Optional[Tuple[float, float]] = None  # own CPU seconds, and when
         self._percent: Reading = FIRST
@@ -113,7 +120,7 @@ class HostSampler:
 
     def _agent(self) -> List[Reading]:
         stat = parse_stat(read(os.path.join(self._root, "proc/self/stat")))
-        now, used = self._clock(), stat.cpu_ticks / TICKS_PER_SECOND
+        now, used = self._clock(), self._own_seconds()
         if self._own is None:
             self._own = (used, now)
         elif now - self._own[1] >= SHORTEST_SECONDS:

@@ -257,9 +257,13 @@ class Asking:
             tried = simulate(trace, settings, max(0, at))
             return Try(tried.fits, tried.retries)
 
-        demand = errors.demand_error(allocated.bytes, allocated.error_bytes, errors.has(trace, "convolution"))
-        error = errors.device_error(demand, self.outside.error_bytes)
-        return verdict.decide(replay, found.peak_allocated_bytes, found.peak_reserved_bytes, limit, error)
+        conv, outside = errors.has(trace, "convolution"), self.outside.error_bytes
+        below = allocated.error_bytes if allocated.below_bytes is None else allocated.below_bytes
+        error, less = (
+            errors.device_error(errors.demand_error(allocated.bytes, part, conv), outside)
+            for part in (allocated.error_bytes, below)
+        )
+        return verdict.decide(replay, found.peak_allocated_bytes, found.peak_reserved_bytes, limit, error, less)
 
     def _trace(self, request: Request) -> Traced:
         found = self._traced.get(request)
@@ -282,10 +286,18 @@ def _figures(
 ) -> tuple[Figure, Figure, Figure]:
     """Allocated, reserved, whole card."""
     peak, held = found.peak_allocated_bytes, found.peak_reserved_bytes
-    error = errors.allocated_error(peak, errors.doubtful(trace, found.peak_allocated_at.event), doubts)
-    error_held = errors.reserved_error(held, error, doubts, peak, errors.has(trace, "convolution"))
-    everything = errors.device_error(error_held, outside.error_bytes)
-    return Figure(peak, error), Figure(held, error_held), Figure(held + outside.all_bytes, everything)
+    doubtful, conv = errors.doubtful(trace, found.peak_allocated_at.event), errors.has(trace, "convolution")
+
+    def bars(doubts: Sequence[Doubt]) -> tuple[int, int, int]:
+        error = errors.allocated_error(peak, doubtful, doubts)
+        error_held = errors.reserved_error(held, error, doubts, peak, conv)
+        return error, error_held, errors.device_error(error_held, outside.error_bytes)
+
+    above, certain = bars(doubts), errors.downward(doubts)
+    below = bars(certain) if len(certain) < len(doubts) else (None, None, None)
+    sizes = (peak, held, held + outside.all_bytes)
+    allocated, reserved, device = (Figure(*parts) for parts in zip(sizes, above, below, strict=True))
+    return allocated, reserved, device
 
 
 def _who(trace: Trace, event: int) -> tuple[str, str]:

@@ -17,7 +17,8 @@ The rates cover more than nine tenths of 340 trainings of 30 model families on a
 table, and how a scale fitted on one half of the families does on the other). These trainings also taught the tracing
 child which kernels allocate what, so the bars are about twice as wide as they alone would ask for: other models may
 hold kernels that they do not. A doubt of the tracing child (an operation without a fake kernel, a value that decides a
-shape) adds its own percent.
+shape) adds its own percent; one that is upward, such as scratch memory that a kernel may take or not, to the upper side
+of the bar only.
 """
 
 from __future__ import annotations
@@ -57,10 +58,21 @@ MOST_PERCENT = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A predicted number of bytes and its error, ±."""
+    """A predicted number of bytes and its error: ±, or upward where ``below_bytes`` says how much less it may be."""
 
     bytes: int
     error_bytes: int
+    below_bytes: int | None = None
+
+    @property
+    def low(self) -> int:
+        """The least that is expected, in bytes."""
+        return max(0, self.bytes - (self.error_bytes if self.below_bytes is None else self.below_bytes))
+
+    @property
+    def high(self) -> int:
+        """The most that is expected, in bytes."""
+        return self.bytes + self.error_bytes
 
     @property
     def error_percent(self) -> float:
@@ -128,5 +140,12 @@ def device_error(error_of_reserved: int, error_of_outside: int) -> int:
     return int((error_of_reserved**2 + error_of_outside**2) ** 0.5)
 
 
+def downward(doubts: Sequence[Doubt]) -> list[Doubt]:
+    """Those that the lower side of the bar has, too."""
+    return [doubt for doubt in doubts if not doubt.upward]
+
+
 def _share(doubts: Sequence[Doubt]) -> float:
-    return min(MOST_PERCENT, sum(doubt.percent for doubt in doubts)) / 100
+    """Of all doubts. Nothing bounds how much more it may be."""
+    both = sum(doubt.percent for doubt in doubts if not doubt.upward)
+    return (min(MOST_PERCENT, both) + sum(doubt.percent for doubt in doubts if doubt.upward)) / 100

@@ -115,7 +115,8 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
             ("whole card", answer.device, outside_words(outside, card))]  # fmt: skip
     out: list[Line] = [[("peak           GiB       ±", "muted")]]
     for name, figure, note in rows:
-        said = f"{name:11} {gib(figure.bytes):>6}  {percent(figure.error_percent):>6}   "
+        error = ("+" if figure.below_bytes is not None else "") + percent(figure.error_percent)
+        said = f"{name:11} {gib(figure.bytes):>6}  {error:>6}   "
         for number, part in enumerate(_wrapped(note if width >= 80 else "", width - len(said))):
             out.append([(said if number == 0 else " " * len(said), "text"), (part, "faint")])
     return out
@@ -210,7 +211,8 @@ def left_lines(left: Sequence[LeftOut], width: int) -> list[Line]:
 
 def doubt_text(doubt: Doubt) -> str:
     """A doubt with what it adds to the error."""
-    more = f" (adds {percent(doubt.percent)})" if doubt.percent else ""
+    side = " to what it may take at most" if doubt.upward else ""
+    more = f" (adds {percent(doubt.percent)}{side})" if doubt.percent else ""
     return f"{doubt.text}{more}"
 
 

@@ -49,12 +49,14 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """Why a prediction is less certain. ``code``: no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…;
-    ``operation`` names the operator where one is to blame; ``percent`` is what it adds to the error bar."""
+    ``operation`` names the operator where one is to blame; ``percent`` is what it adds to the error bar, if ``upward``
+    to its upper side only: it can take more than predicted, not less."""
 
     code: str
     text: str
     operation: str = ""
     percent: float = 0.0
+    upward: bool = False
 
 
 @dataclass(slots=True)

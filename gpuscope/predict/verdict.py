@@ -36,18 +36,24 @@ class Verdict:
 
 
 def decide(
-    replay: Callable[[int], Try], peak_allocated: int, peak_reserved: int, limit: int, error_bytes: int
+    replay: Callable[[int], Try],
+    peak_allocated: int,
+    peak_reserved: int,
+    limit: int,
+    error_bytes: int,
+    below_bytes: int | None = None,
 ) -> Verdict:
     """``replay(limit)`` tries a limit in bytes; the peaks are those without one. ``error_bytes``, ±, is how far the
     demand may be from what was predicted: fits means that it does with this much less, does not fit that it does not
-    with this much more."""
+    with this much more, or ``below_bytes`` more where the demand is less likely to be lower than higher."""
+    below = error_bytes if below_bytes is None else below_bytes
     spare = limit - peak_reserved
     if spare >= error_bytes:
         return Verdict("fits", limit, spare, 0)
-    if limit - peak_allocated < -error_bytes or limit <= 0:
+    if limit - peak_allocated < -below or limit <= 0:
         return Verdict("does_not_fit", limit, spare)
     tight = replay(limit - error_bytes)
     if tight.fits:
         return Verdict("fits", limit, spare, tight.retries)
-    ample = replay(limit + error_bytes)
+    ample = replay(limit + below)
     return Verdict("too_close" if ample.fits else "does_not_fit", limit, spare, ample.retries if ample.fits else None)

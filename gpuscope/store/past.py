@@ -1,7 +1,7 @@
 """A host as it was at an earlier moment, put together from its history.
 
-Only numbers are kept over time; states in words are unknown there, and say so. What ended later is alive again, what
-came later is not there yet.
+Numbers and words are kept over time; why something was unknown is not, and says so. What ended later is alive again,
+what came later is not there yet.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..wire.frames import Reading, Unknown
 from .jobs import group
 from .view import AllocView, Entity, HostView, TrainerView
 
-NOT_KEPT = Unknown("not_kept", "only numbers are kept for the past")
+NOT_KEPT = Unknown("not_kept", "what it said then is not kept any more")
 UNKNOWN_THEN = Unknown("not_kept", "it was unknown then")
 HOLD_SECONDS = 15.0
 """A reading counts until the next one, for so long at most: the older ones are means of 10 s."""
 
-Then = Callable[[int, float], "tuple[float, Mapping[str, float | None]] | None"]
+Then = Callable[[int, float], "tuple[float, Mapping[str, float | str | None]] | None"]
 """Of an entity's id and a moment: the newest readings at that moment and when they were taken."""
 E = TypeVar("E", bound=Entity)
 
@@ -66,6 +66,7 @@ def host_at(host: HostView, seconds: float, then: Then) -> HostView:
         processes=processes,
         trainers=trainers,
         jobs=group(list(processes), list(trainers)),
+        events=tuple(event for event in host.events if event.m / 1e9 <= seconds),
         marks=tuple(mark for mark in host.marks if mark.seconds <= seconds),
     )
 
@@ -75,13 +76,13 @@ def _trainer(trainer: TrainerView, allocators: tuple[AllocView, ...]) -> Trainer
 
 
 def _readings(
-    entity: Entity, seconds: float, taken: float, numbers: Mapping[str, float | None]
+    entity: Entity, seconds: float, taken: float, kept: Mapping[str, float | str | None]
 ) -> Mapping[str, Reading]:
     if seconds - taken > HOLD_SECONDS:
         silent = Unknown("not_kept", f"no reading then for {seconds - taken:.0f} s")
         return MappingProxyType(dict.fromkeys(entity.readings, silent))
     found: dict[str, Reading] = {}
     for column, now in entity.readings.items():
-        number = numbers.get(column)
-        found[column] = number if number is not None else NOT_KEPT if isinstance(now, str) else UNKNOWN_THEN
+        value = kept.get(column)
+        found[column] = value if value is not None else NOT_KEPT if isinstance(now, str) else UNKNOWN_THEN
     return MappingProxyType(found)

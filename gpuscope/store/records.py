@@ -15,6 +15,7 @@ from ..wire.frames import HOST_ID, AllocDef, Def, GpuDef, HostDef, ProcDef, Read
 from .growth import Track
 from .history import Ring
 from .view import Gone
+from .words import Words
 
 Kind = Literal["host", "gpu", "proc", "use", "trainer", "alloc"]
 LIMITS: dict[Kind, int] = {"host": 1, "gpu": 64, "proc": 4096, "use": 8192, "trainer": 512, "alloc": 2048}
@@ -42,7 +43,7 @@ class Record:
 
     __slots__ = (
         "columns", "definition", "gone", "growth", "id", "key", "kind", "owner", "parts", "readings", "ring", "row",
-        "seconds", "stale", "target", "view", "why", "wire_id",
+        "seconds", "stale", "target", "view", "why", "wire_id", "words",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, key: str, definition: Any) -> None:
@@ -56,6 +57,7 @@ class Record:
         self.seconds: float | None = None
         self.gone: Gone | None = None
         self.ring: Ring | None = None
+        self.words: Words | None = None  # of one that has said any
         self.row: list[Any] = []  # of a device: its last row, whole, in the order of these columns
         self.columns: tuple[str, ...] = ()
         self.growth: Track | None = None  # of an allocator

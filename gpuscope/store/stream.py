@@ -8,6 +8,7 @@ wall clocks say passed, so that the axis still only grows.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from math import nan
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from types import MappingProxyType
 from ..wire.frames import (
     COLUMNS,
     HOST_ID,
+    TEXT_COLUMNS,
     Def,
     Event,
     Frame,
@@ -28,6 +30,7 @@ from .growth import Track
 from .history import EMPTY, Ring
 from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
 from .view import Gone, History, Mark
+from .words import Words
 
 NO_REASON = Unknown("no_reason", "unknown; the sender gave no reason")
 """For a null without a why row. Local to the viewer, never on the wire."""
@@ -237,9 +240,14 @@ class Stream:
                     readings[column] = why.get(column, NO_REASON)
                 elif isinstance(value, str):
                     readings[column] = value[:MAX_CELL_CHARS]
+                    record.words = record.words or Words()
             values = [value if type(value) in _NUMBERS else nan for value in values]
         for column, reason in why.items():
             readings.setdefault(column, reason)
+        if record.words is not None:
+            for column in TEXT_COLUMNS:
+                word = readings.get(column)
+                record.words.note(seconds, column, word if isinstance(word, str) else None)
         record.readings = MappingProxyType(readings)  # type: ignore[arg-type]  # no None is left
         record.seconds = seconds
         record.stale = True
@@ -276,10 +284,13 @@ class Stream:
         record = self.registry.by_id.get(entity_id)
         return EMPTY if record is None or record.ring is None else record.ring.history(column, window_seconds)
 
-    def then(self, entity_id: int, seconds: float) -> tuple[float, dict[str, float | None]] | None:
-        """The newest numbers of an entity that are not later than ``seconds``, and when they were read."""
+    def then(self, entity_id: int, seconds: float) -> tuple[float, Mapping[str, float | str | None]] | None:
+        """The newest readings of an entity that are not later than ``seconds``, and when they were taken."""
         record = self.registry.by_id.get(entity_id)
-        return None if record is None or record.ring is None else record.ring.at(seconds)
+        found = None if record is None or record.ring is None else record.ring.at(seconds)
+        if found is None or record is None or record.words is None:
+            return found
+        return found[0], {**found[1], **record.words.at(seconds)}
 
     @property
     def oldest_seconds(self) -> float | None:

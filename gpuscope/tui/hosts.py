@@ -82,14 +82,20 @@ class Hosts:
     ) -> None:
         """All sources at once, until each has ended. One that fails is no reason for the others to end; one that can be
         connected anew waits for that."""
+        from ..store.view import Link
 
         async def one(source: Source) -> None:
             again = self._again.setdefault(source.key, asyncio.Event())
             while True:
                 again.clear()
-                await source.run(
-                    lambda frame, seconds: hear(source.key, frame, seconds), lambda link: linked(source.key, link)
-                )
+                try:
+                    await source.run(
+                        lambda frame, seconds: hear(source.key, frame, seconds), lambda link: linked(source.key, link)
+                    )
+                except Exception as error:  # what is shown of it is no longer live, whoever else goes on
+                    linked(source.key, Link("ended", f"reading it failed: {error!r}"))
+                    if not isinstance(source, Reconnecting):
+                        raise
                 if not isinstance(source, Reconnecting):
                     return
                 await again.wait()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..config import Settings
 from .own_load import OwnLoad
 from .possible import why_not
-from .standing import Standing, replay_text
+from .standing import Standing, next_speed, replay_text
 from .state import ViewState
 from .widgets.notices import Notices
 
@@ -47,7 +47,6 @@ GATHER_SECONDS = 0.03
 FLEET_SECONDS = 0.5
 """All hosts at once are drawn no more often: each of them sends once a second, none at the same time."""
 SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
-SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 class Session:
@@ -363,6 +362,11 @@ class Session:
         """For how long the screen has been frozen; None when it is not."""
         return self.standing.seconds
 
+    @property
+    def ago_seconds(self) -> float:
+        """How long before now the moment shown was; 0 while the screen goes on."""
+        return self.standing.ago_seconds(self._now)
+
     def standing_text(self) -> str:
         """How long the screen has stood, or how long ago what it shows was; "" while it goes on."""
         return self.standing.text(self._now)
@@ -400,12 +404,9 @@ class Session:
         self._changed()
 
     def change_speed(self, faster: bool) -> None:
-        """Replay at the next of ``SPEEDS``."""
-        if (replay := self.replay) is not None:
-            options = [speed for speed in SPEEDS if (speed > replay.speed if faster else speed < replay.speed)]
-            if options:
-                replay.set_speed(options[0] if faster else options[-1])
-                self._changed()
+        """Replay at the next speed."""
+        if self.replay is not None and next_speed(self.replay, faster):
+            self._changed()
 
     def seek(self, seconds: float) -> None:
         """Move a replay by ``seconds``; live, stop the screen and look at what was then, while data keeps coming."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..store.store import Store
     from ..store.view import HostView, View
 
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
 
 class Standing:
     """``frozen`` is the picture at the stop, None while the screen goes on."""
@@ -55,15 +57,31 @@ class Standing:
         self._past = store.host_at(key, min(max(moment, oldest), now.sampled_seconds))
         return self._past is not None
 
+    def ago_seconds(self, now: HostView | None) -> float:
+        """How long before now the moment shown was; 0 while the screen goes on. ``now``: the host as it is."""
+        if self._since is None or self.frozen is None or now is None or now.sampled_seconds is None:
+            return 0.0
+        shown = self.past(now.key) or next((host for host in self.frozen.hosts if host.key == now.key), None)
+        if shown is None or shown.sampled_seconds is None:
+            return 0.0
+        return max(now.sampled_seconds - shown.sampled_seconds, 0.0)
+
     def text(self, now: HostView | None) -> str:
         """``PAUSED 12 s``, ``PAST 2 min 05 s ago``, "" while the screen goes on. ``now``: the host as it is."""
         if self._since is None:
             return ""
-        past = self.past(now.key if now is not None else None)
-        if past is None or now is None or now.sampled_seconds is None or past.sampled_seconds is None:
+        if now is None or now.sampled_seconds is None or self.past(now.key) is None:
             return f"PAUSED {age_text(self._clock() - self._since)}"
-        ago = now.sampled_seconds - past.sampled_seconds
+        ago = self.ago_seconds(now)
         return f"PAST {age_text(ago)} ago" if ago >= 1 else "PAST, the newest"
+
+
+def next_speed(replay: ReplaySource, faster: bool) -> bool:
+    """Replay at the next of ``SPEEDS``; False where there is none."""
+    options = [speed for speed in SPEEDS if (speed > replay.speed if faster else speed < replay.speed)]
+    if options:
+        replay.set_speed(options[0] if faster else options[-1])
+    return bool(options)
 
 
 def replay_text(replay: ReplaySource) -> str:

@@ -15,7 +15,7 @@ from ..store.calls import SourceError
 from ..store.remote import RemoteSource
 from ..store.store import Store
 from ..store.view import HostView
-from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, Unknown
+from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, TIMEOUT, Unknown
 from .remote import Target, Ways
 from .remote_picture import picture_of
 
@@ -150,7 +150,8 @@ async def _environments(watched: Watched, shot: OneShot) -> dict[int, Mapping[st
 
 
 def settled(host: HostView) -> bool:
-    """Whether the driver, every device and every process there have answered."""
+    """Whether the driver, every device and every process there have answered. A device that is late is waited for: on
+    a busy host it answers a moment later."""
     if host.nvml is not None and host.nvml.code == NOT_INITIALISED and not host.nvml.text.startswith("the driver"):
         return False
     if host.nvml is None and not host.devices:
@@ -158,7 +159,9 @@ def settled(host: HostView) -> bool:
     asked = all(one.sampled_seconds is not None for one in (*host.devices, *host.processes))
     telling = (*host.devices, *(use for one in host.devices for use in one.uses))
     waiting = [value for one in telling for value in one.readings.values() if isinstance(value, Unknown)]
-    ripe = not any(value.text == "not asked yet" or "needs two samples" in value.text for value in waiting)
+    ripe = not any(
+        value.code == TIMEOUT or value.text == "not asked yet" or "needs two samples" in value.text for value in waiting
+    )
     return host.sampled_seconds is not None and asked and ripe
 
 

@@ -297,6 +297,9 @@ def test_a_venv_has_no_user_site(site, capsys):
 
 
 def test_a_directory_that_cannot_be_written_is_refused_with_what_works_instead(site):
+    package = Path(enable.__file__)
+    if os.geteuid() == 0 and not all(folder.stat().st_mode & 0o001 for folder in package.parents):
+        pytest.skip(f"another user cannot read {package.parents[2]}")
     shared = Path("/tmp") / f"gpuscope-test-enable-{os.getpid()}"  # where another user may look
     site.parents[3].rename(shared)
     try:

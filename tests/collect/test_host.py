@@ -58,13 +58,23 @@ def test_this_host() -> None:
     assert MIB < first["agent_rss_bytes"] < 10 * GIB
 
 
+def test_a_load_of_its_own_far_below_a_step_of_the_kernels_clock_is_not_nothing() -> None:
+    sampler = HostSampler()
+    sampler.sample()
+    time.sleep(0.1)
+    percent = sampler.sample()["agent_cpu_percent"]  # the sample itself took some 100 µs
+    assert isinstance(percent, float)
+    assert percent > 0
+
+
 # ── recorded ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_readings_of_a_recorded_host(tmp_path: Path) -> None:
-    now = [10.0]
-    sampler = HostSampler(host(tmp_path), clock=lambda: now[0])
+    now, own = [10.0], [1.0]
+    sampler = HostSampler(host(tmp_path), clock=lambda: now[0], own=lambda: own[0])
     sampler.sample()
+    own[0] += 0.03
     host(tmp_path, busy=250, idle=125)
     tree(tmp_path, {"proc/self/stat": stat_line(b"agent", cpu=103, rss=10)})
     now[0] += 2.0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpuscope.store.history import MEAN_SECONDS, Ring
 from gpuscope.store.store import Store
+from gpuscope.store.words import Words
 from gpuscope.wire import frames
 from gpuscope.wire.frames import Def, Event, Sample, Unknown
 from tests.fakes import wire
@@ -111,15 +112,39 @@ def store():
     return store
 
 
-def test_numbers_are_those_of_that_moment_and_words_are_unknown(store):
+def test_numbers_and_events_are_those_of_that_moment(store):
     then = store.host_at("k", 110.4)
     (device,) = then.devices
     assert device.number("utilization_percent") == 110
     assert device.sampled_seconds == 110
     state = device.reading("performance_state")
-    assert isinstance(state, Unknown)
-    assert "numbers" in state.text
+    assert isinstance(state, Unknown), "a word in a column of numbers"
     assert then.sampled_seconds == 110.4
+    assert [e.e for e in store.host("k").events].count("gone") == 1
+    assert [e.e for e in store.host_at("k", 129.0).events].count("gone") == 0
+    assert [e.e for e in store.host_at("k", 131.0).events].count("gone") == 1
+
+
+def test_words_are_those_of_that_moment(store):
+    def say(second: int, **said: object) -> None:
+        store.apply("k", Sample(second, second * SECOND, t=[wire.row(9, "t", step=second, **said)]), 1.0)
+
+    store.apply("k", Def(9, trainer=frames.TrainerDef(22)), 1.0)
+    for second in range(161, 200):
+        stalled = {"stall_at": f"data.py:{second}"} if 170 <= second < 180 else {}
+        say(second, phase="warmup" if second < 165 else "train", **stalled)
+    told = {s: store.host_at("k", float(s)).trainers[0].readings for s in (161, 168, 175, 181)}
+    assert [told[s]["phase"] for s in told] == ["warmup", "train", "train", "train"]
+    assert told[175]["stall_at"] == "data.py:175"
+    assert all(isinstance(told[s]["stall_at"], Unknown) for s in (161, 168, 181))
+
+
+def test_words_that_change_all_the_time_take_bounded_room():
+    words = Words(kept=3)
+    for second in range(100):
+        words.note(float(second), "phase", f"p{second}")
+        words.note(float(second), "phase", f"p{second}")
+    assert [dict(words.at(s)) for s in (99.0, 97.5, 96.0)] == [{"phase": "p99"}, {"phase": "p97"}, {}]
 
 
 def test_who_came_later_is_not_there_and_who_has_ended_is_alive(store):

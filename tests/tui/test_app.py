@@ -103,6 +103,23 @@ async def test_a_source_that_fails_is_told_and_the_screen_stays():
         await until(pilot, "no such thing")
 
 
+@in_loop
+async def test_what_a_failed_source_had_told_is_not_called_live():
+    class Breaks(Script):
+        async def run(self, emit, link):
+            for frame in views.training(3.0):
+                emit(frame, 1.0)
+            link(Link("live"))
+            await asyncio.sleep(0.1)
+            raise ValueError("a frame that nobody expected")
+
+    app = GpuscopeApp(Session(make_source=lambda hz: Breaks([])))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py", "ended", absent="live")
+        await pilot.press("5")
+        await until(pilot, "a frame that nobody expected")
+
+
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

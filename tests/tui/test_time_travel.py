@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.store.view import Link
 from gpuscope.tui import theme
 from gpuscope.tui.app import GpuscopeApp
 from gpuscope.tui.screens.detail import DetailScreen
@@ -71,6 +72,48 @@ async def test_back_shows_what_was_while_data_keeps_coming_and_space_returns():
         screen = await until(pilot, "32%", absent="PAST")
         feed(app, *more(1980, 2100))
         assert load_shown(await until(pilot, "34%")) == "34%"
+
+
+@in_loop
+async def test_charts_and_log_say_how_far_back_they_end():
+    ended = f.Event(150, "gone", int((views.END - 3600 + 1499) * 1e9), "exited")
+    app = make_app([*climbing(0, 1500), ended])
+    feed(app, *more(1500, 1800))
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert " ago" not in await until(pilot, "Utilisation %", "  now ")
+        await pilot.press("left_curly_bracket", "comma")
+        screen = await until(pilot, "PAST 5 min 10 s", "310s ago", absent="  now ")
+        assert screen.count("-370s") == screen.count("310s ago") == 2
+        app.session.notices.say("said just now")
+        await pilot.press("5")
+        assert "said just now" not in (await until(pilot, "Log until ")).split("Log until")[1]
+        assert "exited" not in text(app)
+        await pilot.press("full_stop", "full_stop")
+        await until(pilot, "exited")
+        await pilot.press("space")
+        await until(pilot, "exited", "notice", "said just now", absent="Log until")
+        await pilot.press("1", "space")
+        feed(app, *more(1800, 1890))
+        await until(pilot, "PAUSED", "90s ago")
+
+
+@in_loop
+async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
+    app = make_app(climbing(0, 600))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Utilisation %")
+        await pilot.press("enter")
+        await until(pilot, "At work", " Now ", absent="PAST")
+        await pilot.press("escape", "comma", "enter")
+        await until(pilot, "PAST 10 s ago", " Then ", "10s ago")
+        await pilot.press("escape", "P")
+        await until(pilot, "PAST 10 s ago", "GPU MEM")
+        await pilot.press("enter")
+        await until(pilot, "PAST 10 s ago", "child of pid")
+        await pilot.press("escape", "escape", "space")
+        app.session._linked(views.SOURCE, Link("stale", "nothing came for 9 s", 9.0))
+        await pilot.press("P")
+        await until(pilot, " stale", "GPU MEM", absent="PAST")
 
 
 @in_loop

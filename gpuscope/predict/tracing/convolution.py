@@ -29,8 +29,20 @@ _TRANSFORMED = {
 }
 """(samples, channels, filters, pixels of a side) of fp32 convolutions that were seen to go by a Fourier transform,
 besides those of :func:`_transforms`."""
-UNMEASURED_PERCENT = 4.0
-RISK_BYTES = 4 << 30
+_MEASURED = {
+    16: "64-64@56 64-64@256 64-128@128 128-32@7 128-32@14 128-32@28 128-32@56 128-64@256 128-128@28 128-128@128 "
+    "128-256@64 256-128@128 256-256@14 256-256@64 256-512@32 512-256@64 512-512@7 512-512@32 512-1024@16 "
+    "1024-512@32 1024-1024@16",
+    32: "32-32@192 32-64@96 64-32@192 64-64@96 64-128@48 128-64@96 128-128@48 128-256@24 256-128@48 256-256@24 "
+    "256-512@12 512-256@24 512-512@12",
+    64: "64-64@56 128-32@7 128-32@14 128-32@28 128-32@56 128-128@28 256-256@14 512-512@7",
+}
+"""Channels, filters and side of fp32 convolutions of 3 × 3 that the rules here were fitted to, by samples. Forward
+passes of up to eight samples were never seen to be transformed."""
+_NEAR = 1.5
+"""By how much the number of samples may differ from a measured one."""
+_NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA = 8, 64, 4608
+"""No forward transform of so few samples or of wider sides was seen, no tiling of fewer positions."""
 BENCHMARK_PERCENT = {"half": 3.0, "whole": 75.0}
 """What cuDNN's search for the fastest kernel adds to the error bar, by the type that is computed in."""
 
@@ -94,11 +106,13 @@ class _Shape:
         return self._relaid(self._fp32_forward())
 
     def _fp32_forward(self) -> int:
-        if self.plain3 and _transforms(self.batch, self.channels, self.filters, self.side):
-            size = 1 << (self.side + 1).bit_length()
-            each = 8 * size * (size // 2 + 1)
-            return each * 2 * self.channels * (self.filters + self.batch) + self.w
-        return 0
+        taken = self.plain3 and _transforms(self.batch, self.channels, self.filters, self.side)
+        return self._transform_bytes() if taken else 0
+
+    def _transform_bytes(self) -> int:
+        size = 1 << (self.side + 1).bit_length()
+        each = 8 * size * (size // 2 + 1)
+        return each * 2 * self.channels * (self.filters + self.batch) + self.w
 
     def input_gradient(self) -> int:
         if self.depthwise:
@@ -113,12 +127,15 @@ class _Shape:
 
     def _fp32_input_gradient(self) -> int:
         area, side = self.batch * self.side**2, self.side
-        shrinks = self.channels >= self.filters and self.batch >= 4 and area >= 12500 and side >= 24
+        shrinks = self.channels >= self.filters and self.batch >= 4 and area >= 9216 and side >= 24
         grows = self.channels < self.filters and self.batch >= 8 and area >= 65536
         if self.plain3 and (shrinks or grows):
-            tiles = self.batch * (1 if side <= 30 else 2)
-            return _TILE_BYTES * (self.channels * self.filters + tiles * (self.channels + self.filters))
+            return self._tiled_bytes()
         return 0
+
+    def _tiled_bytes(self) -> int:
+        tiles = self.batch * (1 if self.side <= 30 else 2)
+        return _TILE_BYTES * (self.channels * self.filters + tiles * (self.channels + self.filters))
 
     def weight_gradient(self) -> int:
         if self.depthwise:
@@ -155,18 +172,37 @@ class _Shape:
             return min(16 * _MIB, 13 * self.w32) if self.w32 < 1_300_000 else 4 * self.w32
         return 4 * self.w32
 
-    def risk(self) -> int:
-        """What a Fourier transform of a shape unlike all measured ones could take: seen once, in the gradient of a
-        weight. Numbers of channels that are powers of two were measured widely."""
+    def _measured(self) -> bool:
+        """Whether it, or one with nearly as many samples, is among those that the rules were fitted to."""
+        name = f"{self.channels}-{self.filters}@{self.side}"
+        return any(
+            samples / _NEAR <= self.batch <= samples * _NEAR and name in names.split()
+            for samples, names in _MEASURED.items()
+        )
+
+    def _open(self) -> bool:
+        """Whether cuDNN may transform where the rules say that it does not."""
+        return not self.half and self.plain3 and min(self.channels, self.filters) >= 64 and not self._measured()
+
+    def most_forward(self) -> int:
+        """What the forward pass may take at most, where nothing near was measured; 0 where the rules are sure."""
+        if not self._open() or self.batch <= _NEVER_SAMPLES or self.side > _NEVER_SIDE:
+            return 0
+        return self._relaid(self._transform_bytes())
+
+    def most_input(self) -> int:
+        """The same of the gradient of the input."""
+        few = self.batch < 4 or self.batch * self.side**2 <= _NEVER_AREA
+        return 0 if few or not self._open() else self._relaid(self._tiled_bytes())
+
+    def most_weight(self) -> int:
+        """The same of the gradient of the weight. Transforms were seen once; numbers of channels that are powers of two
+        were measured widely."""
         both = (self.channels, self.filters)
-        if self.half or not self.plain3 or min(both) < 32 or all(number & (number - 1) == 0 for number in both):
+        if not self._open() or self.side > _NEVER_SIDE or all(number & (number - 1) == 0 for number in both):
             return 0
         size = 1 << (self.side + 1).bit_length()
-        return min(8 * size * (size // 2 + 1) * 2 * self.channels * self.filters + self.y, RISK_BYTES)
-
-    def unmeasured(self) -> bool:
-        """Whether it may take Fourier transforms with a lot of memory, and none was measured."""
-        return self.plain3 and not self.half and self.batch >= 16 and min(self.channels, self.filters) >= 64
+        return 8 * size * (size // 2 + 1) * 2 * self.channels * self.filters + self.y
 
     def _direct(self) -> bool:
         """Whether rows of pixels can be read as they lie."""
@@ -199,6 +235,7 @@ class Convolutions:
             return
         shape = _Shape(out, weight, x, stride, groups) if transposed else _Shape(x, weight, out, stride, groups)
         recorder.passing([shape.input_gradient() if transposed else shape.forward()], "cudnn_convolution", "workspace")
+        recorder.could_take(shape.most_input() if transposed else shape.most_forward())
 
     def backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         """One gradient after the other, each with its own scratch memory."""
@@ -211,23 +248,22 @@ class Convolutions:
             percent = BENCHMARK_PERCENT["half" if x.dtype in _HALVES else "whole"]
             fakes.doubt(Doubt("benchmark", text, "convolution", percent))
         shape = _Shape(grad, weight, x, stride, groups) if transposed else _Shape(x, weight, grad, stride, groups)
-        if shape.unmeasured():
-            text = "cuDNN may run large fp32 convolutions by Fourier transforms, with scratch memory not measured here."
-            fakes.doubt(Doubt("unmeasured", text, "convolution", UNMEASURED_PERCENT))
-        fakes.risk_bytes = max(fakes.risk_bytes, shape.risk())
         recorder = fakes.recorder
         copied = [
             recorder.allocate(part.numel() * part.element_size(), "contiguous", "temporary")
             for part in (grad, x)
             if not _dense(part)
         ]
-        for gradient, bytes_beside in (
-            (out[0], shape.forward() if transposed else shape.input_gradient()),
-            (out[1], shape.weight_gradient()),
+        for gradient, bytes_beside, most in (
+            (out[0], shape.forward(), shape.most_forward())
+            if transposed
+            else (out[0], shape.input_gradient(), shape.most_input()),
+            (out[1], shape.weight_gradient(), shape.most_weight()),
         ):
             if gradient is not None:
                 fakes.hold(gradient, func)
                 recorder.passing([bytes_beside], "cudnn_convolution", "workspace")
+                recorder.could_take(most)
         if out[2] is not None:
             fakes.hold(out[2], func)
             channels = grad.shape[1]

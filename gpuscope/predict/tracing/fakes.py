@@ -55,8 +55,6 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         """How often each operator ran."""
         self._live: dict[int, _Held] = {}
         self._nested = False
-        self.risk_bytes = 0
-        """Scratch memory that a kernel may take besides all that is written down."""
         self.sums_in_place = False
         """Whether autograd's sums are written down as without any mode that watches tensors."""
         self._sum: tuple[int, _Held | None, Any] = _NO_SUM

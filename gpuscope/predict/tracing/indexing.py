@@ -4,20 +4,34 @@ Measured on an H200 with torch 2.11; what depends on how often an index repeats 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .recorder import Recorder
+from .recorder import BACKWARD, Recorder
 
 if TYPE_CHECKING:
     from .fakes import Fakes
 
 aten = torch.ops.aten
+_node = getattr(torch._C, "_current_autograd_node", lambda: None)
 UNSORTED = 3072
 """Up to so many indices a kernel adds without sorting."""
-_RADIX_BYTES = 18943
 _SCAN_BYTES = 1279
+_DIGIT_BITS, _DIGITS, _TILE, _KEY_BITS = 8, 256, 4608, 64
+"""Of cub's radix sort of 64-bit keys and values: bits in a pass, their values, pairs that a block of threads sorts."""
+_ADDING = {"IndexBackward0", "IndexSelectBackward0", "GatherBackward0", "MaskedSelectBackward0"}
+"""Nodes of autograd that add into zeros of their own, in place unless a mode watches tensors."""
+
+
+def sort_bytes(count: int, bits: int = _KEY_BITS) -> int:
+    """Scratch memory of a radix sort of ``count`` pairs by ``bits`` of their keys: second copies of keys and values,
+    counts of each digit in each pass and in each block. As ``DeviceRadixSort`` lays them out, each rounded to 256."""
+    passes = -(-bits // _DIGIT_BITS)
+    copies = 2 * (-(-8 * count // 256) * 256)
+    counts = 8 * _DIGITS * passes + 4 * _DIGITS * -(-count // _TILE) + 256
+    return copies + counts + 255
 
 
 def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
@@ -25,19 +39,28 @@ def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     grad, indices, rows = args[:3]
     count, width = indices.numel(), grad.shape[-1]
     recorder = fakes.recorder
-    if count <= UNSORTED or grad.device.index is None:
+    if grad.device.index is None:
         return fakes.dispatch(func, (), args, kwargs)
     name = "embedding_dense_backward"
-    kept = [recorder.allocate(8 * count, name, "temporary") for _ in range(2)]
-    recorder.passing([8 * count, 16 * count + _RADIX_BYTES], name)
+    size = 0 if grad.is_contiguous() else grad.numel() * grad.element_size()
+    kept = [recorder.allocate(size, name, "temporary")] if size else []
+    if count <= UNSORTED:
+        out = fakes.dispatch(func, (), args, kwargs)
+        fakes.hold(out, func)
+        for block in kept:
+            recorder.free(block)
+        return out
+    kept += [recorder.allocate(8 * count, name, "temporary") for _ in range(2)]
+    recorder.passing([8 * count, sort_bytes(count)], name)
     out = fakes.dispatch(func, (), args, kwargs)
     fakes.hold(out, func)
     unique = min(count, rows)
     parts = unique + count // 10
     kept += [recorder.allocate(size, name, "temporary") for size in (8 * count, 8)]
     recorder.passing([8 * count, _SCAN_BYTES], name)
-    kept.append(recorder.allocate(8 * unique, name, "temporary"))
-    recorder.passing([8 * unique, _SCAN_BYTES, 8], name)
+    kept += [recorder.allocate(8 * unique, name, "temporary") for _ in range(2)]
+    recorder.passing([_SCAN_BYTES], name)
+    kept.append(recorder.allocate(8, name, "temporary"))
     recorder.passing([8 * parts, 4 * parts * width], name)
     for block in reversed(kept):
         recorder.free(block)
@@ -51,5 +74,69 @@ def embedding(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -
         recorder.passing([8 * indices.numel()], "embedding")
 
 
+def index_put(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """``index_put``, ``index_put_``, ``_index_put_impl_``: where the same place may be written twice, the places are
+    sorted first."""
+    into, indices, value = args[:3]
+    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    sorts = accumulate or torch.are_deterministic_algorithms_enabled()
+    if into.device.index is None or not sorts or into.numel() == 0:
+        return added(fakes, func, args, kwargs)
+    out = added(fakes, func, args, kwargs)
+    fakes.hold(out, func)
+    places = [index for index in indices if index is not None]
+    count = _places(places)
+    recorder, name = fakes.recorder, "index_put"
+    linear = None
+    for _ in places:
+        wrapped = recorder.allocate(8 * count, name, "temporary")
+        scaled = recorder.allocate(8 * count, name, "temporary")
+        recorder.free(wrapped)
+        if linear is not None:
+            both = recorder.allocate(8 * count, name, "temporary")
+            recorder.free(scaled)
+            recorder.free(linear)
+            scaled = both
+        linear = scaled
+    kept = [] if linear is None else [linear]
+    if not value.is_contiguous():
+        kept.append(recorder.allocate(value.numel() * value.element_size(), name, "temporary"))
+    bits = max(1, (_rows(into, indices) - 1).bit_length())
+    recorder.passing([8 * count, 8 * count, 8 * count, sort_bytes(count, bits)], name)
+    for block in reversed(kept):
+        recorder.free(block)
+    return out
+
+
+def _rows(into: Any, indices: list[Any]) -> int:
+    """How many different places the indices can name; a mask stands for as many dimensions as it has."""
+    rows, dim = 1, 0
+    for index in indices:
+        wide = index.dim() if index is not None and index.dtype in (torch.bool, torch.uint8) else 1
+        if index is not None:
+            rows *= math.prod(into.shape[dim : dim + wide])
+        dim += wide
+    return rows
+
+
+def _places(indices: list[Any]) -> int:
+    """How many places are written to; masks have as many as elements that are set: at most all."""
+    shapes = [(part.numel(),) if part.dtype in (torch.bool, torch.uint8) else part.shape for part in indices]
+    return math.prod(torch.broadcast_shapes(*shapes))
+
+
+def added(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """A gradient of picked elements is added into zeros in place, which autograd does not do with fakes."""
+    if fakes.recorder.phase == BACKWARD and not torch.is_grad_enabled():
+        running = _node()
+        if running is not None and running.name() in _ADDING and fakes.block(args[0]) is not None:
+            return args[0]
+    return fakes.dispatch(func, (), args, kwargs)
+
+
 AROUND = {aten.embedding.default: embedding}
-INSTEAD = {aten.embedding_dense_backward.default: embedding_backward}
+INSTEAD = {
+    aten.embedding_dense_backward.default: embedding_backward,
+    **dict.fromkeys((aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default), index_put),
+    **dict.fromkeys((aten.index_add.default, aten.scatter_add.default, aten.masked_scatter.default), added),
+}

@@ -34,6 +34,7 @@ def instead(architecture: tuple[int, int]) -> dict[Any, Any]:
         **_OWN,
         **convolutions.instead(),
         **recurrent.INSTEAD,
+        **recurrent.Cells(reductions.Reductions(architecture).processors).instead(),
         **indexing.INSTEAD,
         **normalization.INSTEAD,
         **attention.INSTEAD,
@@ -88,6 +89,8 @@ def install(architecture: tuple[int, int]) -> None:
     if _library is not None:
         return
     _library = library = torch.library.Library("aten", "IMPL")
+    rnn = torch.nn.RNNBase
+    rnn.flatten_parameters = recurrent.flattening(rnn.flatten_parameters)
     for name, kernel in {
         "scaled_dot_product_attention": attention.Attention(architecture),
         "dropout": _dropout,

@@ -36,6 +36,8 @@ class Recorder:
         self.live_bytes = 0
         self.peak_bytes = 0
         """Bytes as requested, before any rounding."""
+        self.most_bytes = 0
+        """The peak if a kernel took as much scratch memory as it may at most."""
         self.module: Callable[[], tuple[str, bool]] = lambda: ("", False)
         self._made: dict[_Made, int] = {}
         self._decided: dict[int, tuple[str, str | None]] = {}
@@ -78,6 +80,11 @@ class Recorder:
         blocks = [self.allocate(size, operation, category) for size in sizes if size > 0]
         for block in reversed(blocks):
             self.free(block)
+
+    def could_take(self, size: int) -> None:
+        """A kernel that runs now may take ``size`` bytes of scratch memory besides what is live."""
+        if size:
+            self.most_bytes = max(self.most_bytes, self.live_bytes + size)
 
     def once(self, name: str) -> bool:
         """Whether it is asked for the first time: for what a library takes once in a process."""

@@ -12,6 +12,7 @@ import torch
 
 from . import autocast
 from .fakes import DEVICE
+from .reductions import buffer_bytes
 
 if TYPE_CHECKING:
     from .fakes import Fakes
@@ -21,9 +22,13 @@ RELU, TANH, LSTM, GRU = 0, 1, 2, 3
 """cuDNN's numbers."""
 _GATES = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
 _KEPT = {RELU: 2, TANH: 2, LSTM: 5, GRU: 6}
-_EXTRA = {RELU: 10, TANH: 10, LSTM: 20, GRU: 10}
-"""Measured of LSTM and GRU with two layers; of the plain ones guessed."""
+_EXTRA = {RELU: 5, TANH: 5, LSTM: 10, GRU: 5}
+_EXTRA_BOTH = {RELU: 2, TANH: 2, LSTM: 4, GRU: 2}
+"""States of a sample for each layer and direction, and beside them where there are two directions. Measured of LSTM
+and GRU with two layers in one direction and of LSTM with one layer in two; the others are guessed from these."""
 DROPOUT_STATE_BYTES = 6488064
+_GRU_CELL_KEEPS = 5
+"""Numbers that the kernel of a GRU's cell keeps for each one of its state."""
 _ACCEPTED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -35,13 +40,15 @@ def reserve_bytes(mode: int, numbers: int, layers: int, dropout: float, size: in
     return size * numbers * kept + masks + 256
 
 
-def workspace_bytes(mode: int, x: Any, params: Any, width: int, samples: int, ways: int) -> int:
-    """Taken for one pass."""
+def workspace_bytes(mode: int, x: Any, params: Any, width: int, samples: int, layers: int, ways: int) -> int:
+    """Taken for one pass. Two directions make the gradient of the input twice, and add it up."""
     size: int = x.element_size()
     steps: int = x.numel() // max(1, x.shape[-1] * samples)
     matrices: int = sum(parameter.numel() for parameter in params if parameter.dim() > 1)
-    each = size * width * ways * (steps * (_GATES[mode] + 3) + _EXTRA[mode]) + 8
-    return (16 << 20) + 256 + size * matrices + samples * each
+    both = ways - 1
+    states = layers * ways * _EXTRA[mode] + both * _EXTRA_BOTH[mode]
+    numbers: int = width * (steps * ways * (_GATES[mode] + 3) + states) + both * steps * x.shape[-1]
+    return (16 << 20) + 256 + 16 * both + size * matrices + samples * (size * numbers + 8)
 
 
 def _lstm(x: Any, hx: Any, *rest: Any) -> Any:
@@ -68,6 +75,42 @@ def _on_device(run: Any, op: Any) -> Any:
     return kernel
 
 
+def flattening(plain: Any) -> Any:
+    """``RNNBase.flatten_parameters``, which moves all weights into one block when they come to the device; ``plain`` is
+    torch's own, for whatever lies elsewhere."""
+
+    def flatten_parameters(module: Any) -> None:
+        weights = module._flat_weights
+        known = len(weights) == len(module._flat_weights_names) and all(isinstance(w, torch.Tensor) for w in weights)
+        kinds = {(weight.device, weight.dtype) for weight in weights} if known else set()
+        places = {(weight.untyped_storage()._cdata, weight.storage_offset()) for weight in weights} if known else set()
+        if kinds not in [{(DEVICE, dtype)} for dtype in _ACCEPTED] or len(places) != len(weights):
+            plain(module)
+            return
+        with torch.no_grad():
+            flat = weights[0].new_empty(sum(weight.numel() for weight in weights))
+            for weight, view in zip(weights, _views(flat, weights), strict=True):
+                weight.data = view
+
+    return flatten_parameters
+
+
+def _lstm_cell(x: Any, hx: Any, *weights: Any) -> Any:
+    """``aten::lstm_cell``: one kernel behind the products."""
+    if x.device != DEVICE or x.dtype not in _ACCEPTED:
+        return aten.lstm_cell.default.decompose(x, hx, *weights)
+    w_ih, w_hh, *biases = weights
+    return aten._thnn_fused_lstm_cell(torch.matmul(x, w_ih.t()), torch.matmul(hx[0], w_hh.t()), hx[1], *biases)[:2]
+
+
+def _gru_cell(x: Any, hx: Any, *weights: Any) -> Any:
+    """``aten::gru_cell``."""
+    if x.device != DEVICE or x.dtype not in _ACCEPTED:
+        return aten.gru_cell.default.decompose(x, hx, *weights)
+    w_ih, w_hh, *biases = weights
+    return aten._thnn_fused_gru_cell(torch.matmul(x, w_ih.t()), torch.matmul(hx, w_hh.t()), hx, *biases)[0]
+
+
 def _unpacked(data: Any, sizes: Any, first: bool, padding: Any, length: int) -> Any:
     """``aten::_pad_packed_sequence``, all sequences as long as there are steps."""
     steps = sizes.shape[0]
@@ -92,6 +135,8 @@ def composites() -> dict[str, Any]:
     found: dict[str, Any] = {
         "_pad_packed_sequence": _unpacked,
         "_pack_padded_sequence_backward": _packed_backward,
+        "lstm_cell": _lstm_cell,
+        "gru_cell": _gru_cell,
     }
     for name, run in runs.items():
         packet = getattr(aten, name)
@@ -144,7 +189,10 @@ class _Flat(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return None, *[grad if grad is None else grad.to(dtype) for grad, dtype in zip(grads, ctx.types, strict=True)]
+        """Last first, as autograd does with what was cast one after the other."""
+        cast = zip(reversed(grads), reversed(ctx.types), strict=True)
+        whole = [None if grad is None else grad.to(kind) for grad, kind in cast]
+        return None, *whole[::-1]
 
 
 def _views(flat: Any, params: Any) -> list[Any]:
@@ -158,16 +206,17 @@ def _views(flat: Any, params: Any) -> list[Any]:
 
 def forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """``aten::_cudnn_rnn``."""
-    x, params, _, flat, hx, cx, mode, width, projected, layers, first, dropout, train, both, packed, _ = args
+    x, params, _, _, hx, cx, mode, width, projected, layers, first, dropout, train, both, packed, _ = args
     recorder, ways = fakes.recorder, 2 if both else 1
     out = (projected or width) * ways
     samples = hx.shape[1]
     if dropout and train and recorder.once("cudnn_dropout"):
         recorder.allocate(DROPOUT_STATE_BYTES, "cudnn_dropout", "workspace")
         recorder.allocate(8, "cudnn_dropout", "workspace")
-    copied = []
-    if first and not packed:
-        copied.append(recorder.allocate(x.numel() * x.element_size(), "cudnn_rnn", "temporary"))
+    moved = first and not packed
+    x_bytes = _copied_bytes(x, moved)
+    copied = [recorder.allocate(x_bytes, "cudnn_rnn", "temporary")] if x_bytes else []
+    if moved:
         y = x.new_empty((x.shape[1], x.shape[0], out)).transpose(0, 1)
     else:
         y = x.new_empty((*x.shape[:-1], out))
@@ -175,7 +224,7 @@ def forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     cy = hx.new_empty(0) if cx is None else cx.new_empty(cx.shape)
     for made in (y, hy, cy):
         fakes.hold(made, func)
-    work = workspace_bytes(mode, x, params, width, samples, ways)
+    work = workspace_bytes(mode, x, params, width, samples, layers, ways)
     copied.append(recorder.allocate(work, "cudnn_rnn", "workspace"))
     numbers = x.numel() // x.shape[-1] * width * ways
     kept = reserve_bytes(mode, numbers, layers, dropout, x.element_size()) if train else 0
@@ -183,40 +232,109 @@ def forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     fakes.hold(reserve, func)
     for block in reversed(copied):
         recorder.free(block)
-    return y, hy, cy, reserve, flat.new_empty(0)
+    weights = params[0].detach()  # in the block of all of them, which the backward pass keeps to its end
+    return y, hy, cy, reserve, weights
 
 
 def backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """``aten::_cudnn_rnn_backward``: the gradients of all weights lie in one block."""
-    x, params, hx, cx, out, mask = args[0], args[1], args[4], args[5], args[6], args[-1]
-    mode, width, first, both, packed = (args[at] for at in (10, 11, 14, 17, 18))
+    x, params, hx, cx, grad, mask = args[0], args[1], args[4], args[5], args[7], args[-1]
+    mode, width, layers, first, both, packed = (args[at] for at in (10, 11, 13, 14, 17, 18))
     recorder, ways = fakes.recorder, 2 if both else 1
     moved = first and not packed
-    passing = []
-    if moved:
-        passing.append(out.numel() * out.element_size())
-    passing += [hidden.numel() * hidden.element_size() for hidden in (hx, cx) if hidden is not None]
-    blocks = [recorder.allocate(size, "cudnn_rnn", "temporary") for size in passing]
-    dx = x.new_empty(x.shape)
+    x_bytes = _copied_bytes(x, moved)
+    passing = [hidden.numel() * hidden.element_size() for hidden in (hx, cx) if hidden is not None]
+    passing += [x_bytes, 0 if grad is None else _copied_bytes(grad, moved)]
+    blocks = [recorder.allocate(size, "cudnn_rnn", "temporary") for size in passing if size]
+    dx = x.new_empty((x.shape[1], x.shape[0], x.shape[2])).transpose(0, 1) if moved else x.new_empty(x.shape)
     dhx = hx.new_empty(hx.shape)
     dcx = None if cx is None else cx.new_empty(cx.shape)
     for made in (dx, dhx, dcx):
         if made is not None:
             fakes.hold(made, func)
-    work = workspace_bytes(mode, x, params, width, hx.shape[1], ways)
+    work = workspace_bytes(mode, x, params, width, hx.shape[1], layers, ways)
     recorder.passing([work], "cudnn_rnn", "workspace")
-    for block in reversed(blocks):
+    hidden = len(blocks) - bool(x_bytes) - bool(passing[-1])
+    for block in reversed(blocks[hidden:]):
         recorder.free(block)
     grads: list[Any] = []
     if mask[3]:
-        copied = [recorder.allocate(x.numel() * x.element_size(), "cudnn_rnn", "temporary")] if moved else []
+        copied = [recorder.allocate(x_bytes, "cudnn_rnn", "temporary")] if x_bytes else []
         flat = x.new_empty(sum(part.numel() for part in params), dtype=params[0].dtype)
         fakes.hold(flat, func)
         grads = _views(flat, params)
         recorder.passing([work], "cudnn_rnn", "workspace")
         for block in copied:
             recorder.free(block)
+    for block in reversed(blocks[:hidden]):
+        recorder.free(block)
     return dx, dhx, dcx, grads
 
 
-INSTEAD = {aten._cudnn_rnn.default: forward, aten._cudnn_rnn_backward.default: backward}
+def _copied_bytes(tensor: Any, moved: bool) -> int:
+    """cuDNN reads all samples of a step after the other, without gaps: bytes of a copy where they lie otherwise."""
+    ordered = tensor.transpose(0, 1) if moved else tensor
+    return 0 if ordered.is_contiguous() else tensor.numel() * tensor.element_size()
+
+
+def gru_cell(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """``aten::_thnn_fused_gru_cell``: gates and candidates are kept in one block."""
+    hx = args[2]
+    kept = hx.new_empty((hx.shape[0], hx.shape[1] * _GRU_CELL_KEEPS))
+    fakes.hold(kept, func)
+    return torch.empty_like(hx, memory_format=torch.contiguous_format), kept
+
+
+def lstm_cell(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """``aten::_thnn_fused_lstm_cell``."""
+    gates, cx = args[0], args[2]
+    kept = torch.empty_like(gates, memory_format=torch.contiguous_format)
+    fakes.hold(kept, func)
+    hy, cy = (torch.empty_like(cx, memory_format=torch.contiguous_format) for _ in range(2))
+    return hy, cy, kept
+
+
+class Cells:
+    """The backward passes of cells, which add up their gates' gradients to those of the biases."""
+
+    def __init__(self, processors: tuple[int, int]):
+        self._processors = processors
+
+    def instead(self) -> dict[Any, Any]:
+        found = {aten._thnn_fused_gru_cell_backward.default: self.gru_backward}
+        if hasattr(aten, "_thnn_fused_lstm_cell_backward_impl"):
+            found[aten._thnn_fused_lstm_cell_backward_impl.default] = self.lstm_backward
+        return found
+
+    def gru_backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+        grad, kept, biased = args[:3]
+        width = kept.shape[1] // _GRU_CELL_KEEPS
+        gates = [kept.new_empty((kept.shape[0], 3 * width)) for _ in range(2)]
+        grad_hx = torch.empty_like(grad, memory_format=torch.contiguous_format)
+        for made in (*gates, grad_hx):
+            fakes.hold(made, func)
+        return *gates, grad_hx, *[self._sum(fakes, func, part) if biased else None for part in gates]
+
+    def lstm_backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+        cx, kept, biased = args[2], args[4], args[5]
+        gates = torch.empty_like(kept, memory_format=torch.contiguous_format)
+        grad_cx = torch.empty_like(cx, memory_format=torch.contiguous_format)
+        for made in (gates, grad_cx):
+            fakes.hold(made, func)
+        return gates, grad_cx, self._sum(fakes, func, gates) if biased else None
+
+    def _sum(self, fakes: Fakes, func: Any, gates: Any) -> Any:
+        """Over all samples."""
+        out = gates.new_empty(gates.shape[1:])
+        fakes.hold(out, func)
+        samples, width = gates.shape
+        fakes.recorder.passing(buffer_bytes(samples, width, False, False, self._processors), "sum")
+        return out
+
+
+INSTEAD = {
+    aten._thnn_fused_gru_cell.default: gru_cell,
+    aten._thnn_fused_lstm_cell.default: lstm_cell,
+    aten._cudnn_rnn.default: forward,
+    aten._cudnn_rnn_backward.default: backward,
+}

@@ -69,10 +69,10 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         parameters = training.parameters
         batch = training.subject.batch
         del training
-    if fakes.risk_bytes:
+    if recorder.most_bytes > recorder.peak_bytes:
         text = "cuDNN may run fp32 convolutions of these shapes by Fourier transforms, which take much scratch memory."
-        percent = round(100 * fakes.risk_bytes / max(1, recorder.peak_bytes), 1)
-        fakes.doubts[("unmeasured", "convolution")] = Doubt("unmeasured", text, "convolution", percent)
+        percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)
+        fakes.doubt(Doubt("unmeasured", text, "convolution", percent, upward=True))
     traced, doubts = sharded(recorder.finish(), request.sharding, request.ranks)
     gc.collect()
     return Traced(

@@ -7,21 +7,24 @@ import math
 from ..cells import age_text
 
 
-def time_ticks(window_seconds: float, width: int) -> list[tuple[float, str]]:
-    """``[(seconds before now as a negative number, label)]`` oldest first, ending with ``(0, "now")``; as many as fit
-    into ``width`` cells without touching."""
+def time_ticks(window_seconds: float, width: int, ago_seconds: float = 0.0) -> list[tuple[float, str]]:
+    """``[(seconds before the end as a negative number, label)]`` oldest first, ending with ``(0, "now")``; as many as
+    fit into ``width`` cells without touching. ``ago_seconds``: the end was so long before now, and labels count from
+    now."""
+    back = float(int(ago_seconds + 1e-6))  # whole seconds begun, as everywhere
+    end = f"{_short(back)} ago" if back else "now"
     if not 0 < window_seconds <= LONGEST:
-        return [(0.0, "now")]
+        return [(0.0, end)]
     steps = max(min(width // 14, 6), 1)
     raw = window_seconds / steps
     step = min((s for s in _TIME_STEPS if s >= raw * 0.999), default=math.ceil(raw / 86400) * 86400.0)
-    ticks: list[tuple[float, str]] = [(0.0, "now")]
+    ticks: list[tuple[float, str]] = [(0.0, end)]
     count = 1
     while count * step <= window_seconds * 1.0001:
-        ticks.append((-count * step, "-" + _short(count * step)))
+        ticks.append((-count * step, "-" + _short(count * step + back)))
         count += 1
     if len(ticks) == 1:
-        ticks.append((-window_seconds, "-" + _short(window_seconds)))
+        ticks.append((-window_seconds, "-" + _short(window_seconds + back)))
     return ticks[::-1]
 
 
@@ -88,11 +91,11 @@ def label_of(value: float, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
-def time_axis(window_seconds: float, margin: int, inner: int) -> list[list[tuple[str, str]]]:
+def time_axis(window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0) -> list[list[tuple[str, str]]]:
     """The two lines under a chart whose left labels take ``margin`` cells: the axis with its ticks, and labels."""
     axis = ["─"] * inner
     labels = [" "] * (margin + 1 + inner)
-    for seconds, label in reversed(time_ticks(window_seconds, inner)):
+    for seconds, label in reversed(time_ticks(window_seconds, inner, ago_seconds)):
         at = round((inner - 1) * (1 + seconds / window_seconds)) if window_seconds > 0 else inner - 1
         first = min(max(margin + 1 + at - len(label) // 2, 0), len(labels) - len(label))
         around = labels[max(first - 1, 0) : first + len(label) + 1]

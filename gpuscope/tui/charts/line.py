@@ -44,6 +44,7 @@ class LineChart(Painted):
         self._start = self._now = 0.0
         self._low, self._high = 0.0, 1.0
         self._scrolls = True
+        self._ago = 0.0
         self._known = False
         self._unit = ""
         self._x: Literal["time", "steps"] = "time"
@@ -58,12 +59,14 @@ class LineChart(Painted):
         unit: str = "",
         now: float | None = None,
         x: Literal["time", "steps"] = "time",
+        ago: float = 0.0,
     ) -> None:
         """Draw ``window_seconds`` before ``now`` (default: the newest moment of all series), or everything when it is
         None. ``y_min``/``y_max`` None: from the data; a value outside is drawn at the edge. ``unit`` follows the top
-        label. ``x="steps"``: ``seconds`` are step numbers and the axis names them."""
+        label. ``x="steps"``: ``seconds`` are step numbers and the axis names them. ``ago``: ``now`` was so many
+        seconds before this moment."""
         self._series = tuple(one for one in series if one.seconds and math.isfinite(one.seconds[-1]))
-        self._unit, self._x, self._scrolls = unit, x, window_seconds is not None
+        self._unit, self._x, self._scrolls, self._ago = unit, x, window_seconds is not None, ago
         newest = max((one.seconds[-1] for one in self._series), default=0.0)
         oldest = min((one.seconds[0] for one in self._series), default=0.0)
         self._now = newest if now is None else now
@@ -99,7 +102,7 @@ class LineChart(Painted):
         if self._x == "steps":
             x_ticks = value_ticks(start, end, max((width - MARGIN) // 5, 2))
         else:
-            x_ticks = [(end + before, label) for before, label in time_ticks(end - start, width - MARGIN)]
+            x_ticks = [(end + before, label) for before, label in time_ticks(end - start, width - MARGIN, self._ago)]
         y_ticks = value_ticks(self._low, self._high, rows)
         if y_ticks and self._unit:
             blank = " " * len(self._unit)

@@ -72,6 +72,7 @@ class StackedChart(Painted):
         self._ticks: Sequence[Tick] = ()
         self._steps = NO_STEPS
         self._peak: Peak | None = None
+        self._ago = 0.0
 
     def show(
         self,
@@ -85,13 +86,14 @@ class StackedChart(Painted):
         ticks: Sequence[Tick] = (),
         steps: History = NO_STEPS,
         peak: Peak | None = None,
+        ago: float = 0.0,
     ) -> None:
         """Draw the last ``window_seconds`` before ``now`` (default: the newest moment). ``seconds`` ascend, on one
         clock with ``now``. ``capacity`` in bytes, None where there is none. ``ticks``, the course of ``steps`` and the
-        line of a ``peak`` are drawn where there is room."""
+        line of a ``peak`` are drawn where there is room. ``ago``: ``now`` was so many seconds before this moment."""
         self._layers = tuple(layer for layer in layers if layer.token != "free")
         self._seconds, self._window, self._now = seconds, window_seconds, now
-        self._ticks, self._steps, self._peak = ticks, steps, peak
+        self._ticks, self._steps, self._peak, self._ago = ticks, steps, peak, ago
         if capacity != self._capacity:
             self._capacity, self._top = capacity, 0.0
         most = highest(self._layers, seconds, window_seconds, now)
@@ -144,7 +146,7 @@ class StackedChart(Painted):
                     text += glyph
             pieces.append((text, spec))
             lines.append(strip_of([piece for piece in pieces if piece[0]], width, tokens))
-        below = time_axis(self._window, margin, inner)[2 - axis :]
+        below = time_axis(self._window, margin, inner, self._ago)[2 - axis :]
         if "events" in bottom:
             below.insert(0, [(" " * (margin + 1), "text"), *bottom["events"]])
         if "steps" in bottom:

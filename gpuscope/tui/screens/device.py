@@ -128,12 +128,13 @@ class DeviceScreen(Room):
         if host is None or device is None:
             self.say_head([("GPU  ", "bold accent"), ("it is not there any more", "muted")])
             return
-        self.say_head(words.head(host, device))
+        self.say_head(words.head(host, device), self.session)
         column = width // 2 if width >= WIDE else width
         cells = max(30, column - 5)
         glyphs = self._load.tokens.glyphs
         small = height < TALL
         self._load.show(words.load_lines(device, cells, 6 if small else 12, glyphs))
+        set_title(self._state, "Then" if self.session.standing_text() else "Now")
         self._state.show(words.state_lines(host, device, cells))
         self._health.show(words.health_lines(device, cells))
         self._users.show(words.process_lines(host, device, 4 if small else max(4, height // 6)))
@@ -163,7 +164,7 @@ class DeviceScreen(Room):
                 if any(v is not None for v in values):
                     series.append(Series(label, token, past.seconds, values))
             set_title(chart, f"{what.title}, {age_text(window)}")
-            chart.show(series, window, 0.0, what.top, what.unit, now=host.sampled_seconds)
+            chart.show(series, window, 0.0, what.top, what.unit, now=host.sampled_seconds, ago=self.session.ago_seconds)
 
     # ── keys ──
 

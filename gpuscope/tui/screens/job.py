@@ -112,7 +112,7 @@ class JobScreen(Room):
             self.say_head([("Job  ", "bold accent"), ("it is not there any more", "muted")])
             self._ranks.show([])
             return
-        self.say_head(head_of(job))
+        self.say_head(head_of(job), self.session)
         cells = max(30, self._notes.size.width or 76)
         notes = [piece for line in standing_out(host, job) for piece in hang(line, cells)]
         self._notes.show(notes)

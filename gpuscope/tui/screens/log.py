@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from textual.app import ComposeResult
 
 from ...store.view import HostView
@@ -10,7 +12,7 @@ from ..session import Session
 from ..widgets.log import COLUMNS, entries, row
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines, wrap
-from .pane import Pane
+from .pane import Pane, set_title
 
 
 class LogPane(Pane):
@@ -32,8 +34,13 @@ class LogPane(Pane):
         state = self.session.state
         before = self._table.rows
         following = not before or self._table.cursor_key == before[-1].key
-        rows = [row(entry) for entry in entries(host, self.session.notices.all, state.filter)]
-        self._table.show_empty(f"nothing contains {state.filter!r}" if state.filter else "nothing has happened yet")
+        looks_back = host is not None and self.session.standing.past(host.key) is not None
+        until = host.wall_seconds if host is not None and looks_back else None
+        rows = [row(entry) for entry in entries(host, self.session.notices.all, state.filter, until)]
+        then = time.strftime("%H:%M:%S", time.localtime(until)) if until is not None else ""
+        set_title(self._table, f"Log until {then}" if then else "Log")
+        nothing = f"nothing had happened until {then}" if then else "nothing has happened yet"
+        self._table.show_empty(f"nothing contains {state.filter!r}" if state.filter else nothing)
         self._table.show(rows)
         if following and rows:
             self._table.move_to(rows[-1].key)

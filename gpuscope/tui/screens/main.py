@@ -130,6 +130,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._top()
         if self.session.paused_seconds is None:
             self._draw()
+        elif self.tab in self._panes and self.pane.is_mounted and (host := self.session.host) is not None:
+            self._draw_charts(host)  # their axes say how long ago it was
 
     async def _offer_fleet(self) -> None:
         """There are several hosts: begin with all of them, unless somebody came for a process of one."""
@@ -169,6 +171,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _draw_charts(self, host: HostView) -> None:
         now, moment = time.monotonic(), host.sampled_seconds
+        if moment is not None:
+            moment += self.session.ago_seconds
         wait = self._charts.wait(now, moment, self.session.charts_seconds)
         if wait == 0:
             self._charts.drawn(now, moment)

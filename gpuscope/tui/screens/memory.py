@@ -176,11 +176,12 @@ class MemoryPane(Pane, can_focus=True):
             self._chart = StackedChart(id="timeline", classes="panel")
             self._right.mount(self._chart, before=self._summary.table)
             self._share_out()
-        now = host.sampled_seconds
+        now, ago = host.sampled_seconds, self.session.ago_seconds
         drawn = (
             subject.key,
             self._window,
             column_of(now, self._window),
+            column_of(ago, self._window),
             self._terminal,
             self._view,
             host.marks,
@@ -193,7 +194,7 @@ class MemoryPane(Pane, can_focus=True):
         title = f"Timeline {window_text(self._window)}" if self._window > 60 else "Timeline"
         self._chart.show(
             line.layers, line.seconds, self._window, line.capacity, now=now, title=title,
-            ticks=line.ticks, steps=line.steps, peak=line.peak,
+            ticks=line.ticks, steps=line.steps, peak=line.peak, ago=ago,
         )  # fmt: skip
 
     def _recognise(self, host: HostView, subject: Subject) -> None:

@@ -113,7 +113,7 @@ class OneProcessScreen(Room):
         if host is None or process is None:
             self.say_head([("Process  ", "bold accent"), ("it is not there any more", "muted")])
             return
-        self.say_head(words.head(host, process))
+        self.say_head(words.head(host, process), self.session)
         cells = max(30, (width // 2 if width >= WIDE else width) - 5)
         history = self.session.history
         devices = {d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None}
@@ -162,7 +162,8 @@ class OneProcessScreen(Room):
             what = CHARTS[(self._chart + position) % len(CHARTS)]
             set_title(chart, f"{what}, {age_text(window)}")
             top = 100.0 if what == "SM %" else None
-            chart.show(list(self._series(host, process, what, window)), window, 0.0, top, now=host.sampled_seconds)
+            series, ago = list(self._series(host, process, what, window)), self.session.ago_seconds
+            chart.show(series, window, 0.0, top, now=host.sampled_seconds, ago=ago)
 
     def _series(self, host: HostView, process: ProcView, what: str, window: float) -> Iterator[Series]:
         indices = {device.id: device.definition.index for device in host.devices}

@@ -119,6 +119,9 @@ class OverviewPane(Pane):
         rows = 0 if height < TINY_ROWS else 1 if bare else TOP_FINDINGS
         lines = top(self.session.doctor.cases, self._findings.tokens.glyphs, rows, bare)
         self._findings.show(lines)
+        host = self.session.host
+        looks_back = host is not None and self.session.standing.past(host.key) is not None
+        set_title(self._findings, "Findings, as they were when the screen stopped" if looks_back else "Findings")
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)
         if taken != self._found:
@@ -182,7 +185,8 @@ class OverviewPane(Pane):
 
         self._build_charts(self._charts, host)
         column = column_of(host.sampled_seconds, self._window)
-        drawn = (column, self._window, self._devices.cursor_key, self._right, self.size, self.app.theme)
+        ago = column_of(self.session.ago_seconds, self._window)
+        drawn = (column, ago, self._window, self._devices.cursor_key, self._right, self.size, self.app.theme)
         if self._window > WINDOW_SECONDS and drawn == self._drawn:
             return
         self._drawn = drawn
@@ -234,19 +238,20 @@ class OverviewPane(Pane):
             mean = mean_load(self.session, host.devices, self._window)
             series.append(Series("mean", "other", mean.seconds, mean.values))
         set_title(self._line, f"Utilisation %{self._over}")
-        self._line.show(series, self._window, 0.0, 100.0, "%", now=host.sampled_seconds)
+        ago = self.session.ago_seconds
+        self._line.show(series, self._window, 0.0, 100.0, "%", now=host.sampled_seconds, ago=ago)
         layers, seconds = device_layers(self.session, host, device, self._window)
         total = device.definition.total_bytes
         title = f"VRAM of GPU {device.definition.index}{self._over}"
         top = float(total) if total else None
-        self._right.show(layers, seconds, self._window, top, now=host.sampled_seconds, title=title)
+        self._right.show(layers, seconds, self._window, top, now=host.sampled_seconds, title=title, ago=ago)
 
     def _show_host_charts(self, host: HostView) -> None:
         from ..charts.line import LineChart, Series
 
         if self._line is None or not isinstance(self._right, LineChart):
             return
-        load = self.session.history(host.id, "cpu_percent", self._window)
+        load, ago = self.session.history(host.id, "cpu_percent", self._window), self.session.ago_seconds
         set_title(self._line, f"CPU %, {host.definition.cpu_count or '?'} cores{self._over}")
         self._line.show(
             [Series("all cores", "series1", load.seconds, load.values)],
@@ -255,6 +260,7 @@ class OverviewPane(Pane):
             100.0,
             "%",
             now=host.sampled_seconds,
+            ago=ago,
         )
         tokens = ("series2", "series3", "series4", "series5")
         trainers = [t for t in host.trainers if t.gone is None][: len(tokens)]
@@ -264,7 +270,7 @@ class OverviewPane(Pane):
             label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
             series.append(Series(label, token, pace.seconds, [None if v is None else v * 1000 for v in pace.values]))
         set_title(self._right, f"Step, ms{self._over}")
-        self._right.show(series, self._window, 0.0, None, "ms", now=host.sampled_seconds)
+        self._right.show(series, self._window, 0.0, None, "ms", now=host.sampled_seconds, ago=ago)
 
     # ── actions ──
 

@@ -119,7 +119,7 @@ class ProcessScreen(Room):
         parts += ["my Slurm job's GPUs"] if choice.job_gpus is not None else []
         parts += ["tree"] if choice.tree else []
         parts += [f"filter: {choice.text}"] if choice.text else []
-        self.say_head([("Processes  ", "bold accent"), (" · ".join(parts), "muted")])
+        self.say_head([("Processes  ", "bold accent"), (" · ".join(parts), "muted")], self.session)
         cells = max(30, self.size.width - 4)
         self._totals.show(list(hang(found.totals, cells)) if found.totals else [])
         lines = [piece for line in found.notes for piece in hang(line, cells)]

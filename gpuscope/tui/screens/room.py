@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from ..charts.strips import Segments
 from ..widgets.text import Lines, cells_of, cut
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+
+def not_now(session: Session) -> list[tuple[str, str]]:
+    """That what is shown is not of this moment: a recording, a screen that stands still, a host that is silent."""
+    standing, host = session.standing_text(), session.host
+    out = [(f" {host.badge} ", "badge")] if host is not None and host.badge else []
+    if standing:
+        out.append((f" {standing} ", "badge"))
+    elif host is not None and host.link.state in ("stale", "ended"):
+        out.append((f" {host.link.state} ", "bad"))
+    return out
 
 
 class Room(ModalScreen[None]):
@@ -27,11 +41,12 @@ class Room(ModalScreen[None]):
         self.head = Lines(classes="head")
         self.foot = Lines(classes="foot")
 
-    def say_head(self, pieces: Segments) -> None:
-        """The line at the top."""
+    def say_head(self, pieces: Segments, session: Session | None = None) -> None:
+        """The line at the top. ``session``: what is below is what it shows, and may not be of this moment."""
         width = self.size.width or 80
-        line = cut([(" ", "text"), *pieces], width)
-        self.head.show([[*line, (" " * max(0, width - cells_of(line)), "text")]])
+        state = not_now(session) if session is not None else []
+        line = cut([(" ", "text"), *pieces], width - cells_of(state))
+        self.head.show([[*line, (" " * max(0, width - cells_of(line) - cells_of(state)), "text"), *state]])
 
     def say_keys(self, keys: Sequence[tuple[str, str]]) -> None:
         """The line at the bottom: (key, what it does), as many as fit."""

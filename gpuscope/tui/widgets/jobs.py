@@ -183,7 +183,10 @@ class JobList(Painted, can_focus=True):
         self.move(-1)
 
     def on_click(self, event: events.Click) -> None:
-        y = event.y - self._fixed + self._offset
+        offset = event.get_content_offset(self)  # without the border
+        if offset is None or offset.y < self._fixed:
+            return
+        y = offset.y - self._fixed + self._offset
         for index, line in enumerate(self._lines):
             y -= 1 + len(self._below(line, self._width))
             if y < 0:

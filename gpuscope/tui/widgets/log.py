@@ -41,8 +41,11 @@ class Entry:
     serial: str
 
 
-def entries(host: HostView | None, notices: Iterable[Notice], text: str = "") -> list[Entry]:
-    """Everything that contains ``text``, oldest first."""
+def entries(
+    host: HostView | None, notices: Iterable[Notice], text: str = "", until_seconds: float | None = None
+) -> list[Entry]:
+    """Everything that contains ``text``, oldest first; of the program's own words those until ``until_seconds`` of
+    the wall clock."""
     out = [
         Entry(
             n.wall_seconds,
@@ -53,6 +56,7 @@ def entries(host: HostView | None, notices: Iterable[Notice], text: str = "") ->
             f"n{i}{n.wall_seconds}",
         )
         for i, n in enumerate(notices)
+        if until_seconds is None or n.wall_seconds <= until_seconds
     ]
     if host is not None:
         names = _names(host)

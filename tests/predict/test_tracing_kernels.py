@@ -1,0 +1,115 @@
+"""Sizes of kernels' scratch memory as measured on an H200, and what a kernel that cannot be known does to the bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpuscope.predict.allocator import simulate
+from gpuscope.predict.child import Tracer
+from gpuscope.predict.errors import Figure, allocated_error, downward, reserved_error
+from gpuscope.predict.request import Doubt, Request
+
+torch: Any = pytest.importorskip("torch")
+PERCENT = 0.1
+MEASURED = {
+    "graph": (Request("tests.predict.families_unseen:graph", batch=5, optimizer="adamw"), 943_906_816),
+    "tagger": (
+        Request("tests.predict.families_unseen_text:tagger", batch=30, amp="fp16", optimizer="sgd"),
+        255_301_632,
+    ),
+}
+
+
+def cells(batch: int, device: Any) -> Any:
+    """Two steps of an LSTM's cell, of which some rows are picked by two indices."""
+    cell = torch.nn.LSTMCell(32, 64).to(device)
+    x, rows = torch.randn(batch, 32, device=device), torch.randint(batch, (5000,), device=device)
+    columns = torch.randint(64, (5000,), device=device)
+
+    def loss() -> Any:
+        first = cell(x)
+        return cell(x, first)[0][rows, columns].square().mean()
+
+    return cell, torch.optim.SGD(cell.parameters(), lr=0.1), loss
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Tracer]:
+    with Tracer() as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_picked_rows_cells_and_two_directions_take_what_they_took(tracer: Tracer, name: str) -> None:
+    """Gradients of picked rows are sorted; a GRU's cell is one kernel; an LSTM in two directions is cuDNN's."""
+    request, peak = MEASURED[name]
+    found = simulate(tracer.trace(request, 120).trace)
+    assert found.peak_allocated_bytes == pytest.approx(peak, rel=PERCENT / 100)
+
+
+def test_an_lstm_s_cell_is_one_kernel_and_places_are_sorted(tracer: Tracer) -> None:
+    trace = tracer.trace(Request(f"{__name__}:cells", batch=1000, steps=1), 120).trace
+    sizes: dict[str, list[int]] = {}
+    for block, size in enumerate(trace.sizes):
+        sizes.setdefault(trace.owner(block).operation, []).append(size)
+    state, gates = 1000 * 64 * 4, 1000 * 256 * 4
+    assert sizes["_thnn_fused_lstm_cell"] == [gates, state, state] * 2
+    places = 8 * 5000
+    # two products and their sum, the sorted copies with a range, and what the sort takes: 64 000 places are 16 bits
+    assert sorted(sizes["index_put"])[:8] == [places] * 8
+    assert len(sizes["index_put"]) == 9
+    assert "sigmoid_backward" not in sizes
+
+
+@pytest.mark.parametrize(
+    ("count", "bits", "size"), [(80_000, 14, 1_303_039), (480_000, 16, 7_792_127), (3600, 64, 75_775)]
+)
+def test_a_sort_s_scratch_memory(count: int, bits: int, size: int) -> None:
+    from gpuscope.predict.tracing.indexing import sort_bytes
+
+    assert sort_bytes(count, bits) == size
+
+
+@pytest.mark.parametrize(("samples", "dtype", "size"), [(30, "float32", 108_023_040), (250, "float16", 366_149_984)])
+def test_a_recurrent_network_s_workspace_in_two_directions(samples: int, dtype: str, size: int) -> None:
+    from gpuscope.predict.tracing.recurrent import LSTM, workspace_bytes
+
+    x = torch.empty(120, samples, 300, dtype=getattr(torch, dtype), device="meta")
+    weights = [torch.empty(1536, columns, device="meta") for columns in (300, 384)] * 2
+    assert workspace_bytes(LSTM, x, weights, 384, samples, 1, 2) == size
+
+
+def _shape(samples: int, channels: int, filters: int, side: int) -> Any:
+    from gpuscope.predict.tracing.convolution import _Shape
+
+    x, y = (torch.empty(samples, number, side, side, device="meta") for number in (channels, filters))
+    return _Shape(x, torch.empty(filters, channels, 3, 3, device="meta"), y, [1, 1], 1)
+
+
+def test_only_a_convolution_unlike_all_measured_ones_may_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    measured, unknown, few = _shape(16, 128, 256, 64), _shape(20, 160, 192, 32), _shape(2, 160, 192, 32)
+    assert (measured.most_forward(), measured.most_input(), measured.most_weight()) == (0, 0, 0)
+    assert unknown.most_forward() > unknown.forward()
+    assert few.most_forward() == few.most_input() == 0
+    # a gradient of 288 → 96 at 64² with 8 samples really took this much
+    assert _shape(8, 288, 96, 64).most_weight() == 3_693_084_672
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert _shape(20, 160, 192, 32).most_forward() == 0
+
+
+def test_an_upward_doubt_widens_the_upper_side_alone() -> None:
+    known, upward = Doubt("data_dependent", "", "item", 2.0), Doubt("unmeasured", "", "convolution", 300.0, upward=True)
+    peak, doubts = 1 << 30, [known, upward]
+    above, below = allocated_error(peak, 0.0, doubts), allocated_error(peak, 0.0, downward(doubts))
+    assert above - below == pytest.approx(3 * peak, rel=1e-6)
+    assert below == allocated_error(peak, 0.0, [known])
+    assert reserved_error(peak, above, doubts, peak, True) > 3 * peak
+    figure = Figure(peak, above, below)
+    assert figure.low == peak - below
+    assert figure.high == peak + above
+    assert figure.error_percent == pytest.approx(100 * above / peak, abs=0.01)
+    assert Figure(peak, below).low == peak - below

@@ -1,0 +1,135 @@
+"""Headings, wheel and clicks of the tables besides the Overview's, and that how one looked survives a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+from gpuscope.tui import state
+from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.screens.processes import ProcessScreen
+from gpuscope.tui.session import Session
+from gpuscope.tui.state import ViewState
+from tests.fakes import views
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.test_fleet_screen import SIX, app_of, lines_of, settled
+
+SIZE = (140, 40)
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def place_of(screen: str, words: str) -> tuple[int, int]:
+    y = next(y for y, line in enumerate(screen.splitlines()) if words in line)
+    return screen.splitlines()[y].index(words), y
+
+
+async def turn(pilot: Pilot[Any], widget: Widget, down: bool) -> None:
+    """The wheel by one notch over a widget."""
+    kind = events.MouseScrollDown if down else events.MouseScrollUp
+    widget.post_message(kind(widget, 1, 1, 0, 0, 0, False, False, False))
+    await pilot.pause()
+
+
+@in_loop
+async def test_headings_rows_and_wheel_of_the_process_screen():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "USED/TOTAL")
+        await pilot.press("P")
+        screen = await until(pilot, "GPU▾", "GPU MEM")
+        table = app.screen.query_one("#processes")
+        await pilot.click(offset=place_of(screen, "GPU MEM"))
+        screen = await until(pilot, "sorted by memory", absent="GPU▾")
+        assert app.session.state.process_sort == "memory"
+        await pilot.click(offset=place_of(screen, "USER"))
+        screen = await until(pilot, "sorted by user", "USER▾")
+        await pilot.click(offset=place_of(screen, "GPU MEM"))
+        screen = await until(pilot, "sorted by memory", absent="USER▾")
+        await pilot.click(offset=place_of(screen, "COMMAND"))
+        assert app.session.state.process_sort == "memory", "a column that is not sorted by does nothing"
+        keys = [row.key for row in table.rows]
+        table.move_to(keys[0])
+        await turn(pilot, table, down=True)
+        assert table.cursor_key == keys[3]
+        await turn(pilot, table, down=False)
+        assert table.cursor_key == keys[0]
+        x, y = place_of(screen, "COMMAND")
+        await pilot.click(offset=(x, y + 3))
+        await pilot.pause()
+        assert table.cursor_key == keys[2]
+        await pilot.click(offset=(x, y + 3))
+        await until(pilot, "child of pid", "GPU memory")
+        assert not isinstance(app.screen, ProcessScreen), "a second click opens it"
+
+
+@in_loop
+async def test_headings_of_the_fleet():
+    app = app_of(SIX)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "6 hosts")
+        screen = await settled(pilot)
+        await pilot.click(offset=place_of(screen, "HOST"))
+        screen = await until(pilot, "HOST▾", "hosts sorted by name")
+        assert lines_of(app) == sorted(SIX)
+        await pilot.click(offset=place_of(screen, "HOST▾"))
+        await until(pilot, "WORST▾", "hosts sorted by worst first", absent="HOST▾")
+        assert lines_of(app) != sorted(SIX)
+
+
+@in_loop
+async def test_wheel_and_click_on_the_jobs():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await until(pilot, "USED/TOTAL")
+        jobs = app.main.pane.query_one("#jobs")
+        jobs.focus()
+        await pilot.pause()
+        first = jobs.current
+        await turn(pilot, jobs, down=True)
+        second = jobs.current
+        assert second is not None
+        assert second != first
+        await turn(pilot, jobs, down=False)
+        assert jobs.current == first
+        await pilot.click(offset=place_of(screen, second.cells["job"][0]))
+        await pilot.pause()
+        assert jobs.current == second
+
+
+@in_loop
+async def test_columns_filters_and_sorting_survive_a_restart():
+    first = make_app(views.training(4.0), state=state.load()[0])
+    async with first.run_test(size=SIZE) as pilot:
+        await until(pilot, "USED/TOTAL")
+        await pilot.press("slash", *"lin", "enter", "greater_than_sign", "P")
+        await until(pilot, "RSS GiB", "AGE")
+        await pilot.press("c")
+        await until(pilot, "Columns")
+        await pilot.press("j", "j", "space", "escape", "T", "slash", *"gpu 6", "enter", "greater_than_sign")
+        await until(pilot, "filter: gpu 6", "sorted by memory", absent="RSS GiB")
+    assert state.save(first.session.state) == ""
+
+    remembered, problem = state.load()
+    assert problem == ""
+    assert remembered == ViewState(
+        filter="lin",
+        sort="used",
+        process_sort="memory",
+        process_filter="gpu 6",
+        process_tree=True,
+        process_hidden="rss",
+    )
+    again = GpuscopeApp(Session(views.store_of(views.training(4.0)), state=remembered), "overview")
+    async with again.run_test(size=SIZE) as pilot:
+        await until(pilot, "USED▾", "lin")
+        await pilot.press("P")
+        screen = await until(pilot, "1 of 8", "filter: gpu 6", "tree", "sorted by memory", absent="RSS GiB")
+        assert "AGE" in screen
