@@ -10,19 +10,16 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from .. import device_words as words
 from ..cells import age_text
-from ..charts.line import LineChart, Series
+from ..charts.line import Series
 from ..widgets.text import Lines
+from .charted import TOKENS, WIDE, WINDOWS, ChartedScreen
 from .pane import set_title
-from .room import Room
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView
     from ..session import Session
 
-WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
-"""Seconds that the charts show; + and - step through them."""
-WIDE, TALL = 110, 32
-SHOW_SECONDS, CHART_SECONDS = 0.5, 2.0
+TALL = 32
 
 
 class Chart(NamedTuple):
@@ -45,46 +42,24 @@ CHARTS = (
                            ("PCIe out", "pcie_tx_bytes_per_second"), ("PCIe in", "pcie_rx_bytes_per_second")),
           None, "", 1e-6),
 )  # fmt: skip
-_TOKENS = ("series1", "series2", "series3", "series4")
 _KEYS = (
     ("Esc", "back"), ("c", "next chart"), ("+ -", "zoom"), ("n b", "next GPU"), ("Enter", "all readings"),
     ("o", "holders"), ("j k", "scroll"),
 )  # fmt: skip
 
 
-class DeviceScreen(Room):
-    """Kept up to date while it is open. On a small terminal the panels stand one below the other and scroll."""
-
-    DEFAULT_CSS = """
-    DeviceScreen #columns { height: 1fr; }
-    DeviceScreen #left, DeviceScreen #right { width: 1fr; height: 1fr; scrollbar-size-vertical: 1; }
-    DeviceScreen .chart { height: 9; }
-    DeviceScreen Lines.panel { height: auto; }
-    DeviceScreen.-narrow #columns { layout: vertical; overflow-y: auto; scrollbar-size-vertical: 1; }
-    DeviceScreen.-narrow #left, DeviceScreen.-narrow #right { width: 1fr; height: auto; }
-    """
+class DeviceScreen(ChartedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "readings", show=False),
-        Binding("plus,equals_sign", "zoom(-1)", show=False),
-        Binding("minus", "zoom(1)", show=False),
-        Binding("c", "chart(1)", show=False),
         Binding("o", "holders", show=False),
         Binding("n,right", "device(1)", show=False),
         Binding("b,left", "device(-1)", show=False),
-        Binding("j,down", "scroll(1)", show=False),
-        Binding("k,up", "scroll(-1)", show=False),
     ]
 
     def __init__(self, session: Session, key: str) -> None:
-        super().__init__()
-        self.session = session
-        self._key = key
-        self._window = 0
-        self._chart = 0
+        super().__init__(session, key, histories=len(CHARTS), charts=3)
         self._load, self._state = Lines(classes="panel"), Lines(classes="panel")
         self._health, self._users = Lines(classes="panel"), Lines(classes="panel")
         self._facts = Lines(classes="panel")
-        self._charts = [LineChart(classes="panel chart") for _ in range(3)]
 
     def compose(self) -> ComposeResult:
         for panel, title in (
@@ -103,16 +78,6 @@ class DeviceScreen(Room):
                 yield self._users
                 yield from self._charts
         yield self.foot
-
-    def on_mount(self) -> None:
-        self.call_after_refresh(self._show)
-        self.call_after_refresh(self._draw)
-        self.set_interval(SHOW_SECONDS, self._show)
-        self.set_interval(CHART_SECONDS, self._draw)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-        self.call_after_refresh(self._draw)
 
     def _found(self) -> tuple[HostView | None, DeviceView | None]:
         host = self.session.host
@@ -151,14 +116,10 @@ class DeviceScreen(Room):
         else:
             tall = 9
         window = WINDOWS[self._window]
-        for position, chart in enumerate(self._charts):
-            chart.display = position < shown
-            if not chart.display:
-                continue
-            chart.styles.height = tall
-            what = CHARTS[(self._chart + position) % len(CHARTS)]
+        for chart, number in self._visible(shown, tall):
+            what = CHARTS[number]
             series = []
-            for token, (label, column) in zip(_TOKENS, what.columns, strict=False):
+            for token, (label, column) in zip(TOKENS, what.columns, strict=False):
                 past = self.session.history(device.id, column, window)
                 values = [None if v is None else v * what.scale for v in past.values]
                 if any(v is not None for v in values):
@@ -167,16 +128,6 @@ class DeviceScreen(Room):
             chart.show(series, window, 0.0, what.top, what.unit, now=host.sampled_seconds, ago=self.session.ago_seconds)
 
     # ── keys ──
-
-    def action_zoom(self, by: int) -> None:
-        """A longer or shorter time on the charts."""
-        self._window = min(max(self._window + by, 0), len(WINDOWS) - 1)
-        self._draw()
-
-    def action_chart(self, by: int) -> None:
-        """The next history."""
-        self._chart = (self._chart + by) % len(CHARTS)
-        self._draw()
 
     def action_device(self, by: int) -> None:
         """The next GPU of the host."""
@@ -189,11 +140,6 @@ class DeviceScreen(Room):
         self._show()
         self._draw()
 
-    def action_scroll(self, by: int) -> None:
-        """Move what does not fit."""
-        place = self.query_one("#columns" if self.has_class("-narrow") else "#left")
-        place.scroll_relative(y=3 * by, animate=False)
-
     def action_holders(self) -> None:
         """Who has the device open, by the open files of all processes."""
         from .device_holders import HoldersDialog
@@ -201,9 +147,3 @@ class DeviceScreen(Room):
         _, device = self._found()
         if device is not None:
             self.app.push_screen(HoldersDialog(self.session, device))
-
-    def action_readings(self) -> None:
-        """Every reading with its reason, as it came."""
-        from .detail import DetailScreen
-
-        self.app.push_screen(DetailScreen(self.session, self._key))

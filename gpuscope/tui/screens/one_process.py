@@ -12,20 +12,18 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from .. import process_words as words
 from ..cells import age_text
-from ..charts.line import LineChart, Series
+from ..charts.line import Series
 from ..device_words import Line
 from ..process_idle import Idleness
 from ..widgets.text import Lines, hang
-from .device import CHART_SECONDS, SHOW_SECONDS, WIDE, WINDOWS
+from .charted import TOKENS, WIDE, WINDOWS, ChartedScreen
 from .pane import set_title
-from .room import Room
 
 if TYPE_CHECKING:
     from ...store.view import HostView, ProcView
     from ..session import Session
 
 ASK_SECONDS = 5.0
-_TOKENS = ("series1", "series2", "series3", "series4")
 CHARTS = ("GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB")
 GIB = 1 << 30
 _KEYS = (
@@ -34,36 +32,16 @@ _KEYS = (
 )  # fmt: skip
 
 
-class OneProcessScreen(Room):
-    """Kept up to date while it is open."""
-
-    DEFAULT_CSS = """
-    OneProcessScreen #columns { height: 1fr; }
-    OneProcessScreen #left, OneProcessScreen #right { width: 1fr; height: 1fr; scrollbar-size-vertical: 1; }
-    OneProcessScreen .chart { height: 9; }
-    OneProcessScreen Lines.panel { height: auto; }
-    OneProcessScreen.-narrow #columns { layout: vertical; overflow-y: auto; scrollbar-size-vertical: 1; }
-    OneProcessScreen.-narrow #left, OneProcessScreen.-narrow #right { width: 1fr; height: auto; }
-    """
+class OneProcessScreen(ChartedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "readings", show=False),
-        Binding("plus,equals_sign", "zoom(-1)", show=False),
-        Binding("minus", "zoom(1)", show=False),
-        Binding("c", "chart", show=False),
         Binding("K,f9", "signal", show=False),
         Binding("e", "environment", show=False),
-        Binding("j,down", "scroll(1)", show=False),
-        Binding("k,up", "scroll(-1)", show=False),
     ]
 
     def __init__(self, session: Session, key: str) -> None:
-        super().__init__()
-        self.session = session
-        self._key = key
-        self._window, self._chart = 0, 0
+        super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS))
         self._idleness = Idleness()
         self._about, self._uses, self._order = (Lines(classes="panel") for _ in range(3))
-        self._charts = [LineChart(classes="panel chart") for _ in CHARTS]
         self._order_said: list[Line] = [[("asking …", "muted")]]
         self._asking: asyncio.Task[None] | None = None
 
@@ -80,20 +58,12 @@ class OneProcessScreen(Room):
                 yield from self._charts
         yield self.foot
 
-    def on_mount(self) -> None:
+    def on_mount(self) -> None:  # that of the base is called as well: Textual calls each class's own
         self._asking = asyncio.get_running_loop().create_task(self._ask_order())
-        self.call_after_refresh(self._show)
-        self.call_after_refresh(self._draw)
-        self.set_interval(SHOW_SECONDS, self._show)
-        self.set_interval(CHART_SECONDS, self._draw)
 
     def on_unmount(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-        self.call_after_refresh(self._draw)
 
     def _found(self) -> tuple[HostView | None, ProcView | None]:
         host = self.session.host
@@ -154,12 +124,8 @@ class OneProcessScreen(Room):
         shown = max(1, min(len(self._charts), (self.size.height - 2) // 9)) if wide else 1
         tall = max(6, (self.size.height - 2) // shown) if wide else 9
         window = WINDOWS[self._window]
-        for position, chart in enumerate(self._charts):
-            chart.display = position < shown
-            if not chart.display:
-                continue
-            chart.styles.height = tall
-            what = CHARTS[(self._chart + position) % len(CHARTS)]
+        for chart, number in self._visible(shown, tall):
+            what = CHARTS[number]
             set_title(chart, f"{what}, {age_text(window)}")
             top = 100.0 if what == "SM %" else None
             series, ago = list(self._series(host, process, what, window)), self.session.ago_seconds
@@ -175,28 +141,13 @@ class OneProcessScreen(Room):
             entities = [(use.id, f"GPU {indices.get(use.gpu, '?')}") for use in words.living(process)]
         else:
             entities = [(process.id, "CPU" if column == "cpu_percent" else "RSS")]
-        for token, (entity, label) in zip(_TOKENS, entities, strict=False):
+        for token, (entity, label) in zip(TOKENS, entities, strict=False):
             past = self.session.history(entity, column, window)
             values = [None if value is None else value * scale for value in past.values]
             if any(value is not None for value in values):
                 yield Series(label, token, past.seconds, values)
 
     # ── keys ──
-
-    def action_zoom(self, by: int) -> None:
-        """A longer or shorter time on the charts."""
-        self._window = min(max(self._window + by, 0), len(WINDOWS) - 1)
-        self._draw()
-
-    def action_chart(self) -> None:
-        """The next history."""
-        self._chart = (self._chart + 1) % len(CHARTS)
-        self._draw()
-
-    def action_scroll(self, by: int) -> None:
-        """Move what does not fit."""
-        place = self.query_one("#columns" if self.has_class("-narrow") else "#left")
-        place.scroll_relative(y=3 * by, animate=False)
 
     def action_signal(self) -> None:
         """Ask which signal to send."""
@@ -214,9 +165,3 @@ class OneProcessScreen(Room):
         _, process = self._found()
         if process is not None:
             self.app.push_screen(EnvironmentDialog(self.session, process))
-
-    def action_readings(self) -> None:
-        """Every reading with its reason, as it came."""
-        from .detail import DetailScreen
-
-        self.app.push_screen(DetailScreen(self.session, self._key))
