@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Dict, Optional
 
 from . import inject_payload, inject_pep768, inject_ptrace
@@ -30,13 +30,15 @@ WITHDRAW_SECONDS = 0.25
 class Injected:
     """What was done. ``stop_seconds``: how long the main thread stood (None: not at all, or nothing was done);
     ``callback_seconds``: until Python came to it; ``main_seconds``: what it took there; ``ready_seconds``: until the
-    probe listened. ``method`` is "probe" where one listened before."""
+    probe listened. ``method`` is "probe" where one listened before. ``asked_seconds``: from the first request to stop
+    until it ran again, with what it still did of its own."""
 
     method: str
     stop_seconds: Optional[float]
     callback_seconds: Optional[float]
     main_seconds: Optional[float]
     ready_seconds: float
+    asked_seconds: Optional[float] = None
 
 
 def inject(
@@ -138,7 +140,8 @@ def _ptrace(
     done = inject_ptrace.call(task, found)
     progress(f"left a call for the main thread, which stood for {1e3 * done['stop_seconds']:.1f} ms")
     answer = _late(place, place.answer(patience, go_on))
-    return _result(PTRACE, found, answer, began, float(done["stop_seconds"]), patience, float(done["released"]))
+    result = _result(PTRACE, found, answer, began, float(done["stop_seconds"]), patience, float(done["released"]))
+    return replace(result, asked_seconds=float(done["asked_seconds"]))
 
 
 def _result(

@@ -9,7 +9,8 @@ takes one small lock, no malloc and not the interpreter's lock. ``code`` runs la
 Eight bytes at the program's entry point, which never runs again, are the trampoline, and are put back.
 
 Input: one JSON object of numbers and text (see :func:`main`). Output: one JSON object: ``ok``, ``code``, ``text``,
-``stop_seconds`` (how long the thread stood or ran for us), ``rolled_back``."""
+``stop_seconds`` (how long the thread stood or ran for us, at most), ``asked_seconds`` (from the first request to stop,
+with what the thread still did of its own before it could: a fork, say, is not left halfway), ``rolled_back``."""
 
 from __future__ import annotations
 
@@ -91,6 +92,9 @@ class Stopped:
         self.original = 0
         self.poked = self.seized = self.stopped = self.touched = self.masked = False
         self.memory: Any = None
+        self.clock = -1
+        self.stood = 0.0
+        self.stands_since: Optional[float] = None
 
     def seize(self) -> None:
         try:
@@ -103,6 +107,7 @@ class Stopped:
 
     def stop(self, seconds: float) -> None:
         """Let the thread stop between two instructions of its own, or inside a system call that it will repeat."""
+        asked, ran = time.perf_counter(), self.on_cpu_seconds()
         ptrace(PTRACE_INTERRUPT, self.pid)
         while True:
             status = self.wait(seconds)
@@ -113,9 +118,30 @@ class Stopped:
                 ptrace(PTRACE_CONT, self.pid, 0, os.WSTOPSIG(status))
                 self.stopped = False
             elif os.WSTOPSIG(status) == signal.SIGTRAP:
+                # Not yet ours: the time in which it ran on, to the end of a fork or with a signal of its own.
+                own = max(0.0, self.on_cpu_seconds() - ran)
+                self.stands_since = asked + min(own, time.perf_counter() - asked)
                 return
             else:
                 raise Failed("stopped", "the process is stopped (SIGSTOP, or Ctrl-Z)")
+
+    def on_cpu_seconds(self) -> float:
+        """The main thread's so far, as the scheduler counts it in ns. 0 where the kernel does not say: then none of
+        the time until it stops is taken for its own."""
+        try:
+            return int(os.pread(self.clock, 64, 0).split()[0]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def let_go_again(self) -> None:
+        self.go_on()
+        self.count()
+
+    def count(self) -> None:
+        """It stands no longer."""
+        if self.stands_since is not None:
+            self.stood += time.perf_counter() - self.stands_since
+            self.stands_since = None
 
     def wait(self, seconds: float) -> Optional[int]:
         """The next status of the thread, None when none came. Raises :class:`Failed` where the process has ended."""
@@ -256,15 +282,15 @@ def stop_at_a_good_moment(thread: Stopped, job: Dict[str, Any]) -> None:
         lock = job["pending_lock"]
         if not thread.in_its_own_section() and not (lock and thread.read(lock, 1)[0]):
             return
-        thread.go_on()
+        thread.let_go_again()
         time.sleep(0.005)
     raise Failed("busy", "Python's list of pending calls stays locked")
 
 
 def inject(job: Dict[str, Any]) -> Dict[str, Any]:
     thread = Stopped(job)
-    answer = {"ok": False, "code": "", "text": "", "stop_seconds": None, "rolled_back": False, "page": 0}
-    answer["released"] = None
+    answer = {"ok": False, "code": "", "text": "", "rolled_back": False, "page": 0}
+    answer["stop_seconds"] = answer["asked_seconds"] = answer["released"] = None
     began = 0.0
     try:
         thread.seize()
@@ -272,6 +298,10 @@ def inject(job: Dict[str, Any]) -> Dict[str, Any]:
         if start_ticks(thread.pid) != job["start"]:
             raise Failed("gone", "this pid belongs to another process now")
         thread.memory = open(f"/proc/{thread.pid}/mem", "r+b", buffering=0)  # noqa: SIM115
+        try:
+            thread.clock = os.open(f"/proc/{thread.pid}/task/{thread.pid}/schedstat", os.O_RDONLY)
+        except FileNotFoundError:
+            pass  # a kernel without
         began = time.perf_counter()
         stop_at_a_good_moment(thread, job)
         thread.prepare()
@@ -311,7 +341,9 @@ def inject(job: Dict[str, Any]) -> Dict[str, Any]:
             if error.errno != errno.ESRCH:
                 answer["ok"], answer["code"], answer["text"] = False, "failed", f"while letting go: {error}"
         if began:
-            answer["stop_seconds"], answer["released"] = time.perf_counter() - began, time.monotonic()
+            thread.count()
+            answer["stop_seconds"], answer["asked_seconds"] = thread.stood, time.perf_counter() - began
+            answer["released"] = time.monotonic()
         if thread.memory is not None:
             thread.memory.close()
     return answer

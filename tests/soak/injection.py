@@ -13,6 +13,7 @@ median. One JSON line at the end; exit code 1 if any try did harm.
 from __future__ import annotations
 
 import argparse
+import atexit
 import itertools
 import json
 import os
@@ -53,6 +54,7 @@ class Victim:
         self.log = Path(f"{self.out}.log")
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen([python, *words], env=env, stdout=log, stderr=log, start_new_session=True)
+        atexit.register(self.end)
         self.names = [f"{self.out}-{rank}" for rank in range(ranks)] or [str(self.out)]
         end = time.monotonic() + 180
         while not all(os.path.exists(f"{name}.pid") for name in self.names):
@@ -64,6 +66,11 @@ class Victim:
 
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    def end(self) -> None:
+        """Whatever became of us."""
+        if self.alive():
+            self.kill()
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -189,6 +196,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "failures": len(failed), "dead_or_stuck": 0 if whole and alive else 1, "probe_stayed": stayed,
         "methods": sorted({one.method for one in ok}),
         "stop": quantiles([one.stop_seconds for one in ok if one.stop_seconds is not None]),
+        "asked": quantiles([one.asked_seconds for one in ok if one.asked_seconds is not None]),
         "callback": quantiles([one.callback_seconds for one in ok if one.callback_seconds is not None]),
         "in_main": quantiles([one.main_seconds for one in ok if one.main_seconds is not None]),
         "ready": quantiles([one.ready_seconds for one in ok]),
@@ -227,9 +235,17 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return result
 
 
-def traces(pid: int) -> tuple[int, int, int]:
-    """How many threads, descriptors and mapped pages of a stub a process has."""
-    return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd")), len(stub_pages(pid))
+def traces(pid: int) -> tuple[set[str], set[str], set[str]]:
+    """The threads, descriptors and mapped pages of a stub that a process has, each with what it is."""
+    found: tuple[set[str], set[str], set[str]] = (set(), set(), {f"at {page:x}" for page in stub_pages(pid)})
+    for folder, kept, name in (("task", found[0], "comm"), ("fd", found[1], "")):
+        for entry in os.scandir(f"/proc/{pid}/{folder}"):
+            try:
+                what = Path(entry.path, name).read_text().strip() if name else os.readlink(entry.path)
+            except OSError:
+                continue  # gone meanwhile
+            kept.add(f"{entry.name} ({what})")
+    return found
 
 
 def stub_pages(pid: int, largest: int = 32 << 20) -> list[int]:
@@ -250,12 +266,16 @@ def stub_pages(pid: int, largest: int = 32 << 20) -> list[int]:
     return found
 
 
-def settled(pid: int, before: tuple[int, int, int], seconds: float = 10.0) -> list[str]:
-    """What is more than before, once the last traces had time to go."""
+def settled(pid: int, before: tuple[set[str], set[str], set[str]], seconds: float = 10.0) -> list[str]:
+    """What is more than before, once the last traces had time to go; and what is new of that kind."""
     end = time.monotonic() + seconds
     while True:
         names = ("threads", "descriptors", "pages")
-        more = [f"{b - a} {name}" for name, a, b in zip(names, before, traces(pid), strict=True) if b > a]
+        more = [
+            f"{len(b) - len(a)} {name} of these: {', '.join(sorted(b - a)[:8])}"
+            for name, a, b in zip(names, before, traces(pid), strict=True)
+            if len(b) > len(a)
+        ]
         if not more or time.monotonic() > end:
             return more
         time.sleep(0.2)
