@@ -243,7 +243,7 @@ def _one(config: Config, device: str, out: Path, answer: Path, alone: bool, cap_
     part.rename(answer)
 
 
-def _import_everything() -> None:
+def import_everything() -> None:
     """So that the forked children need not. Nothing here makes a context."""
     import importlib
 
@@ -277,7 +277,7 @@ def _try(action: Callable[[], Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m tests.predict.truth", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="*", help="names of configurations, as a pattern of the shell")
+    parser.add_argument("--only", default="*", help="names of configurations, as patterns of the shell, with commas")
     parser.add_argument("--parallel", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--device", default="cuda")
@@ -306,7 +306,7 @@ def main() -> int:
         return 0
     arguments.out.mkdir(parents=True, exist_ok=True)
     if not arguments.expandable:
-        _import_everything()
+        import_everything()
     print(f"imports: {time.monotonic() - begin:.1f} s", flush=True)
     pool = Pool(arguments.out, arguments.device, begin + arguments.seconds)
     if not arguments.expandable:
@@ -324,7 +324,8 @@ def main() -> int:
         configs = truth_table.alone()
     elif arguments.held_out:
         configs = list(truth_table.held_out())
-    configs = [config for config in configs if fnmatch.fnmatch(config.name, arguments.only)]
+    only = arguments.only.split(",")
+    configs = [config for config in configs if any(fnmatch.fnmatch(config.name, pattern) for pattern in only)]
     pool.all(configs, 1 if arguments.alone else arguments.parallel)
     print(f"{pool.done} of {len(configs)} runs in {time.monotonic() - begin:.0f} s", flush=True)
     return 0

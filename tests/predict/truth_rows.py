@@ -9,8 +9,9 @@ first line says what it was measured on. A row has the toggles that differ from 
     of the process at the end, as NVML says, without what torch has reserved
 ``phase_peaks``
     peak allocated within forward, backward, optimizer of steps 1, 2, 3 (with accumulation more of the first two)
-``skipped_steps``
-    by the grad scaler: gradients overflowed, so that the optimizer's state came later or not at all
+``skipped_steps``, ``taken_steps``
+    by the grad scaler: gradients overflowed, so that the optimizer's state came later. Peaks and ``phase_peaks`` are
+    then of more steps, until two were taken; a row without ``taken_steps`` is of three steps whatever was skipped
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
     """One row as it is committed."""
     toggles = {key: row[key] for key in _DEFAULTS if key in row and row[key] != _DEFAULTS[key]}
     readings = [reading for reading in row["outside"].values() if reading.get("outside_torch_bytes") is not None]
+    taken = {"taken_steps": row["taken_steps"]} if row["skipped_steps"] and "taken_steps" in row else {}
     return {
         "name": row["name"],
         **toggles,
         **{key: row[key] for key in _KEPT},
+        **taken,
         "outside_torch_bytes": max(reading["outside_torch_bytes"] for reading in readings),
         "phase_peaks": [phase["peak_allocated_bytes"] for phase in row["phases"]],
     }

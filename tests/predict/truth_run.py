@@ -1,6 +1,7 @@
-"""One real training of three steps and everything that its memory did: the row of the table, the allocator's history.
+"""One real training and everything that its memory did: the row of the table, and the allocator's history.
 
-The loop is the lab's (``gpuscope/lab/training.py``). Runs on a CPU as well, without any figure, to see that it runs."""
+Three steps, or more where a grad scaler skips some. The loop is the lab's (``gpuscope/lab/training.py``). Runs on a CPU
+as well, without any figure, to see that it runs."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ from . import recorded
 from .truth_table import Config
 
 STEPS = 3
+TAKEN, MOST_STEPS = 2, 14
+"""A grad scaler skips steps whose gradients overflow, and the optimizer has no state before one is taken: a training
+goes on until so many were, as a real one would."""
 MOMENTUM = 0.9
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_ENTRIES = 2_000_000
@@ -214,12 +218,14 @@ def _run(config: Config, device: torch.device, folder: Path, row: dict[str, Any]
     if memory.on and work.released:
         torch.cuda.empty_cache()
     losses = []
-    for number in range(1, STEPS + 1):
+    number = 0
+    while number < STEPS or (steps.taken < TAKEN and number < MOST_STEPS):
+        number += 1
         losses.append(steps.step(number))
         outside[f"step {number}"] = memory.outside()
     memory.mark("end")
     row["losses"] = [round(float(loss), 4) for loss in losses]
-    row["skipped_steps"] = STEPS - steps.taken
+    row["skipped_steps"], row["taken_steps"] = number - steps.taken, steps.taken
     row["phases"], row["outside"] = steps.phases, outside
     row["torch"] = torch.__version__
     if not memory.on:
