@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..request import Doubt
+from .cuda_answers import accelerator, answers, none
 from .fakes import DEVICE
 
 CUDA = torch.device("cuda")
@@ -140,40 +141,6 @@ def pretended(
     """CUDA as a program sees it: there, with one device of ``architecture``, and nothing happens. Loaders load in this
     process, and what is to be compiled runs as it is written."""
     cuda, module = torch.cuda, torch.nn.Module
-    nothing = _Nothing()
-    answers: dict[str, Any] = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "init": _none,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": _none,
-        "get_device_name": lambda device=None: "NVIDIA",
-        "get_device_capability": lambda device=None: architecture,
-        "is_bf16_supported": lambda *_, **__: architecture >= (8, 0),
-        "synchronize": _none,
-        "empty_cache": _none,
-        "ipc_collect": _none,
-        "manual_seed": _none,
-        "manual_seed_all": _none,
-        "seed": _none,
-        "seed_all": _none,
-        "reset_peak_memory_stats": _none,
-        "reset_max_memory_allocated": _none,
-        "memory_allocated": lambda device=None: live_bytes(),
-        "max_memory_allocated": lambda device=None: live_bytes(),
-        "memory_reserved": lambda device=None: live_bytes(),
-        "max_memory_reserved": lambda device=None: live_bytes(),
-        "memory_stats": lambda device=None: {},
-        "get_rng_state": lambda device=None: torch.get_rng_state(),
-        "set_rng_state": _none,
-        "current_stream": lambda device=None: nothing,
-        "default_stream": lambda device=None: nothing,
-        "stream": lambda stream=None: nothing,
-        "device": _Nothing,
-        "Stream": _Nothing,
-        "Event": _Nothing,
-    }
     changed: list[tuple[Any, str, Any]] = []
 
     def change(owner: Any, name: str, value: Any) -> None:
@@ -181,8 +148,12 @@ def pretended(
             changed.append((owner, name, getattr(owner, name)))
             setattr(owner, name, value)
 
-    for name, answer in answers.items():
+    for name, answer in answers(architecture, live_bytes, doubt).items():
         change(cuda, name, answer)
+    for name, answer in accelerator(live_bytes).items():
+        change(getattr(torch, "accelerator", None), name, answer)  # since torch 2.6
+    for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
+        change(cuda.nvtx, name, none)
     change(module, "_apply", _move)
     change(module, "cuda", lambda self, device=None: self._apply(lambda tensor: tensor.to(DEVICE)))
     to = module.to
@@ -227,34 +198,6 @@ def _in_this_process(plain: Any) -> Any:
         plain(self, *args, **kwargs)
 
     return init
-
-
-def _none(*_: Any, **__: Any) -> None:
-    pass
-
-
-class _Nothing:
-    """A stream, an event or a device as a context: there, and without effect."""
-
-    device_index = cuda_stream = 0
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name == "elapsed_time":
-            return lambda *_: 1.0
-        if name == "query":
-            return lambda *_: True
-        return _none
 
 
 _RealGenerator = torch.Generator

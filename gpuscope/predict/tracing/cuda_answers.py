@@ -1,0 +1,137 @@
+"""What ``torch.cuda`` answers a program that is traced: one device is there, and nothing happens on it.
+
+A build of torch with CUDA asks its driver wherever a program, or torch itself, believes in a device: optimizers ask
+whether a graph is being captured, trainers print the allocator's summary. Each such question has its answer here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..request import Doubt
+
+TOLD_BYTES = 80 << 30
+"""Memory of the device that a program is told of. Whoever asks may let it decide: that is a doubt."""
+ASKED_PERCENT = 5.0
+_SETTINGS_AND_COUNTERS = (
+    "init", "set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed",
+    "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+    "reset_accumulated_memory_stats", "set_rng_state", "set_rng_state_all", "set_stream", "set_sync_debug_mode",
+    "set_per_process_memory_fraction", "caching_allocator_enable", "change_current_allocator",
+)  # fmt: skip
+_GAUGES = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "device_memory_used",
+           "initial_seed", "current_blas_handle", "get_sync_debug_mode")  # fmt: skip
+
+
+def answers(
+    architecture: tuple[int, int], live_bytes: Callable[[], int], doubt: Callable[[Doubt], None]
+) -> dict[str, Any]:
+    """By the name of the function of ``torch.cuda``. ``live_bytes``: in tensors, now."""
+
+    def total(operation: str) -> int:
+        text = f"The program asks how much memory the device has; it is told {TOLD_BYTES >> 30} GiB."
+        doubt(Doubt("device_memory", text, operation, ASKED_PERCENT))
+        return TOLD_BYTES
+
+    class Properties:
+        name = "NVIDIA"
+        major, minor = architecture
+        multi_processor_count, warp_size, is_integrated, is_multi_gpu_board = 132, 32, 0, 0
+
+        @property
+        def total_memory(self) -> int:
+            return total("torch.cuda.get_device_properties")
+
+    nothing = Nothing()
+    found: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_name": lambda device=None: "NVIDIA",
+        "get_device_capability": lambda device=None: architecture,
+        "get_device_properties": lambda device=None: Properties(),
+        "mem_get_info": lambda device=None: (total("torch.cuda.mem_get_info") - live_bytes(), TOLD_BYTES),
+        "can_device_access_peer": lambda device, peer: False,
+        "is_bf16_supported": lambda *_, **__: architecture >= (8, 0),
+        "is_current_stream_capturing": lambda: False,
+        "memory_allocated": lambda device=None: live_bytes(),
+        "max_memory_allocated": lambda device=None: live_bytes(),
+        "memory_reserved": lambda device=None: live_bytes(),
+        "max_memory_reserved": lambda device=None: live_bytes(),
+        "memory_cached": lambda device=None: live_bytes(),
+        "max_memory_cached": lambda device=None: live_bytes(),
+        "memory_stats": lambda device=None: _Zeros(),
+        "memory_summary": lambda *_, **__: "",
+        "memory_snapshot": lambda *_, **__: [],
+        "list_gpu_processes": lambda device=None: "",
+        "get_per_process_memory_fraction": lambda device=None: 1.0,
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "current_stream": lambda device=None: nothing,
+        "default_stream": lambda device=None: nothing,
+        "stream": lambda stream=None: nothing,
+        "make_graphed_callables": lambda callables, *_, **__: callables,
+        **dict.fromkeys(("device", "device_of", "Stream", "ExternalStream", "Event", "CUDAGraph", "graph", "MemPool",
+                         "use_mem_pool"), Nothing),
+    }  # fmt: skip
+    found.update(dict.fromkeys(_SETTINGS_AND_COUNTERS, none))
+    found.update(dict.fromkeys(_GAUGES, lambda *_, **__: 0))
+    return found
+
+
+def accelerator(live_bytes: Callable[[], int]) -> dict[str, Any]:
+    """The same by the names of ``torch.accelerator``."""
+    found: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        "current_device_index": lambda: 0,
+        "current_device_idx": lambda: 0,
+        "current_stream": lambda device=None: Nothing(),
+        "device_index": Nothing,
+        "memory_stats": lambda device=None: _Zeros(),
+    }
+    gauges = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    settings = ("set_device_index", "set_device_idx", "set_stream", "synchronize", "empty_cache",
+                "reset_peak_memory_stats", "reset_accumulated_memory_stats")  # fmt: skip
+    found.update(dict.fromkeys(gauges, lambda device=None: live_bytes()))
+    found.update(dict.fromkeys(settings, none))
+    return found
+
+
+def none(*_: Any, **__: Any) -> None:
+    pass
+
+
+class _Zeros(dict):  # type: ignore[type-arg]
+    """Every count of the allocator, as of a process that has just begun."""
+
+    def __missing__(self, key: str) -> int:
+        return 0
+
+
+class Nothing:
+    """A stream, an event, a graph or a device as a context: there, and without effect."""
+
+    device_index = cuda_stream = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __enter__(self) -> Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name == "elapsed_time":
+            return lambda *_: 1.0
+        if name == "query":
+            return lambda *_: True
+        return none

@@ -1,0 +1,61 @@
+"""A traced program may ask CUDA whatever trainers ask: it is answered, and the driver is never reached."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuscope.predict.child import Tracer
+from gpuscope.predict.request import Request
+
+pytest.importorskip("torch")
+ROOT = Path(__file__).resolve().parents[2]
+NO_DRIVER = """
+import torch
+
+def no_device(*_, **__):
+    raise RuntimeError("CUDA error: no CUDA-capable device is detected")
+
+# As a build with CUDA is on a machine without a device: built, and every question reaches a driver that is not there.
+torch.backends.cuda.is_built = lambda: True
+for name in dir(torch._C):
+    if name.startswith("_cuda_"):
+        setattr(torch._C, name, no_device)
+for name in ("is_current_stream_capturing", "mem_get_info", "get_device_properties", "synchronize", "current_stream",
+             "initial_seed", "memory_stats", "Stream", "Event"):
+    setattr(torch.cuda, name, no_device)
+from gpuscope.predict.request import Request
+from gpuscope.predict.tracing import steps
+
+for options in ({"optimizer": "adamw"}, {"optimizer": "adamw", "amp": "fp16", "fused": True}, {"optimizer": "sgd"}):
+    traced = steps.trace(Request("tests.predict.asking_factories:everything", batch=2, **options))
+    print(len(traced.trace.events), sorted({doubt.code for doubt in traced.doubts}))
+"""
+
+
+def test_a_build_with_cuda_and_no_device_is_never_asked():
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_DRIVER], capture_output=True, text=True, cwd=ROOT, env=environ, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) == 3
+    assert all("device_memory" in line for line in done.stdout.splitlines())
+
+
+def test_what_a_program_reads_of_the_device_is_told_with_a_doubt():
+    with Tracer() as tracer:
+        traced = tracer.trace(Request("tests.predict.asking_factories:everything", batch=2))
+        plain = tracer.trace(Request("tests.predict.asking_factories:accelerated", batch=2))
+    doubts = {doubt.operation for doubt in traced.doubts if doubt.code == "device_memory"}
+    assert doubts == {"torch.cuda.mem_get_info", "torch.cuda.get_device_properties"}
+    # Its tensors are on the device: the weights of 64 × 64 with gradients and momentum, and not on the host.
+    owners = traced.trace.owner_table
+    for one in (traced, plain):
+        held = sum(size for size, owner in zip(one.trace.sizes, one.trace.owners, strict=True)
+                   if one.trace.owner_table[owner].category == "parameter")  # fmt: skip
+        assert held == 64 * 64 * 4 + 64 * 4, owners
