@@ -139,7 +139,7 @@ def _usable_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-        elif mode == "w" and stream.errors == "strict":
+        elif mode == "w" and stream.errors in ("strict", "surrogateescape"):  # the latter: LC_ALL=C
             stream.reconfigure(errors="replace")
 
 

@@ -31,6 +31,7 @@ SLOWEST_ROUND_SECONDS = 5.0
 SECOND_SECONDS = 0.12
 """From the first reading to the second: some counters tell nothing before that."""
 RELOADED = (LOST, NOT_INITIALISED, DRIVER_ERROR)
+NO_XID = Unknown(NOT_INITIALISED, "no XID error since gpuscope began to listen")
 
 
 class DeviceWorker(Worker):
@@ -244,7 +245,7 @@ class XidWorker(Worker):
         why = self.failure if self.failure is not None else self._watch.why_not.get(index)
         if why is not None:
             return {"xid_count": why, "last_xid": why}
-        return {"xid_count": self._counts.get(index, 0), "last_xid": self._last.get(index, 0)}
+        return {"xid_count": self._counts.get(index, 0), "last_xid": self._last.get(index, NO_XID)}
 
     def take(self) -> List[Tuple[int, int]]:
         """What was heard since the last time."""

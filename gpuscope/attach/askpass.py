@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
-from typing import Callable, Dict, Optional
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, Optional, Set
 
 from ..wire.clean import clean
 
@@ -58,13 +58,15 @@ os.write(1, answer)
 @dataclass(frozen=True)
 class Question:
     """What ssh wants to know on the way to ``place``; the words may be the server's own. ``secret``: the answer is not
-    shown; ``confirm``: yes or no; ``notice``: nothing is answered, such as "touch your key"."""
+    shown; ``confirm``: yes or no; ``notice``: nothing is answered, such as "touch your key"; ``again``: the very same
+    was answered before on this try, and that answer not taken."""
 
     prompt: str
     secret: bool
     confirm: bool
     notice: bool
     place: str = ""
+    again: bool = False
 
 
 Answerer = Callable[[Question], Optional[str]]
@@ -83,12 +85,14 @@ class Asked:
         self.refused_seconds: Optional[float] = None
         """When it was, on the monotonic clock; None while nothing was refused."""
         self._count = 0
+        self._answered: Set[str] = set()
         self._lock = threading.Lock()
 
     def begin(self) -> None:
         """A new try to get there, which may ask again."""
         with self._lock:
             self._count, self.refused_seconds = 0, None
+            self._answered.clear()
 
     def put(self, question: Question, one: threading.Lock, answer: Answerer) -> Optional[str]:
         """The answer, when it is this question's turn."""
@@ -99,7 +103,9 @@ class Asked:
             self.pending += 1
         try:
             with one:
+                question = replace(question, again=question.secret and question.prompt in self._answered)
                 said = answer(question) if self.refused_seconds is None else None
+                self._answered.add(question.prompt)
         finally:
             with self._lock:
                 self.pending -= 1

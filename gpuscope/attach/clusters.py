@@ -123,7 +123,8 @@ def _ask(words: Sequence[str]) -> str:
             list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
-        raise BadTarget(f"cannot start {words[0]}: {error.strerror}. It is needed to find the places.") from None
+        there = " Next: slurm:JOB@LOGIN-NODE    asks it there" if words[0] == "squeue" else ""
+        raise BadTarget(f"cannot start {words[0]}: {error.strerror}. It is needed to find the places.{there}") from None
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:

@@ -14,7 +14,16 @@ from typing import Callable, Dict, Optional
 from . import inject_payload, inject_pep768, inject_ptrace
 from .inject_place import Place
 from .inject_refusal import BUSY, FAILED, GONE, UNSUPPORTED, CannotInject
-from .inject_target import OLDEST_PEP768, Process, Python, main_thread_state, process, python, traced
+from .inject_target import (
+    OLDEST_PEP768,
+    Process,
+    Python,
+    main_thread_state,
+    process,
+    python,
+    room_for_descriptors,
+    traced,
+)
 
 AUTO, PEP768, PTRACE = "auto", "pep768", "ptrace"
 METHODS = (AUTO, PEP768, PTRACE)
@@ -77,6 +86,7 @@ def _inject(
         if main_thread_state(pid) in ("T", "t"):
             traced(found)
             raise CannotInject(BUSY, "it is stopped (SIGSTOP, or Ctrl-Z).", f"kill -CONT {pid}     and try again")
+        room_for_descriptors(found)
         script = inject_payload.script(place.inside, place.nonce, idle_seconds)
         try:
             path = place.put(script, inject_payload.sources())
@@ -87,9 +97,17 @@ def _inject(
 
 
 def _late(place: Place, answer: Optional[Dict[str, object]]) -> Optional[Dict[str, object]]:
-    """No answer in time: call it off, or wait for a probe that is just being loaded."""
+    """No answer in time: call it off, or wait for a probe that is just being loaded. Raises :class:`CannotInject` where
+    that takes too long: it cannot be called off any more."""
     if answer is None and not place.call_off():
-        return place.answer(READY_SECONDS, lambda: True)
+        answer = place.answer(READY_SECONDS, lambda: True)
+        if answer is None and place.lives():
+            raise CannotInject(
+                FAILED,
+                f"it took the probe up, which was not ready within {READY_SECONDS:g} s: the threads there leave it no "
+                f"time. It may still come, and goes by itself {inject_payload.IDLE_SECONDS:.0f} s later.",
+                "gpuscope ps     shows it once it listens",
+            )
     return answer
 
 

@@ -26,14 +26,16 @@ PIECE_LINES = 40
 
 
 def sources() -> bytes:
-    """The probe's modules as JSON: {"digest", "modules": {name: [is a package, its annotations stay text, pieces]}}, a
-    piece being [lines before it, source]. Raises OSError."""
+    """The probe's modules as JSON: {"digest", "modules": {name: [is a package, its annotations stay text, lines before
+    a piece, the piece, lines before the next, …]}}. One flat list a module: they stay in the trainer, where each list
+    is one object more for its garbage collector. Raises OSError."""
     modules: Dict[str, List[object]] = {}
     for path, content in sorted(probe_sources().items()):
         parts = path[: -len(".py")].split("/")
         package, source = parts[-1] == "__init__", content.decode("utf-8")
         future = "\nfrom __future__ import annotations\n" in "\n" + source
-        modules[".".join(parts[:-1] if package else parts)] = [package, future, pieces(source)]
+        flat = [part for piece in pieces(source) for part in piece]
+        modules[".".join(parts[:-1] if package else parts)] = [package, future, *flat]
     text = json.dumps(modules, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return json.dumps({"digest": digest, "modules": modules}).encode("ascii")
@@ -82,8 +84,13 @@ try:
     try:
         with open(path, "rb") as file:
             source = file.read()
-    except OSError:
+    except Exception as error:
         source = b""
+        try:
+            if not isinstance(error, FileNotFoundError):
+                __import__("os").symlink(repr(error)[:200], path[:-3] + ".done")
+        except Exception:
+            pass
     if source:
         exec(compile(source, "<gpuscope>", "exec"), {"PAGE": PAGE})
     else:
@@ -96,11 +103,17 @@ except KeyboardInterrupt:
     import _thread
     _thread.interrupt_main()
 """
-"""Withdrawn meanwhile (the file is gone): only gives its page back."""
+"""Withdrawn meanwhile (the file is gone): only gives its page back. Where it cannot be opened a link answers why, for
+which nothing has to be opened."""
 
 _SCRIPT = '''
 import sys, threading, time
 CALLED = time.monotonic()
+START, SLEEP, GREEN = None, time.sleep, ""
+gevent = sys.modules.get("gevent.monkey")
+if gevent is not None and gevent.is_module_patched("threading"):
+    START, SLEEP = gevent.get_original("_thread", "start_new_thread"), gevent.get_original("time", "sleep")
+    GREEN = "its threads are gevent's (monkey.patch_all): the probe would run in its main thread"
 
 class Sources:
     """Finds the probe's modules, in memory. Last in sys.meta_path: nobody else pays for it."""
@@ -118,16 +131,17 @@ class Sources:
         return spec
 
     def place(self, name):
-        return "/<gpuscope>/" + name.replace(".", "/") + ("/__init__.py" if self.modules[name][0] else ".py")
+        """No path: a tool that measures coverage takes what begins so for no file, and else misses its source."""
+        return "<gpuscope>/" + name.replace(".", "/") + ("/__init__.py" if self.modules[name][0] else ".py")
 
     def create_module(self, spec):
         return None
 
     def exec_module(self, module):
         import __future__
-        _, future, pieces = self.modules[module.__name__]
+        _, future, *pieces = self.modules[module.__name__]
         flags = __future__.annotations.compiler_flag if future else 0
-        for before, source in pieces:
+        for before, source in zip(pieces[::2], pieces[1::2]):
             self.rest()
             code = compile("\\n" * before + source, self.place(module.__name__), "exec", flags, True)
             exec(code, module.__dict__)
@@ -137,7 +151,7 @@ class Sources:
         takes it again with each operation: so every piece is paid for with a longer pause, in which they have it."""
         now = time.thread_time()
         if threading.get_ident() == self.loader and now - self.paid > 0.001:
-            time.sleep(min(REST * (now - self.paid), 0.05))
+            SLEEP(min(REST * (now - self.paid), 0.05))
             self.paid = time.thread_time()
 
     def install(self):
@@ -170,11 +184,15 @@ def load():
 
 
 def answer(problem):
-    import json, os
-    body = {"problem": problem[:500], "called": CALLED, "main_seconds": SPENT, "ready": time.monotonic()}
-    with open(DONE + ".new", "w") as file:
-        json.dump(body, file)
-    os.rename(DONE + ".new", DONE)
+    import os
+    try:
+        import json
+        body = {"problem": problem[:500], "called": CALLED, "main_seconds": SPENT, "ready": time.monotonic()}
+        with open(DONE + ".new", "w") as file:
+            json.dump(body, file)
+        os.rename(DONE + ".new", DONE)
+    except BaseException as error:  # no descriptor is free, say, and a link takes none
+        os.symlink((problem or repr(error))[:200], DONE)
 
 
 def give_back(page):
@@ -184,18 +202,20 @@ def give_back(page):
     import ctypes
     main = threading.main_thread().ident
     for _ in range(100):
-        time.sleep(0.1)
+        SLEEP(0.1)
         frame, inside = sys._current_frames().get(main), False
         while frame is not None:
             inside = inside or frame.f_code.co_filename == "<gpuscope>"
             frame = frame.f_back
         if not inside:
-            time.sleep(0.1)
+            SLEEP(0.1)
             ctypes.CDLL(None).munmap(ctypes.c_void_p(page[0]), ctypes.c_size_t(page[1]))
             return
 
 
 def run():
+    sys.settrace(None)  # what the trainer traces of its own threads (coverage, a debugger) is not ours
+    sys.setprofile(None)
     try:
         import os
         os.rename(SOURCES, SOURCES + ".taken")  # whoever takes it first: this thread, or the injector that gives up
@@ -204,7 +224,9 @@ def run():
         return
     try:
         probe = getattr(sys, "_gpuscope_probe", None)
-        if probe is not None:  # there is one, armed for the first step: it starts now
+        if GREEN:
+            problem = GREEN
+        elif probe is not None:  # there is one, armed for the first step: it starts now
             probe.start()
             problem = probe.problem
         else:
@@ -223,7 +245,10 @@ def run():
 
 try:
     SPENT = None
-    threading.Thread(target=run, name="gpuscope-inject", daemon=True).start()
+    if START is None:
+        threading.Thread(target=run, name="gpuscope-inject", daemon=True).start()
+    else:
+        START(run, ())
     SPENT = time.monotonic() - CALLED
 except KeyboardInterrupt:
     import _thread

@@ -163,7 +163,8 @@ class Place:
         return True
 
     def answer(self, seconds: float, go_on: Callable[[], bool]) -> Optional[Dict[str, object]]:
-        """What the script has answered; None when nothing came in time, or ``go_on`` was false meanwhile."""
+        """What the script has answered; None when nothing came in time, or ``go_on`` was false meanwhile. A link says
+        why a script that could open no file has failed; what it names is read as words, and never followed."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -174,10 +175,20 @@ class Place:
             except FileNotFoundError:
                 pass
             except (OSError, ValueError, RecursionError):
-                return {}
-            if time.monotonic() >= end or not go_on() or main_thread_state(self._found.pid) in ("", "Z", "X"):
+                return {"problem": self._link() or "what it answers cannot be read"}
+            if time.monotonic() >= end or not go_on() or not self.lives():
                 return None
             time.sleep(POLL_SECONDS)
+
+    def lives(self) -> bool:
+        """Whether the process has not ended."""
+        return main_thread_state(self._found.pid) not in ("", "Z", "X")
+
+    def _link(self) -> str:
+        try:
+            return os.readlink(names(self.nonce)[2], dir_fd=self._directory)
+        except OSError:
+            return ""
 
     def _check(self) -> None:
         seen = os.fstat(self._directory)

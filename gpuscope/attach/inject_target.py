@@ -18,6 +18,10 @@ OLDEST_PTRACE, NEWEST_PTRACE = (3, 8), (3, 13)
 OLDEST_PEP768 = (3, 14)
 COOKIE = b"xdebugpy"
 AT_ENTRY = 9
+KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD of the flags in /proc/PID/stat."""
+FREE_DESCRIPTORS = 16
+"""A probe opens seven, and whoever shares tensors between processes needs some at once: so many are left alone."""
 _VERSIONED = re.compile(r"/(?:lib)?python(3)\.(\d{1,2})(t?)(?:[/.]|$)")
 _SYMBOLS = ("Py_AddPendingCall", "PyRun_SimpleString", "Py_Version", "_PyRuntime")
 
@@ -57,6 +61,7 @@ def process(pid: int, start: Optional[int] = None) -> Process:
             fields = stream.read(4096).rpartition(b")")[2].split()
         with open(f"/proc/{pid}/status", "rb") as stream:
             status = stream.read(65536).decode("utf-8", "replace")
+        leader, flags = _numbers(status, "Tgid")[0], int(fields[6])
         found = Process(pid, int(fields[19]), _numbers(status, "Uid")[1], _numbers(status, "Gid")[1],
                         (_numbers(status, "NSpid") or [pid])[-1])  # fmt: skip
     except (OSError, IndexError, ValueError):
@@ -65,6 +70,10 @@ def process(pid: int, start: Optional[int] = None) -> Process:
         raise CannotInject(
             GONE, f"pid {pid} belongs to another process now: the one that was meant has ended.", "gpuscope ps"
         )
+    if leader != pid:
+        raise CannotInject(UNSUPPORTED, f"{pid} is a thread of process {leader}.", f"gpuscope attach {leader} --inject")
+    if flags & KERNEL_THREAD:
+        raise CannotInject(UNSUPPORTED, f"{pid} is a thread of the kernel.", "gpuscope ps")
     if fields[0] in (b"Z", b"X"):
         raise CannotInject(GONE, f"process {pid} has ended; its parent has not taken note.", "gpuscope ps")
     return found
@@ -77,6 +86,24 @@ def main_thread_state(pid: int) -> str:
             return stream.read(4096).rpartition(b")")[2].split()[0].decode("ascii", "replace")
     except (OSError, IndexError):
         return ""
+
+
+def room_for_descriptors(found: Process) -> None:
+    """Raises :class:`CannotInject` where the process is near its limit of open files: ours would be the ones that it
+    then lacks. Says nothing where the limit cannot be read."""
+    try:
+        with open(f"/proc/{found.pid}/limits", "rb") as stream:
+            line = next(line for line in stream.read(8192).splitlines() if line.startswith(b"Max open files"))
+        limit = int(line.split()[3])
+        used = len(os.listdir(f"/proc/{found.pid}/fd"))
+    except (OSError, StopIteration, IndexError, ValueError):
+        return  # unlimited, or not ours to look at
+    if used + FREE_DESCRIPTORS > limit:
+        raise CannotInject(
+            REFUSED,
+            f"it has {used} of {limit} possible files open: the probe's would be the ones that it then lacks.",
+            f"prlimit --pid {found.pid} --nofile={max(4096, 2 * limit)}:    and try again",
+        )
 
 
 def tracer(pid: int) -> int:

@@ -18,11 +18,13 @@ from .inject_target import Process, Python, can_ptrace, permission, process, pyt
 PROBE, OUTSIDE = "probe", "outside"
 MAX_COMMAND_CHARS = 300
 
+_LOADING = (
+    "Loading the probe then takes about 0.3 s of one core beside it, and one load in 30 brings the trainer's next full "
+    "garbage collection forward (0.2 s in a large process)."
+)
 _PRICE = {
-    PEP768: "nothing is stopped; its main thread spends well under 1 ms on it, once. Loading the probe then takes "
-    "about 0.3 s of one core beside it.",
-    PTRACE: "its main thread stands still for about 0.5 ms, once (longer on a busy machine). Loading the probe then "
-    "takes about 0.3 s of one core beside it.",
+    PEP768: "nothing is stopped; its main thread spends well under 1 ms on it, once. " + _LOADING,
+    PTRACE: "its main thread stands still for about 0.5 ms, once (longer on a busy machine). " + _LOADING,
 }
 _EFFECT = {
     PEP768: "writes the path of a script into its memory, by the door that Python has for this (PEP 768); Python runs "
@@ -93,8 +95,8 @@ class Ladder:
             raise CannotInject(closed.code or UNSUPPORTED, closed.why or "its probe listens already.", closed.next)
         return Consent(
             self.pid, self.start, self.command, self.user, rung.name, _EFFECT[rung.name], _PRICE[rung.name],
-            f"detach (key or request), or by itself {IDLE_SECONDS:.0f} s after the last viewer has left. Nothing stays "
-            "but its compiled code, unused.",
+            f"key a, then d (or --detach for --inject), or by itself {IDLE_SECONDS:.0f} s after the last viewer has "
+            "left. Nothing stays but its compiled code, unused.",
         )  # fmt: skip
 
     def text(self) -> str:
@@ -133,7 +135,8 @@ class Ladder:
         return next((rung for rung in inner if rung.code != UNSUPPORTED), inner[-1] if inner else self.rungs[-1])
 
     def data(self) -> Dict[str, object]:
-        """For the wire and for ``--json``."""
+        """For the wire, where no text has line ends, and for ``--json``."""
+        rungs = [{**vars(rung), "next": rung.next.replace("\n", "    or    ")} for rung in self.rungs]
         return {
             "pid": self.pid,
             "start": self.start,
@@ -141,7 +144,8 @@ class Ladder:
             "command": self.command,
             "best": self.best.name,
             "text": self.text(),
-            "rungs": [vars(rung) for rung in self.rungs],
+            "lines": self.text().splitlines(),
+            "rungs": rungs,
             "consent": self._consent(),
         }
 
@@ -212,6 +216,15 @@ def _user(uid: int) -> str:
         return f"of uid {uid}"
 
 
+def _name(pid: int) -> str:
+    """What the kernel calls it: all there is of a thread of its own, or of a process that has wiped its arguments."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as stream:
+            return stream.read(64).decode("utf-8", "replace").rstrip("\n")
+    except OSError:
+        return "?"
+
+
 def _command(pid: int) -> str:
     """Its arguments as text, control characters made visible, cut short."""
     try:
@@ -219,6 +232,6 @@ def _command(pid: int) -> str:
             words = stream.read(8192).rstrip(b"\0").split(b"\0")
     except OSError:
         return "?"
-    text = " ".join(word.decode("utf-8", "replace") for word in words)
+    text = " ".join(word.decode("utf-8", "replace") for word in words).strip() or f"[{_name(pid)}]"
     text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
     return text if len(text) <= MAX_COMMAND_CHARS else text[: MAX_COMMAND_CHARS - 1] + "…"

@@ -162,6 +162,8 @@ class Server:
     # ── the thread ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
+        sys.settrace(None)  # what the trainer traces of its threads (coverage, a debugger) is not ours
+        sys.setprofile(None)
         try:
             check = time.monotonic() + CHECK_SECONDS
             while self._running:

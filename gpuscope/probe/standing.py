@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 MAX_FRAMES = 64
 MAX_TEXT = 256
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # as code objects have it: an injected probe is no file
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 OWN, PACKAGE, TORCH, STDLIB, OURS = "own", "package", "torch", "stdlib", "ours"

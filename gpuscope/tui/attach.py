@@ -114,11 +114,22 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that was told. ``helpers`` counts processes that serve a trainer, which nobody wants to look into."""
+    """All that was told. ``helpers`` counts processes that serve a trainer, which nobody wants to look into; ``meant``
+    are the pids that somebody came for."""
 
     groups: tuple[Group, ...] = ()
     helpers: int = 0
     notes: tuple[str, ...] = ()
+    meant: tuple[int, ...] = ()
+
+    @property
+    def cursor(self) -> str | None:
+        """The key of the line that is meant: of one process, or of the job that several are ranks of."""
+        for group in self.groups:
+            keys = [item.key for item in group.items if item.pid in self.meant]
+            if keys:
+                return f"job {group.key}" if len(keys) > 1 else keys[0]
+        return None
 
 
 def closed(rungs: Sequence[Rung]) -> Rung:
@@ -131,8 +142,24 @@ def closed(rungs: Sequence[Rung]) -> Rung:
 # ── reading an answer ──
 
 
-def items_of(answer: Mapping[str, Any], host: HostView, source: Source) -> tuple[list[Item], int, list[str]]:
-    """The processes of one host, how many helpers were left out, and what else the agent says."""
+def row_of(answer: Mapping[str, Any], pid: int) -> Mapping[str, Any] | None:
+    """What an answer tells of a process, None where that is nothing."""
+    rows = answer.get("processes")
+    found = (row for row in (rows if isinstance(rows, list) else ()) if isinstance(row, Mapping))
+    return next((row for row in found if _int(row.get("pid")) == pid), None)
+
+
+def launched_by(row: Mapping[str, Any] | None) -> set[int]:
+    """The pids of the ranks that a launcher says it has started."""
+    told = row.get("launches") if row is not None else None
+    return {pid for pid in map(_int, told[:MAX_ITEMS]) if pid is not None} if isinstance(told, list) else set()
+
+
+def items_of(
+    answer: Mapping[str, Any], host: HostView, source: Source, alone: bool = False
+) -> tuple[list[Item], int, list[str]]:
+    """The processes of one host, how many helpers were left out, and what else the agent says. ``alone``: without the
+    trainers that are known and not in the answer."""
     trainers = {t.definition.pid: t for t in host.trainers if t.gone is None}
     living = {p.definition.pid: p for p in host.processes if p.gone is None}
     items, helpers, told = [], 0, set()
@@ -147,7 +174,7 @@ def items_of(answer: Mapping[str, Any], host: HostView, source: Source) -> tuple
             continue
         items.append(_item(row, pid, host, source, trainers.get(pid), living.get(pid)))
     for pid, trainer in trainers.items():
-        if pid not in told:
+        if pid not in told and not alone:
             items.append(_item({}, pid, host, source, trainer, living.get(pid)))
     note = _text(answer.get("note"))
     return items, helpers, [note] if note else []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..store.calls import SourceError
-from .attach import Found, Item, grouped, items_of
+from .attach import Found, Item, grouped, items_of, launched_by, row_of
 
 if TYPE_CHECKING:
     from ..store.source import Source
@@ -24,8 +24,9 @@ WATCHED_SECONDS = 0.3
 """So long a rank is looked at after it was attached, before the next: a process that dies of it dies at once."""
 
 
-async def look_around(session: Session) -> Found:
-    """What can be attached to on the host looked at; where a job has ranks elsewhere, on the other hosts too.
+async def look_around(session: Session, pid: int | None = None) -> Found:
+    """What can be attached to on the host looked at, process ``pid`` among it whatever it is, or what it has launched;
+    where a job has ranks elsewhere, on the other hosts too.
 
     Raises :class:`SourceError` where the host looked at does not answer."""
     sources = list(session.hosts.sources) if session.hosts is not None else []
@@ -33,6 +34,11 @@ async def look_around(session: Session) -> Found:
     if shown is None:
         raise SourceError("gone", "not connected yet")
     items, helpers, notes = await _ask(session, shown)
+    meant: tuple[int, ...] = ()
+    if pid is not None:
+        meant, more, said = await _ask_for(session, shown, pid, items)
+        items += more
+        notes += said
     if len(sources) > 1 and any((item.world_size or 1) > _together(items, item) for item in items):
         others = [source for source in sources if source is not shown]
         for source, answer in zip(
@@ -43,7 +49,7 @@ async def look_around(session: Session) -> Found:
             else:
                 jobs = {item.job for item in items if item.job}
                 items += [item for item in answer[0] if item.job in jobs]
-    return Found(grouped(items), helpers, tuple(notes))
+    return Found(grouped(items), helpers, tuple(notes), meant)
 
 
 def _together(items: Sequence[Item], one: Item) -> int:
@@ -56,9 +62,31 @@ async def _ask(session: Session, source: Source) -> tuple[list[Item], int, list[
         raise SourceError("gone", "nothing is known of it yet")
     known = {p.definition.pid for p in host.processes if p.gone is None}
     known |= {t.definition.pid for t in host.trainers if t.gone is None}
-    args = {"method": "list", "pids": ",".join(map(str, sorted(known)[:256]))}
-    result = await source.request("inject", args, LIST_SECONDS)
-    return items_of(result.value, session.host_of(source.key) or host, source)
+    answer = await _list(source, sorted(known)[:256])
+    return items_of(answer, session.host_of(source.key) or host, source)
+
+
+async def _ask_for(
+    session: Session, source: Source, pid: int, items: Sequence[Item]
+) -> tuple[tuple[int, ...], list[Item], list[str]]:
+    """The pids that are meant by ``pid``: its own, or those of the ranks that it has launched; it as an item, where it
+    is not among ``items``; and what there is to say of it."""
+    host = session.host_of(source.key)
+    if any(item.pid == pid for item in items) or host is None:
+        return (pid,), [], []
+    row = row_of(await _list(source, []), pid)
+    ranks = launched_by(row) & {item.pid for item in items}
+    if ranks:
+        return tuple(sorted(ranks)), [], [f"pid {pid} is a launcher; its ranks are meant"]
+    row = row or row_of(await _list(source, [pid]), pid)
+    if row is None or not isinstance(row.get("start"), int):
+        return (), [], [f"pid {pid} is not there (any more)"]
+    return (pid,), items_of({"processes": [{**row, "role": "trainer"}]}, host, source, alone=True)[0], []
+
+
+async def _list(source: Source, pids: Sequence[int]) -> Mapping[str, Any]:
+    args = {"method": "list", "pids": ",".join(map(str, pids))}
+    return (await source.request("inject", args, LIST_SECONDS)).value
 
 
 # ── doing it ──

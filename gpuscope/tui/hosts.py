@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -20,12 +21,22 @@ class Reconnecting(Protocol):
     def hurry(self) -> None: ...
 
 
-class Hosts:
-    """``wanted``: (source key, pid) of processes to open once they are seen; the first that is seen is opened."""
+UNSEEN_SECONDS = 2.5
+"""So long after its first sample a host may take to tell of its processes and probes."""
 
-    def __init__(self, sources: Sequence[Source], wanted: Sequence[tuple[str, int]] = ()) -> None:
+
+class Hosts:
+    """``wanted``: (source key, pid) of processes to open once they are seen; the first that is seen is opened. None of
+    them seen: ``unseen`` is called with the first, whose host is looked at."""
+
+    def __init__(
+        self, sources: Sequence[Source], wanted: Sequence[tuple[str, int]] = (),
+        unseen: Callable[[int], None] = lambda pid: None,
+    ) -> None:  # fmt: skip
         self.sources = list(sources)
         self.wanted = list(wanted)
+        self._unseen = unseen
+        self._looked_for: dict[str, float] = {}
         self._again: dict[str, asyncio.Event] = {}
         self._at = 0
 
@@ -66,15 +77,23 @@ class Hosts:
 
     def sought(self, host_of: Callable[[str], HostView | None]) -> tuple[HostView, int] | None:
         """A wanted process that is seen now, once: its host is looked at from then on."""
+        now = time.monotonic()
         for key, pid in self.wanted:
             host = host_of(key)
             if host is None:
                 continue
+            if host.sampled_seconds is not None:
+                self._looked_for.setdefault(key, now)
             pids = [one.definition.pid for one in host.trainers] + [one.definition.pid for one in host.processes]
             if pid in pids:
                 self.wanted.clear()
                 self.look_at(key)
                 return host, pid
+        if self.wanted and all(now - self._looked_for.get(key, now) > UNSEEN_SECONDS for key, _ in self.wanted):
+            key, pid = self.wanted[0]
+            self.wanted.clear()
+            self.look_at(key)
+            self._unseen(pid)
         return None
 
     async def run(

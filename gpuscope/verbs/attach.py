@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..cli import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
-from ..wire.clean import clean
 from . import attach_inject, plain, remote
 from .remote import BadTarget, Target
 
@@ -56,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
     """0: left by the user, listed, attached or detached; 2: refused, busy or not agreed to; 3: it could not be
     checked; 64: a target that is none, or options that contradict each other."""
     if not (args.targets or args.hosts or args.selector or args.via):
-        return _list(args) if not (args.inject or args.detach) else _which(args)
+        from . import attach_list
+
+        return attach_list.run(args) if not (args.inject or args.detach) else _which(args)
     try:
         places = _places(args)
     except BadTarget as error:
@@ -116,6 +117,8 @@ def _which(args: argparse.Namespace) -> int:
 def _places(args: argparse.Namespace) -> list[Target]:
     """Everything that is asked for. Raises :class:`BadTarget`."""
     from ..attach import clusters
+    from ..attach.inject_refusal import CannotInject
+    from ..attach.inject_target import process
     from ..attach.targets import MAX_TARGETS, prefix_words, too_many
 
     found: list[Target] = []
@@ -126,10 +129,11 @@ def _places(args: argparse.Namespace) -> list[Target]:
         found += clusters.pods_of(args.selector, args.namespace, args.container, via)
     if len({one.where for one in found}) > MAX_TARGETS:
         raise too_many(f"{len({one.where for one in found})} hosts")
-    here = [one.pid for one in found if not one.is_remote]
-    for pid in here:
-        if not os.path.exists(f"/proc/{pid}"):
-            raise BadTarget(f"no process has pid {pid} here. Which trainers run: gpuscope ps")
+    for pid in [one.pid for one in found if not one.is_remote and one.pid is not None]:
+        try:
+            process(pid)
+        except CannotInject as error:
+            raise BadTarget(f"{error.why} Next: {error.next}") from None
     return found
 
 
@@ -140,12 +144,10 @@ def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[di
 
     reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
     if reason:
-        first = places[0]
         if args.inject:
             print("\n".join(_attached(rows)))
             return EXIT_OK
-        one_shot = f"gpuscope devices {first.host}" if first.host else "gpuscope devices"
-        print(f"gpuscope attach: needs a terminal: {reason}. Next: {one_shot} --json", file=sys.stderr)
+        print(f"gpuscope attach: needs a terminal: {reason}. Next: {_one_shot(args, places[0])}", file=sys.stderr)
         return EXIT_UNCHECKED
     prompts = Prompts()
     ways: list[remote.Ways] = []
@@ -162,6 +164,16 @@ def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[di
     finally:
         for one in ways:
             one.close()
+
+
+def _one_shot(args: argparse.Namespace, place: Target) -> str:
+    """What tells of a place without a screen."""
+    words = ["gpuscope", "ps" if place.pid is not None else "devices"]
+    words += ["--via", args.via] if args.via else []
+    words += ["--ssh-command", args.ssh_command] if args.ssh_command != "ssh" else []
+    if place.kind not in ("local", "prefix"):
+        words.append(place.text.rpartition(":")[0] if place.pid is not None else place.text)
+    return f"{shlex.join(words)} --json"
 
 
 def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -185,11 +197,13 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prompts: Any) -> tuple[Hosts, remote.Ways]:
-    """The sources of a session. May build the agent's zip: not for the event loop."""
+    """The sources of a session. May build the agent's zip: not for the event loop. For a process that is not seen
+    (without a probe, and on no GPU, or its owners are hidden) the list of what each would need is opened."""
     from ..attach import bootstrap
     from ..config import load
     from ..tui.hosts import Hosts
     from ..tui.launch import local_source
+    from ..tui.screens.attach import open_attach
     from ..tui.session import LOCAL, REMOTE_HZ
 
     settings, _ = load()
@@ -204,83 +218,9 @@ def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prom
             sources[key] = ways.source(place, hz) if place.is_remote else local_source(hz, settings)
         if place.pid is not None:
             wanted.append((sources[key].key, place.pid))
-    return Hosts(list(sources.values()), wanted), ways
 
+    def unseen(pid: int) -> None:
+        if prompts.app is not None:
+            open_attach(prompts.app, prompts.app.session, pid)
 
-# ── without a target ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _list(args: argparse.Namespace) -> int:
-    """What can be attached to on this machine, and what each would need."""
-    from ..agent.oneshot import collect_once
-    from . import ps
-
-    shot = collect_once(timeout=args.timeout)
-    problems = ps.find_problems(shot.picture)
-    document = ps.document(shot.picture, problems)
-    rows = _rows(document)
-    if args.json:
-        keys = ("host", "problems", "unknown")
-        print(plain.dump({"attachable": rows, **{key: document[key] for key in keys}}))
-    else:
-        print("\n".join(_text(document["host"], rows, problems)))
-    return EXIT_OK if rows or not problems else EXIT_UNCHECKED
-
-
-def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Processes that use a GPU or have a probe, and those with torch in them; not the helpers of a trainer."""
-    from ..agent.attachable import listing
-
-    known = {process["pid"]: process for process in document["processes"]}
-    told = {row["pid"]: row for row in listing(",".join(map(str, known)))["processes"]}
-    for pid, row in told.items():
-        if pid not in known and row["role"] == "trainer":
-            known[pid] = {**row, "trainer": None}
-    return [_row(process, told.get(pid, {})) for pid, process in known.items()]
-
-
-def _row(process: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    trainer = process["trainer"]
-    needs = "nothing: a probe is in it" if trainer is not None else _needs(process["pid"])
-    parent = told.get("sibling_of")
-    return {
-        "pid": process["pid"],
-        "user": process["user"],
-        "command": process["command"],
-        "mine": process["mine"],
-        "job": trainer["job"]
-        if trainer is not None
-        else told.get("job") or (f"children of {parent}" if parent else None),
-        "rank": trainer["rank"] if trainer is not None else told.get("rank"),
-        "probe": trainer is not None,
-        "needs": needs,
-        "next": f"gpuscope attach {process['pid']}",
-    }
-
-
-def _needs(pid: int) -> str:
-    """What it would take to get inside, by the ladder."""
-    from ..attach.ladder import look
-
-    ladder = look(pid)
-    best = ladder.best
-    if best.name in ("pep768", "ptrace"):
-        return f"your consent: gpuscope attach {pid} --inject ({best.name})"
-    closed = next((rung for rung in ladder.rungs if not rung.open and rung.why), best)
-    return clean(closed.why, 200)
-
-
-def _text(host: str, rows: list[dict[str, Any]], problems: list[dict[str, Any]]) -> list[str]:
-    lines = [host, ""]
-    if rows:
-        table = [("PID", "USER", "RANK", "COMMAND", "NEEDS")]
-        for row in sorted(rows, key=lambda row: (not row["probe"], not row["mine"], row["job"] or "", row["pid"])):
-            rank = plain.DASH if row["rank"] is None else str(row["rank"])
-            command = plain.cut(clean(row["command"] or plain.DASH, 200), 48)
-            table.append((str(row["pid"]), row["user"] or plain.DASH, rank, command, row["needs"]))
-        lines += plain.table(table, right=(0, 2))
-        lines += ["", "Look inside: gpuscope attach PID"]
-    else:
-        lines.append("No process here uses a GPU, has torch in it, or a probe.")
-    lines.append("Elsewhere:   gpuscope attach USER@HOST    (it needs Python 3.8 there, nothing else)")
-    return [*lines, *(f"{plain.DASH} {row['reason']}" for row in problems)]
+    return Hosts(list(sources.values()), wanted, unseen), ways

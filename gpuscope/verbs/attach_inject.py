@@ -141,7 +141,7 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
             which: dict[str, Any] = {"pid": member["pid"], "start": member["start"]}
             found = (await watched.source.request("inject", {**which, "method": "look"})).value
             if not isinstance(found.get("consent"), dict):
-                return Done(EXIT_PROBLEMS, f"On {place}:\n{_safe(found.get('text'))}")
+                return Done(EXIT_PROBLEMS, f"On {place}:\n{_safe(found.get('lines'))}")
             facts.append({**found["consent"], **({} if args.inject == "auto" else {"method": args.inject})})
         if not waiting:
             return Done(EXIT_OK, rows=tuple(rows))
@@ -186,9 +186,10 @@ def _question(facts: Mapping[str, Any]) -> str:
     return Consent(pid, start, **texts).text()
 
 
-def _safe(text: object, lines: int = 12) -> str:
-    """Lines of somebody else's, made harmless."""
-    return "\n".join(clean(line, 300) for line in str(text or "").splitlines()[:lines])
+def _safe(text: object, most: int = 12) -> str:
+    """Lines of somebody else's, or a list of them, made harmless."""
+    lines = text if isinstance(text, list) else str(text or "").splitlines()
+    return "\n".join(clean(str(line), 600) for line in lines[:most])
 
 
 def agreed(args: argparse.Namespace, words: str) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from ..cli import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
+from ..wire.clean import clean
 from . import remote
-from .plain import number_between
+from .plain import cut, number_between
 
 if TYPE_CHECKING:
     from ..store.recorder import Summary
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"It ended early: {summary.error}", file=sys.stderr)
         return EXIT_PROBLEMS
     if not summary.lines:
+        summary.path.unlink(missing_ok=True)  # an empty one would only be in the way of the next try
         print(f"Nothing came from the agent{': ' + said if said else ''}.", file=sys.stderr)
         return EXIT_UNCHECKED
     print(f"Next: gpuscope replay {quote(str(summary.path))}", file=sys.stderr)
@@ -83,13 +87,14 @@ async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tupl
         source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, args.hz)
     else:
         source = await asyncio.to_thread(local_source, args.hz, settings)
-    said = ""
+    said = now = ""
 
     def on_link(link: Link) -> None:
-        nonlocal said
-        said = link.text if link.state != "live" else said
+        nonlocal said, now
+        now = link.text if link.state != "live" else ""
+        said = now or said
 
-    progress = asyncio.ensure_future(_progress(args.file, args.seconds))
+    progress = asyncio.ensure_future(_progress(args.file, args.seconds, lambda: now))
     try:
         return await record(source, args.file, args.seconds, args.redact, args.force, on_link), said
     finally:
@@ -98,8 +103,9 @@ async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tupl
             await progress
 
 
-async def _progress(path: Path, seconds: float | None) -> None:
-    """One line on standard error, kept up to date where that is a terminal."""
+async def _progress(path: Path, seconds: float | None, waits: Callable[[], str]) -> None:
+    """One line on standard error, kept up to date where that is a terminal. ``waits``: why nothing comes, "" while it
+    does."""
     live = sys.stderr.isatty()
     end = "stops at Ctrl-C" if seconds is None else f"of {seconds:g} s, Ctrl-C stops earlier"
     if not live:
@@ -111,6 +117,7 @@ async def _progress(path: Path, seconds: float | None) -> None:
             with contextlib.suppress(OSError):
                 size = path.stat().st_size / 1024
                 line = f"recording {time.monotonic() - began:.0f} s ({end}), {size:,.0f} KiB"
+                line = cut(f"waiting: {clean(waits(), 400)}" if waits() else line, os.get_terminal_size(2).columns - 1)
                 print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
             await asyncio.sleep(PROGRESS_SECONDS)
     finally:

@@ -171,7 +171,7 @@ def ask_on_terminal(question: Question) -> str | None:
         if question.secret:
             import getpass
 
-            return getpass.getpass(question.prompt + " ")
+            return getpass.getpass(("Not taken. " if question.again else "") + question.prompt + " ")
         sys.stderr.write(question.prompt + " ")
         sys.stderr.flush()
         with open("/dev/tty") as terminal:

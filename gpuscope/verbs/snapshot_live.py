@@ -184,8 +184,10 @@ def _not_found_there(host: HostView | None, place: remote.Target) -> str:
     return "\n".join(
         [
             f"there is no probe in pid {place.pid} on {host.name}. It was not touched.",
-            "Trainers with a probe there:" if there else "No trainer there has a probe. Next run, there, either of",
-            *(there or ["  gpuscope run python train.py", "  import gpuscope; gpuscope.watch()    in the script"]),
+            "Trainers with a probe there:" if there else "No trainer there has a probe.",
+            *there,
+            f"Now: gpuscope attach {place.text} --inject    (asks first, and names the price)",
+            "Next run, there: gpuscope run python train.py",
         ]
     )
 
@@ -193,6 +195,9 @@ def _not_found_there(host: HostView | None, place: remote.Target) -> str:
 def _not_found(host: HostView | None, pid: int) -> str:
     if not Path(f"/proc/{pid}").exists():
         return f"pid {pid} has ended.\nWhich trainers run: gpuscope ps"
+    leader = _leader(pid)
+    if leader not in (0, pid):
+        return f"{pid} is a thread of process {leader}.\nNext: gpuscope snapshot {leader}"
     if host is None or host.sampled_seconds is None:
         why = f": {host.link.text}" if host is not None and host.link.text else ""
         return f"the agent on this machine says nothing{why}.\nTry: gpuscope ps"
@@ -204,9 +209,9 @@ def _not_found(host: HostView | None, pid: int) -> str:
     command = _command(pid)
     return (
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
-        "Only a probe inside the process can ask torch's allocator. Next run, either of\n"
-        "  gpuscope run python train.py\n"
-        "  import gpuscope; gpuscope.watch()    in the script"
+        "Only a probe inside the process can ask torch's allocator.\n"
+        f"Now: gpuscope attach {pid} --inject    (asks first, and names the price)\n"
+        "Next run: gpuscope run python train.py    or, in the script, import gpuscope; gpuscope.watch()"
     )
 
 
@@ -228,6 +233,15 @@ def _descends(pid: int, ancestor: int) -> bool:
         if pid <= 1:
             return False
     return False
+
+
+def _leader(pid: int) -> int:
+    """The process that a number of /proc belongs to: another one where it is a thread's. 0: not told."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        return int(next(line for line in lines if line.startswith("Tgid:")).split()[1])
+    except (OSError, ValueError, StopIteration, IndexError):
+        return 0
 
 
 def _command(pid: int) -> str:

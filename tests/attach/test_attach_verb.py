@@ -172,9 +172,35 @@ def test_the_list_has_ranks_together_and_commands_on_one_line(gpuscope, tmp_path
         done = gpuscope("--timeout", "1")
         lines = [line for line in done.stdout.splitlines() if line.split()[:1] in [[str(c.pid)] for c in ranks]]
         assert [line.split()[2] for line in lines] == ["0", "1"], done.stdout
-        assert all("--inject (ptrace)" in line for line in lines)
+        assert all(line.endswith("your consent (ptrace)") for line in lines)
+        above = done.stdout.splitlines()[done.stdout.splitlines().index(lines[0]) - 1]
+        assert above.startswith("job n1:29511"), "the job's own line"
     finally:
         for child in ranks:
             child.kill()
             child.wait()
             child.stdout.close()
+
+
+def test_a_terminal_without_unicode_gets_the_list(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "attach", "--timeout", "1"], capture_output=True, text=True, timeout=60,
+        env={**environment(tmp_path), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert "gpuscope attach USER@HOST" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["u@far"], "gpuscope devices u@far --json"),
+        (["u@far:12"], "gpuscope ps u@far --json"),
+        (["k8s:a/b"], "gpuscope devices k8s:a/b --json"),
+        (["--via", "docker exec -i x"], "gpuscope devices --via 'docker exec -i x' --json"),
+    ],
+)
+def test_without_a_terminal_the_command_that_needs_none_is_for_the_same_place(words, command, gpuscope):
+    done = gpuscope(*words)
+    assert done.returncode == 3
+    assert done.stderr.rstrip().endswith(f"Next: {command}"), done.stderr

@@ -15,7 +15,7 @@ import pytest
 from gpuscope import cli
 from gpuscope.store.store import Store
 from gpuscope.tui.hosts import Hosts
-from gpuscope.verbs import attach, remote
+from gpuscope.verbs import attach, attach_list, remote
 from gpuscope.wire.frames import Def, Hello, ProcDef
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
@@ -40,8 +40,9 @@ def test_a_list_of_what_runs_here_and_what_it_needs(capsys):
 
 def test_what_a_process_without_a_probe_needs_is_told():
     with trainer("import time; time.sleep(60)") as process:
-        assert str(process.pid) in attach._needs(process.pid) or len(attach._needs(process.pid)) > 10
-    assert attach._needs(process.pid)
+        method, needs = attach_list._needs(process.pid)
+        assert needs == f"your consent ({method})" if method else len(needs) > 10
+    assert attach_list._needs(process.pid) == ("", f"there is no process {process.pid} here (any more).")
 
 
 @pytest.mark.parametrize("words", [["attach", "h"], ["attach", "--via", "docker exec -i c"]])
@@ -56,7 +57,7 @@ def test_without_a_terminal_it_says_what_needs_none(words):
 
 def test_a_pid_that_is_none_is_said(capsys):
     assert cli.main(["attach", str((1 << 22) - 1)]) == 64
-    assert "no process has pid" in capsys.readouterr().err
+    assert f"there is no process {(1 << 22) - 1} here" in capsys.readouterr().err
 
 
 def test_each_place_has_one_source_whatever_is_wanted_there(tmp_path):

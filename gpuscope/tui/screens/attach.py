@@ -55,7 +55,8 @@ class AttachScreen(Dialog):
         super().__init__()
         self.session = session
         self.found: Found | None = None
-        self._wanted = pid
+        self._pid = pid
+        self._placed = pid is None
         self._problem = ""
         self._work: asyncio.Task[None] | None = None
         self._table = LiveTable(COLUMNS, empty="looking", id="attachable")
@@ -93,7 +94,7 @@ class AttachScreen(Dialog):
 
     async def _look(self) -> None:
         try:
-            self.found, self._problem = await look_around(self.session), ""
+            self.found, self._problem = await look_around(self.session, self._pid), ""
         except SourceError as error:
             self._problem = error.reason
         except Exception as error:  # whatever an agent answers must not end the screen
@@ -118,11 +119,10 @@ class AttachScreen(Dialog):
         elif self.found is not None:
             self._table.show_empty(NOTHING)
         self._table.show(rows(found.groups, len(hosts) > 1))
-        if self._wanted is not None and self.found is not None:
-            wanted, self._wanted = self._wanted, None
-            key = next((i.key for g in found.groups for i in g.items if i.pid == wanted), None)
-            if key is not None:
-                self._table.move_to(key)
+        if not self._placed and self.found is not None:
+            self._placed = True
+            if found.cursor is not None:
+                self._table.move_to(found.cursor)
         self._show_about(found)
 
     def _show_about(self, found: Found) -> None:
@@ -141,12 +141,13 @@ class AttachScreen(Dialog):
         lines += [[(note, "faint")] for note in found.notes]
         shown = [part for line in lines for part in hang(line, cells)]
         room = int(self.size.height * 0.96) - 5  # frame, margins, keys
-        most = max(LEAST_ABOUT, room // 2)
+        most = max(LEAST_ABOUT, room // 2, room - len(self._table.rows) - 1)  # the list may need less than its half
         self._about.show(shown[:most])
         tall = max(3, min(len(self._table.rows) + 1, room - min(len(shown), most)))
         if self._table.styles.height is None or self._table.styles.height.value != tall:
             self._table.styles.height = tall
-        keys: Line = [("Enter", "accent"), (" attach, asks first   ", "muted")]
+        inside = item is not None and item.has_probe
+        keys: Line = [("Enter", "accent"), (" open it   " if inside else " attach, asks first   ", "muted")]
         if item is not None and item.origin == "inject":
             keys += [("d", "accent"), (" detach   ", "muted")]
         self._keys.show([[*keys, ("r", "accent"), (" look again   ", "muted"), ("Esc", "accent"), (" close", "muted")]])

@@ -18,7 +18,7 @@ from ..widgets.text import Lines, hang
 if TYPE_CHECKING:
     from ...attach.askpass import Question
 
-WIDTH = 74
+WIDTH, FRAME = 78, 4
 
 
 class SshPrompt(ModalScreen[str | None]):
@@ -45,18 +45,21 @@ class SshPrompt(ModalScreen[str | None]):
             body.border_title = "ssh asks" + (f", on the way to {question.place[:48]}" if question.place else "")
             body.border_subtitle = "Enter: close" if question.notice else "Enter: answer · Esc: refuse"
             body.can_focus = False
-            lines = [piece for text in question.prompt.split("\n") for piece in hang([(text, "text")], WIDTH)]
+            width = min(WIDTH, int(self.app.size.width * 0.96)) - FRAME
+            lines = [piece for text in question.prompt.split("\n") for piece in hang([(text, "text")], width)]
             if question.confirm:
-                lines += hang([("Compare the fingerprint with one you were given. Type yes, or Esc.", "muted")], WIDTH)
+                lines += hang([("Compare the fingerprint with one you were given. Type yes, or Esc.", "muted")], width)
             elif question.secret:
-                lines += hang([("Goes to ssh alone: not shown, not kept.", "muted")], WIDTH)
+                if question.again:
+                    lines += hang([("Asked again: the last answer was not taken.", "warn")], width)
+                lines += hang([("Goes to ssh alone: not shown, not kept.", "muted")], width)
             said = Lines()
             said.show(lines)
             yield said
             yield Input(password=question.secret, max_length=1000)
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
+        self.set_focus(self.query_one(Input))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
