@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from textual import events
 from textual.binding import BindingType
 from textual.command import Provider
 from textual.driver import Driver
@@ -21,6 +22,7 @@ from .palette import ActionProvider
 from .screens.main import TABS, MainScreen
 from .session import Session
 from .theme import COLOUR_BLIND, DARK, LIGHT, css_variables, register
+from .typeahead import TypeAhead
 
 GUARD, PLAIN = Guard(), PlainAscii()
 THEME_NAMES = {"dark": DARK, "light": LIGHT, "colour-blind": COLOUR_BLIND, "ansi": "ansi-dark"}
@@ -40,6 +42,7 @@ class GpuscopeApp(LeanApp[int]):
         super().__init__()
         self.session = session
         self.ascii_only = session.settings.ascii
+        self._keys = TypeAhead(self)
         self._start = start if start in TABS else "overview"
         register(self)
         wanted = session.state.theme or THEME_NAMES.get(session.settings.theme, DARK)
@@ -65,6 +68,10 @@ class GpuscopeApp(LeanApp[int]):
         filters = super().get_line_filters()
         own = [GUARD, PLAIN] if self.session.settings.ascii else [GUARD]
         return [*(f for f in filters if not isinstance(f, ANSIToTruecolor)), *own]
+
+    async def on_event(self, event: events.Event) -> None:
+        if not (isinstance(event, events.Key) and self._keys.take(event)):
+            await super().on_event(event)
 
     def on_mount(self) -> None:
         self.session.link, self.link.asks = self.link, self.session.over_ssh

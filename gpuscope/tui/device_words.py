@@ -279,16 +279,16 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         else:
             well.append(label)
 
-    last = n("last_xid")
-    if last is None:
-        untold.append("XID")
+    last, times = n("last_xid"), n("xid_count")
+    if not times and not last:
+        (untold if times is None else well).append("XID")
     elif last:
-        times = n("xid_count") or 0
+        times = times or 0
         more = f" ({times:.0f} since gpuscope came)" if times > 1 else ""
         advice = xid_advice(int(last))
         bad.append(fact("XID", [(xid_words(int(last)) + more, "bad"), (f" · {advice}" if advice else "", "text")]))
     else:
-        well.append("XID")
+        bad.append(fact("XID", [(f"{times:.0f} since gpuscope came, of an unknown number", "bad")]))
     count(
         "ecc_uncorrected_count",
         "ECC errors",
@@ -330,7 +330,7 @@ def unaccounted(device: DeviceView) -> float | None:
     return max(0.0, used - sum(known))
 
 
-def process_lines(host: HostView, device: DeviceView, rows: int) -> list[Line]:
+def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> list[Line]:
     """A line each, the largest first; then what no process holds."""
     holders = {u.process: u for u in device.uses if u.gone is None}
     ordinals = {
@@ -362,8 +362,8 @@ def process_lines(host: HostView, device: DeviceView, rows: int) -> list[Line]:
         lines.append([(f"         and {len(found) - len(lines)} more", "muted")])
     rest = unaccounted(device)
     if rest is not None and rest > UNOWNED_BYTES:
-        lines.append([(f"         {bytes_text(rest)} held by no process that can be seen here", "warn"),
-                      (" · o: who has it open", "accent")])  # fmt: skip
+        lines += hang([(" " * 9, "text"), (f"{bytes_text(rest)} held by no process that can be seen here", "warn"),
+                       (" · o: who has it open", "accent")], cells)  # fmt: skip
     return lines or [[("none that the driver names", "muted")]]
 
 

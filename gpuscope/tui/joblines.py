@@ -136,7 +136,12 @@ def _end_notes(gone: Gone | None) -> list[list[Piece]]:
     if gone is None:
         return []
     at = "" if gone.wall_seconds is None else time.strftime(" %H:%M:%S", time.localtime(gone.wall_seconds))
-    return [[("ended", "warn"), (f"{at}: {gone.reason}", "muted"), (" · last state kept", "faint")]]
+    return [[(end_word(gone), "warn"), (f"{at}: {gone.reason}", "muted"), (" · last state kept", "faint")]]
+
+
+def end_word(gone: Gone) -> str:
+    """What became of it: a process without a GPU is out of sight, and has not ended."""
+    return "left" if gone.reason.startswith("runs on") else "ended"
 
 
 def _training(trainers: list[TrainerView]) -> dict[str, Piece]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuscope.predict")
 SECONDS = 120.0
 KEPT = 32
+WARM_SECONDS = 45.0
+"""So long after an answer the child stays, which holds 0.3 GB: another question then needs no new import of torch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +49,8 @@ class Predictions:
     _thread: threading.Thread | None = None
     _child: Child | None = None
     _closed: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _more: threading.Condition = field(default_factory=threading.Condition)
+    """Holds ``_queue``, ``_thread`` and ``_closed`` together; told when a question comes, and at the end."""
 
     def seen(self, config: LabConfig, card: Card | None) -> Prediction | None:
         """What is known by now; nothing is started."""
@@ -74,8 +77,10 @@ class Predictions:
 
     def close(self) -> None:
         """The program leaves."""
-        self._closed = True
-        child, self._child = self._child, None
+        with self._more:
+            self._closed = True
+            self._more.notify()
+            child, self._child = self._child, None
         if child is not None:
             child.close()
 
@@ -83,17 +88,21 @@ class Predictions:
 
     def _begin(self, found: Prediction) -> None:
         loop = asyncio.get_running_loop()
-        with self._lock:
+        with self._more:
             self._queue.append((found, found.fixes))
+            self._more.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, args=(loop,), name="predict", daemon=True)
                 self._thread.start()
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
-            with self._lock:
+            with self._more:
+                if not self._closed and not self._queue and self._child is not None:
+                    self._more.wait(WARM_SECONDS)
                 if not self._queue or self._closed:
                     self._thread = None
+                    child, self._child = self._child, None
                     break
                 found, fixes = self._queue.pop()  # the newest question first
             try:
@@ -103,7 +112,6 @@ class Predictions:
                 found.problem = ("The prediction failed.", f"{type(error).__name__}: {error}", "gpuscope predict …")
             found.doing = ""
             self._tell(loop)
-        child, self._child = self._child, None
         if child is not None:
             child.close()  # torch takes memory; the next question starts another
 

@@ -9,6 +9,7 @@ from ..store.view import HostView, ProcView, TrainerView, UseView
 from ..wire.frames import Unknown
 from .cells import bytes_text, fit, percent, seconds_text
 from .device_words import Line, Piece, fact, why
+from .joblines import end_word
 from .process_idle import Idle, short_age
 from .verdict import IDLE_PERCENT
 from .widgets.text import hang
@@ -36,7 +37,7 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
     where = [f"Slurm job {d.slurm_job}" if d.slurm_job else "", f"pod {d.pod}" if d.pod else "", d.container or ""]
     lines: list[Line] = []
     if process.gone is not None:
-        lines.append(fact("ended", [(process.gone.reason, "warn")]))
+        lines.append(fact(end_word(process.gone), [(process.gone.reason, "warn")]))
     lines.append(fact("command", [(d.command, "text") if d.command else why(process.readings.get("command"))]))
     owner = [(d.user, "text" if d.mine else "muted") if d.user else why(process.readings.get("user"))]
     lines.append(fact("user", [*owner, (", mine" if d.mine else "", "muted")]))

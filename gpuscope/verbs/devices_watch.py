@@ -36,7 +36,7 @@ def _lines(picture: Picture, problems: list[dict[str, Any]]) -> list[str]:
         util, sm, tensor, power, heat, clock, processes = rest
         lines.append(
             f"GPU {device.definition.index} {name} used {used}/{total} GiB util {util} sm {sm} tensor {tensor} "
-            f"{power} {heat} {clock} {processes} processes"
+            f"{power} {heat} {clock} {processes} process{'' if processes == '1' else 'es'}"
         )
     for row in problems:
         where = "" if row["device"] is None else f"GPU {row['device']} "

@@ -290,7 +290,7 @@ class Room:
         ready = [d for key, d in room.items() if now - self._since[key] >= STEADY_SECONDS]
         # The emptiest first, and of those with like room the one that nobody else uses.
         ready.sort(key=lambda d: (len([u for u in d.uses if u.gone is None]), -(d.number("free_bytes") or 0)))
-        self.still = _holders(host, self._size)
+        self.still = _holders(host, self._size, {device.key for device in ready})
         if len(ready) < self._count:
             return None
         chosen = sorted(ready[: self._count], key=lambda d: d.definition.index)
@@ -314,13 +314,16 @@ def _owners(host: HostView, device: DeviceView) -> str:
     return ", ".join(dict.fromkeys(f"{d.user or 'someone'} pid {d.pid}" for d in found))
 
 
-def _holders(host: HostView, size: int) -> str:
-    """Who holds what is not free, for the line after a timeout."""
+def _holders(host: HostView, size: int, ready: set[str]) -> str:
+    """What has room, and who holds the rest, for the line after a timeout. ``ready``: had room for long enough."""
     parts = []
     for device in host.devices:
         free = device.number("free_bytes")
-        if free is None or free < size:
-            room = f"{free / GIB:.1f} GiB free" if free is not None else "free memory unknown"
-            owners = _owners(host, device)
-            parts.append(f"GPU {device.definition.index} {room}{', held by ' + owners if owners else ''}")
-    return "; ".join(parts[:8]) or "there was room, but not for long enough"
+        if free is not None and free >= size and device.gone is None:
+            steady = "" if device.key in ready else f", but for less than {STEADY_SECONDS:g} s"
+            parts.append(f"GPU {device.definition.index} has room{steady}")
+            continue
+        words = f"{free / GIB:.1f} GiB free" if free is not None else "free memory unknown"
+        owners = _owners(host, device)
+        parts.append(f"GPU {device.definition.index} {words}{', held by ' + owners if owners else ''}")
+    return "; ".join(parts[:8])

@@ -67,7 +67,7 @@ DEVICE_COLUMNS = (
     "retired_pages_pending",  # 1: waits for a reset of the GPU
     "pcie_replay_count",
     "xid_count",  # critical errors that the driver reported since the agent was started
-    "last_xid",  # the number of the last one, 0 for none; see collect.xid
+    "last_xid",  # the number of the last one, unknown before there is one (older agents: 0); see collect.xid
     "idle_since_seconds",  # since when no kernel runs, as far as is known, on the host's monotonic clock; 0: one does
 )
 KEPT: Dict[str, int] = {"g": DEVICE_COLUMNS.index("pcie_width") + 1}

@@ -32,6 +32,9 @@ def test_an_error_is_counted_and_told_once() -> None:
         picture = collector.picture()
         assert picture.xids == []
         assert [device.readings["xid_count"] for device in picture.devices] == [0, 1]
+        none = picture.devices[0].readings["last_xid"]
+        assert isinstance(none, frames.Unknown), "there is no error of number 0"
+        assert none.text.startswith("no XID error")
         collector.stop()
         nvml = collector.nvml._nvml
         assert nvml is not None

@@ -14,7 +14,7 @@ from gpuscope.tui.widgets.devices import device_row
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.snapshots import grid
+from tests.tui.snapshots import grid, text
 
 TOKENS = Tokens(THEMES[0])
 
@@ -142,6 +142,40 @@ def test_health_names_the_code_and_what_to_do():
     assert "replaced at the next reset" in said
     assert "4 errors that could not be corrected" in said
     assert "not told" in said
+
+
+@pytest.mark.parametrize(
+    ("count", "last", "said"),
+    [(0, 0, "none of"), (0, None, "none of"), (None, None, "not told"), (2, None, "2 since gpuscope came")],
+)
+def test_no_xid_is_told_from_an_xid_that_is_not_known(count, last, said):
+    _, device = device_of(devices.training(xid_count=count, last_xid=last))
+    lines = ["".join(text for text, _ in line) for line in words.health_lines(device, 200)]
+    assert [line for line in lines if said in line and "XID" in line]
+
+
+@in_loop
+async def test_the_first_frame_has_every_panel_and_chart_in_its_place():
+    app = make_app(devices.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live")
+        screen = DeviceScreen(app.session, app.session.host.devices[0].key)
+        frames: list[str] = []
+        display = app._display
+
+        def seen(drawn, renderable):
+            display(drawn, renderable)
+            if drawn is screen:
+                frames.append(text(app))
+
+        app._display = seen
+        app.push_screen(screen)
+        await until(pilot, "At work", "now ")
+        assert frames
+        for shown in frames:
+            assert shown.splitlines()[-2].rstrip().endswith("╯"), "the last chart ends above the keys"
+            assert shown.count("now ") == 3, "all three have their axis"
+            assert "GPU-Util" in shown
 
 
 def test_a_device_that_tells_nothing_says_why():

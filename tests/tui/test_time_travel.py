@@ -53,6 +53,13 @@ def load_shown(screen: str) -> str:
     return next(word for word in row.split() if word.endswith("%"))
 
 
+def value_in(screen: str, name: str) -> str:
+    """What stands beside this name in a list of readings."""
+    found = [words[words.index(name) + 1] for line in screen.splitlines() if name in (words := line.split())]
+    assert found, screen
+    return found[0]
+
+
 @in_loop
 async def test_back_shows_what_was_while_data_keeps_coming_and_space_returns():
     app = make_app(climbing(0, 1800))
@@ -117,6 +124,58 @@ async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
 
 
 @in_loop
+async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and_the_readings():
+    app = make_app(climbing(0, 1800))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Utilisation %")
+        await pilot.press("enter")
+        assert " 29% time with any kernel" in await until(pilot, "At work", ", . past", absent="PAST")
+        await pilot.press("left_curly_bracket")
+        screen = await until(pilot, "PAST 5 min", " Then ", "5m ago", "space now", "{ } 5 min")
+        assert " 24% time with any kernel" in screen
+        await pilot.press("enter")
+        await until(pilot, "GPU 0  PAST 5 min", "{ }: 5 min")
+        await pilot.press("pagedown")
+        screen = await until(pilot, "utilization")
+        assert value_in(screen, "utilization") == "24.0%"
+        await pilot.press("left_curly_bracket")
+        screen = await until(pilot, "GPU 0  PAST 10 min")
+        assert value_in(screen, "utilization") == "19.0%"
+        await pilot.press("escape", "o")
+        await until(pilot, "Who has GPU 0 open, now")
+        await pilot.press("escape", "full_stop", "space")
+        assert " 29% time with any kernel" in await until(pilot, " Now ", "At work", absent="PAST")
+        await pilot.press("escape", "P", "left_curly_bracket")
+        await until(pilot, "PAST 5 min", "GPU MEM", "space now")
+        await pilot.press("enter", "comma")
+        await until(pilot, "PAST 5 min 10 s ago", "child of pid", "310s ago")
+        for _ in range(5):
+            await pilot.press("left_curly_bracket")
+        await until(pilot, "no reading of it is from then", "PAST", absent="child of pid")
+        await pilot.press("space")
+        await until(pilot, "child of pid", absent="PAST")
+        await pilot.press("left_curly_bracket", "escape", "escape")
+        assert load_shown(await until(pilot, "Devices", "PAST 5 min")) == "24%", "what lies below has moved along"
+
+
+@in_loop
+async def test_the_footer_leads_back_in_time_and_to_now():
+    app = make_app(climbing(0, 1800))
+    async with app.run_test(size=(80, 24)) as pilot:
+        footer = (await until(pilot, "Devices", "Help")).splitlines()[-1]
+        assert ", . Past" in footer
+        at = footer.index(", .")
+        await pilot.click(offset=(at, 23))
+        footer = (await until(pilot, "PAST 10 s ago")).splitlines()[-1]
+        assert footer.split("/")[0].split() == ["space", "Now", ",", ".", "10", "s"]
+        assert "{ } 5 min" in footer
+        await pilot.click(offset=(footer.index(". 10"), 23))
+        footer = (await until(pilot, "PAST, the newest")).splitlines()[-1]
+        await pilot.click(offset=(footer.index("Now"), 23))
+        await until(pilot, "space Pause", absent="PAST")
+
+
+@in_loop
 async def test_no_further_back_than_there_is_and_esc_returns():
     app = make_app(climbing(60, 600))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -156,6 +215,62 @@ async def test_a_process_has_its_history_in_the_details():
         await pilot.press("z")
         row = next(line for line in (await until(pilot, "The last 15 min")).splitlines() if "of one core" in line)
         assert "15% … 30%" in row
+
+
+@in_loop
+async def test_more_jobs_than_there_is_room_for_are_seen_to_be_more_and_begin_at_the_first():
+    app = make_app(crowd(range(100, 140)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "worker-100 ", "Devices")
+        jobs = screen.split("Jobs")[1].split("Devices")[0]
+        assert "┃" in jobs, "a mark of where one is"
+        shown = app.main.pane.query_one("#jobs")
+        shown.show(shown._lines[::-1])
+        assert "worker-139" in shown.current.key + shown.current.cells["job"][0], "the first, whichever that is"
+        shown.move(2)
+        chosen = shown.current.key
+        shown.show(shown._lines[::-1])
+        assert shown.current.key == chosen, "what somebody has chosen stays chosen"
+
+
+def crowd(pids) -> list[f.Frame]:
+    """Processes on one GPU, a job each."""
+    out: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
+    sample = f.Sample(len(pids), int(views.END * 1e9) + len(pids), h=[views.host_row()], g=[views.device_row(0, 20, 9)])
+    for pid in pids:
+        name = f"worker-{pid}"
+        out += [f.Def(1000 + pid, proc=f.ProcDef(pid, 9, views.WALL - pid, "lin", name, name, 1, True))]
+        out += [f.Def(5000 + pid, use=f.UseDef(1000 + pid, 10))]
+        sample.p.append(views.row("p", 1000 + pid, cpu_percent=1.0, rss_bytes=views.GIB))
+        sample.u.append(views.row("u", 5000 + pid, used_bytes=views.GIB))
+    return [*out, sample]
+
+
+@in_loop
+async def test_the_readings_of_a_process_say_when_it_began_and_nothing_is_unknown_that_is_not():
+    app = make_app(climbing(0, 300))
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, "jupyter")
+        await app.push_screen(DetailScreen(app.session, app.session.host.processes[0].key))
+        screen = await until(pilot, "Process 51120", "start time")
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(views.WALL))
+        assert began in next(line for line in screen.splitlines() if "start time" in line)
+        assert "unknown" not in next(line for line in screen.splitlines() if "container" in line)
+
+
+@in_loop
+async def test_a_process_that_has_only_left_its_gpu_is_not_said_to_have_ended():
+    left, died = (f.Event(1000 + pid, "gone", int(views.END * 1e9) + 99, text) for pid, text in
+                  ((100, "runs on, without a GPU"), (101, "exited")))  # fmt: skip
+    app = make_app([*crowd(range(100, 103)), left, died])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "worker-102")
+        keys = {p.definition.pid: p.key for p in app.session.host.processes}
+        await app.push_screen(DetailScreen(app.session, keys[100]))
+        await until(pilot, "left: runs on, without a GPU", absent="ended:")
+        await pilot.press("escape")
+        await app.push_screen(DetailScreen(app.session, keys[101]))
+        await until(pilot, "ended: exited")
 
 
 # ── the mouse ──

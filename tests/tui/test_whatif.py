@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from textual.pilot import Pilot
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.predict.of_lab import config_with, request_of
-from gpuscope.predict.request import CannotPredict, Request, Traced
+from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.settings import DEFAULT
 from gpuscope.predict.whatif import fixes
 from gpuscope.tui.app import GpuscopeApp
@@ -99,6 +101,19 @@ async def test_a_trainer_whose_model_is_not_known_gets_ranges_from_its_own_bytes
         assert "±" in next(line for line in screen.splitlines() if "half the micro-batch" in line)
         await pilot.press("r")
         await until(pilot, "only a fix for the Lab's model")
+
+
+@in_loop
+@pytest.mark.parametrize("width", [80, 120])
+async def test_an_error_of_two_sides_is_told_as_two(labs, width):
+    """Where only more is possible no ± may stand."""
+    doubt = Doubt("unmeasured", "A kernel may take much scratch memory.", "convolution", 300.0, upward=True)
+    app = memory(lambda request: replace(traced(request), doubts=[doubt]))
+    async with app.run_test(size=(width, 40)) as pilot:
+        await look(pilot)
+        screen = await until(pilot, "4.8 GiB (+11.0 −0.1 GiB) of the card", "r: try it in the Lab")
+        row = next(line for line in screen.splitlines() if "micro-batch 4 instead of 8" in line)
+        assert re.search(r"\+\d+\.\d −0\.\d+ GiB", row), row
 
 
 @in_loop

@@ -247,6 +247,10 @@ def test_the_document_has_the_whole_card(fake, capsys):
     assert (first["remapped_correctable_count"], first["pcie_replay_count"], first["xid_count"]) == (1, 2, 0)
     assert (first["unaccounted_bytes"], second["unaccounted_bytes"]) == (20 << 30, 15 << 30)
     assert first["retired_pages_count"] is None
+    assert first["last_xid"] is None
+    assert [row["reason"] for row in document["unknown"] if row["path"] == "devices[0].last_xid"] == [
+        "no XID error since gpuscope began to listen"
+    ]
 
 
 def test_what_waits_for_a_reset_is_a_warning(fake, capsys):

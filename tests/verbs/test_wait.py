@@ -152,6 +152,22 @@ def test_room_must_be_there_for_a_while():
     assert "GPU 1 (60.0 GiB)" in found.text
 
 
+def test_what_is_still_missing_tells_short_room_from_lasting_room_and_from_none():
+    room = wait.Room(40 * int(views.GIB), 2)
+    store = views.store_of(growing([60.0])[:6])
+    for frame in growing([60.0])[6:]:
+        store.apply(views.SOURCE, frame, 0.0)
+    host = store.view().host
+    assert room(host, 0.0) is None
+    assert "GPU 1 has room, but for less than 3 s" in room.still
+    assert "GPU 0" in room.still
+    assert "held by" in room.still or "free" in room.still
+    room._since = {device.key: -100.0 for device in host.devices}
+    assert room(host, 100.0) is None
+    assert "GPU 1 has room" in room.still
+    assert "less than" not in room.still
+
+
 def test_several_gpus_and_what_can_never_be():
     assert judged(growing([60.0] * 5), 40, 2) is None
     both = judged(growing([60.0] * 5), 5, 2)

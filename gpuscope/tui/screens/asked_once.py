@@ -19,6 +19,16 @@ Line = list[tuple[str, str]]
 """Pieces of text with their tokens; an empty one is a blank line."""
 
 
+async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
+    """The host's answer. ``replayed``: why a recording has none. Raises ``SourceError``."""
+    from ...store.calls import SourceError
+
+    if session.replay is not None or session.hosts is None:
+        raise SourceError("not_supported", replayed)
+    result = await session.hosts.source.request(kind, args, seconds)
+    return result.value
+
+
 class AskedOnce(Dialog):
     """``title`` stands in its frame, ``waiting`` in it until the answer is there."""
 
@@ -34,17 +44,13 @@ class AskedOnce(Dialog):
         raise NotImplementedError
 
     async def request(self, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
-        """The host's answer. ``replayed``: why a recording has none. Raises ``SourceError``."""
-        from ...store.calls import SourceError
-
-        if self.session.replay is not None or self.session.hosts is None:
-            raise SourceError("not_supported", replayed)
-        result = await self.session.hosts.source.request(kind, args, seconds)
-        return result.value
+        """See :func:`ask`."""
+        return await ask(self.session, kind, args, seconds, replayed)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_title = self._title
+            # asked of the host as it is, also where the screen shows what was
+            body.border_title = self._title + (", now" if self.session.paused_seconds is not None else "")
             body.border_subtitle = "Esc: close"
             yield self._lines
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,13 +14,18 @@ from ...collect.clock_events import clock_event_words
 from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
 from ...wire.frames import Reading, Unknown
 from ..cells import bytes_text, fit, percent, seconds_text
+from ..charts.strips import text_of
 from ..courses import course_lines
+from ..joblines import end_word
 from ..session import Session
 from ..timeline import WINDOWS
 from ..verdict import judge
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines, hang
-from .pane import set_title
+from .room import TIME_KEYS, absent, not_now, timed
+
+if TYPE_CHECKING:
+    from ..app import GpuscopeApp
 
 Piece = tuple[str, str]
 NAME_CELLS = 28
@@ -27,6 +33,8 @@ OURS = ("start", "proc", "gpu", "trainer")
 """Of a definition: numbers that mean something to the wire only."""
 CLOCKS = ("idle_since_seconds",)
 """Readings that are moments on the host's clock: shown as ages elsewhere."""
+MOMENTS = ("start_time",)
+"""Seconds since the epoch."""
 NAMES = {
     "log_step": "step, its log says",
     "log_total": "steps in all, its log says",
@@ -43,6 +51,7 @@ class DetailScreen(Dialog):
     """Kept up to date while it is open. Enter closes it, too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *TIME_KEYS,
         Binding("enter", "dismiss", "Close", show=False),
         Binding("z", "zoom(1)", show=False),
         Binding("Z", "zoom(-1)", show=False),
@@ -54,10 +63,11 @@ class DetailScreen(Dialog):
         self._key = key
         self._lines = Lines()
         self._window = WINDOWS[1]
+        self._title = "Readings"
+        self._framed: object = None
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_subtitle = "Esc: close"
+        with VerticalScroll(classes="dialog"):
             yield self._lines
 
     def on_mount(self) -> None:
@@ -67,14 +77,31 @@ class DetailScreen(Dialog):
     def _show(self) -> None:
         host = self.session.host
         entity = find(host, self._key) if host else None
+        if entity is not None:
+            self._title = title_of(entity)
+        self._frame()
         if host is None or entity is None:
-            self._lines.show([[("it is not there any more", "muted")]])
+            self._lines.show([[(absent(self.session), "muted")]])
             return
-        set_title(self.body, title_of(entity))
         width = max(30, self._lines.size.width or 70)
         lines = [piece for line in detail_lines(host, entity) for piece in hang(line, width)]
         courses = course_lines(self.session, entity, width, self._window, self._lines.tokens.glyphs)
         self._lines.show([*lines, *courses])
+
+    def _frame(self) -> None:
+        """What it is and of which moment, and the keys that lead to another."""
+        tokens = self._lines.tokens
+        state = not_now(self.session)
+        keys = "  ".join(f"{key}: {what}" for key, what in timed(self.session, (("Esc", "close"),)) if key != "space")
+        said = ([(self._title, "title"), *([(" ", "text")] if state else []), *state], keys)
+        if said != self._framed:
+            self._framed = said
+            self.body.border_title, self.body.border_subtitle = text_of(said[0], tokens), said[1]
+
+    async def action_look(self, name: str) -> None:
+        """Another moment; see :data:`TIME_KEYS`."""
+        await cast("GpuscopeApp", self.app).action_do(name)
+        self._show()
 
     def action_zoom(self, by: int) -> None:
         """The courses below over a longer or shorter time."""
@@ -113,7 +140,7 @@ def title_of(entity: Entity) -> str:
 def detail_lines(host: HostView, entity: Entity) -> Iterable[list[Piece]]:
     """Definition, state, readings; a trainer's allocators and a device's users below."""
     if entity.gone:
-        yield [("ended: ", "warn"), (entity.gone.reason, "text")]
+        yield [(f"{end_word(entity.gone)}: ", "warn"), (entity.gone.reason, "text")]
     if isinstance(entity, DeviceView):
         verdict = judge(host, entity)
         yield _fact("state", f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}", verdict.token)
@@ -122,7 +149,7 @@ def detail_lines(host: HostView, entity: Entity) -> Iterable[list[Piece]]:
         value = getattr(definition, name)
         if value is None:
             why = entity.readings.get(name)
-            yield _fact(name, why.text if isinstance(why, Unknown) else "unknown", "faint")
+            yield _fact(name, why.text if isinstance(why, Unknown) else "–", "faint")
         else:
             yield _fact(name, value_text(name, value))
     yield []
@@ -177,6 +204,8 @@ def value_text(name: str, value: object) -> str:
         return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
     if name.endswith("_bytes"):
         return bytes_text(value)
+    if name in MOMENTS:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if name == "clock_event_reasons":
         return ", ".join(clock_event_words(int(value), harmless=True)) or "none"
     if name == "performance_state":

@@ -12,7 +12,7 @@ from .. import device_words as words
 from ..cells import age_text
 from ..charts.line import Series
 from ..widgets.text import Lines
-from .charted import TOKENS, WIDE, WINDOWS, ChartedScreen
+from .charted import TOKENS, WINDOWS, ChartedScreen
 from .pane import set_title
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ CHARTS = (
           None, "", 1e-6),
 )  # fmt: skip
 _KEYS = (
-    ("Esc", "back"), ("c", "next chart"), ("+ -", "zoom"), ("n b", "next GPU"), ("Enter", "all readings"),
-    ("o", "holders"), ("j k", "scroll"),
+    ("Esc", "back"), ("c", "chart"), ("+ -", "zoom"), ("n b", "GPU"), ("Enter", "readings"), ("o", "holders"),
+    ("j k", "scroll"),
 )  # fmt: skip
 
 
@@ -84,39 +84,28 @@ class DeviceScreen(ChartedScreen):
         return host, next((d for d in host.devices if d.key == self._key), None) if host is not None else None
 
     def _show(self) -> None:
-        if not self.is_mounted:
-            return
-        width, height = self.size
-        self.set_class(width < WIDE, "-narrow")
-        self.say_keys(_KEYS)
+        width, height = self.terminal
         host, device = self._found()
         if host is None or device is None:
-            self.say_head([("GPU  ", "bold accent"), ("it is not there any more", "muted")])
+            self._missing("GPU")
             return
-        self.say_head(words.head(host, device), self.session)
-        column = width // 2 if width >= WIDE else width
-        cells = max(30, column - 5)
+        self._present(words.head(host, device), _KEYS)
+        cells = max(30, (width // 2 if self.wide else width) - 5)
         glyphs = self._load.tokens.glyphs
         small = height < TALL
         self._load.show(words.load_lines(device, cells, 6 if small else 12, glyphs))
         set_title(self._state, "Then" if self.session.standing_text() else "Now")
         self._state.show(words.state_lines(host, device, cells))
         self._health.show(words.health_lines(device, cells))
-        self._users.show(words.process_lines(host, device, 4 if small else max(4, height // 6)))
+        self._users.show(words.process_lines(host, device, 4 if small else max(4, height // 6), cells))
         self._facts.show(words.inventory_lines(host, device, cells))
 
     def _draw(self) -> None:
         host, device = self._found()
-        if not self.is_mounted or host is None or device is None:
+        if not self.is_attached or host is None or device is None:
             return
-        room = self.size.height - 2 - (self._users.size.height + 2)
-        shown = 1 if self.size.width < WIDE else max(1, min(len(self._charts), room // 9))
-        if self.size.width >= WIDE:
-            tall = max(6, room // shown)
-        else:
-            tall = 9
         window = WINDOWS[self._window]
-        for chart, number in self._visible(shown, tall):
+        for chart, number in self._visible(self.terminal[1] - 2 - (self._users.rows + 2)):
             what = CHARTS[number]
             series = []
             for token, (label, column) in zip(TOKENS, what.columns, strict=False):
@@ -137,8 +126,7 @@ class DeviceScreen(ChartedScreen):
         at = host.devices.index(device) if device is not None else 0
         self._key = host.devices[(at + by) % len(host.devices)].key
         self.session.device_key = self._key
-        self._show()
-        self._draw()
+        self.moved()
 
     def action_holders(self) -> None:
         """Who has the device open, by the open files of all processes."""

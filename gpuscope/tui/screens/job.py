@@ -26,12 +26,12 @@ from ...store.ranks import (
 )
 from ...wire.frames import Unknown
 from ..cells import age_text, bytes_text, gib, seconds_text
-from ..joblines import SPLIT_TOKENS, growth_lines, split_pieces
+from ..joblines import SPLIT_TOKENS, end_word, growth_lines, split_pieces
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, LiveTable, TableRow
 from ..widgets.text import Lines, hang
 from .pane import set_title
-from .room import Room
+from .room import PAUSE_KEY, TIME_KEYS, Room, absent, timed
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView, TrainerView
@@ -68,6 +68,8 @@ class JobScreen(Room):
     JobScreen #ranks { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        *TIME_KEYS,
+        PAUSE_KEY,
         Binding("a", "all", show=False),
         Binding("s", "act('snapshot')", show=False),
         Binding("p", "act('profile')", show=False),
@@ -91,12 +93,15 @@ class JobScreen(Room):
         yield self.foot
 
     def on_mount(self) -> None:
-        self._ranks.focus()
+        self.set_focus(self._ranks)
         self.call_after_refresh(self._show)
         self.set_interval(0.5, self._show)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._show)
+
+    def moved(self) -> None:
+        self._show()
 
     def _show(self) -> None:
         if not self.is_mounted:
@@ -107,9 +112,10 @@ class JobScreen(Room):
         if notice is not None and notice.severity != "ok":
             self.foot.show([[(f" {notice.text}", notice.severity)]])
         else:
-            self.say_keys(_KEYS)
+            self.say_keys(timed(self.session, _KEYS, len(_KEYS) - 2))
         if host is None or job is None:
-            self.say_head([("Job  ", "bold accent"), ("it is not there any more", "muted")])
+            self.say_head([("Job  ", "bold accent"), (absent(self.session), "muted")], self.session)
+            self._notes.show([])
             self._ranks.show([])
             return
         self.say_head(head_of(job), self.session)
@@ -309,7 +315,7 @@ def _rank_row(
 def _at(trainer: TrainerView) -> Sequence[Piece]:
     where, function = place(trainer)
     if trainer.gone is not None:
-        return [(f"ended: {trainer.gone.reason}", "warn")]
+        return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "warn")]
     if where and waits_in_collective(trainer):
         return [(f"waits in {function} ", "text"), (where, "muted")]
     if where:

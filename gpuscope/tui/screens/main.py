@@ -38,8 +38,6 @@ PANELS = {
     "doctor": ("Findings",), "lab": ("Lab",), "log": ("Log",),
 }  # fmt: skip
 """What the first frame shows of a tab."""
-
-
 GC_THRESHOLD = (20_000, 10, 10)
 """Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any garbage."""
 
@@ -191,7 +189,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _footer(self) -> None:
         session = self.session
-        self.query_one(FooterLine).show(self.tab, [a.name for a in ACTIONS if a.footer and not session.why_not(a.name)])
+        possible = [a.name for a in ACTIONS if a.footer and not session.why_not(a.name)]
+        self.query_one(FooterLine).show(self.tab, possible, session.paused_seconds is not None)
 
     def _top(self) -> None:
         """Status line and tabs."""

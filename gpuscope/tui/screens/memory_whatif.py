@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...store.view import HostView
-from ..cells import bytes_text
+from ..cells import GIB, MIB, bytes_text
 from ..lab_devices import family, visible
 from ..session import Session
 from ..subjects import Subject
@@ -15,6 +16,7 @@ from .pane import set_title
 if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...predict.answer import Answer, Card, Tried
+    from ...predict.errors import Figure
     from ..predictions import Prediction
 
 COLUMNS = (
@@ -72,7 +74,9 @@ class WhatIfView:
             set_title(self.table, f"What if: {name}")
             self.table.subtitle([(found.problem[2], "accent")] if len(found.problem) > 2 else [])
             return
-        rows = [_row(one) for one in answer.what_if or ()]
+        tried_ones = answer.what_if or ()
+        rows = [_row(one) for one in tried_ones]
+        self.table.show_columns(_columns([_error_of(_held(one)) for one in tried_ones]))
         at_top = self.table.cursor_key in (None, self._top)
         self.table.show(rows)
         self._top = rows[0].key if rows else None
@@ -110,6 +114,7 @@ class WhatIfView:
         peak, parameters, gradients, state = (None if value is None else int(value) for value in numbers)
         world = trainer.definition.world_size or len([one for one in host.devices if one.gone is None])
         rows = freed_by(peak or 0, parameters, gradients, state, world)
+        self.table.show_columns(COLUMNS)
         set_title(self.table, "What if: from what was measured")
         self.table.show([
             TableRow(one.key, {"freed": _size(one.middle), "error": [(_error(one.error), "muted")],
@@ -139,15 +144,27 @@ def card_of(host: HostView, subject: Subject | None) -> Card | None:
                 driver_bytes=None if driver is None else int(driver))  # fmt: skip
 
 
+def _columns(errors: Sequence[str]) -> tuple[Column, ...]:
+    """With room for errors of two sides where there are any."""
+    wide = max(map(len, errors), default=0)
+    return tuple(column._replace(width=max(column.width, wide)) if column.key == "error" else column
+                 for column in COLUMNS)  # fmt: skip
+
+
+def _held(one: Tried) -> Figure:
+    """What is left of the figure that a fix is about."""
+    return one.allocated if one.fix.settings is None else one.reserved
+
+
 def _row(one: Tried) -> TableRow:
     judged = one.verdict
     fits: Cell = [(judged.word.replace("_", " "), TOKENS[judged.word])] if judged else "–"
-    then = one.allocated if one.fix.settings is None else one.reserved
+    then = _held(one)
     return TableRow(
         one.fix.key,
         {
             "freed": _size(one.freed),
-            "error": [(_error(then.error_bytes), "muted")],
+            "error": [(_error_of(then), "muted")],
             "then": [(bytes_text(then.bytes), "text")],
             "fits": fits,
             "fix": [(one.fix.title, "text")],
@@ -157,7 +174,9 @@ def _row(one: Tried) -> TableRow:
 
 
 def _need(answer: Answer) -> str:
-    need = f"{bytes_text(answer.device.bytes)} ± {answer.device.error_percent:.0f}% of the card"
+    device = answer.device
+    error = f"({_sides(device)})" if device.lopsided else f"± {device.error_percent:.0f}%"
+    need = f"{bytes_text(device.bytes)} {error} of the card"
     judged = answer.verdict
     return need if judged is None else f"{need}, {judged.word.replace('_', ' ')}"
 
@@ -166,6 +185,19 @@ def _size(size: int) -> Cell:
     if size >= LEAST:
         return [(bytes_text(size), "ok")]
     return [("–", "faint") if size > -LEAST else (f"+{bytes_text(-size)}", "warn")]
+
+
+def _error_of(figure: Figure) -> str:
+    return _sides(figure) if figure.lopsided else _error(figure.error_bytes)
+
+
+def _sides(figure: Figure) -> str:
+    """Both sides of a bar that may go further up than down, in one unit: "+9.1 −0.4 GiB"."""
+    size, unit = (GIB, "GiB") if figure.error_bytes >= GIB / 10 else (MIB, "MiB")
+    more, less = (
+        f"{side / size:.{1 if side >= size / 10 else 2}f}" for side in (figure.error_bytes, figure.less_bytes)
+    )
+    return f"+{more} −{less} {unit}"
 
 
 def _error(size: int) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,7 +16,8 @@ from ..charts.line import Series
 from ..device_words import Line
 from ..process_idle import Idleness
 from ..widgets.text import Lines, hang
-from .charted import TOKENS, WIDE, WINDOWS, ChartedScreen
+from .asked_once import ask
+from .charted import TOKENS, WINDOWS, ChartedScreen
 from .pane import set_title
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ ASK_SECONDS = 5.0
 CHARTS = ("GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB")
 GIB = 1 << 30
 _KEYS = (
-    ("Esc", "back"), ("+ -", "zoom"), ("c", "next chart"), ("K", "signal"), ("e", "environment"),
-    ("Enter", "all readings"), ("j k", "scroll"),
+    ("Esc", "back"), ("+ -", "zoom"), ("c", "chart"), ("K", "signal"), ("e", "environment"), ("Enter", "readings"),
+    ("j k", "scroll"),
 )  # fmt: skip
 
 
@@ -70,21 +71,13 @@ class OneProcessScreen(ChartedScreen):
         return host, next((p for p in host.processes if p.key == self._key), None) if host is not None else None
 
     def _show(self) -> None:
-        if not self.is_mounted:
-            return
-        width = self.size.width
-        self.set_class(width < WIDE, "-narrow")
-        notice = self.session.notices.current
-        if notice is not None:
-            self.foot.show([[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]])
-        else:
-            self.say_keys(_KEYS)
         host, process = self._found()
         if host is None or process is None:
-            self.say_head([("Process  ", "bold accent"), ("it is not there any more", "muted")])
+            self._missing("Process")
             return
-        self.say_head(words.head(host, process), self.session)
-        cells = max(30, (width // 2 if width >= WIDE else width) - 5)
+        self._present(words.head(host, process), _KEYS)
+        width = self.terminal[0]
+        cells = max(30, (width // 2 if self.wide else width) - 5)
         history = self.session.history
         devices = {d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None}
         idle = self._idleness.of_process(process, words.living(process), devices, history, host.wall_seconds)
@@ -98,33 +91,25 @@ class OneProcessScreen(ChartedScreen):
         host, process = self._found()
         if host is None or process is None:
             return
-        told: object = {}
-        if not words.cuda_names(host, process):
-            d = process.definition
-            if self.session.replay is not None or self.session.hosts is None:
-                self._order_said = [[("unknown: ", "warn"), ("a recording keeps no environment", "text")]]
-                return
-            try:
-                result = await self.session.hosts.source.request(
-                    "environment", {"pid": d.pid, "start": d.start}, ASK_SECONDS
-                )
-            except SourceError as error:
-                self._order_said = [[("unknown: ", "warn"), (error.reason, "text")]]
-                return
-            told = result.value.get("environment")
-        environment = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
-        self._order_said = words.order_lines(host, process, environment)
-        self._show()
+        value: Mapping[str, Any] = {}
+        try:
+            if not words.cuda_names(host, process):
+                args = {"pid": process.definition.pid, "start": process.definition.start}
+                value = await ask(self.session, "environment", args, ASK_SECONDS, "a recording keeps no environment")
+        except SourceError as error:
+            self._order_said = [[("unknown: ", "warn"), (error.reason, "text")]]
+        else:
+            told = value.get("environment")
+            environment = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+            self._order_said = words.order_lines(host, process, environment)
+        self._update()
 
     def _draw(self) -> None:
         host, process = self._found()
-        if not self.is_mounted or host is None or process is None:
+        if not self.is_attached or host is None or process is None:
             return
-        wide = self.size.width >= WIDE
-        shown = max(1, min(len(self._charts), (self.size.height - 2) // 9)) if wide else 1
-        tall = max(6, (self.size.height - 2) // shown) if wide else 9
         window = WINDOWS[self._window]
-        for chart, number in self._visible(shown, tall):
+        for chart, number in self._visible(self.terminal[1] - 2):
             what = CHARTS[number]
             set_title(chart, f"{what}, {age_text(window)}")
             top = 100.0 if what == "SM %" else None

@@ -13,7 +13,7 @@ from ..process_idle import Idleness
 from ..process_rows import CHOICES, HEADING, SORTS, Choice, columns, job_gpus, listing
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines, hang
-from .room import Room
+from .room import PAUSE_KEY, TIME_KEYS, Room, timed
 
 if TYPE_CHECKING:
     from ...store.view import ProcView
@@ -47,6 +47,8 @@ class ProcessScreen(Room):
     ProcessScreen #notes { height: auto; max-height: 5; padding: 0 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        *TIME_KEYS,
+        PAUSE_KEY,
         Binding("greater_than_sign", "sort(1)", show=False),
         Binding("less_than_sign", "sort(-1)", show=False),
         Binding("u", "mine", show=False),
@@ -79,7 +81,7 @@ class ProcessScreen(Room):
         yield self.foot
 
     def on_mount(self) -> None:
-        self._table.focus()
+        self.set_focus(self._table)  # now: a filter may have been asked for already
         self.call_after_refresh(self.show_now)
         self.set_interval(0.5, self.show_now)
 
@@ -89,6 +91,9 @@ class ProcessScreen(Room):
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.show_now)
+
+    def moved(self) -> None:
+        self.show_now()
 
     @property
     def choice(self) -> Choice:
@@ -104,11 +109,7 @@ class ProcessScreen(Room):
         if not self.is_mounted:
             return
         host, choice = self.session.host, self.choice
-        notice = self.session.notices.current
-        if notice is not None:
-            self.foot.show([[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]])
-        else:
-            self.say_keys(_KEYS)
+        self.say_keys(timed(self.session, _KEYS, 7), self.session)
         if host is None:
             self.say_head([("Processes  ", "bold accent"), ("waiting for the first reading", "muted")])
             return

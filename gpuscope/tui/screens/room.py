@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
@@ -12,7 +12,19 @@ from ..charts.strips import Segments
 from ..widgets.text import Lines, cells_of, cut
 
 if TYPE_CHECKING:
+    from ..app import GpuscopeApp
     from ..session import Session
+
+Keys = Sequence[tuple[str, str]]
+"""(keys, what they do) as the line at the bottom says it."""
+TIME_KEYS: tuple[BindingType, ...] = (
+    Binding("comma", "look('replay_back')", show=False),
+    Binding("full_stop", "look('replay_forward')", show=False),
+    Binding("left_curly_bracket", "look('far_back')", show=False),
+    Binding("right_curly_bracket", "look('far_forward')", show=False),
+)
+"""Through time, as on the tabs. A screen that has them implements ``action_look``."""
+PAUSE_KEY = Binding("space", "look('pause')", show=False)
 
 
 def not_now(session: Session) -> list[tuple[str, str]]:
@@ -24,6 +36,18 @@ def not_now(session: Session) -> list[tuple[str, str]]:
     elif host is not None and host.link.state in ("stale", "ended"):
         out.append((f" {host.link.state} ", "bad"))
     return out
+
+
+def absent(session: Session) -> str:
+    """What is said of something that is not in the picture."""
+    return "it is not there any more" if session.paused_seconds is None else "no reading of it is from then"
+
+
+def timed(session: Session, keys: Keys, at: int = 1) -> Keys:
+    """``keys`` with those through time at this place; where the screen stands still all of them, behind the first."""
+    if session.paused_seconds is None:
+        return (*keys[:at], (", .", "past"), *keys[at:])
+    return (*keys[:1], ("space", "now"), (", .", "10 s"), ("{ }", "5 min"), *keys[1:])
 
 
 class Room(ModalScreen[None]):
@@ -48,8 +72,20 @@ class Room(ModalScreen[None]):
         line = cut([(" ", "text"), *pieces], width - cells_of(state))
         self.head.show([[*line, (" " * max(0, width - cells_of(line) - cells_of(state)), "text"), *state]])
 
-    def say_keys(self, keys: Sequence[tuple[str, str]]) -> None:
-        """The line at the bottom: (key, what it does), as many as fit."""
+    async def action_look(self, name: str) -> None:
+        """Stop, go on or move in time by this action of the registry; what lies below moves along."""
+        await cast("GpuscopeApp", self.app).action_do(name)
+        self.moved()
+
+    def moved(self) -> None:
+        """Another moment is shown: draw it. For screens that have :data:`TIME_KEYS`."""
+
+    def say_keys(self, keys: Keys, session: Session | None = None) -> None:
+        """The line at the bottom: as many as fit, or while it is new what ``session`` has to say."""
+        notice = session.notices.current if session is not None else None
+        if notice is not None:
+            self.foot.show([[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]])
+            return
         out: list[tuple[str, str]] = []
         for key, text in keys:
             entry = [(f" {key} ", "bold accent"), (f"{text} ", "muted")]

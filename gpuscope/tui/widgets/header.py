@@ -15,6 +15,10 @@ from ..theme import Tokens
 from .text import cells_of, cut, spread
 
 LAST_IN_FOOTER = ("palette", "help", "quit")
+PAIRS = {"replay_back": "replay_forward", "far_back": "far_forward"}
+"""Action → the one that undoes it, which shares its entry: a click behind the first key does the second."""
+STANDING = {"pause": (3, "Now"), "replay_back": (3, "10 s"), "far_back": (5, "5 min")}
+"""Where the screen stands still: order and label of what leads back and forth, and back to now."""
 
 
 class TabLine(Painted):
@@ -102,9 +106,14 @@ class FooterLine(Painted):
         self._actions: tuple[Action, ...] = ()
         self._notice: Segments = ()
 
-    def show(self, tab: str, possible: Sequence[str]) -> None:
-        """``possible`` are the names of the actions that this session can carry out."""
+    def show(self, tab: str, possible: Sequence[str], standing: bool = False) -> None:
+        """``possible`` are the names of the actions that this session can carry out; ``standing``: the screen stands
+        still, live."""
         actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in possible)
+        if standing:
+            actions = tuple(a for a in actions if a.name not in STANDING)
+            led = [BY_NAME[name]._replace(footer=at, label=label) for name, (at, label) in STANDING.items()]
+            actions = (*led, *actions)
         if actions != self._actions:
             self._actions = actions
             self.repaint()
@@ -143,10 +152,15 @@ class FooterLine(Painted):
             for action in actions:
                 end = start + cells_of(self._entry(action))
                 if start <= x < end:
-                    await self.screen.action_do(action.name)  # type: ignore[attr-defined]
+                    name = PAIRS.get(action.name, action.name) if x - start >= 3 else action.name
+                    await self.screen.action_do(name)  # type: ignore[attr-defined]
                     return
                 start = end
 
     @staticmethod
     def _entry(action: Action) -> list[tuple[str, str]]:
+        if action.name in PAIRS:
+            other = BY_NAME[PAIRS[action.name]]
+            keys = f" {shown(action.keys[0])} {shown(other.keys[0])} "
+            return [(keys, "bold accent"), (f"{action.label} ", "muted")]
         return [(f" {shown(action.keys[0])} ", "bold accent"), (f"{action.label} ", "muted")]

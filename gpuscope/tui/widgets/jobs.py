@@ -11,9 +11,10 @@ from textual.geometry import Size
 from textual.strip import Strip
 
 from ..cells import fit, width
-from ..charts.strips import Painted, strip_of
+from ..charts.strips import Painted, pad, strip_of
 from ..theme import Tokens
 from .bars import stacked_bar
+from .table import THUMB, thumb
 from .text import cut
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ class JobList(Painted, can_focus=True):
         self._above: tuple[tuple[Piece, ...], ...] = ()
         self._cursor = 0
         self._offset = 0
-        self._fixed = 1
+        self._fixed, self._inner = 1, 76
+        self._moved = False
+        """Whether somebody has chosen a line."""
         self.roomy = False
         """Whether there is room for what a step is made of below each job."""
 
@@ -76,7 +79,8 @@ class JobList(Painted, can_focus=True):
         key = self.current.key if self.current else None
         self._lines, (self._extra, self._above) = tuple(lines), free
         keys = [line.key for line in self._lines]
-        self._cursor = keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
+        if self._moved:  # else it stays at the first, whatever comes before those that were there
+            self._cursor = keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
         if self.wanted(self._width) != before:
             self.refresh(layout=True)
         self.repaint()
@@ -89,6 +93,7 @@ class JobList(Painted, can_focus=True):
     def move(self, by: int) -> None:
         """Move the cursor, staying inside."""
         if self._lines:
+            self._moved = True
             self._cursor = max(0, min(len(self._lines) - 1, self._cursor + by))
             self.repaint()
 
@@ -129,9 +134,41 @@ class JobList(Painted, can_focus=True):
         return max(1, self.wanted(width))
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        rows: list[tuple[list[Piece], bool]] = []
+        room = max(1, height - 3) if self._lines else height  # a job and its heading stay in sight
+        above = self._above[:room]
+        room = height - len(above) - (1 if self._lines and height > 1 else 0)
+        rows, at = self._rows(width, tokens)
+        inner = width if len(rows) <= room or room < 1 else width - 2
+        if inner < width:  # a mark of how much there is beside what is seen
+            rows, at = self._rows(inner, tokens)
+        head = [strip_of([("  ", "text"), *cut(line, width - 2)], width, tokens) for line in above]
+        self._fixed, self._inner = len(head) + 1, inner
+        if self._lines and height > 1:
+            head.append(strip_of(self._heading(*self._columns(inner)), width, tokens))
+        self._offset = max(0, min(self._offset, len(rows) - room))
+        if at < self._offset:
+            self._offset = at
+        elif at >= self._offset + room:
+            self._offset = at - room + 1
+        visible = rows[self._offset : self._offset + room]
+        strips = []
+        for place, (pieces, chosen) in enumerate(visible):
+            if inner < width:
+                bar = thumb(place, room, len(rows), self._offset)
+                pieces = [*pad(pieces, inner + 1), (bar, "muted" if bar == THUMB else "border")]
+            strips.append(strip_of(pieces, width, tokens, "selected" if chosen else ""))
+        return head + strips
+
+    @staticmethod
+    def _columns(width: int) -> tuple[Sequence[tuple[str, int, int]], int]:
+        """The columns there is room for, and the cells of a job's title."""
         shown = columns_in(width)
-        title = min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
+        return shown, min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
+
+    def _rows(self, width: int, tokens: Tokens) -> tuple[list[tuple[list[Piece], bool]], int]:
+        """All that scrolls, each line with whether the cursor is on it, and the place of the cursor."""
+        rows: list[tuple[list[Piece], bool]] = []
+        shown, title = self._columns(width)
         at = 0
         for index, line in enumerate(self._lines):
             chosen = self.has_focus and index == self._cursor
@@ -140,18 +177,7 @@ class JobList(Painted, can_focus=True):
             rows.append((self._row(line, shown, title, width, chosen, tokens), chosen))
             rows += [([("    ", "text"), *cut(note, width - 4)], False) for note in self._below(line, width)]
         rows += [([("  ", "text"), *cut(line, width - 2)], False) for line in self._extra]
-        room = max(1, height - 3) if self._lines else height  # a job and its heading stay in sight
-        head = [strip_of([("  ", "text"), *cut(line, width - 2)], width, tokens) for line in self._above[:room]]
-        self._fixed = len(head) + 1
-        head += [strip_of(self._heading(shown, title), width, tokens)] if self._lines and height > 1 else []
-        room = height - len(head)
-        self._offset = max(0, min(self._offset, len(rows) - room))
-        if at < self._offset:
-            self._offset = at
-        elif at >= self._offset + room:
-            self._offset = at - room + 1
-        visible = rows[self._offset : self._offset + room]
-        return head + [strip_of(pieces, width, tokens, "selected" if chosen else "") for pieces, chosen in visible]
+        return rows, at
 
     @staticmethod
     def _heading(shown: Sequence[tuple[str, int, int]], title: int) -> list[Piece]:
@@ -188,8 +214,8 @@ class JobList(Painted, can_focus=True):
             return
         y = offset.y - self._fixed + self._offset
         for index, line in enumerate(self._lines):
-            y -= 1 + len(self._below(line, self._width))
+            y -= 1 + len(self._below(line, self._inner))
             if y < 0:
-                self._cursor = index
+                self._cursor, self._moved = index, True
                 self.repaint()
                 return

@@ -52,6 +52,14 @@ Placed = tuple[Column, int]
 
 GAP = 2
 GUTTER = 2
+THUMB, TRACK = "┃", "│"
+
+
+def thumb(at: int, page: int, total: int, top: int) -> str:
+    """The scroll mark of line ``at`` of a page that begins at line ``top`` of ``total``: a thumb on a thin line."""
+    size = max(round(page * page / total), 1)
+    start = round((page - size) * top / max(total - page, 1))
+    return THUMB if start <= at < start + size else TRACK
 
 
 def lay_out(columns: Sequence[Column], width: int, gap: int = GAP) -> list[Placed]:
@@ -328,7 +336,7 @@ class LiveTable(Painted, can_focus=True):
         fresh: dict[str, tuple[tuple[object, ...], Strip]] = {}
         for at, row in enumerate(shown):
             here = self._cursor_shown and row.key == self._cursor_key
-            bar = self._thumb(at, page, tokens.glyphs) if overflow else ""
+            bar = thumb(at, page, len(self._rows), self._top) if overflow else ""
             key = (row, here, here and self.has_focus, bar)
             cached = self._line_cache.get(row.key)
             if cached is not None and cached[0] == key:
@@ -362,7 +370,7 @@ class LiveTable(Painted, can_focus=True):
             pieces.extend(self._cell(row.cells.get(column.key, ""), row.style, column, cells, glyphs))
         if bar:
             pieces = pad(pieces, inner + 1)
-            pieces.append((bar, "muted" if bar != "│" else "border"))
+            pieces.append((bar, "muted" if bar == THUMB else "border"))
         return strip_of(pieces, width, tokens, "selected" if here and self.has_focus else "")
 
     def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
@@ -377,13 +385,6 @@ class LiveTable(Painted, can_focus=True):
         if column.align == "centre":
             return [(" " * (gap // 2), style), *pieces, (" " * (gap - gap // 2), style)]
         return [*pieces, (" " * gap, style)]
-
-    def _thumb(self, at: int, page: int, glyphs: Glyphs) -> str:
-        """The scroll mark of line ``at``: a thumb on a thin line."""
-        total = len(self._rows)
-        size = max(round(page * page / total), 1)
-        start = round((page - size) * self._top / max(total - page, 1))
-        return "┃" if start <= at < start + size else "│"
 
     def _empty_lines(self, width: int, page: int, gutter: int, tokens: Tokens) -> list[Strip]:
         lines: Sequence[Segments] = [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty

@@ -24,6 +24,11 @@ class Lines(Painted):
         super().__init__(**kwargs)
         self._lines: tuple[Segments, ...] = tuple(lines)
 
+    @property
+    def rows(self) -> int:
+        """How many lines there are: the height it is given at the next layout."""
+        return len(self._lines)
+
     def show(self, lines: Sequence[Segments]) -> None:
         """Replace all lines."""
         lines = tuple(tuple(line) for line in lines)
