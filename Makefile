@@ -37,7 +37,7 @@ replay: $(STAMP)  ## a training recorded on a real H200, played back
 	$(BIN)/gpuscope replay $(RECORDING)
 
 test: $(DEV)  ## all tests that this machine can run
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 check: lint types contracts  ## ruff, mypy --strict, import contracts
 

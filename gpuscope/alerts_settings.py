@@ -75,14 +75,21 @@ def read(table: object) -> tuple[AlertSettings, list[tuple[str, str]]]:
     return settings, problems
 
 
+def out_of_range(value: object, limits: tuple[float, float], then: str) -> str:
+    """What is wrong with a setting that is to be a number within ``limits``, the bounds included, and what happens
+    ``then``; "" when it is fine. True and False are no numbers here, nor is NaN."""
+    low, high = limits
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        return f"must be a number from {low:g} to {high:g}; {then}"
+    return ""
+
+
 def _problem(key: str, value: Any, known: list[str]) -> str:
     if key not in known:
         return f"no such alert setting (there are: {', '.join(known)}); ignored"
     if key in RANGES:
-        low, high = RANGES[key]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            return f"must be a number from {low:g} to {high:g}; not watched until it is"
-    elif key == "on_alert":
+        return out_of_range(value, RANGES[key], "not watched until it is")
+    if key == "on_alert":
         if isinstance(value, str):
             return f'must be a list of words, as no shell takes it apart: ["{value.split(" ")[0][:40]}", …]; not run'
         words = isinstance(value, list) and 0 < len(value) <= MAX_WORDS

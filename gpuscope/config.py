@@ -87,10 +87,8 @@ def _problem(key: str, value: Any, known: list[str]) -> str:
     if key not in known:
         return f"no such setting (there are: {', '.join(known)}); ignored"
     if key in _RANGES:
-        low, high = _RANGES[key]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            return f"must be a number from {low:g} to {high:g}; the default is used"
-    elif key in _CHOICES:
+        return alerts_settings.out_of_range(value, _RANGES[key], "the default is used")
+    if key in _CHOICES:
         if value not in _CHOICES[key]:
             return f"must be one of {', '.join(_CHOICES[key])}; the default is used"
     elif key in _BOOLEANS and not isinstance(value, bool):

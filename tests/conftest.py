@@ -3,9 +3,38 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+
+import pytest
 
 # Workers of pytest-xdist share few cores: threads of torch that wait for each other spin, and all get slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test reads or writes the ledger of whoever runs them; those of one process share a new one.
 os.environ.setdefault("GPUSCOPE_LEDGER", os.path.join(tempfile.mkdtemp(prefix="gpuscope-tests-"), "lab.sqlite"))
+# Started in the background of a shell, all that we start would ignore Ctrl-C like ourselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONGEST = (
+    "attach/test_run.py",
+    "attach/test_inject.py",
+    "lab/test_lab_elastic.py",
+    "lab/test_lab_launch.py",
+    "doctor/test_gym_cpu.py",
+    "lab/test_lab_verb.py",
+    "lab/test_lab_compiling.py",
+    "attach/test_enable.py",
+)
+"""Files that take more than half a minute of one core. They come first, so that none is begun when all others are done:
+``make test`` gives each worker a file at a time, in this order."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    folder = config.rootpath / "tests"
+    place = {folder / name: number for number, name in enumerate(LONGEST)}
+    gone = [str(path) for path in place if not path.exists()]
+    if gone:
+        raise pytest.UsageError(f"tests/conftest.py: LONGEST names what is not there: {', '.join(gone)}")
+    items.sort(key=lambda item: place.get(item.path, len(place)))

@@ -175,9 +175,9 @@ def test_fixes_of_the_table_stay_readable_in_the_bundle(capsys, found, tmp_path)
 
 
 def test_a_bundle_is_bounded(capsys, found, tmp_path):
-    found(*(finding(text=os.urandom(290).hex(), where=str(n), fixes=(Fix(title="t", code="x\n" * 2000),) * 12)
-            for n in range(200)))  # fmt: skip
-    run(capsys, "--bundle", tmp_path / "b.zip", "-")
+    fixes = (Fix(title="t", code="loss = model(x)\n" * 250),) * 6
+    found(*(finding(text=os.urandom(290).hex(), where=str(number), fixes=fixes) for number in range(200)))
+    run(capsys, "--json", "--bundle", tmp_path / "b.zip", "-")
     text = bundle(tmp_path / "b.zip")["report.json"]
     assert len(text) <= doctor_bundle.MAX_PART_BYTES
     held = json.loads(text)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuscope.doctor.script import report
-from tests.lab.test_pitfall_scripts import ANYWHERE, Forks, shown
+from tests.fakes.forked_scripts import Scripts
+from tests.lab.test_pitfall_scripts import ANYWHERE, committed
 
 from .gym_fixes import followed
 from .gym_subjects import PITFALLS
@@ -23,7 +24,7 @@ SILENT = {"cuda-slower-than-cpu", "dataparallel-gil", "convolution-speed", "not-
 
 
 def test_the_fixes_followed_make_the_faulty_script_a_sound_one(tmp_path: Path):
-    forks = Forks(tmp_path, CUDA_VISIBLE_DEVICES="")
+    scripts = Scripts(tmp_path, CUDA_VISIBLE_DEVICES="")
     tried = []
     try:
         for name, (check, words) in ANYWHERE.items():
@@ -34,10 +35,10 @@ def test_the_fixes_followed_make_the_faulty_script_a_sound_one(tmp_path: Path):
             assert PITFALLS[name].named in done
             fixed = replace(PITFALLS[name], cured=path)
             assert path.read_text() == text
-            shown(fixed, check, *(forks.run(fixed, cured, *words.split()) for cured in (False, True)))
+            committed(scripts, fixed, check, words)
             tried.append(name)
     finally:
-        forks.end()
+        scripts.end()
     assert len(tried) >= 9
 
 

@@ -13,6 +13,7 @@ import pytest
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Finding, Report
 from gpuscope.doctor.script import examine, report
+from gpuscope.doctor.script.source import Source
 
 from .script_cases import CASES, HEAD, LOOP, MODEL
 
@@ -178,8 +179,11 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     assert "No such file" in examine([str(tmp_path / "none.py")])[2][0]
 
 
-def test_an_entangled_file_is_given_up(tmp_path: Path) -> None:
-    seen = check(tmp_path, HEAD + MODEL + LOOP + "    loss.backward()\n    optimizer.step()\n" * 4000)
+def test_an_entangled_file_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entangled = HEAD + MODEL + LOOP + "    loss.backward()\n    optimizer.step()\n" * 100
+    assert not check(tmp_path, entangled).problems
+    monkeypatch.setattr(Source, "_LOOKS", Source._LOOKS // 20)  # what it takes grows with the square
+    seen = check(tmp_path, entangled)
     assert len(seen.problems) == 1
     assert "too large" in seen.problems[0]
 

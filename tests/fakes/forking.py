@@ -30,6 +30,9 @@ BEGIN = "exec(__import__('tests.fakes.forking', fromlist=['serve']).serve(int(__
 def serve(number: int) -> Any:
     """In the process that forks: never returns. In a fork: the code that it is to run."""
     import torch
+    import torch.distributed
+    import torch.nn.parallel
+    import torch.utils.data
 
     torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports the compiler
     gc.collect()
@@ -90,13 +93,19 @@ def script(path: str, *words: str) -> str:
 
 
 class Forked:
-    """One such program, used like a ``subprocess.Popen`` whose three streams are pipes."""
+    """One such program, used like a ``subprocess.Popen`` whose three streams are pipes. With ``output``, a file that
+    several may share, what it prints is put at the end of that, and it has no streams."""
 
     def __init__(
-        self, code: str, environ: dict[str, str], *, cwd: str | Path = "", text: bool = True, session: bool = False
-    ) -> None:
+        self, code: str, environ: dict[str, str], *, cwd: str | Path = "", text: bool = True, session: bool = False,
+        output: Path | None = None,
+    ) -> None:  # fmt: skip
         job = {"code": code, "environ": environ, "cwd": str(cwd) or os.getcwd(), "session": session}
-        theirs, ours = zip(os.pipe(), os.pipe()[::-1], os.pipe()[::-1], strict=True)
+        if output is None:
+            theirs, ours = zip(os.pipe(), os.pipe()[::-1], os.pipe()[::-1], strict=True)
+        else:
+            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            theirs, ours = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), file, os.dup(file)), ()
         self._status, status = socket.socketpair()
         try:
             with _lock:
@@ -112,6 +121,9 @@ class Forked:
             assert part, "the process that forks has ended: is torch installed?"
         first, _, self._said = self._said.partition(b"\n")
         self.pid = int(first)
+        if output is not None:
+            self.stdin = self.stdout = self.stderr = None
+            return
         # The types are those of pipes of text; with text=False they are pipes of bytes.
         self.stdin: IO[Any] = open(ours[0], "w" if text else "wb", -1 if text else 0)  # noqa: SIM115
         self.stdout: IO[Any] = open(ours[1], "r" if text else "rb")  # noqa: SIM115
@@ -134,6 +146,16 @@ class Forked:
         with suppress(subprocess.TimeoutExpired):
             self.wait(0.0)
         return self.returncode
+
+    def end(self) -> None:
+        """Kill it, with the processes it has started where it has a session of its own."""
+        while self.poll() is None:
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has no session, or not yet
+                self.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(1.0)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -183,7 +205,7 @@ def _server() -> socket.socket:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-u", "-c", BEGIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
-                env={**_plain(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                env={**_plain(), "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         _servers[os.getpid()] = process, ours
@@ -193,6 +215,11 @@ def _server() -> socket.socket:
 
 def _plain() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("GPUSCOPE", "RANK", "WORLD"))}
+
+
+def _path() -> str:
+    """Where this process finds torch its forks find it too."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 def _end(of: int) -> None:

@@ -52,7 +52,8 @@ def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "breaks.py").write_text(MODULE)
     monkeypatch.delitem(sys.modules, "breaks", raising=False)
-    yield
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": False}):  # else it compiles a program for each it could be
+        yield
     torch._dynamo.reset()
     torch._logging.set_logs()
 

@@ -19,8 +19,9 @@ import pytest
 from gpuscope.lab import elastic, metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.relay import Relay
+from tests.fakes.forked_scripts import free_port
+from tests.fakes.forking import Forked, script
 from tests.fakes.waiting import alive, until
-from tests.lab.test_lab_parallel import free_port
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,17 +29,12 @@ CONFIG = LabConfig(model="mlp-tiny", device="cpu", parallel="ddp", nproc=2)
 
 
 class Agent:
-    """The worker process of a run in two ranks, and the ranks under it."""
+    """The worker process of a run in two ranks, a fork that finds torch imported, and the ranks that it starts."""
 
     def __init__(self, config: LabConfig, *words: str, **environ: str):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpuscope.lab.worker", "--config", config.to_json(), *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
-        )
+        code = script("gpuscope.lab.worker", "--config", config.to_json(), *words)
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
+        self.process: Any = Forked(code, environ, cwd=ROOT, text=False)
         self.records: list[Any] = []
 
     def until_step(self) -> None:

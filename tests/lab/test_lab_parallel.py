@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,10 @@ from typing import Any
 import pytest
 
 from gpuscope.lab.config import LabConfig
+from tests.fakes.forked_scripts import free_port
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -1,129 +1,43 @@
 """The pitfall scripts: each really commits its pitfall, and the cured one beside it does not.
 
-torch is imported once, in a process that forks for every script. Those that need GPUs: ``pytest -m gpu``.
+Each is a fork of one process that has imported torch. Those that need GPUs: ``pytest -m gpu``.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from gpuscope.lab import pitfalls
 from gpuscope.lab.pitfalls import Pitfall
+from tests.fakes.forked_scripts import Ended, Scripts
 from tests.fakes.probe_client import environment
 
 PITFALLS = {one.id: one for one in pitfalls.load()}
-
-FORKING = """
-import json, os, runpy, sys, traceback
-import torch, torch.distributed, torch.nn.parallel, torch.utils.data
-torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports the compiler
-
-def become(argv, variables, output):
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1), os.dup2(file, 2)
-    os.environ.update(variables)
-    sys.argv, code = argv, 0
-    try:
-        runpy.run_path(argv[0], run_name="__main__")
-    except SystemExit as ended:
-        code = ended.code or 0
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush(), sys.stderr.flush()
-    os._exit(code)
-
-for line in sys.stdin:
-    pids = []
-    for job in json.loads(line):
-        pids.append(os.fork())
-        if not pids[-1]:
-            become(*job)
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
-"""
 SECONDS = 120
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What became of a script: the exit code of each of its processes, and what they printed."""
-
-    codes: list[int]
-    text: str
-
-    def last(self, pattern: str) -> float:
-        """The number in the last line that shows it."""
-        found = re.findall(pattern, self.text)
-        assert found, self.text
-        return float(found[-1].replace(",", ""))
-
-
-class Forks:
-    """Runs scripts in forks of one process that has imported torch."""
-
-    def __init__(self, folder: Path, **variables: str | None):
-        self.folder, self.count = folder, 0
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", FORKING], env=environment(PYTHONUNBUFFERED=None, **variables), text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-
-    def run(self, one: Pitfall, cured: bool, *words: str) -> Ended:
-        """One process, or as many as torchrun would start, in one environment of ranks."""
-        processes = one.processes(cured)
-        ranks: list[dict[str, str]] = [{}]
-        if processes:
-            common = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1"}
-            common["MASTER_PORT"] = str(free_port())
-            ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
-        self.count += 1
-        output = self.folder / f"{one.id}-{self.count}.txt"
-        argv = [str(one.script(cured)), *words]
-        jobs = [[argv, {**one.variables(), **rank}, str(output)] for rank in ranks]
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        overdue = threading.Timer(SECONDS, os.killpg, (self.process.pid, signal.SIGKILL))
-        overdue.start()
-        self.process.stdin.write(json.dumps(jobs) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        overdue.cancel()
-        assert answer, f"not done in {SECONDS} s: {output.read_text()}"
-        return Ended(json.loads(answer), output.read_text())
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def run(scripts: Scripts, one: Pitfall, cured: bool, *words: str) -> Ended:
+    """One process, or as many as torchrun would start."""
+    started = scripts.start(
+        one.id, one.script(cured), words, nproc=one.processes(cured), variables=one.variables(),
+    )  # fmt: skip
+    return started.wait(SECONDS)
 
 
 @pytest.fixture(scope="module")
-def on_cpu() -> Iterator[Forks]:
+def on_cpu() -> Iterator[Scripts]:
     """Where no CUDA device is seen."""
     pytest.importorskip("torch")
     with tempfile.TemporaryDirectory() as folder:
-        forks = Forks(Path(folder), CUDA_VISIBLE_DEVICES="")
-        yield forks
-        forks.end()
+        scripts = Scripts(Path(folder), CUDA_VISIBLE_DEVICES="")
+        yield scripts
+        scripts.end()
 
 
 def loss_against_first(ended: Ended) -> float:
@@ -220,18 +134,31 @@ def shown(one: Pitfall, check: Check, faulty: Ended, cured: Ended) -> None:
     check(faulty, cured)
 
 
+TIMED = {"slow-input", "first-compiled-step"}
+"""What they show are shares of time. Whatever else runs here makes a faulty one and its cure more alike, never less."""
+
+
+def committed(scripts: Scripts, one: Pitfall, check: Check, words: str) -> None:
+    """Runs both and looks; of those that are timed the best of three counts."""
+    for tries_left in (2, 1, 0):
+        try:
+            shown(one, check, *(run(scripts, one, cured, *words.split()) for cured in (False, True)))
+            return
+        except AssertionError:
+            if one.id not in TIMED or not tries_left:
+                raise
+
+
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_it_shows_on_the_cpu_and_the_cure_cures(name: str, on_cpu: Forks):
-    one = PITFALLS[name]
-    check, words = ANYWHERE[name]
-    shown(one, check, *(on_cpu.run(one, cured, *words.split()) for cured in (False, True)))
+def test_it_shows_on_the_cpu_and_the_cure_cures(name: str, on_cpu: Scripts):
+    committed(on_cpu, PITFALLS[name], *ANYWHERE[name])
 
 
-def test_what_needs_a_gpu_says_so_and_ends_with_3(on_cpu: Forks):
+def test_what_needs_a_gpu_says_so_and_ends_with_3(on_cpu: Scripts):
     asked = [(one, cured) for one in PITFALLS.values() for cured in (False, True) if one.needs_gpus(cured)]
     assert len(asked) > 20
     for one, cured in asked:
-        ended = on_cpu.run(one, cured)
+        ended = run(on_cpu, one, cured)
         assert {*ended.codes} == {3}, (one.id, ended.text)
         assert re.search("needs (a|two) CUDA GPU", ended.text), one.id
 
@@ -246,13 +173,13 @@ def gpus() -> int:
 
 
 @pytest.fixture(scope="module")
-def on_gpu() -> Iterator[Forks]:
+def on_gpu() -> Iterator[Scripts]:
     if not gpus():
         pytest.skip("torch finds no CUDA device")
     with tempfile.TemporaryDirectory() as folder:
-        forks = Forks(Path(folder))
-        yield forks
-        forks.end()
+        scripts = Scripts(Path(folder))
+        yield scripts
+        scripts.end()
 
 
 def model_left_on_cpu(faulty: Ended, cured: Ended) -> None:
@@ -335,20 +262,20 @@ def test_every_pitfall_is_run_somewhere():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ON_GPU)
-def test_it_shows_on_a_gpu_and_the_cure_cures(name: str, on_gpu: Forks):
+def test_it_shows_on_a_gpu_and_the_cure_cures(name: str, on_gpu: Scripts):
     one = PITFALLS[name]
     check, words = ON_GPU[name]
-    shown(one, check, *(on_gpu.run(one, cured, *words.split()) for cured in (False, True)))
+    shown(one, check, *(run(on_gpu, one, cured, *words.split()) for cured in (False, True)))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ON_TWO_GPUS)
-def test_it_shows_on_two_gpus_and_the_cure_cures(name: str, on_gpu: Forks):
+def test_it_shows_on_two_gpus_and_the_cure_cures(name: str, on_gpu: Scripts):
     if gpus() < 2:
         pytest.skip("needs two GPUs")
     one = PITFALLS[name]
     check, words = ON_TWO_GPUS[name]
-    shown(one, check, *(on_gpu.run(one, cured, *words.split()) for cured in (False, True)))
+    shown(one, check, *(run(on_gpu, one, cured, *words.split()) for cured in (False, True)))
 
 
 @pytest.mark.gpu

@@ -93,22 +93,24 @@ def test_rates_are_each_clients_own_and_limited(training):
         granted = [rate(r, hz).value["hz"] for r, hz in zip(readers, (10, 5, 2, 0.5), strict=True)]
         assert granted == [10, 5, 2, 0.5]
         assert rate(readers[0], 1000, 2).value["hz"] == 10
-        end = time.monotonic() + 3
+        begin, least = time.monotonic(), (15, 8, 3, 0)  # in 3 s, and later where others want all the cores
         starts = [r.samples for r in readers]
         for r in readers:
             r.socket.setblocking(False)
-        while time.monotonic() < end:
+        while True:
             for r in readers:
                 try:
                     r.next()
                 except BlockingIOError:
                     pass
             time.sleep(0.01)
-        got = [r.samples - start for r, start in zip(readers, starts, strict=True)]
-        assert 15 <= got[0] <= 35
-        assert 8 <= got[1] <= 20
-        assert 3 <= got[2] <= 10
-        assert got[3] <= 4
+            got = [r.samples - start for r, start in zip(readers, starts, strict=True)]
+            took = time.monotonic() - begin
+            if took > 30 or (took > 3 and all(count >= few for count, few in zip(got, least, strict=True))):
+                break
+        assert took < 30, got
+        for count, most in zip(got, (35, 20, 10, 4), strict=True):
+            assert count <= most * took / 3, (got, took)
         assert got == sorted(got, reverse=True)
     finally:
         for r in readers:

@@ -1,0 +1,121 @@
+"""Training scripts in forks (``forking.py``), started as python or torchrun would start them: dozens of trainings for
+the price of one import of torch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fakes.forking import Forked
+from tests.fakes.probe_client import environment
+
+CODE = """
+import atexit, os, runpy, sys, threading
+sys.argv, code = {argv!r}, 0
+sys.path[0] = {folder!r}
+if {watch!r}:
+    import gpuscope
+    gpuscope.watch()
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit as ended:
+    code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    if code and not isinstance(ended.code, int):
+        print(ended.code, file=sys.stderr)
+except BaseException:
+    sys.excepthook(*sys.exc_info())
+    code = 1
+threading._shutdown()
+atexit._run_exitfuncs()
+sys.stdout.flush(), sys.stderr.flush()
+os._exit(code)
+"""
+"""As an interpreter runs a script and ends, but that nothing is taken apart in the end: of all that torch has made it
+would be most of what a short script costs."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a script: the exit code of each of its processes (below 0 a signal), and what they printed."""
+
+    codes: list[int]
+    text: str
+
+    def last(self, pattern: str) -> float:
+        """The number in the last line that shows it."""
+        found = re.findall(pattern, self.text)
+        assert found, self.text
+        return float(found[-1].replace(",", ""))
+
+
+class Run:
+    """One script that was started: ``processes`` are its ranks in their order, and all print to ``output``."""
+
+    def __init__(self, processes: list[Forked], output: Path) -> None:
+        self.processes, self.output = processes, output
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def alive(self) -> bool:
+        return any(one.poll() is None for one in self.processes)
+
+    def wait(self, seconds: float) -> Ended:
+        """Once all ranks have ended. :class:`AssertionError` where that takes longer, and they are killed."""
+        until = time.monotonic() + seconds
+        try:
+            codes = [one.wait(max(0.0, until - time.monotonic())) for one in self.processes]
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise AssertionError(f"not done in {seconds:g} s: {self.text[-2000:]}") from None
+        return Ended(codes, self.text)
+
+    def end(self) -> None:
+        for one in self.processes:
+            one.end()
+
+
+class Scripts:
+    """Their outputs are files in ``folder``; ``variables`` are of the environment of all of them, None removes one."""
+
+    def __init__(self, folder: Path, **variables: str | None) -> None:
+        self.folder, self.variables = folder, variables
+        self._runs: list[Run] = []
+        self._numbers = itertools.count(1)  # of files: threads may start two at once
+
+    def start(
+        self, name: str, path: Path, words: Sequence[str] = (), *, nproc: int = 0, watch: bool = False,
+        cwd: str | Path = "", variables: Mapping[str, str] | None = None,
+    ) -> Run:  # fmt: skip
+        """One process, or ``nproc`` in one environment of ranks as torchrun makes it; with ``watch`` the probe is in
+        it. May be called from several threads."""
+        ranks: list[dict[str, str]] = [{}]
+        if nproc:
+            common = {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc), "MASTER_ADDR": "127.0.0.1"}
+            common["MASTER_PORT"] = str(free_port())
+            ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)]
+        run = Run([], self.folder / f"{next(self._numbers)}-{name.replace(' ', '-')}.txt")
+        self._runs.append(run)  # before it is complete: what has been started of it is ended with the others
+        code = CODE.format(argv=[str(path), *words], folder=str(path.resolve().parent), watch=watch)
+        for rank in ranks:
+            environ = environment(**{"PYTHONUNBUFFERED": None, **self.variables, **(variables or {}), **rank})
+            run.processes.append(Forked(code, environ, cwd=cwd, session=True, output=run.output))
+        return run
+
+    def end(self) -> None:
+        for run in self._runs:
+            run.end()
+
+
+def free_port() -> int:
+    """A TCP port of this host that nobody uses now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
