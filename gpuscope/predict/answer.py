@@ -17,7 +17,7 @@ from .chunked import NotHere, in_chunks
 from .errors import Figure
 from .largest import Largest
 from .outside import Outside, outside
-from .request import CannotPredict, Doubt, Request, Traced
+from .request import CannotPredict, Doubt, Request, Traced, alone
 from .settings import DEFAULT, Settings
 from .trace import Trace
 from .verdict import Try, Verdict
@@ -173,7 +173,7 @@ class Asking:
 
         def error(trace: Trace) -> int:
             figure = _figures(simulate(trace, settings), trace, doubts, self.outside)[0]
-            demand = errors.demand_error(figure.bytes, figure.error_bytes, errors.has(trace, "convolution"))
+            demand = errors.demand_error(figure.bytes, figure.error_bytes, errors.convolutions(trace))
             return errors.device_error(demand, self.outside.error_bytes)
 
         def guess(one: int, first: Trace, other: int, second: Trace) -> int:
@@ -188,23 +188,37 @@ class Asking:
 
     def find_fixes(self, ranks: int | None = None, hear: Callable[[Fix], None] = lambda _: None) -> None:
         """Simulates each applicable fix and puts them into the answer, the one that frees most first. ``hear`` is told
-        each before it is tried."""
+        each before it is tried. Those for which the first trace will do come before those that are traced anew."""
         answer = self.answer
         del answer.why_not["what_if"]
-        chosen, answer.left_out = whatif.fixes(self.request, answer.batch, self.settings, ranks)
-        answer.what_if = []
-        for fix in chosen:
+        chosen, left = whatif.fixes(self.request, answer.batch, self.settings, ranks)
+        place = {fix.key: number for number, fix in enumerate(chosen)}
+        reasons: dict[str, str] = {}
+
+        def tell(tried: list[Tried]) -> None:
+            """In new lists: a screen may read the old ones."""
+            answer.what_if = sorted(tried, key=lambda one: (-one.freed, place[one.fix.key]))
+            more = [LeftOut(fix.key, fix.title, reasons[fix.key]) for fix in chosen if fix.key in reasons]
+            answer.left_out = [*left, *more]
+
+        tried: list[Tried] = []
+        tell(tried)
+        for fix in sorted(chosen, key=self._needs_a_trace):
             if not self.in_time():
-                answer.left_out.append(LeftOut(fix.key, fix.title, "out of time: --seconds gives more"))
-                continue
-            hear(fix)
-            try:
-                tried = [*answer.what_if, self._try(fix)]
-                answer.what_if = sorted(tried, key=lambda one: -one.freed)  # a new list: a screen may read the old one
-            except CannotPredict as trouble:
-                answer.left_out.append(LeftOut(fix.key, fix.title, " ".join(map(str, trouble.args[:2]))))
-            except NotHere as reason:
-                answer.left_out.append(LeftOut(fix.key, fix.title, str(reason)))
+                reasons[fix.key] = "out of time: --seconds gives more"
+            else:
+                hear(fix)
+                try:
+                    tried.append(self._try(fix))
+                except CannotPredict as trouble:
+                    reasons[fix.key] = " ".join(map(str, trouble.args[:2]))
+                except NotHere as reason:
+                    reasons[fix.key] = str(reason)
+            tell(tried)
+
+    def _needs_a_trace(self, fix: Fix) -> bool:
+        """Ranks of a sharded training are worked out from the trace on one GPU."""
+        return fix.request is not None and alone(fix.request) not in self._traced
 
     def _try(self, fix: Fix) -> Tried:
         begin = time.monotonic()
@@ -253,17 +267,20 @@ class Asking:
         return room.limit_bytes if share is None else min(room.limit_bytes, int(share * whole))
 
     def _judge(self, trace: Trace, settings: Settings, found: Simulated, allocated: Figure, limit: int) -> Verdict:
-        def replay(at: int) -> Try:
+        def replay(at: int, trace: Trace = trace) -> Try:
             tried = simulate(trace, settings, max(0, at))
             return Try(tried.fits, tried.retries)
 
-        conv, outside = errors.has(trace, "convolution"), self.outside.error_bytes
+        conv, outside = errors.convolutions(trace), self.outside.error_bytes
         below = allocated.error_bytes if allocated.below_bytes is None else allocated.below_bytes
         error, less = (
             errors.device_error(errors.demand_error(allocated.bytes, part, conv), outside)
             for part in (allocated.error_bytes, below)
         )
-        return verdict.decide(replay, found.peak_allocated_bytes, found.peak_reserved_bytes, limit, error, less)
+        peaks = found.peak_allocated_bytes, found.peak_reserved_bytes
+        bare = verdict.without_scratch(trace)
+        spared = None if bare is trace else lambda at: replay(at, bare)
+        return verdict.decide(replay, *peaks, limit, error, less, spared)
 
     def _trace(self, request: Request) -> Traced:
         found = self._traced.get(request)
@@ -286,7 +303,7 @@ def _figures(
 ) -> tuple[Figure, Figure, Figure]:
     """Allocated, reserved, whole card."""
     peak, held = found.peak_allocated_bytes, found.peak_reserved_bytes
-    doubtful, conv = errors.doubtful(trace, found.peak_allocated_at.event), errors.has(trace, "convolution")
+    doubtful, conv = errors.doubtful(trace, found.peak_allocated_at.event), errors.convolutions(trace)
 
     def bars(doubts: Sequence[Doubt]) -> tuple[int, int, int]:
         error = errors.allocated_error(peak, doubtful, doubts)

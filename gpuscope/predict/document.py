@@ -13,6 +13,9 @@ from .verdict import Verdict
 from .whatif import LeftOut
 
 FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
+PARTS = ("bytes", "error_percent", "low_bytes", "high_bytes")
+"""What is said of each figure: the expected number; the upper side of its error, which is the lower one too but where a
+doubt can only add; the least and the most that it may be."""
 FIT, CLOSE, NO_FIT, UNCHECKED = 0, 1, 2, 3
 EXIT_CODES = {"fits": FIT, "too_close": CLOSE, "does_not_fit": NO_FIT}
 
@@ -29,7 +32,7 @@ def document(answer: Answer) -> dict[str, Any]:
     result |= {"batch": answer.batch, "parameters": answer.parameters, "torch": clean(answer.torch)}
     result["allocator_settings"] = answer.settings.text()
     for name, figure in zip(FIGURES, figures, strict=True):
-        result |= _figure(name, figure)
+        result |= figure_of(name, figure)
     room, found = answer.room, answer.largest
     at = answer.peak_at
     result |= {
@@ -59,7 +62,7 @@ def document(answer: Answer) -> dict[str, Any]:
 def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any]:
     """The document of a question that has no answer: the same keys, all null, and why."""
     what, why, then = (clean(str(word)) for word in trouble.args[:3])
-    names = [key for name in FIGURES for key in (f"{name}_bytes", f"{name}_error_percent")]
+    names = [f"{name}_{part}" for name in FIGURES for part in PARTS]
     names += ["categories", "modules", "peak_at", "verdict", "largest_batch", "what_if"]
     return {
         "model": clean(model),
@@ -72,8 +75,10 @@ def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any
     }
 
 
-def _figure(name: str, figure: Figure) -> dict[str, Any]:
-    return {f"{name}_bytes": figure.bytes, f"{name}_error_percent": figure.error_percent}
+def figure_of(name: str, figure: Figure) -> dict[str, Any]:
+    """A figure under the keys of ``PARTS``."""
+    values = (figure.bytes, figure.error_percent, figure.low, figure.high)
+    return {f"{name}_{part}": value for part, value in zip(PARTS, values, strict=True)}
 
 
 def _verdict(prefix: str, judged: Verdict | None) -> dict[str, Any]:
@@ -81,6 +86,7 @@ def _verdict(prefix: str, judged: Verdict | None) -> dict[str, Any]:
         f"{prefix}verdict": None if judged is None else judged.word,
         f"{prefix}spare_bytes": None if judged is None else judged.spare_bytes,
         f"{prefix}retries": None if judged is None else judged.retries,
+        f"{prefix}without_scratch": None if judged is None else judged.spared,
     }
 
 
@@ -88,9 +94,9 @@ def _tried(one: Tried) -> dict[str, Any]:
     return {
         "fix": one.fix.key,
         "title": clean(one.fix.title),
-        **_figure("peak_allocated", one.allocated),
-        **_figure("peak_reserved", one.reserved),
-        **_figure("device_peak", one.device),
+        **figure_of("peak_allocated", one.allocated),
+        **figure_of("peak_reserved", one.reserved),
+        **figure_of("device_peak", one.device),
         "freed_bytes": one.freed_bytes,
         "freed_reserved_bytes": one.freed_reserved_bytes,
         "verdict": None if one.verdict is None else one.verdict.word,
@@ -105,12 +111,18 @@ def _left(one: LeftOut) -> dict[str, Any]:
 
 
 def _doubt(one: Doubt) -> dict[str, Any]:
-    return {"code": one.code, "text": clean(one.text), "operation": clean(one.operation), "percent": one.percent}
+    return {
+        "code": one.code,
+        "text": clean(one.text),
+        "operation": clean(one.operation),
+        "percent": one.percent,
+        "upward": one.upward,
+    }
 
 
 _TOGETHER = {
-    "verdict": ("verdict", "spare_bytes", "retries", "capacity"),
-    "now_verdict": ("now_verdict", "now_spare_bytes", "now_retries"),
+    "verdict": ("verdict", "spare_bytes", "retries", "without_scratch", "capacity"),
+    "now_verdict": ("now_verdict", "now_spare_bytes", "now_retries", "now_without_scratch"),
     "largest_batch": ("largest_batch", "largest_batch_low", "largest_batch_high", "largest_batch_traced"),
 }
 """Keys that are unknown for one reason."""

@@ -50,24 +50,39 @@ KINDS: tuple[tuple[tuple[str, ...], str, float], ...] = (
 )
 """Words in an operator's name → kind and how much less certain its activations and temporary blocks are."""
 RESERVED, RESERVED_CONVOLUTION = 0.02, 0.08
-"""Of what is reserved, without and with convolutions, whose workspaces of any size shift what is cached."""
+"""Of what is reserved, without convolutions and where they are many: their workspaces of any size shift what is
+cached."""
 DEMAND, DEMAND_CONVOLUTION = 0.015, 0.04
 """Of what is allocated, for the least memory that a training runs in."""
+MANY_CONVOLUTIONS = 0.1
+"""Of all bytes that a training asks for, results and workspaces of convolutions: from that share on they are many. A
+transformer whose patches are made by one has 0.01, a ResNet 0.5."""
 MOST_PERCENT = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A predicted number of bytes and its error: ±, or upward where ``below_bytes`` says how much less it may be."""
+    """A predicted number of bytes and its error: ± ``error_bytes``, or where ``below_bytes`` is set, that much less at
+    the least and ``error_bytes`` more at the most."""
 
     bytes: int
     error_bytes: int
     below_bytes: int | None = None
 
     @property
+    def less_bytes(self) -> int:
+        """The lower side of the error, in bytes; ``error_bytes`` is the upper one."""
+        return min(self.bytes, self.error_bytes if self.below_bytes is None else self.below_bytes)
+
+    @property
+    def lopsided(self) -> bool:
+        """Whether one ± would say something wrong about a side."""
+        return self.below_bytes is not None and self.below_bytes != self.error_bytes
+
+    @property
     def low(self) -> int:
         """The least that is expected, in bytes."""
-        return max(0, self.bytes - (self.error_bytes if self.below_bytes is None else self.below_bytes))
+        return self.bytes - self.less_bytes
 
     @property
     def high(self) -> int:
@@ -76,6 +91,7 @@ class Figure:
 
     @property
     def error_percent(self) -> float:
+        """Of the upper side, which is never the smaller one."""
         return round(100 * self.error_bytes / self.bytes, 2) if self.bytes > 0 else 0.0
 
 
@@ -114,9 +130,17 @@ def doubtful(trace: Trace, at: int) -> float:
     return sum(size * rate(table[owner].category, table[owner].operation) for owner, size in sums.items())
 
 
-def has(trace: Trace, wanted: str) -> bool:
-    """Whether the trace has operators of a kind."""
-    return any(kind(owner.operation) == wanted for owner in trace.owner_table)
+def convolutions(trace: Trace) -> float:
+    """How much of what the trace asks for is convolutions': 0 none, 1 as much as :data:`MANY_CONVOLUTIONS` or more."""
+    theirs = ["conv" in owner.operation.lower() for owner in trace.owner_table]
+    if not any(theirs):
+        return 0.0
+    asked = sum(size for size, owner in zip(trace.sizes, trace.owners, strict=True) if theirs[owner])
+    return min(1.0, asked / max(1, sum(trace.sizes)) / MANY_CONVOLUTIONS)
+
+
+def _between(none: float, many: float, convolutions: float) -> float:
+    return none + (many - none) * convolutions
 
 
 def allocated_error(peak: int, doubtful_bytes: float, doubts: Sequence[Doubt]) -> int:
@@ -124,15 +148,15 @@ def allocated_error(peak: int, doubtful_bytes: float, doubts: Sequence[Doubt]) -
     return int(FIXED_BYTES + doubtful_bytes + peak * _share(doubts))
 
 
-def reserved_error(peak: int, error_of_allocated: int, doubts: Sequence[Doubt], allocated: int, conv: bool) -> int:
-    """Of the peak that is reserved, in bytes. ``conv``: there are convolutions."""
+def reserved_error(peak: int, error_of_allocated: int, doubts: Sequence[Doubt], allocated: int, conv: float) -> int:
+    """Of the peak that is reserved, in bytes. ``conv``: as :func:`convolutions` says."""
     plain = error_of_allocated - allocated * _share(doubts)
-    return int(plain + (RESERVED_CONVOLUTION if conv else RESERVED) * peak + peak * _share(doubts))
+    return int(plain + _between(RESERVED, RESERVED_CONVOLUTION, conv) * peak + peak * _share(doubts))
 
 
-def demand_error(allocated: int, error_of_allocated: int, conv: bool) -> int:
+def demand_error(allocated: int, error_of_allocated: int, conv: float) -> int:
     """Of the least memory that a training runs in, in bytes."""
-    return int(error_of_allocated + (DEMAND_CONVOLUTION if conv else DEMAND) * allocated)
+    return int(error_of_allocated + _between(DEMAND, DEMAND_CONVOLUTION, conv) * allocated)
 
 
 def device_error(error_of_reserved: int, error_of_outside: int) -> int:

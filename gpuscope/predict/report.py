@@ -42,13 +42,13 @@ def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
     if answer.what_if is not None:
         out += [[], *fix_lines(answer.what_if, width), *left_lines(answer.left_out, width)]
     return [*out, *([[]] if answer.doubts else [])] + [
-        line for doubt in answer.doubts for line in _hung("± ", doubt_text(doubt), width)
+        line for doubt in answer.doubts for line in _hung("+ " if doubt.upward else "± ", doubt_text(doubt), width)
     ]
 
 
 def headline(answer: Answer) -> list[Line]:
     """The verdict and its number."""
-    need = f"{gib(answer.device.bytes)} GiB ± {percent(answer.device.error_percent)}"
+    need = with_error(answer.device)
     room, judged = answer.room, answer.verdict
     if room is None or judged is None:
         line: Line = [(f"Needs {need} of a card.", "title")]
@@ -57,6 +57,9 @@ def headline(answer: Answer) -> list[Line]:
     said = [("Fits" if judged.word == "fits" else "Too close to tell" if judged.word == "too_close" else "Does not fit",
              TOKENS[judged.word]), (f" on {room.card.name}: {need} of {total}", "title")]  # fmt: skip
     out: list[Line] = [[*said, (spare(judged), "title")]]
+    if judged.spared:
+        out.append([("It fits if its convolutions get by with less of cuDNN's scratch memory: torch then takes other "
+                     "algorithms, which may be slower.", TOKENS[judged.word])])  # fmt: skip
     now = answer.verdict_now
     if now is not None and now.word != judged.word:
         held = f"{gib(room.card.in_use_bytes or 0)} GiB of it are held by others now"
@@ -113,10 +116,11 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
     rows = [("allocated", answer.allocated, "by tensors, as torch.cuda.max_memory_allocated()"),
             ("reserved", answer.reserved, "by torch's allocator, as max_memory_reserved()"),
             ("whole card", answer.device, outside_words(outside, card))]  # fmt: skip
-    out: list[Line] = [[("peak           GiB       ±", "muted")]]
-    for name, figure, note in rows:
-        error = ("+" if figure.below_bytes is not None else "") + percent(figure.error_percent)
-        said = f"{name:11} {gib(figure.bytes):>6}  {error:>6}   "
+    cells = [sides(figure) if figure.lopsided else percent(figure.error_percent) for _, figure, _ in rows]
+    room = max(6, *map(len, cells))
+    out: list[Line] = [[(f"peak           GiB  {'+ / −' if room > 8 else '±':>{room}}", "muted")]]
+    for (name, figure, note), error in zip(rows, cells, strict=True):
+        said = f"{name:11} {gib(figure.bytes):>6}  {error:>{room}}   "
         for number, part in enumerate(_wrapped(note if width >= 80 else "", width - len(said))):
             out.append([(said if number == 0 else " " * len(said), "text"), (part, "faint")])
     return out
@@ -211,9 +215,24 @@ def left_lines(left: Sequence[LeftOut], width: int) -> list[Line]:
 
 def doubt_text(doubt: Doubt) -> str:
     """A doubt with what it adds to the error."""
-    side = " to what it may take at most" if doubt.upward else ""
-    more = f" (adds {percent(doubt.percent)}{side})" if doubt.percent else ""
-    return f"{doubt.text}{more}"
+    if not doubt.percent:
+        return doubt.text
+    how = f"up to {doubt.percent:.0f} % more" if doubt.upward else f"adds {percent(doubt.percent)}"
+    return f"{doubt.text} ({how})"
+
+
+def with_error(figure: Figure) -> str:
+    """As 4.72 GiB ± 2.1 %; with both sides in GiB where they differ: 0.70 GiB (+3.22 / −0.010)."""
+    error = f"({sides(figure)})" if figure.lopsided else f"± {percent(figure.error_percent)}"
+    return f"{gib(figure.bytes)} GiB {error}"
+
+
+def sides(figure: Figure) -> str:
+    """How much more and how much less it may be, in GiB."""
+    more, less = (
+        gib(side) if side >= GIB / 10 else f"{side / GIB:.3f}" for side in (figure.error_bytes, figure.less_bytes)
+    )
+    return f"+{more} / −{less}"
 
 
 def gib(size: int | float) -> str:

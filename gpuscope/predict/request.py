@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .trace import Trace
 
@@ -27,7 +27,9 @@ class Request:
     foreach: bool | None = None
     fused: bool | None = None
     set_to_none: bool = True
-    tf32: bool = False
+    tf32: bool | None = None
+    """None: torch's own defaults, by which convolutions in float32 use TF32 and products do not; False: neither, as
+    the lab's switch; True: both."""
     cudnn_benchmark: bool = False
     deterministic: bool = False
     sequence: int | None = None
@@ -44,6 +46,11 @@ class Request:
     """Steps of a fresh process that "peak" is the maximum over."""
     architecture: str = "9.0"
     """Compute capability that kernels and workspaces are chosen for."""
+
+
+def alone(request: Request) -> Request:
+    """The same training on one GPU."""
+    return replace(request, sharding="none", ranks=1)
 
 
 @dataclass(frozen=True, slots=True)

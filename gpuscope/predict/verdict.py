@@ -3,15 +3,23 @@
 Below the peak that it reserves without a limit a training still fits as long as the allocator finds what it can give
 back: it does so before it gives up (release and retry). So the limit is not compared with a peak; the trace is replayed
 against it, once with the prediction's error taken off and once with it added.
+
+Scratch memory of cuDNN's convolutions is not missed where there is none: torch then takes the next of the algorithms
+that cuDNN names for the convolution. On an H200 trainings ran under limits that replays of their own requests ran into.
+What comes next, and how slow it is, nobody can foresee: what fits only without scratch memory is too close to tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from .trace import Trace
+
 Word = Literal["fits", "too_close", "does_not_fit"]
+REFUSABLE = "cudnn_convolution"
+"""The operation that scratch memory of convolutions is traced as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +34,24 @@ class Try:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """``limit_bytes``: what torch's allocator may reserve on the card. ``spare_bytes``: limit less the peak that is
-    reserved without one; below 0 it is what has to be given back, or is missing. ``retries``: as in :class:`Try`, at
-    the limit itself, where it was replayed."""
+    reserved without one; below 0 it is what has to be given back, or is missing. ``retries``: as in :class:`Try`, in
+    the replay that decided, where there was one and it fitted. ``spared``: it fits only if convolutions get by with
+    less scratch memory than predicted, by algorithms that may be slower."""
 
     word: Word
     limit_bytes: int
     spare_bytes: int
     retries: int | None = None
+    spared: bool = False
+
+
+def without_scratch(trace: Trace) -> Trace:
+    """``trace`` as if no convolution asked for scratch memory; itself where none does."""
+    spared = [owner.operation == REFUSABLE for owner in trace.owner_table]
+    if not any(spared):
+        return trace
+    sizes = [0 if spared[owner] else size for size, owner in zip(trace.sizes, trace.owners, strict=True)]
+    return replace(trace, sizes=sizes)
 
 
 def decide(
@@ -42,18 +61,30 @@ def decide(
     limit: int,
     error_bytes: int,
     below_bytes: int | None = None,
+    spared: Callable[[int], Try] | None = None,
 ) -> Verdict:
-    """``replay(limit)`` tries a limit in bytes; the peaks are those without one. ``error_bytes``, ±, is how far the
-    demand may be from what was predicted: fits means that it does with this much less, does not fit that it does not
-    with this much more, or ``below_bytes`` more where the demand is less likely to be lower than higher."""
+    """``replay(limit)`` tries a limit in bytes, ``spared(limit)`` the same without the scratch memory of convolutions
+    (None: there is none); the peaks are those without a limit. ``error_bytes``, ±, is how far the demand may be from
+    what was predicted: fits means that it does with this much less, does not fit that it does not with this much more,
+    or ``below_bytes`` more where the demand is less likely to be lower than higher."""
     below = error_bytes if below_bytes is None else below_bytes
     spare = limit - peak_reserved
     if spare >= error_bytes:
         return Verdict("fits", limit, spare, 0)
-    if limit - peak_allocated < -below or limit <= 0:
+    if limit <= 0:
         return Verdict("does_not_fit", limit, spare)
-    tight = replay(limit - error_bytes)
-    if tight.fits:
-        return Verdict("fits", limit, spare, tight.retries)
-    ample = replay(limit + below)
-    return Verdict("too_close" if ample.fits else "does_not_fit", limit, spare, ample.retries if ample.fits else None)
+    if limit - peak_allocated >= -below:
+        # A little less room can make the allocator give back in time what a little more lets it keep: one replay that
+        # fits says nothing of a limit beside it.
+        tight = replay(limit - error_bytes)
+        if tight.fits and replay(limit - error_bytes // 2).fits and replay(limit).fits:
+            return Verdict("fits", limit, spare, tight.retries)
+        for more in (below, below // 2, 0):
+            ample = replay(limit + more)
+            if ample.fits:
+                return Verdict("too_close", limit, spare, ample.retries)
+        if tight.fits:
+            return Verdict("too_close", limit, spare, tight.retries)
+    if spared is not None and (ample := spared(limit + below)).fits:
+        return Verdict("too_close", limit, spare, ample.retries, spared=True)
+    return Verdict("does_not_fit", limit, spare)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..doctor.finding import Effect, Finding, Fix, Report
 from ..predict.answer import Answer, Asking, Tracer, Tried
-from ..predict.report import gib, percent
+from ..predict.report import gib, with_error
 from ..predict.request import CannotPredict
 from ..wire.clean import clean
 
@@ -67,8 +67,7 @@ def _told(finding: Finding, answer: Answer, tried: Sequence[Tried], first: bool)
 def _text(one: Tried, answer: Answer) -> str:
     before = answer.allocated if one.fix.settings is None else answer.reserved
     after = one.allocated if one.fix.settings is None else one.reserved
-    error = percent(after.error_percent)
-    return f"{gib(one.freed)} GiB, predicted: {gib(before.bytes)} GiB, then {gib(after.bytes)} ± {error}"
+    return f"{gib(one.freed)} GiB, predicted: {gib(before.bytes)} GiB, then {with_error(after)}"
 
 
 def _fix(one: Tried, answer: Answer) -> Fix:

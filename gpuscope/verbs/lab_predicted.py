@@ -10,10 +10,11 @@ SECONDS = 120.0
 
 
 def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, Any]:
-    """The document with ``predicted``: peaks, their errors in percent, and how far the measured ones lie from them;
+    """The document with ``predicted``: peaks, their errors and bounds, and how far the measured ones lie from them;
     null with the reason where there is none. Computed after the run, so that nothing disturbs it."""
     from ..predict.answer import REFERENCE, Asking, Tracer
     from ..predict.child import Tracer as Child
+    from ..predict.document import figure_of
     from ..predict.of_lab import doubts_of, request_of, settings_of
     from ..predict.request import CannotPredict
 
@@ -29,8 +30,7 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
     found: dict[str, Any] = {"seconds": answer.seconds}
     for name, figure in (("peak_allocated", answer.allocated), ("peak_reserved", answer.reserved)):
         measured = document.get(f"{name}_bytes")
-        found[f"{name}_bytes"] = figure.bytes
-        found[f"{name}_error_percent"] = figure.error_percent
+        found |= figure_of(name, figure)
         if isinstance(measured, (int, float)) and measured > 0:
             found[f"{name}_off_percent"] = round(100 * (figure.bytes / measured - 1), 2)
     return {**document, "predicted": found}
@@ -42,6 +42,7 @@ def in_words(document: dict[str, Any]) -> str:
     if not found:
         why = next((row["reason"] for row in document["unknown"] if row["path"] == "predicted"), "not known")
         return f"predicted     unknown, {why}"
-    text = f"{found['peak_allocated_bytes'] / 2**30:.2f} GiB ± {found['peak_allocated_error_percent']:.1f} % allocated"
+    size, low, high = (found[f"peak_allocated_{part}bytes"] / 2**30 for part in ("", "low_", "high_"))
+    text = f"{size:.2f} GiB ({low:.2f} to {high:.2f}) allocated"
     off = found.get("peak_allocated_off_percent")
     return f"predicted     {text}" + (f", {off:+.1f} % off" if off is not None else " on a GPU")

@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     toggles = parser.add_argument_group("toggles, as of gpuscope lab")
     for name in TOGGLES:
         toggle = BY_NAME[name]
-        text = f"{toggle.help}; default: {toggle.text(toggle.default)}".replace("%", "%%")
+        default = toggle.text(toggle.default) + (" of the lab's models, else torch's own" if name == "tf32" else "")
+        text = f"{toggle.help}; default: {default}".replace("%", "%%")
         if toggle.yes_no:
             toggles.add_argument(toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
@@ -222,6 +223,8 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
     given = {name: BY_NAME[name].parse(value) for name in TOGGLES if (value := getattr(args, name)) is not None}
     for name in ("expandable_segments", "compile", "nproc"):
         given.pop(name, None)
+    if ":" not in model:
+        given.setdefault("tf32", BY_NAME["tf32"].default)  # the lab's own is off where nobody turns it on
     every = args.checkpoint_every
     given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))
     ranks = _ranks(args)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ..cli import EXIT_OK, EXIT_UNCHECKED
 from ..lab.toggles import BY_NAME
 from ..predict import gpus
-from ..predict.document import EXIT_CODES, FIGURES
+from ..predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
+from ..predict.errors import Figure
 from ..predict.report import gib
 from ..wire.clean import clean
 from . import plain
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace, target: str) -> int:
     except NotMeasured as trouble:
         what, why, then = map(str, trouble.args)
         if args.json:
-            keys = [key for name in FIGURES for key in (f"{name}_bytes", f"{name}_error_percent")]
+            keys = [f"{name}_{part}" for name in FIGURES for part in PARTS]
             keys += ["categories", "peak_at", "verdict", "largest_batch", "what_if"]
             rows = [{"path": key, "code": "not_measured", "reason": f"{what} {why}"} for key in keys]
             error = {"code": "not_measured", "what": what, "why": why, "next": then}
@@ -233,7 +234,6 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
     for word in ("low", "high") if known is None else ():
         unknown.append(_row(f"largest_batch_{word}", "no_batch", "as largest_batch"))
     peak = found.peak_reserved + outside + found.driver_bytes
-    error = round(100 * guessed / peak, 2) if peak else 0.0
     return {
         "model": found.title,
         "pid": found.pid,
@@ -241,12 +241,9 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         "batch": batch,
         "source": "measured",
         "steps": found.steps,
-        "peak_allocated_bytes": found.peak_allocated,
-        "peak_allocated_error_percent": 0.0,
-        "peak_reserved_bytes": found.peak_reserved,
-        "peak_reserved_error_percent": 0.0,
-        "device_peak_bytes": peak,
-        "device_peak_error_percent": error,
+        **figure_of("peak_allocated", Figure(found.peak_allocated, 0)),
+        **figure_of("peak_reserved", Figure(found.peak_reserved, 0)),
+        **figure_of("device_peak", Figure(peak, guessed)),
         "static": {"parameter_bytes": found.parameters, "gradient_bytes": found.gradients,
                    "optimizer_state_bytes": found.optimizer},
         "capacity": None if device is None else {"name": name, "total_bytes": total, "limit_bytes": limit},

@@ -41,7 +41,7 @@ class Row:
     true_reserved: int
     doubtful: float
     doubts: list[Doubt]
-    convolution: bool
+    convolution: float
     least: int = 0
     true_least: int = 0
 
@@ -49,9 +49,17 @@ class Row:
         return abs(self.allocated - self.true_allocated), abs(self.reserved - self.true_reserved)
 
     def bars(self) -> tuple[int, int]:
-        """As the product draws them."""
-        error = errors.allocated_error(self.allocated, self.doubtful, self.doubts)
-        return error, errors.reserved_error(self.reserved, error, self.doubts, self.allocated, self.convolution)
+        """As the product draws them, each on the side that the truth is on."""
+        pairs = []
+        for doubts in (self.doubts, errors.downward(self.doubts)):
+            error = errors.allocated_error(self.allocated, self.doubtful, doubts)
+            held = errors.reserved_error(self.reserved, error, doubts, self.allocated, self.convolution)
+            pairs.append((error, held))
+        above, below = pairs
+        return (
+            above[0] if self.true_allocated > self.allocated else below[0],
+            above[1] if self.true_reserved > self.reserved else below[1],
+        )
 
 
 def least_memory(trace: Trace, settings: Settings, low: int, high: int) -> int:
@@ -76,7 +84,7 @@ def measured(row: dict[str, Any], traces: Traces, folder: Path | None, cache: di
     result = Row(
         row["name"], str(row["model"]).rpartition(":")[2], found.peak_allocated_bytes, found.peak_reserved_bytes,
         row["peak_allocated_bytes"], row["peak_reserved_bytes"],
-        errors.doubtful(trace, found.peak_allocated_at.event), traced.doubts, errors.has(trace, "convolution"),
+        errors.doubtful(trace, found.peak_allocated_at.event), traced.doubts, errors.convolutions(trace),
     )  # fmt: skip
     path = folder / f"{row['name']}.xz" if folder else None
     if path is not None and path.exists():
@@ -169,7 +177,7 @@ def main() -> int:
     print("as drawn now:                         rows   allocated covered, ±   reserved covered, ±")
     print(line("all", found))
     for title, chosen in (("with convolutions", True), ("without", False)):
-        print(line(title, [row for row in found if row.convolution is chosen]))
+        print(line(title, [row for row in found if (row.convolution > 0) is chosen]))
     for family in families:
         print(line("  " + family, [row for row in found if row.family == family]))
     ratios = sorted((row.least / row.true_least - 1, row.name) for row in found if row.true_least)

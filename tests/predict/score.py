@@ -16,7 +16,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ class Scored:
     """Of allocated, reserved, device: predicted − true, as a share of the truth."""
     covered: dict[str, bool] = field(default_factory=dict)
     width: dict[str, float] = field(default_factory=dict)
+    """Half of the whole bar, as a share of the figure."""
     verdicts: list[tuple[float, str, bool]] = field(default_factory=list)
     """Capacity as a share of the true peak, the verdict, whether it really fits."""
     doubts: list[str] = field(default_factory=list)
@@ -140,8 +140,8 @@ def scored(row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | No
     }
     for name, figure in (("allocated", found.allocated), ("reserved", found.reserved), ("device", found.device)):
         result.errors[name] = figure.bytes / truth[name] - 1
-        result.covered[name] = abs(figure.bytes - truth[name]) <= figure.error_bytes
-        result.width[name] = figure.error_bytes / figure.bytes
+        result.covered[name] = figure.low <= truth[name] <= figure.high
+        result.width[name] = (figure.high - figure.low) / 2 / figure.bytes
     result.doubts = [f"{doubt.code} {doubt.operation}" for doubt in found.doubts]
     result.seconds = traces.last
     for share in CAPACITIES if verdicts else ():
@@ -200,10 +200,7 @@ def report(results: list[Scored], worst: int) -> None:
         chosen = [result for result in good if result.row["checkpoint"] == value]
         if chosen:
             print(line(f"  checkpoint {value}", chosen))
-    for key in ("allocated", "reserved", "device"):
-        held = sum(result.covered[key] for result in good) / len(good)
-        width = statistics.median(result.width[key] for result in good)
-        print(f"error bar of {key}: holds the truth in {100 * held:.1f} %, median width ± {100 * width:.2f} %")
+    _bars(good)
     _verdicts(good)
     print("worst rows, by allocated and by reserved")
     for key in ("allocated", "reserved"):
@@ -214,13 +211,40 @@ def report(results: list[Scored], worst: int) -> None:
             print(f"  {row['name']:52} {cells}  {size:9.1f} MiB  {'; '.join(result.doubts)[:60]}")
 
 
-def _verdicts(results: Iterable[Scored]) -> None:
+def _bars(results: list[Scored]) -> None:
+    """How often the error bars hold the truth and how wide they are, in all and by family; and who is outside."""
+    keys = ("allocated", "reserved", "device")
+    print(f"{'error bars: share that hold the truth, median ±':55}   " + "             ".join(keys))
+
+    def line_of(name: str, chosen: list[Scored]) -> str:
+        cells = []
+        for key in keys:
+            held = 100 * sum(result.covered[key] for result in chosen) / len(chosen)
+            width = 100 * statistics.median(result.width[key] for result in chosen)
+            cells.append(f"{held:5.1f} % ± {width:5.2f} %")
+        return f"{name:50} {len(chosen):4}   {'   '.join(cells)}"
+
+    print(line_of("all", results))
+    for family in sorted({result.family for result in results}):
+        print(line_of(f"  {family}", [result for result in results if result.family == family]))
+    for result in results:
+        missed = [f"{key} {100 * result.errors[key]:+.2f} %" for key in keys if not result.covered[key]]
+        if missed:
+            print(f"  outside: {result.row['name']:52} {', '.join(missed)}")
+
+
+def _verdicts(results: list[Scored]) -> None:
     rows = [(share, word, fits) for result in results for share, word, fits in result.verdicts]
     if not rows:
         return
     wrong = [item for item in rows if (item[1] == "fits") != item[2] and item[1] != "too_close"]
     close = sum(word == "too_close" for _, word, _ in rows)
     print(f"verdicts: {len(rows)}, wrong {len(wrong)}, too_close {100 * close / len(rows):.1f} %")
+    for result in results:
+        for share, word, fits in result.verdicts:
+            if word != "too_close" and (word == "fits") != fits:
+                really = "it fits" if fits else "it does not"
+                print(f"  wrong: {result.row['name']:52} at {share:4.2f}: {word}, {really}")
     for share in CAPACITIES:
         here = [item for item in rows if item[0] == share]
         bad = sum((word == "fits") != fits and word != "too_close" for _, word, fits in here)

@@ -269,6 +269,28 @@ def test_a_fix_that_cannot_be_traced_or_has_no_time_left_is_said():
     assert all("time" in one.reason for one in hurried.answer.left_out if one.key == "batch-half")
 
 
+def test_what_needs_no_new_trace_comes_first_and_changes_no_order():
+    asked: list[Request] = []
+    heard: list[tuple[str, int]] = []
+
+    def counted(request: Request) -> Traced:
+        asked.append(request)
+        return traced(request)
+
+    asking = Asking(REQUEST, counted, card(16))
+    asking.find_fixes(4, lambda fix: heard.append((fix.key, len(asked))))
+    chosen, left = whatif.fixes(REQUEST, 8, DEFAULT, 4)
+    at_once = {"zero1", "fsdp", "expandable-segments", "chunked-loss"}
+    assert {key for key, _ in heard[:4]} == at_once
+    assert [key for key, _ in heard[4:]] == [fix.key for fix in chosen if fix.key not in at_once]
+    assert len(asked) == len(set(asked)) == 1 + sum(fix.request is not None for fix in chosen)
+    answer = asking.finish()
+    equal = [one.fix.key for one in answer.what_if if one.freed == 0]
+    assert len(equal) > 1
+    assert equal == [fix.key for fix in chosen if fix.key in equal]
+    assert answer.left_out == left
+
+
 def test_an_empty_trace_is_an_answer_too():
     asking = Asking(REQUEST, lambda request: Traced(Trace(), 1, 0, "2.11.0"), card(16))
     assert asking.finish().allocated.bytes == 0

@@ -143,6 +143,35 @@ def test_a_child_that_dies_is_replaced(tracer: Tracer) -> None:
     assert tracer.trace(Request("mlp-tiny")).batch == 32
 
 
+def test_the_ranks_of_a_sharded_training_need_no_trace_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Request] = []
+    plain = Tracer._ask
+
+    def ask(self: Tracer, request: Request, seconds: float) -> Traced:
+        asked.append(request)
+        return plain(self, request, seconds)
+
+    monkeypatch.setattr(Tracer, "_ask", ask)
+    single = Request("gpt-tiny", batch=2)
+    with Tracer() as own:
+        whole, whole_again = own.trace(single), own.trace(single)
+        child = own._process
+        parts = [own.trace(Request("gpt-tiny", batch=2, sharding="fsdp", ranks=ranks)) for ranks in (2, 8)]
+        assert asked == [single, single]
+        other = own.trace(Request("gpt-tiny", batch=4, sharding="zero1", ranks=2))
+        assert asked[2:] == [Request("gpt-tiny", batch=4)]
+        assert own._process is child
+    assert whole.trace == whole_again.trace
+    assert held(whole, "parameter") > held(parts[0], "parameter") > held(parts[1], "parameter")
+    assert [doubt.code for doubt in whole.doubts] == []
+    assert [doubt.code for doubt in (*parts[0].doubts, *other.doubts)] == ["sharding", "sharding"]
+
+
+def test_traces_are_alike_whatever_order_autocast_frees_its_casts_in(tracer: Tracer) -> None:
+    one, other = (tracer.trace(Request("conv-small", batch=batch, amp="bf16")).trace for batch in (24, 32))
+    assert one.events == other.events
+
+
 def test_leaving_printing_and_many_requests() -> None:
     answers = trace_many([Request(f"{ODD}:leaves"), Request(f"{ODD}:prints"), Request("mlp-tiny", batch=2)])
     assert [getattr(answer, "code", "traced") for answer in answers] == ["aborted", "traced", "traced"]

@@ -36,6 +36,20 @@ def cells(batch: int, device: Any) -> Any:
     return cell, torch.optim.SGD(cell.parameters(), lr=0.1), loss
 
 
+def pictures(batch: int, device: Any) -> Any:
+    """Two convolutions of a shape that was never measured."""
+    return convolved(torch.nn.Conv2d, torch.randn(batch, 160, 32, 32, device=device))
+
+
+def volumes(batch: int, device: Any) -> Any:
+    return convolved(torch.nn.Conv3d, torch.randn(batch, 160, 4, 4, 4, device=device))
+
+
+def convolved(kind: Any, x: Any) -> Any:
+    model = torch.nn.Sequential(kind(160, 192, 3, padding=1), kind(192, 160, 3, padding=1)).to(x.device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(x).square().mean()
+
+
 @pytest.fixture(scope="module")
 def tracer() -> Iterator[Tracer]:
     with Tracer() as started:
@@ -99,6 +113,31 @@ def test_only_a_convolution_unlike_all_measured_ones_may_take_more(monkeypatch: 
     assert _shape(8, 288, 96, 64).most_weight() == 3_693_084_672
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert _shape(20, 160, 192, 32).most_forward() == 0
+
+
+def test_what_convolutions_may_take_is_named_with_the_way_around_it(tracer: Tracer) -> None:
+    def doubts(factory: str = "pictures", **options: Any) -> dict[tuple[str, str], Doubt]:
+        request = Request(f"tests.predict.test_tracing_kernels:{factory}", batch=20, **options)
+        return {(one.code, one.operation): one for one in tracer.trace(request, 60).doubts}
+
+    plain = doubts(tf32=False)
+    advice = plain["advice", "convolution"]
+    assert advice.text.startswith(
+        ("0 (160 to 192 channels, 32 × 32) may take", "1 (192 to 160 channels, 32 × 32) may take")
+    )
+    assert "--tf32" in advice.text
+    assert plain["unmeasured", "convolution"].upward
+    assert doubts() == doubts(tf32=True) == doubts(amp="bf16") == {}
+    volume = doubts("volumes")
+    assert set(volume) == {("unmeasured", "convolution3d")}
+    assert volume["unmeasured", "convolution3d"].upward
+    key = ("benchmark", "convolution")
+    searched, halves = doubts(tf32=True, cudnn_benchmark=True), doubts(amp="bf16", cudnn_benchmark=True)
+    assert set(searched) == set(halves) == {key}
+    assert searched[key].upward
+    assert searched[key].percent > 245  # as much as one of the measured trainings took
+    assert not halves[key].upward
+    assert halves[key].percent < 5
 
 
 def test_an_upward_doubt_widens_the_upper_side_alone() -> None:

@@ -8,19 +8,22 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuscope import cli
+from gpuscope.predict.answer import Tracer
 from gpuscope.predict.document import FIGURES
+from gpuscope.predict.request import Doubt, Request, Traced
 from gpuscope.verbs import predict
 from tests.predict.hand_made import traced
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "demos" / "recordings" / "h200x2-ddp.gsr"
 KEYS = {
-    *(f"{name}_{unit}" for name in FIGURES for unit in ("bytes", "error_percent")),
+    *(f"{name}_{part}" for name in FIGURES for part in ("bytes", "error_percent", "low_bytes", "high_bytes")),
     "categories", "peak_at", "verdict", "largest_batch", "what_if", "seconds", "unknown", "exit_code",
 }  # fmt: skip
 FACTORIES = """
@@ -58,11 +61,17 @@ def call(*words: str, cwd: Path = ROOT) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def by_hand(*words: str) -> int:
+def by_hand(*words: str, tracer: Tracer = traced) -> int:
     """The verb in this process, over traces written by hand."""
     parser = cli.Parser(prog="gpuscope predict")
     predict.add_arguments(parser)
-    return predict.run(parser.parse_args(words), traced)
+    return predict.run(parser.parse_args(words), tracer)
+
+
+def upward(request: Request) -> Traced:
+    """It may take three times as much more, and hardly less."""
+    doubt = Doubt("unmeasured", "A kernel may take much scratch memory.", "convolution", 300.0, upward=True)
+    return replace(traced(request), doubts=[doubt])
 
 
 def test_a_real_model_is_predicted_with_everything_asked():
@@ -163,20 +172,43 @@ def test_without_a_card_there_is_no_verdict_and_the_next_word_is_said(capsys):
     assert "--capacity 24GiB" in capsys.readouterr().out
 
 
+def test_an_error_of_two_sides_is_told_as_two(capsys):
+    """Nowhere may ± stand before a percentage that only the upper side has."""
+    words = ("--model", "gpt-tiny", "--batch", "8", "--capacity", "64GiB")
+    by_hand(*words, "--json")
+    plain = json.loads(capsys.readouterr().out)
+    by_hand(*words, "--json", "--what-if", tracer=upward)
+    document = json.loads(capsys.readouterr().out)
+    for name in FIGURES:
+        size, low, high = (document[f"{name}_{part}bytes"] for part in ("", "low_", "high_"))
+        assert low == plain[f"{name}_low_bytes"] < size == plain[f"{name}_bytes"]
+        assert high - plain[f"{name}_high_bytes"] == pytest.approx(3 * document["peak_allocated_bytes"], rel=0.15)
+        assert document[f"{name}_error_percent"] == pytest.approx(100 * (high - size) / size, abs=0.01)
+        assert plain[f"{name}_high_bytes"] - size == pytest.approx(size - plain[f"{name}_low_bytes"], abs=1)
+    assert document["doubts"][0]["upward"] is True
+    assert document["what_if"][0]["device_peak_high_bytes"] > 2 * document["what_if"][0]["device_peak_bytes"]
+    by_hand(*words, tracer=upward)
+    text = capsys.readouterr().out
+    low, size, high = (document[f"device_peak_{part}bytes"] / 2**30 for part in ("low_", "", "high_"))
+    assert f"{size:.2f} GiB (+{high - size:.2f} / −{size - low:.2f}) of 64.00 GiB" in text.splitlines()[0]
+    assert "± " not in text
+    assert "+ A kernel may take much scratch memory. (up to 300 % more)" in text
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_no_line_is_wider_than_the_screen(width):
     from gpuscope.predict.answer import Asking, Card
     from gpuscope.predict.report import lines
-    from gpuscope.predict.request import Doubt, Request
 
     doubts = [Doubt("no_fake_kernel", "operation mine::thing has no fake kernel; " * 4, "mine::thing", 5.0)]
     long = Card("NVIDIA H200 (GPU 0)", "h200", 8 << 30, "9.0", in_use_bytes=6 << 30)
-    asking = Asking(Request("package.module_with_a_name:factory", batch=8, amp="bf16"), traced, long, doubts=doubts)
-    asking.find_largest()
-    asking.find_fixes()
-    drawn = ["".join(text for text, _ in line) for line in lines(asking.finish(), width)]
-    assert [line for line in drawn if len(line) > width] == []
-    assert drawn[0].startswith(("Fits on", "Too close", "Does not fit"))
+    for trace in (traced, upward):
+        asking = Asking(Request("package.module_with_a_name:factory", batch=8, amp="bf16"), trace, long, doubts=doubts)
+        asking.find_largest()
+        asking.find_fixes()
+        drawn = ["".join(text for text, _ in line) for line in lines(asking.finish(), width)]
+        assert [line for line in drawn if len(line) > width] == []
+        assert drawn[0].startswith(("Fits on", "Too close", "Does not fit"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 MEMORY_BYTES = 4 << 30
@@ -26,6 +26,7 @@ def main() -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.set_inheritable(answers, False)
+    _load()
     with os.fdopen(answers, "w", encoding="utf-8") as out, os.fdopen(questions, encoding="utf-8") as asked:
         for line in asked:
             json.dump(_answer(json.loads(line)), out, separators=(",", ":"))
@@ -33,6 +34,7 @@ def main() -> int:
             out.flush()
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
+            _tidy()  # while the parent looks at the answer
     return 0
 
 
@@ -49,6 +51,26 @@ def _cap() -> None:
         pass  # not a Unix, or not allowed: the parent still ends this process on time
 
 
+def _load() -> None:
+    """What every question needs, before the first one comes. What is missing is said when it is asked."""
+    gc.disable()  # imports leave nothing to collect, and looking for it is a tenth of their time
+    try:
+        from torch._dynamo import source  # noqa: F401  # torch asks for it at the first fake tensor
+
+        from . import steps  # noqa: F401
+    except Exception:
+        pass
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def _tidy() -> None:
+    """Takes leave of the last model. What stays is not looked through again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     from ..request import CannotPredict, Request
 
@@ -63,7 +85,6 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
                 "pip install 'gpuscope[torch]'",
                 "no_torch",
             ) from None
-        gc.freeze()  # what the imports made is not looked through again and again
         from .failures import in_words
 
         try:
@@ -75,7 +96,17 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:  # ours, not the user's: still an answer
         what = "The tracing child failed."
         return {"failure": [what, f"{type(error).__name__}: {error}", _last(error)], "code": "aborted"}
-    return {"traced": asdict(traced)}
+    return {"traced": _columns(traced)}
+
+
+def _columns(traced: Any) -> dict[str, Any]:
+    """As ``asdict``, which would copy every number."""
+    found = {one.name: getattr(traced, one.name) for one in fields(traced)}
+    trace = found["trace"]
+    columns = {one.name: getattr(trace, one.name) for one in fields(trace)}
+    columns["owner_table"] = [asdict(owner) for owner in trace.owner_table]
+    columns["marks"] = [asdict(mark) for mark in trace.marks]
+    return {**found, "trace": columns, "doubts": [asdict(doubt) for doubt in traced.doubts]}
 
 
 def _last(error: BaseException) -> str:

@@ -43,8 +43,26 @@ _NEAR = 1.5
 """By how much the number of samples may differ from a measured one."""
 _NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA = 8, 64, 4608
 """No forward transform of so few samples or of wider sides was seen, no tiling of fewer positions."""
-BENCHMARK_PERCENT = {"half": 3.0, "whole": 75.0}
-"""What cuDNN's search for the fastest kernel adds to the error bar, by the type that is computed in."""
+BENCHMARK = {
+    True: Doubt("benchmark", "cuDNN tries several kernels for each convolution.", "convolution", 3.0),
+    False: Doubt(
+        "benchmark",
+        "cuDNN tries several kernels for each convolution when it meets it first, with scratch memory of unknown size, "
+        "and where that is refused with half of it.",
+        "convolution",
+        300.0,
+        upward=True,
+    ),
+}
+"""What cuDNN's search for the fastest kernel adds to the error bar: among halves, and in fp32, where two trainings took
+76 and 245 % more."""
+VOLUMES = Doubt(
+    "unmeasured",
+    "The scratch memory of convolutions in three dimensions is known only roughly.",
+    "convolution3d",
+    15.0,
+    True,
+)
 
 
 def _transforms(samples: int, channels: int, filters: int, side: int) -> bool:
@@ -53,14 +71,20 @@ def _transforms(samples: int, channels: int, filters: int, side: int) -> bool:
     return (samples, channels, filters, side) in _TRANSFORMED
 
 
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
 class _Shape:
     """One convolution: bytes of its operands, and what the choice depends on. ``x`` is the wide side, whose channels
     are the weight's second dimension, also of a transposed convolution."""
 
     x: int
     y: int
+    y_copy: int
     plain_x: int
     w: int
+    w_copy: int
     w32: int
     kernel: int
     pixels: int
@@ -75,16 +99,31 @@ class _Shape:
     depthwise: bool
     pointwise: bool
     plain3: bool
+    dense: bool
+    volume: bool
+    single: bool
+    each: int
+    grouped_copy: int
 
     def __init__(self, x: Any, weight: Any, y: Any, stride: Any, groups: int):
         size = x.element_size()
         channels = x.shape[1]
         self.half = x.dtype in _HALVES or (x.dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
-        self.x = x.numel() // channels * (-(-channels // 8) * 8) * size
+        unit = 16 // size if self.half else 8
+        self.x = x.numel() // channels * _up(channels, unit) * size
         self.y = y.numel() * size
+        self.y_copy = y.numel() // y.shape[1] * _up(y.shape[1], unit) * size if groups == 1 else self.y
         self.plain_x = x.numel() * size
         inner = weight.shape[1]
-        self.w = weight.numel() // inner * (-(-inner // 8) * 8) * size
+        self.w = weight.numel() // inner * _up(inner, unit) * size
+        self.w_copy = self.w // weight.shape[0] * _up(weight.shape[0], unit) if groups == 1 else self.w
+        self.volume, self.single = x.dim() == 5, size == 4
+        self.dense = groups == 1
+        # In groups, channels and filters of each are copied to the same number of both, a power of two.
+        self.each, filters = inner, weight.shape[0] // groups
+        wide = 1 << (max(inner, filters) - 1).bit_length()
+        places = x.numel() // channels + y.numel() // y.shape[1]
+        self.grouped_copy = groups * wide * size * (places + (wide * math.prod(weight.shape[2:]) if wide > 2 else 0))
         self.w32 = weight.numel() * 4
         self.kernel = math.prod(weight.shape[2:])
         self.pointwise = self.kernel == 1 and all(step == 1 for step in stride)
@@ -102,7 +141,8 @@ class _Shape:
         if self.depthwise:
             return 0
         if self.half:
-            return self._copies()
+            few = self._few_inputs() or (not self.dense and self.each < 4)
+            return 0 if few else self._copies()
         return self._relaid(self._fp32_forward())
 
     def _fp32_forward(self) -> int:
@@ -118,7 +158,7 @@ class _Shape:
         if self.depthwise:
             return 0
         if self.half:
-            return self._copies()
+            return 0 if self.single and self._few_inputs() else self._copies()
         return self._relaid(self._fp32_input_gradient())
 
     def _relaid(self, size: int) -> int:
@@ -150,6 +190,8 @@ class _Shape:
                 return self.x + self.y + 2 * _MIB
             if self.pointwise and self._direct():
                 return self.x + self.y + 2 * _MIB if self.pixels % 8 == 4 else self.batch * self.w32
+            if not self.dense and self.kernel > 1:
+                return self.grouped_copy if self.each > 4 else 0
             return self.x + self.y + (self.w if self.kernel > 1 else 0) + 391 + self._partial()
         if self.channels < 16:
             return 0
@@ -212,16 +254,28 @@ class _Shape:
         """Halves in the layout that the tensor cores want."""
         if self.last:
             return 131
-        if self.pixels == 1 or (self.channels < 8 and self.kernel == 9):
+        if self.pixels == 1 or (self.pointwise and self._direct()):
             return 0
-        if self.pointwise and self._direct():
+        if self.single and self.kernel == 1 and self.dense and self.channels < 192:
             return 0
-        return self.x + self.y + (self.w if self.kernel > 1 else 0) + 147
+        if not self.dense and self.kernel > 1:
+            return self.grouped_copy
+        return self.x + self.y_copy + (self.w_copy if self.kernel > 1 else 0) + 147
+
+    def _few_inputs(self) -> bool:
+        """A forward pass over as few channels as images and volumes come with has kernels of its own."""
+        if self.last or not self.dense:
+            return False
+        if self.volume:
+            return self.channels < 3 and self.filters < 128 and 1 < self.kernel <= 27
+        return (self.channels < 5 and self.kernel <= 16) or (self.channels < 8 and self.kernel == 9)
 
 
 class Convolutions:
     def __init__(self, architecture: tuple[int, int]):
         self._processors = Reductions(architecture).processors
+        self._largest = 0
+        self._advice: Doubt | None = None
 
     def around(self) -> dict[Any, Any]:
         return {aten.convolution.default: self.forward}
@@ -244,9 +298,9 @@ class Convolutions:
         if grad.device.index is None or x.numel() == 0:
             return out
         if torch.backends.cudnn.benchmark:
-            text = "cuDNN tries several kernels for each convolution, with scratch memory of unknown size."
-            percent = BENCHMARK_PERCENT["half" if x.dtype in _HALVES else "whole"]
-            fakes.doubt(Doubt("benchmark", text, "convolution", percent))
+            fakes.doubt(BENCHMARK[x.dtype in _HALVES])
+        if x.dim() == 5:
+            fakes.doubt(VOLUMES)
         shape = _Shape(grad, weight, x, stride, groups) if transposed else _Shape(x, weight, grad, stride, groups)
         recorder = fakes.recorder
         copied = [
@@ -264,6 +318,7 @@ class Convolutions:
                 fakes.hold(gradient, func)
                 recorder.passing([bytes_beside], "cudnn_convolution", "workspace")
                 recorder.could_take(most)
+        self._name_largest(fakes, shape)
         if out[2] is not None:
             fakes.hold(out[2], func)
             channels = grad.shape[1]
@@ -272,6 +327,27 @@ class Convolutions:
         for block in copied:
             recorder.free(block)
         return out
+
+    def _name_largest(self, fakes: Fakes, shape: _Shape) -> None:
+        """Which of the convolutions whose scratch memory is not known may take most, and what keeps it from that; as
+        long as it may be the peak. TF32 and halves were never seen to be transformed."""
+        recorder = fakes.recorder
+        most = max(shape.most_forward(), shape.most_input(), shape.most_weight())
+        if most > self._largest:
+            self._largest = most
+            where = recorder.module()[0] or "A convolution outside of modules"
+            text = (
+                f"{where} ({shape.channels} to {shape.filters} channels, {shape.side} × {shape.side}) may take up to "
+                f"{most / (1 << 30):.2f} GiB of scratch memory. In TF32 or bf16 no convolution was seen to take that: "
+                "--tf32, --amp bf16."
+            )
+            self._advice = Doubt("advice", text, "convolution", upward=True)
+        if self._advice is not None:
+            key = (self._advice.code, self._advice.operation)
+            if recorder.most_bytes > recorder.peak_bytes:
+                fakes.doubts[key] = self._advice
+            else:
+                fakes.doubts.pop(key, None)
 
 
 def _dense(x: Any) -> bool:

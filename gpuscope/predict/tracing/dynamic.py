@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..request import CannotPredict, Doubt
+from . import branches, likely
 from .recorder import OPTIMIZER
 
 if TYPE_CHECKING:
@@ -20,10 +22,12 @@ _OWN = (os.path.join("torch", "nn", "init.py"), os.path.join("torch", "utils", "
 SCALAR_PERCENT = 2.0
 SHAPE_PERCENT = 5.0
 """What a guessed value and a guessed shape add to the error bar."""
+LARGEST_PERCENT = 15.0
+"""The same where nothing is known of a shape but how large it can be."""
 
 
 def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``.item()``, ``bool(tensor)``: False, 1 or 1.0, and the value itself where torch knows it."""
+    """``.item()``, ``bool(tensor)``: what is likely, else False, 1 or 1.0; the value itself where torch knows it."""
     tensor = args[0]
     known = getattr(tensor, "constant", None)
     if known is not None:
@@ -37,8 +41,14 @@ def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
                 SCALAR_PERCENT,
             )
         )
+    fact = likely.of(tensor)
     if tensor.dtype == torch.bool:
-        return False
+        needed = branches.must_be()
+        if needed is not None:
+            return needed
+        return fact.share is not None and fact.share > 0.5
+    if fact.mean is not None:
+        return fact.mean if tensor.dtype.is_floating_point else round(fact.mean)
     return 1.0 if tensor.dtype.is_floating_point else 1
 
 
@@ -60,8 +70,16 @@ def equal(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
     return bool(args[0].shape == args[1].shape)
 
 
+def close(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
+    """``torch.allclose``: as it must be for the program to go on, else True."""
+    fakes.doubt(Doubt("data_dependent", "The program compares tensors' values.", "allclose", SCALAR_PERCENT))
+    needed = branches.must_be()
+    return True if needed is None else needed
+
+
 def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an operator whose shape depends on values: the largest it can be."""
+    """The result of an operator whose shape depends on values: as evenly spread values would have it, else the largest
+    that it can be."""
     name = func._schema.name[6:]
     made = _LARGEST.get(name)
     if made is None:
@@ -71,25 +89,41 @@ def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
             "calibrate on a running trainer instead: gpuscope predict PID",
             "data_dependent",
         )
-    text = f"The size of what {name} returns depends on values; the largest possible one was taken."
-    fakes.doubt(Doubt("data_dependent", text, name, SHAPE_PERCENT))
+    fakes.doubt(_shape_doubt(name, _mask(args)))
     return made(*args, **kwargs)
 
 
+def _mask(args: Any) -> Any:
+    """The first mask among an operator's tensors."""
+    flat = [part for value in args for part in (value if isinstance(value, (list, tuple)) else (value,))]
+    return next((part for part in flat if isinstance(part, torch.Tensor) and part.dtype in _MASKS), args[0])
+
+
+def _shape_doubt(name: str, mask: Any) -> Doubt:
+    text = f"The size of what {name} returns depends on values; "
+    if likely.share(mask) is not None or (name == "bincount" and likely.of(mask).below):
+        return Doubt("data_dependent", text + "it was taken as for evenly spread ones.", name, SHAPE_PERCENT)
+    return Doubt("data_dependent", text + "the largest possible one was taken.", name, LARGEST_PERCENT)
+
+
+_MASKS = (torch.bool, torch.uint8)
+
+
 def _nonzero(tensor: Any) -> Any:
-    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+    return tensor.new_empty((likely.count(tensor), tensor.dim()), dtype=torch.int64)
 
 
 def _masked_select(tensor: Any, mask: Any) -> Any:
-    return tensor.new_empty(torch.broadcast_shapes(tensor.shape, mask.shape)).flatten()
+    numbers = math.prod(torch.broadcast_shapes(tensor.shape, mask.shape))
+    return tensor.new_empty((likely.count(mask) * numbers // max(1, mask.numel()),))
 
 
 def _index(tensor: Any, indices: Any) -> Any:
-    """Masks become indices of all their elements."""
+    """Masks become indices of their elements that are likely to be set."""
     whole: list[Any] = []
     for index in indices:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
-            whole += [index.new_empty((index.numel(),), dtype=torch.int64) for _ in range(index.dim())]
+        if index is not None and index.dtype in _MASKS:
+            whole += [index.new_empty((likely.count(index),), dtype=torch.int64) for _ in range(index.dim())]
         else:
             whole.append(index)
     return aten.index.Tensor(tensor, whole)
@@ -101,10 +135,64 @@ def _unique(tensor: Any, *options: Any, **named: Any) -> Any:
     return flat, places, tensor.new_empty((tensor.numel(),), dtype=torch.int64)
 
 
+def _unique_dim(tensor: Any, dim: int, *options: Any, **named: Any) -> Any:
+    counts = [tensor.new_empty((tensor.shape[dim],), dtype=torch.int64) for _ in range(2)]
+    return (tensor.clone(), *counts)
+
+
+def _unique_consecutive(tensor: Any, inverse: bool = False, counts: bool = False, dim: int | None = None) -> Any:
+    if dim is not None:
+        return _unique_dim(tensor, dim)
+    flat = tensor.flatten().clone()
+    return flat, *(tensor.new_empty(flat.shape if asked else (0,), dtype=torch.int64) for asked in (inverse, counts))
+
+
+def _bincount(tensor: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """As many bins as there may be different numbers."""
+    bins = max(minlength, likely.of(tensor).below or (0 if minlength else tensor.numel()))
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    return tensor.new_empty((bins,), dtype=dtype)
+
+
+def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
+    """CUDA's only driver, which takes every matrix to have full rank."""
+    rows, columns = a.shape[-2:]
+    solution = b.new_empty((*b.shape[:-2], columns, b.shape[-1]))
+    left = b.new_empty((*b.shape[:-2], b.shape[-1]) if rows > columns else (0,))
+    return solution, left, a.new_empty((0,), dtype=torch.int64), a.new_empty((0,))
+
+
 def _packed(data: Any, lengths: Any, first: bool) -> Any:
     """Sequences that all have the full length."""
     batch, steps = (data.shape[0], data.shape[1]) if first else (data.shape[1], data.shape[0])
     return data.new_empty((batch * steps, *data.shape[2:])), lengths.new_full((steps,), batch)
+
+
+def histogram(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """``histc``: of whole numbers, too, which the CPU does not count."""
+    bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
+    return args[0].new_empty((bins,))
+
+
+_ALIGNED_BYTES = 16
+
+
+def grouped(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """``_grouped_mm``: a product for each group of rows, whose bounds are values. Torch's own fake knows bf16 only; on
+    CUDA other types are multiplied group by group, into the same result."""
+    a, b = args[:2]
+    bounds = args[2] if len(args) > 2 else kwargs.get("offs")
+    dtype = (args[4] if len(args) > 4 else kwargs.get("out_dtype")) or a.dtype
+    if a.dim() == 2 and b.dim() == 2:
+        shape: tuple[int, ...] = (bounds.shape[0], a.shape[0], b.shape[1])
+    else:
+        shape = (*a.shape[:-1], b.shape[-1])
+        if a.dim() == 3 and b.dim() == 2:
+            shape = (a.shape[1], b.shape[1])
+    step = max(1, _ALIGNED_BYTES // dtype.itemsize)
+    row = -(-shape[-1] // step) * step  # each row begins at a multiple of 16 bytes
+    stride = (shape[-2] * row, row, 1)[-len(shape) :]
+    return a.new_empty_strided(shape, stride, dtype=dtype)
 
 
 def ctc(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
@@ -171,12 +259,19 @@ _LARGEST: dict[str, Callable[..., Any]] = {
     "masked_select": _masked_select,
     "index": _index,
     "_unique2": _unique,
+    "unique_dim": _unique_dim,
+    "unique_consecutive": _unique_consecutive,
+    "bincount": _bincount,
+    "linalg_lstsq": _lstsq,
     "repeat_interleave": _repeats,
     "_pack_padded_sequence": _packed,
 }
 INSTEAD = {
     aten._local_scalar_dense.default: scalar,
     aten.equal.default: equal,
+    aten.allclose.default: close,
+    aten.histc.default: histogram,
+    **({aten._grouped_mm.default: grouped} if hasattr(aten, "_grouped_mm") else {}),
     aten._ctc_loss.default: ctc,
     aten._ctc_loss.Tensor: ctc,
     aten._ctc_loss_backward.default: ctc_backward,

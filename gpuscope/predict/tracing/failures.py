@@ -17,7 +17,7 @@ _OPERATOR = re.compile(r"\b(aten|prims|[a-z_]\w*)(?:::|\.)([A-Za-z_]\w*)(?:\.\w+
 def in_words(request: Request, error: BaseException) -> CannotPredict:
     """``error`` as a :class:`CannotPredict`."""
     if isinstance(error, CannotPredict):
-        return error
+        return _within(request, error)
     kind, text = type(error).__name__, " ".join(str(error).split())[:400]
     at = _theirs(error)
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
@@ -34,12 +34,26 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             f"torch.library.register_fake gives it one; or {_CALIBRATE}",
             "no_fake_kernel",
         )
-    if "data pointer" in text or "numpy" in text.lower():
+    if "data pointer" in text or "Not available for 'meta'" in text or "numpy" in text.lower():
         return CannotPredict(
             f"{request.model} looks into a tensor's memory{at}.",
             f"{kind}: {text}. Tensors hold nothing in a prediction.",
             _CALIBRATE,
             "data_dependent",
+        )
+    if "UninitializedParameter" in text or "UninitializedBuffer" in text:
+        return CannotPredict(
+            f"{request.model} has lazy modules{at}, whose shapes are not known before they run.",
+            f"{kind}: {text}",
+            "give the sizes: nn.Linear(256, 10) instead of nn.LazyLinear(10)",
+            "no_fake_kernel",
+        )
+    if "shape_env" in text or "_nested_tensor" in text:
+        return CannotPredict(
+            f"{request.model} uses nested tensors{at}, whose shapes are values.",
+            f"{kind}: {text}",
+            f"pad the samples to one length for the prediction; or {_CALIBRATE}",
+            "no_fake_kernel",
         )
     if _CUDA.search(text):
         return CannotPredict(
@@ -62,6 +76,16 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
         f"{kind}: {text}" if text else kind,
         "run one step of it on a GPU or CPU; if that works, " + _CALIBRATE,
     )
+
+
+def _within(request: Request, failure: CannotPredict) -> CannotPredict:
+    """``failure``, or what is known of the exception that it tells of, where the factory raised it."""
+    told = failure.__cause__
+    raised = getattr(told, "__context__", None)
+    if raised is None or isinstance(raised, CannotPredict):
+        return raised or failure
+    known = in_words(request, raised)
+    return failure if known.code == "factory_failed" else known
 
 
 def _theirs(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from torch.utils._mode_utils import no_dispatch
 
 from ..request import Doubt
+from . import likely
 from .recorder import BACKWARD, Recorder
 
 DEVICE = torch.device("cpu", 0)
@@ -112,6 +113,9 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             for part in reversed(out) if func is _DROPOUT else out:  # its mask comes first
                 if isinstance(part, FakeTensor) and part.fake_device.index == 0:
                     self.hold(part, func)
+        fact = likely.RULES.get(func)
+        if fact is not None:
+            fact(self.recorder, func, args, kwargs, out)
         around = self.around.get(func)
         if around is not None:
             around(self.recorder, func, args, kwargs, out)

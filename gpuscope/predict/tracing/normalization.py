@@ -60,10 +60,64 @@ def group_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: A
         recorder.passing([each, each, group, group, each], "native_group_norm_backward")
 
 
+_ROWS_EACH, _THREADS, _MOST_BLOCKS, _FEWEST_BLOCKS = 16, 512, 128, 8
+"""Rows that a thread of the kernel takes, threads of a block, and blocks of rows at most; fewer than 8 are one."""
+
+
+def row_blocks(rows: int, channels: int) -> tuple[int, int]:
+    """Blocks over rows and over channels of the kernels that reduce ``(rows, channels)`` by channel (torch's
+    ``batch_norm_stats_channels_last`` and its backward pass): 1 where no block waits for another."""
+    wide = min(_power_below(channels), 32)
+    high = min(_power_below(-(-rows // _ROWS_EACH)), _THREADS // wide)
+    if wide * high != _THREADS:
+        wide = min(_power_below(channels), _THREADS // high)
+    blocks = min(-(-rows // (high * _ROWS_EACH)), _MOST_BLOCKS)
+    return (blocks if blocks >= _FEWEST_BLOCKS else 1), -(-channels // wide)
+
+
+def _power_below(number: int) -> int:
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def _staged(recorder: Recorder, x: Any, parts: int, operation: str) -> None:
+    """Of inputs without pixels: what each block of rows has found, and a flag for each block of channels."""
+    if x.device.index is None or x.dim() != 2 or not x.numel():
+        return
+    rows, across = row_blocks(*x.shape)
+    if rows > 1:
+        recorder.passing([4 * parts * x.shape[1] * rows, 4 * across], operation)
+
+
+def batch_forward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Mean, spread and count of each block, and the count of all."""
+    if args[5]:  # in training
+        _staged(recorder, args[0], 4, "native_batch_norm")
+
+
+def batch_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """Two sums for each channel, from which the gradient of the input is made."""
+    x, recorder = args[1], fakes.recorder
+    flat = x.device.index is not None and x.dim() == 2
+    sums = [recorder.allocate(4 * x.shape[1], "native_batch_norm_backward", "temporary") for _ in range(2 * flat)]
+    _staged(recorder, x, 2, "native_batch_norm_backward")
+    out = fakes.dispatch(func, (), args, kwargs)
+    for made in out:
+        if made is not None:
+            fakes.hold(made, func)
+    for block in reversed(sums):
+        recorder.free(block)
+    return out
+
+
 AROUND = {
+    aten.native_batch_norm.default: batch_forward,
     aten.native_group_norm.default: group_forward,
     aten.native_group_norm_backward.default: group_backward,
 }
-INSTEAD = dict.fromkeys(
-    (aten.native_batch_norm.default, aten.native_layer_norm.default, aten.native_group_norm.default), with_statistics
-)
+INSTEAD = {
+    **dict.fromkeys(
+        (aten.native_batch_norm.default, aten.native_layer_norm.default, aten.native_group_norm.default),
+        with_statistics,
+    ),
+    aten.native_batch_norm_backward.default: batch_backward,
+}

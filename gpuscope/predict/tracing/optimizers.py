@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,11 +46,19 @@ def as_on_cuda() -> Iterator[None]:
             types.append(FakeTensor)
     for owner in (getattr(torch.amp, "grad_scaler", None), torch.cuda.amp.common, torch.cuda.amp.grad_scaler):
         change(owner, "amp_definitely_not_available", lambda: False)
+    _stepped.clear()
+    seen = optimizer.register_optimizer_step_post_hook(lambda stepped, *_: _stepped.add(stepped))
     try:
         yield
     finally:
+        seen.remove()
         for owner, name, value in reversed(changed):
             setattr(owner, name, value)
+
+
+_stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Optimizers that have taken a step in this training, wherever a program keeps them: in one that it has written around
+them, in its forward pass, in hooks of the backward pass."""
 
 
 def _modules() -> list[Any]:
@@ -76,6 +85,7 @@ def make(kind: str, parameters: Any, rate: float, **options: Any) -> Any:
 
 def chosen(optimizer: Any, request: Request) -> Any:
     """The factory's optimizer, with what ``request`` changes about it."""
+    _complain(optimizer, request)
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
         if request.optimizer is None and request.foreach is None and request.fused is None:
@@ -113,6 +123,29 @@ def chosen(optimizer: Any, request: Request) -> Any:
     return optimizer
 
 
+def _complain(optimizer: Any, request: Request) -> None:
+    """Raises :class:`CannotPredict` if the training loop cannot step with it."""
+    name = type(optimizer).__name__
+    try:
+        needed = inspect.signature(optimizer.step).parameters.get("closure")
+    except (TypeError, ValueError):
+        needed = None
+    if request.optimizer is None and needed is not None and needed.default is inspect.Parameter.empty:
+        raise CannotPredict(
+            f"{name} cannot be predicted.",
+            "its step() runs forward and backward passes itself, through a closure; the training loop here has none.",
+            "give another one: --optimizer adamw",
+            "not_applicable",
+        )
+    if request.amp == "fp16" and not hasattr(optimizer, "param_groups"):
+        raise CannotPredict(
+            "fp16 needs a grad scaler, which cannot work with this optimizer.",
+            f"a {name} has no param_groups, in which the scaler looks for gradients.",
+            "give it those of its optimizers: param_groups = [*a.param_groups, *b.param_groups]; or --amp bf16",
+            "not_applicable",
+        )
+
+
 def scaler(enabled: bool) -> Any:
     """A grad scaler whose gradients never overflow: a skipped step needs less memory."""
     kind = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else None
@@ -125,7 +158,7 @@ def scaler(enabled: bool) -> Any:
 
 
 def states(optimizer: Any) -> Iterator[torch.Tensor]:
-    """All tensors that an optimizer keeps."""
+    """All tensors that an optimizer keeps, and those of every other one that has taken a step."""
     seen: set[int] = set()
 
     def walk(value: Any) -> Iterator[torch.Tensor]:
@@ -141,3 +174,5 @@ def states(optimizer: Any) -> Iterator[torch.Tensor]:
                 yield from walk(part)
 
     yield from walk(getattr(optimizer, "state", {}))
+    for other in list(_stepped):
+        yield from walk(other.state)

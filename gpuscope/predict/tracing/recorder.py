@@ -119,6 +119,7 @@ class Recorder:
     def finish(self) -> Trace:
         """The trace with every block's owner. The recorder cannot be used afterwards."""
         trace, made = self.trace, list(self._made)
+        self._sort_frees()
         death = self._deaths()
         table: dict[Owner, int] = {}
         ends, place = self._ends, 0
@@ -139,6 +140,19 @@ class Recorder:
             trace.owners[born] = table.setdefault(owner, len(table))
         trace.owner_table = list(table)
         return trace
+
+    def _sort_frees(self) -> None:
+        """Blocks that are freed one right after the other, in the order in which they were made. For the allocator that
+        is the same, but autocast throws its casts away in the order of their addresses: two traces of one training
+        would differ by chance, and those of two batches would have no law."""
+        events = self.trace.events
+        marks = {mark.at for mark in self.trace.marks}
+        begin = 0
+        for at in range(len(events) + 1):
+            if at in marks or at == len(events) or events[at] >= 0:
+                if at - begin > 1:
+                    events[begin:at] = sorted(events[begin:at], reverse=True)
+                begin = at if at < len(events) and events[at] < 0 else at + 1
 
     def _deaths(self) -> dict[int, int]:
         return {~event: at for at, event in enumerate(self.trace.events) if event < 0}

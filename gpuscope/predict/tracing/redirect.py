@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from ..request import Doubt
+from . import flex, interface
 from .cuda_answers import accelerator, answers, none
 from .fakes import DEVICE
 
@@ -35,6 +38,10 @@ _IGNORED = ("generator", "pin_memory")
 class Redirect(TorchFunctionMode):  # type: ignore[misc]  # torch is not type-checked
     """While entered, no call of torch's Python interface reaches for a real GPU."""
 
+    def __init__(self, doubt: Callable[[Doubt], None]):
+        super().__init__()
+        self.doubt = doubt
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs:
             device = kwargs.get("device")
@@ -58,6 +65,49 @@ def _cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0].to(DEVICE)
 
 
+def _seen_device(tensor: Any) -> torch.device:
+    """``FakeTensor.device``: a program that asks is told a GPU; torch and we are told what stands for it."""
+    if tensor.fake_mode.in_kernel_invocation:
+        return _META
+    device = tensor.fake_device
+    if device == DEVICE:
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        if not asking.startswith(_INSIDE):
+            return FIRST
+    return device
+
+
+def _get_device(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    return 0 if args[0].device == DEVICE else -1
+
+
+def _type(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    """``Tensor.type``: names of types may speak of a GPU."""
+    wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if wanted is None:
+        name = func(args[0])
+        return name.replace("torch.", "torch.cuda.", 1) if args[0].device == DEVICE else name
+    name = f"{wanted.__module__}.{wanted.__name__}" if isinstance(wanted, type) else str(wanted)
+    if not name.startswith("torch.cuda."):
+        return func(*args, **kwargs)
+    return args[0].to(device=DEVICE, dtype=interface.TYPES[name.rpartition(".")[2]])
+
+
+def _numpy(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    if not isinstance(tensor, FakeTensor):
+        return func(*args, **kwargs)
+    if kwargs.get("force"):
+        tensor = tensor.detach().cpu()
+    return interface.into_numpy(tensor, mode.doubt)
+
+
+def _istft(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    given = {"x" if name == "input" else name: value for name, value in kwargs.items()}
+    with mode:
+        return interface.istft(*args, **given)
+
+
 def _same(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
@@ -78,7 +128,18 @@ def _is_cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0].device == DEVICE
 
 
+FIRST = torch.device("cuda", 0)
+_META = torch.device("meta")
+_INSIDE = ("torch.", "gpuscope.predict.")
+"""Modules that are told what stands for a GPU."""
+
+
 _SPECIAL = {
+    torch.Tensor.get_device: _get_device,
+    torch.Tensor.type: _type,
+    torch.Tensor.numpy: _numpy,
+    torch.istft: _istft,
+    torch.Tensor.istft: _istft,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
     torch.Tensor.pin_memory: _same,
@@ -92,10 +153,10 @@ _SPECIAL = {
 
 
 @contextlib.contextmanager
-def redirected() -> Iterator[None]:
+def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None]:
     """:class:`Redirect`, also for what runs inside a backward pass: recomputation and a user's own Functions. Torch
     takes a mode away while it handles a call, and the whole backward pass is one call."""
-    mode, owner = Redirect(), torch.autograd
+    mode, owner = Redirect(doubt), torch.autograd
     plain = getattr(owner, "_engine_run_backward", None)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -117,7 +178,7 @@ def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.
     if recurse:
         for child in module.children():
             child._apply(move)
-    for parameter in module._parameters.values():
+    for name, parameter in list(module._parameters.items()):
         if parameter is None:
             continue
         for tensor in (parameter, parameter.grad):
@@ -125,9 +186,13 @@ def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.
                 continue
             with torch.no_grad():
                 moved = move(tensor)
-            if moved is not tensor:
-                tensor.data = moved.detach()
-                tensor.fake_device, tensor.constant = moved.fake_device, None
+            if moved is tensor:
+                continue
+            if tensor is parameter and (tensor.is_meta or moved.is_meta):
+                module._parameters[name] = torch.nn.Parameter(moved.detach(), parameter.requires_grad)
+                break  # what has no memory has no gradient, and becomes another parameter, as with torch's own
+            tensor.data = moved.detach()
+            tensor.fake_device, tensor.constant = moved.fake_device, None
     for name, buffer in module._buffers.items():
         if buffer is not None:
             module._buffers[name] = move(buffer)
@@ -154,6 +219,10 @@ def pretended(
         change(getattr(torch, "accelerator", None), name, answer)  # since torch 2.6
     for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
         change(cuda.nvtx, name, none)
+    for name, dtype in interface.TYPES.items():
+        change(cuda, name, interface.legacy(name, dtype))
+    change(torch.Tensor, "record_stream", none)  # of a stream that is none
+    change(FakeTensor, "device", property(_seen_device))
     change(module, "_apply", _move)
     change(module, "cuda", lambda self, device=None: self._apply(lambda tensor: tensor.to(DEVICE)))
     to = module.to
@@ -166,16 +235,24 @@ def pretended(
         return to(self, *args, **kwargs)
 
     change(module, "to", module_to)
+    parallel = torch.nn.DataParallel  # on one device it hands everything on
+    change(parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs))
     change(torch, "Generator", _Generator)
     change(torch, "set_default_device", lambda device: _default_device(stand_in(device)))
     loader = torch.utils.data.DataLoader
     change(loader, "__init__", _in_this_process(loader.__init__))
 
     def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+        if getattr(model, "__name__", "") == flex.WRAPPER:
+            return model
         text = "A compiled model needs less than the same in eager mode, which is what was traced."
         doubt(Doubt("compiled", text, "torch.compile", COMPILED_PERCENT))
+        kernels.compiled = True
         return model if model is not None else lambda function: function
 
+    kernels = flex.Flex(doubt)
+    for owner, name, value in kernels.replaced():
+        change(owner, name, value)
     change(torch, "compile", compiled)
     change(module, "compile", lambda self, *_, **__: compiled(self) and None)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 import warnings
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from ..trace import Mark
 from . import autocast, dynamic, kernels, optimizers, redirect, subjects
 from .fakes import Fakes
 from .modules import Modules
+from .quick import Quick
 from .recorder import BACKWARD, END, FORWARD, OPTIMIZER, Recorder
 from .repeating import repeat_last_step
 
@@ -49,10 +49,10 @@ def trace(request: Request, emulate: bool = True) -> Traced:
     recorder, modules = Recorder(), Modules()
     recorder.module = modules.current
     if emulate:
-        fakes = Fakes(recorder, kernels.around(chip), kernels.instead(chip))
+        fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip))
         fakes.sums_in_place = True
     else:
-        fakes = Fakes(recorder, {}, dynamic.INSTEAD)
+        fakes = Quick(recorder, {}, dynamic.INSTEAD)
     with contextlib.ExitStack() as stack:
         if emulate:
             autocast.install()
@@ -62,7 +62,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         stack.enter_context(_switches(request))
         stack.enter_context(redirect.pretended(chip, lambda: recorder.live_bytes, fakes.doubt))
         stack.enter_context(fakes)
-        stack.enter_context(redirect.redirected())
+        stack.enter_context(redirect.redirected(fakes.doubt))
         stack.enter_context(modules.watched())
         training = _Training(request, recorder, fakes, modules)
         training.run()
@@ -74,7 +74,6 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)
         fakes.doubt(Doubt("unmeasured", text, "convolution", percent, upward=True))
     traced, doubts = sharded(recorder.finish(), request.sharding, request.ranks)
-    gc.collect()
     return Traced(
         trace=traced,
         batch=batch,
@@ -94,7 +93,8 @@ def _switches(request: Request) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the older name of tf32's switch, which works everywhere
         cudnn.benchmark, cudnn.deterministic = request.cudnn_benchmark, request.deterministic
-        cudnn.allow_tf32 = request.tf32
+        if request.tf32 is not None:
+            cudnn.allow_tf32 = request.tf32
         try:
             yield
         finally:

@@ -1,0 +1,83 @@
+"""Which way a program's condition goes when nobody knows its value: not the one that ends in an exception, nor the one
+that never ends.
+
+Validation looks at values and raises: ``if (x < 0).any(): raise``, ``assert x.isfinite().all()``. A training that is
+worth predicting passes it, and a ``while`` that waits for values ends, so the running line's source says what the
+condition is."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import os
+import sys
+from types import FrameType
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_BENEATH = ("_subclasses", "_ops.py", "_tensor.py", "overrides.py", os.path.join("utils", "_device.py"))
+_BETWEEN = tuple(os.path.join("torch", name) for name in _BENEATH)
+
+
+def must_be() -> bool | None:
+    """What a boolean that is asked for right now must be for the program to go on; None: it goes on either way."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else _wanted(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _ours(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, "<")) or any(place in filename for place in _BETWEEN)
+
+
+@functools.lru_cache(maxsize=1024)
+def _wanted(filename: str, line: int) -> bool | None:
+    best: _Condition | None = None
+    for node in _conditions(filename):
+        last = node.test.end_lineno or node.test.lineno
+        if node.test.lineno <= line <= last and (best is None or node.lineno >= best.lineno):
+            best = node
+    if best is None:
+        return None
+    if isinstance(best, ast.Assert):
+        holds = True
+    elif isinstance(best, ast.While) or _has(best.body, ast.Raise):
+        holds = False
+    elif _has(best.orelse, ast.Raise) or (_has(best.body, ast.Break) and _waits(filename, line)):
+        holds = True
+    else:
+        return None
+    parts = best.test.values if isinstance(best.test, ast.BoolOp) else [best.test]
+    negated = {isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not) for part in parts}
+    if len(negated) > 1:
+        return None
+    return holds != negated.pop()
+
+
+_Condition = ast.If | ast.Assert | ast.While
+
+
+def _conditions(filename: str) -> list[_Condition]:
+    return [node for node in _nodes(filename) if isinstance(node, (ast.If, ast.Assert, ast.While))]
+
+
+def _waits(filename: str, line: int) -> bool:
+    """Whether the innermost loop around a line is a ``while``."""
+    loops = [node for node in _nodes(filename) if isinstance(node, (ast.For, ast.While))]
+    around = [loop for loop in loops if loop.lineno < line <= (loop.end_lineno or loop.lineno)]
+    return bool(around) and isinstance(max(around, key=lambda loop: loop.lineno), ast.While)
+
+
+@functools.lru_cache(maxsize=64)
+def _nodes(filename: str) -> list[ast.stmt]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    kinds = (ast.If, ast.Assert, ast.While, ast.For)
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def _has(body: list[ast.stmt], kind: type[ast.stmt]) -> bool:
+    return any(isinstance(statement, kind) for statement in body)

@@ -1,0 +1,88 @@
+"""``flex_attention`` as on CUDA: compiled one kernel, which keeps its output and a row of logarithms; eager a matrix of
+scores in fp32 for every step of plain mathematics. On the CPU, torch has no backward pass for it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..request import Doubt
+
+WRAPPER = "_flex_attention_hop_wrapper"
+"""What torch itself compiles inside ``flex_attention``."""
+COMPILED_PERCENT, EAGER_PERCENT = 3.0, 15.0
+FORWARD_SCORES, BACKWARD_SCORES = 4, 7
+"""Matrices of scores that plain mathematics has at a time, besides a mask of booleans: scores before and after the
+program's own function, their softmax and its safe copy; going back also the gradients of each."""
+
+
+class Flex:
+    """:attr:`compiled` is whether the program compiles anything: then its attention, too."""
+
+    def __init__(self, doubt: Callable[[Doubt], None]):
+        self.compiled = False
+        self._doubt = doubt
+
+    def replaced(self) -> Iterator[tuple[Any, str, Any]]:
+        """(owner, name, value) of what stands in torch's module; nothing before torch 2.5."""
+        try:
+            module = importlib.import_module("torch.nn.attention.flex_attention")
+        except ImportError:
+            return
+        yield module, "flex_attention_hop", self
+        yield module, "_validate_device", lambda *_: None
+
+    def __call__(self, query: Any, key: Any, value: Any, modify: Any, mask: Any, *_: Any, **__: Any) -> Any:
+        """(output, logarithms of the rows' sums, rows' maxima)."""
+        if self.compiled:
+            text = "The compiled kernel of flex_attention chooses its own scratch memory, which nobody has measured."
+            self._doubt(Doubt("unmeasured", text, "flex_attention", COMPILED_PERCENT))
+        else:
+            text = "flex_attention that is not compiled makes whole matrices of scores; how many depends on score_mod."
+            self._doubt(Doubt("unmeasured", text, "flex_attention", EAGER_PERCENT))
+        if torch.is_autocast_enabled("cuda"):
+            lower = torch.get_autocast_dtype("cuda")
+            query, key, value = (part.to(lower) for part in (query, key, value))
+        return _Attention.apply(query, key, value, self.compiled, *_learned(modify))
+
+
+def _learned(modify: Any) -> list[Any]:
+    """Parameters that the program's own function reads: tables of biases."""
+    cells = [cell.cell_contents for cell in getattr(modify, "__closure__", None) or ()]
+    return [value for value in cells if isinstance(value, torch.Tensor) and value.requires_grad]
+
+
+def _scores(query: Any, key: Any, matrices: int) -> None:
+    """Makes ``matrices`` of scores, and lets them go."""
+    shape = (*query.shape[:-1], key.shape[-2])
+    kept = [query.new_empty(shape, dtype=torch.float32) for _ in range(matrices)]
+    kept.append(query.new_empty(shape, dtype=torch.bool))
+    del kept
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, fused: bool, *learned: Any) -> Any:
+        if not fused:
+            _scores(query, key, FORWARD_SCORES)
+        batch, heads, length, _ = query.shape
+        out = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
+        sums = query.new_empty((batch, heads, length), dtype=torch.float32)
+        ctx.fused = fused
+        ctx.save_for_backward(query, key, value, out, sums, *learned)
+        most = query.new_empty(0 if fused else sums.shape, dtype=torch.float32)
+        ctx.mark_non_differentiable(most)
+        return out, sums, most
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, grad_sums: Any, _: Any) -> Any:
+        query, key, value, _, sums, *learned = ctx.saved_tensors
+        delta = torch.empty_like(sums)
+        if not ctx.fused:
+            _scores(query, key, BACKWARD_SCORES)
+        grads = [torch.empty_like(part) for part in (query, key, value)]
+        del delta
+        return *grads, None, *[torch.empty_like(part) for part in learned]

@@ -1,0 +1,250 @@
+"""What is likely of values that no fake tensor has: how much of a mask is set, how many different numbers an index may
+be, what a counter counts to.
+
+A router picks k of e experts, a mask of ``rand() < 0.15`` is set in 15 %, nothing is NaN. Each such fact is kept at the
+tensor (:class:`Fact`) and handed on by the operators that keep it, so that shapes and branches that follow from values
+are those of evenly spread ones. Where nothing is known there is no fact, and whoever asks takes the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from .recorder import Recorder
+
+aten = torch.ops.aten
+NAME = "likely_fact"
+
+
+class Fact(NamedTuple):
+    """None where it is not known."""
+
+    share: float | None = None
+    """Of the elements that are True, or 1 where all are 0 or 1."""
+    below: int | None = None
+    """Whole numbers from 0 to here, without it."""
+    mean: float | None = None
+    """Of counted numbers."""
+    uniform: bool = False
+    """Drawn evenly between 0 and 1."""
+
+
+_NOTHING = Fact()
+
+
+def of(tensor: Any) -> Fact:
+    """What is known of ``tensor``."""
+    return getattr(tensor, NAME, _NOTHING)
+
+
+def share(tensor: Any) -> float | None:
+    """Of the elements of a mask that are True; None: not known."""
+    return of(tensor).share
+
+
+def count(mask: Any) -> int:
+    """How many elements of ``mask`` are True: all where it is not known, and one at least where there may be any."""
+    known = share(mask)
+    return int(mask.numel()) if known is None else math.ceil(known * mask.numel() - 1e-6)
+
+
+def _note(tensor: Any, **facts: Any) -> None:
+    if isinstance(tensor, torch.Tensor):
+        setattr(tensor, NAME, Fact(**facts))
+
+
+def _result(at: int | None, dim_at: int, default: int = -1) -> Callable[..., None]:
+    """Places along a dimension (topk, sort, argmax): whole numbers below its length."""
+
+    def rule(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        x = args[0]
+        dim = args[dim_at] if len(args) > dim_at else kwargs.get("dim", default)
+        length = x.numel() if dim is None or x.dim() == 0 else x.shape[dim]
+        _note(out if at is None else out[at], below=length)
+
+    return rule
+
+
+def _drawn(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """``randint``."""
+    numbers = [value for value in args[:2] if isinstance(value, int)]
+    low, high = (0, numbers[0]) if len(numbers) == 1 else (numbers or (0, 0))
+    if low == 0 < high:
+        _note(out, below=high)
+
+
+def _uniform(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    _note(out, uniform=True)
+
+
+def _counting(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """``arange``, ``randperm``: each number once."""
+    _note(out, below=out.numel())
+
+
+def _equal(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    x, other = args[0], args[1]
+    if x is other:
+        _note(out, share=1.0)  # no number is NaN
+        return
+    if isinstance(other, float) and math.isinf(other):
+        _note(out, share=0.0)
+        return
+    known = [part.below for part in (of(x), of(other)) if part.below]
+    if known:
+        _note(out, share=1 / max(known))
+
+
+def _different(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    _equal(recorder, func, args, kwargs, out)
+    known = share(out)
+    if known is not None:
+        _note(out, share=1 - known)
+
+
+def _compared(more: bool) -> Callable[..., None]:
+    """``<``, ``<=`` (``more`` false), ``>``, ``>=`` with a number."""
+
+    def rule(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        limit, known = args[1], of(args[0])
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)):
+            return
+        if known.share is not None and 0 <= limit < 1 and func in (aten.gt.Scalar, aten.le.Scalar):
+            less = 1 - known.share
+        elif known.uniform:
+            less = min(1.0, max(0.0, float(limit)))
+        elif known.below:
+            inclusive = func in (aten.le.Scalar, aten.gt.Scalar)
+            less = min(1.0, max(0.0, (limit + inclusive) / known.below))
+        elif limit <= 0 and (known.mean or (known.mean is not None and not more)):
+            less = 0.0
+        else:
+            return
+        _note(out, share=1 - less if more else less)
+
+    return rule
+
+
+def _constant(value: float) -> Callable[..., None]:
+    return lambda recorder, func, args, kwargs, out: _note(out, share=value)
+
+
+def _kept(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """The same elements in other places, or some of them."""
+    fact = getattr(args[0], NAME, None)
+    if fact is not None:
+        for part in out if isinstance(out, (tuple, list)) else (out,):
+            setattr(part, NAME, fact)
+
+
+def _converted(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    fact = getattr(args[0], NAME, None)
+    if fact is not None and not fact.uniform:
+        setattr(out, NAME, fact)
+
+
+def _opposite(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    known = share(args[0])
+    if known is not None and out.dtype == torch.bool:
+        _note(out, share=1 - known)
+
+
+def _both(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """``&``, and the product of masks."""
+    if out.dtype != torch.bool:
+        return
+    known = [share(part) for part in args[:2]]
+    if 0.0 in known:
+        _note(out, share=0.0)
+    elif None not in known:
+        _note(out, share=math.prod(part for part in known if part is not None))
+
+
+def _either(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    known = [share(part) for part in args[:2]]
+    if out.dtype == torch.bool and None not in known:
+        _note(out, share=1 - math.prod(1 - part for part in known if part is not None))
+
+
+def _any(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Of a mask that nothing is known of something is set."""
+    known = share(args[0])
+    if known is not None and out.numel():
+        _note(out, share=1 - (1 - known) ** (args[0].numel() / out.numel()))
+    elif out.numel() == 1:
+        _note(out, share=1.0)
+
+
+def _all(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """What is checked of every element holds where nothing is known: distributions check their arguments so."""
+    known = share(args[0])
+    if known is not None and out.numel():
+        _note(out, share=known ** (args[0].numel() / out.numel()))
+    elif out.numel() == 1:
+        _note(out, share=1.0)
+
+
+def _sum(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    known = share(args[0])
+    if known is not None and out.numel():
+        _note(out, mean=known * args[0].numel() / out.numel())
+
+
+def _marked(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """``scatter_`` of ones, one in each row: ``one_hot`` makes its table so."""
+    into, dim, index, value = args[:4]
+    if value == 1 and not into.is_floating_point() and index.dim() and index.shape[dim] == 1:
+        _note(out, share=1 / max(1, into.shape[dim]))
+
+
+def _counted(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """``bincount``, ``histc``: every number counted once."""
+    if out.numel():
+        _note(out, mean=args[0].numel() / out.numel())
+
+
+_RULES: dict[Callable[..., None], str] = {
+    _result(1, 2): "topk",
+    _result(1, 1): "sort max.dim min.dim median.dim kthvalue mode",
+    _result(1, 2): "sort.stable",
+    _result(None, 1): "argsort",
+    _result(None, 1, None): "argmax argmin",  # type: ignore[arg-type]
+    _drawn: "randint randint.low randint_like randint_like.low_dtype",
+    _uniform: "rand rand_like",
+    _counting: "arange arange.start arange.start_step randperm",
+    _equal: "eq.Scalar eq.Tensor",
+    _different: "ne.Scalar ne.Tensor",
+    _compared(False): "lt.Scalar le.Scalar",
+    _compared(True): "gt.Scalar ge.Scalar",
+    _constant(0.0): "isnan isinf",
+    _constant(1.0): "isfinite",
+    _kept: "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze squeeze squeeze.dim "
+    "squeeze.dims expand alias detach clone index.Tensor gather index_select flip repeat unbind.int split.Tensor "
+    "chunk roll unfold as_strided diagonal",
+    _converted: "_to_copy",
+    _opposite: "logical_not bitwise_not",
+    _both: "bitwise_and.Tensor logical_and mul.Tensor",
+    _either: "bitwise_or.Tensor logical_or",
+    _any: "any any.dim any.dims _is_any_true",
+    _all: "all all.dim all.dims _is_all_true",
+    _sum: "sum sum.dim_IntList",
+    _marked: "scatter.value scatter_.value",
+    _counted: "bincount histc",
+}
+
+
+def _rules() -> Iterator[tuple[Any, Callable[..., None]]]:
+    for rule, names in _RULES.items():
+        for name in names.split():
+            packet, _, overload = name.partition(".")
+            op = getattr(getattr(aten, packet, None), overload or "default", None)
+            if op is not None:
+                yield op, rule
+
+
+RULES = dict(_rules())
+"""By operator; called after it, as (recorder, operator, args, kwargs, result)."""

@@ -1,0 +1,175 @@
+"""Programs whose shapes and branches follow from values that a prediction does not have, and what else they ask of
+torch that tensors without memory cannot answer: against what the same training really allocates on the CPU, where it
+can run there."""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from gpuscope.predict.child import Tracer  # noqa: E402
+from gpuscope.predict.request import CannotPredict, Request, Traced  # noqa: E402
+from gpuscope.predict.tracing import steps  # noqa: E402
+
+ODD = "tests.predict.odd_values"
+BATCH = 32
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Tracer]:
+    with Tracer() as started:
+        yield started
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that real storages have at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, Any] = {}
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for part in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(part, torch.Tensor):
+                self.hold(part.untyped_storage())
+        return out
+
+    def hold(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self.live:
+
+            def gone(_: Any) -> None:
+                del self.live[key]
+                self.now -= size
+
+            self.live[key] = weakref.ref(storage, gone)
+            self.now += size
+            self.most = max(self.most, self.now)
+
+
+def real(name: str) -> int:
+    torch.manual_seed(0)
+    with Peak() as peak:
+        _, optimizer, forward = getattr(importlib.import_module(ODD), name)(batch=BATCH, device=torch.device("cpu"))
+        peak.most = peak.now
+        for _ in range(2):
+            optimizer.zero_grad()
+            forward().backward()
+            optimizer.step()
+    return peak.most
+
+
+def predicted(traced: Traced) -> int:
+    """Bytes at the peak of the steps, without the libraries' scratch memory, which a CPU has elsewhere."""
+    trace = traced.trace
+    first = next(mark.at for mark in trace.marks if mark.name == "step 1")
+    now = most = 0
+    for at, event in enumerate(trace.events):
+        block = event if event >= 0 else ~event
+        if trace.owner(block).category != "workspace":
+            now += trace.sizes[block] if event >= 0 else -trace.sizes[block]
+        most = max(most, now) if at >= first else 0
+    return most
+
+
+def doubts(traced: Traced) -> dict[str, float]:
+    return {doubt.operation: doubt.percent for doubt in traced.doubts}
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        ("experts_where", "nonzero"),
+        ("experts_sorted", "bincount"),
+        ("experts_masked", "index"),
+        ("draws", "index"),
+    ],
+)
+def test_shapes_that_follow_from_values_are_those_of_evenly_spread_ones(
+    tracer: Tracer, name: str, operation: str
+) -> None:
+    traced = tracer.trace(Request(f"{ODD}:{name}", batch=BATCH))
+    assert 0 < doubts(traced)[operation] <= 5
+    plain = steps.trace(Request(f"{ODD}:{name}", batch=BATCH), emulate=False)  # without what CUDA takes besides
+    assert predicted(plain) == pytest.approx(real(name), rel=0.1)
+    assert predicted(traced) < 1.6 * predicted(plain)
+
+
+def test_where_nothing_is_known_the_largest_is_taken_and_doubted_more(tracer: Tracer) -> None:
+    known, unknown = (
+        tracer.trace(Request(name, batch=BATCH))
+        for name in (f"{ODD}:draws", "tests.predict.odd_factories:reads_values")
+    )
+    assert doubts(unknown)["index"] >= 2 * doubts(known)["index"]
+    listed = doubts(tracer.trace(Request(f"{ODD}:lists_uniques", batch=BATCH)))
+    assert {"unique_dim", "unique_consecutive", "bincount"} <= listed.keys()
+    assert listed["unique_dim"] > listed["bincount"]
+
+
+def test_programs_that_check_values_are_not_led_into_their_exceptions_nor_into_endless_loops(tracer: Tracer) -> None:
+    traced = tracer.trace(Request(f"{ODD}:validates", batch=BATCH), 60)
+    assert {"item", "allclose"} <= doubts(traced).keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("knows_its_device", None),
+        ("experts_grouped", 0.3),
+        ("from_meta", 0.2),
+        ("into_samples", 0.15),
+        ("parallel", 0.2),
+    ],
+)
+def test_what_programs_ask_of_torch_is_answered(tracer: Tracer, name: str, near: float | None) -> None:
+    if name == "experts_grouped" and not hasattr(torch.nn.functional, "grouped_mm"):
+        pytest.skip("torch is older than grouped_mm")
+    traced = tracer.trace(Request(f"{ODD}:{name}", batch=BATCH), 60)
+    if near is not None:
+        assert predicted(traced) == pytest.approx(real(name), rel=near)
+
+
+def test_flex_attention_keeps_no_scores_where_it_is_compiled(tracer: Tracer) -> None:
+    eager, compiled = (tracer.trace(Request(f"{ODD}:{name}", batch=BATCH)) for name in ("flex_eager", "flex_compiled"))
+    scores = 4 * BATCH * 4 * 32 * 32
+    assert predicted(eager) - predicted(compiled) == pytest.approx(7 * scores, rel=0.3)
+    assert doubts(eager)["flex_attention"] > doubts(compiled)["flex_attention"] > 0
+
+
+def test_states_of_optimizers_inside_another_are_states(tracer: Tracer) -> None:
+    trace = tracer.trace(Request(f"{ODD}:two_optimizers", batch=BATCH)).trace
+    freed = {~event for event in trace.events if event < 0}
+    kept = [block for block in range(len(trace.sizes)) if block not in freed]
+    states = sum(trace.sizes[block] for block in kept if trace.owner(block).category == "optimizer")
+    assert 0 <= states - 2 * 4 * 2 * (64 * 64 + 64) < 64  # beside two moments at most counters of steps
+
+
+@pytest.mark.parametrize(
+    ("name", "amp", "words"),
+    [
+        ("two_optimizers", "fp16", "param_groups"),
+        ("closure", "off", "--optimizer"),
+        ("lazy", "off", "LazyLinear"),
+        ("nested", "off", "nested tensors"),
+    ],
+)
+def test_what_cannot_be_predicted_is_said_with_the_way_around_it(
+    tracer: Tracer, name: str, amp: str, words: str
+) -> None:
+    with pytest.raises(CannotPredict) as caught:
+        tracer.trace(Request(f"{ODD}:{name}", batch=BATCH, amp=amp))
+    assert words in " ".join(map(str, caught.value.args))
+    assert caught.value.code in ("not_applicable", "no_fake_kernel")
+
+
+def test_another_optimizer_stands_in_for_one_that_needs_a_closure(tracer: Tracer) -> None:
+    assert tracer.trace(Request(f"{ODD}:closure", batch=BATCH, optimizer="adamw")).parameters == 64 * 64 + 64

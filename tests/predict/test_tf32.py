@@ -1,0 +1,46 @@
+"""Whose TF32: torch's own defaults for a user's training, the lab's switch for the lab's models."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuscope.predict.child import Tracer
+from gpuscope.predict.request import Request, Traced
+from gpuscope.verbs import predict
+
+pytest.importorskip("torch")
+
+
+def asked(*words: str) -> Request:
+    parser = ArgumentParser()
+    predict.add_arguments(parser)
+    args: Namespace = parser.parse_args(list(words))
+    return predict.request_of(args, predict.model_of(args, list(args.target)), None)
+
+
+@pytest.mark.parametrize(
+    ("words", "tf32"),
+    [(("a.b:c",), None), (("a.b:c", "--tf32"), True), (("a.b:c", "--no-tf32"), False),
+     (("--model", "conv-small"), False), (("--model", "conv-small", "--tf32"), True)],
+)  # fmt: skip
+def test_a_switch_that_nobody_turned_is_torchs_own_or_the_labs(words, tf32):
+    assert asked(*words).tf32 is tf32
+
+
+def workspaces(traced: Traced) -> list[int]:
+    """Bytes of each, in order."""
+    table = traced.trace.owner_table
+    return [size for size, owner in zip(traced.trace.sizes, traced.trace.owners, strict=True)
+            if table[owner].category == "workspace"]  # fmt: skip
+
+
+def test_convolutions_of_torchs_defaults_use_tf32_and_products_do_not(tmp_path: Path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
+    request = Request("tests.predict.families_vision:resnet50", batch=4, optimizer="sgd")
+    with Tracer() as tracer:
+        own, on, off = (workspaces(tracer.trace(replace(request, tf32=value), 120)) for value in (None, True, False))
+    assert own == on != off

@@ -1,0 +1,61 @@
+"""What convolutions can do without: verdicts over a trace whose peak is the scratch memory of a convolution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuscope.predict.answer import Asking, Card
+from gpuscope.predict.document import document
+from gpuscope.predict.report import headline
+from gpuscope.predict.request import Request, Traced
+from tests.predict.hand_made import MIB, Writer
+
+HELD, SCRATCH = 4000 * MIB, 2000 * MIB
+OUTSIDE = (630 + 615) * MIB
+
+
+def scratch(operation: str) -> Any:
+    """Traces a step that holds 4000 MiB and takes 2000 more for a moment, for ``operation``."""
+
+    def tracer(request: Request) -> Traced:
+        write = Writer()
+        write.mark("step 1")
+        write.mark("forward")
+        held = [write.make(HELD // 4, "activation", "body", "convolution") for _ in range(4)]
+        write.drop(write.make(SCRATCH, "workspace", "body", operation))
+        for block in held:
+            write.drop(block)
+        write.mark("end")
+        return Traced(write.trace, request.batch or 1, 1, "2.11.0")
+
+    return tracer
+
+
+def judged(mib: int, tmp_path: Any, operation: str = "cudnn_convolution") -> Asking:
+    """On a card that leaves torch ``mib`` MiB."""
+    card = Card("h200", "h200", mib * MIB + OUTSIDE, "9.0")
+    return Asking(Request("hand", batch=1), scratch(operation), card, cache=tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("mib", "word"), [(7000, "fits"), (6000, "too_close"), (4800, "too_close"), (3500, "does_not_fit")]
+)
+def test_scratch_memory_of_a_convolution_may_be_refused(tmp_path, mib, word):
+    assert judged(mib, tmp_path).answer.verdict.word == word
+
+
+def test_nothing_else_may_be_refused(tmp_path):
+    assert judged(4800, tmp_path, "cublas").answer.verdict.word == "does_not_fit"
+    assert judged(7000, tmp_path, "cublas").answer.verdict.word == "fits"
+
+
+def test_that_it_fits_only_without_scratch_memory_is_said(tmp_path):
+    def told(mib: int) -> tuple[bool, bool]:
+        answer = judged(mib, tmp_path).finish()
+        text = " ".join(part for line in headline(answer) for part, _ in line)
+        return document(answer)["without_scratch"], "less of cuDNN's scratch memory" in text
+
+    assert told(4800) == (True, True)
+    assert told(6000) == told(7000) == told(3500) == (False, False)
