@@ -23,9 +23,9 @@ MIB = 1 << 20
 @pytest.fixture
 def call(tmp_path):
     """The command with a cache of its own: exit code, document."""
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
 
     def run(*words: str) -> tuple[int, dict[str, Any]]:
+        environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}  # a test may have set more meanwhile
         done = subprocess.run(
             [sys.executable, "-m", "gpuscope", *words, "--json"], capture_output=True, text=True, cwd=ROOT, env=environ,
             timeout=300,
