@@ -43,12 +43,12 @@ RATES: Mapping[str, float] = {
     "workspace": 0.03,
     "unknown": 0.03,
 }
-KINDS: tuple[tuple[tuple[str, ...], str, float], ...] = (
-    (("rnn", "lstm", "gru"), "recurrent", 2.0),
-    (("attention", "sdpa"), "attention", 1.3),
-    (("conv", "batch_norm"), "convolution", 2.0),
+KINDS: tuple[tuple[tuple[str, ...], float], ...] = (
+    (("rnn", "lstm", "gru"), 2.0),
+    (("attention", "sdpa"), 1.3),
+    (("conv", "batch_norm"), 2.0),
 )
-"""Words in an operator's name → kind and how much less certain its activations and temporary blocks are."""
+"""Words in an operator's name → how much less certain its activations and temporary blocks are."""
 RESERVED, RESERVED_CONVOLUTION = 0.02, 0.08
 """Of what is reserved, without convolutions and where they are many: their workspaces of any size shift what is
 cached."""
@@ -95,19 +95,13 @@ class Figure:
         return round(100 * self.error_bytes / self.bytes, 2) if self.bytes > 0 else 0.0
 
 
-def kind(operation: str) -> str:
-    """convolution, recurrent, attention, or "" for any other operator."""
-    name = operation.lower()
-    return next((title for words, title, _ in KINDS if any(word in name for word in words)), "")
-
-
 def rate(category: str, operation: str) -> float:
     """Of one live byte, before scaling."""
     basic = RATES.get(category, RATES["unknown"])
     if category not in ("activation", "temporary", "workspace"):
         return basic
     name = operation.lower()
-    for words, _, factor in KINDS:
+    for words, factor in KINDS:
         if any(word in name for word in words):
             return basic * factor
     return basic
