@@ -361,7 +361,7 @@ def test_a_trainer_ends_as_it_does_without_us(tmp_path, ending):
 @pytest.mark.parametrize(
     ("options", "more"),
     [
-        (("-W", "error::ResourceWarning"), {"PYTHONDEVMODE": "1"}), (("-s",), {"PYTHONPATH": "/not there::/nor there"}),
+        (("-s", "-W", "error::ResourceWarning"), {"PYTHONDEVMODE": "1", "PYTHONPATH": "/not there::/nor there"}),
         ((), {"TMPDIR": "/not/there", "HOME": None, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}),
     ],
 )  # fmt: skip

@@ -262,9 +262,11 @@ asyncio.run(main())
 @pytest.mark.parametrize("way", ["killed", "let go"])
 def test_a_worker_does_not_outlive_its_parent(way: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    leave = "await asyncio.sleep(60)" if way == "killed" else "run.let_go()"
+    # Let go, the worker may be gone at once: it is looked at first.
+    leave = "await asyncio.sleep(60)" if way == "killed" else "await asyncio.to_thread(input); run.let_go()"
     parent = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", ORPHAN.replace("LEAVE", leave)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,
@@ -275,7 +277,7 @@ def test_a_worker_does_not_outlive_its_parent(way: str, tmp_path: Path) -> None:
     assert alive(pid)
     if way == "killed":
         parent.kill()
-    _, errors = parent.communicate(timeout=60)
+    _, errors = parent.communicate(b"" if way == "killed" else b"\n", timeout=60)
     assert errors == b""
     until(lambda: not alive(pid), seconds=20)
     if way == "let go":

@@ -10,6 +10,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from gpuscope.tui import typeahead
 from gpuscope.tui.app import GpuscopeApp
 from gpuscope.tui.session import Session
 from gpuscope.wire import frames as f
@@ -17,6 +18,8 @@ from tests.fakes import views
 from tests.tui.snapshots import text
 
 WAIT_SECONDS = 10.0
+typeahead.WAIT_SECONDS = WAIT_SECONDS
+"""No key of a test goes on without what came before it, however many tests share a core."""
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
