@@ -126,6 +126,13 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def sides_text(more: float, less: float) -> str:
+    """How many bytes more and how many less a figure may be, in one unit: ``"+9.1 −0.4 GiB"``."""
+    size, unit = (GIB, "GiB") if more >= GIB / 10 else (MIB, "MiB")
+    up, down = (f"{side / size:.{1 if side >= size / 10 else 2}f}" for side in (more, less))
+    return f"+{up} −{down} {unit}"
+
+
 def seconds_text(seconds: float) -> str:
     """A measured duration, three digits: ``"312 µs"``, ``"52.6 ms"``, ``"1.84 s"``, ``"2 min 05 s"``."""
     if not math.isfinite(seconds):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .cells import bytes_text, fit, percent, seconds_text, width
+from .cells import bytes_text, fit, percent, seconds_text, sides_text, width
 from .lab_run import Run
+from .widgets.text import hang
 
 Piece = tuple[str, str]
 Line = list[Piece]
@@ -65,12 +66,15 @@ def facts_of(run: Run) -> list[Fact]:
 def _predicted(run: Run) -> tuple[str, str]:
     """What was predicted, and where the measured peak lies to it."""
     assert run.predicted is not None
-    size, error = run.predicted
-    text = f"{bytes_text(size)} ± {error:.1f}%"
+    peak = run.predicted
+    if peak.lopsided:
+        text = f"{bytes_text(peak.bytes)} ({sides_text(peak.error_bytes, peak.less_bytes)})"
+    else:
+        text = f"{bytes_text(peak.bytes)} ± {peak.error_percent:.1f}%"
     if not run.peak_bytes or run.step < PEAK_STEPS:
         return text, "text"
-    off = 100 * (run.peak_bytes / size - 1) if size else 0.0
-    return f"{text}, it is {off:+.1f}%", "text" if abs(off) <= error else "warn"
+    off = 100 * (run.peak_bytes / peak.bytes - 1) if peak.bytes else 0.0
+    return f"{text}, it is {off:+.1f}%", "text" if peak.low <= run.peak_bytes <= peak.high else "warn"
 
 
 def _batch(run: Run) -> str:
@@ -120,18 +124,20 @@ def _mapping(document: Mapping[str, Any] | None, key: str) -> Mapping[str, Any] 
 
 
 def fact_lines(facts: Sequence[Fact], cells: int, columns: int) -> list[Line]:
-    """Facts in order, in ``columns`` columns; a value that is longer than its column has a line of its own."""
+    """Facts in order, in ``columns`` columns; a value that is longer than its column has a line of its own, or more."""
     each = (cells - 2 * (columns - 1)) // columns
     out: list[Line] = []
     held = columns  # facts in the newest line
     for name, value, token in facts:
-        long = columns > 1 and width(value) > each - NAME_CELLS
-        if held >= columns or long:
+        if width(value) > each - NAME_CELLS:
+            out += hang([(fit(name, NAME_CELLS), "muted"), (value, token)], cells)
+            held = columns
+            continue
+        if held >= columns:
             out.append([])
             held = 0
         elif held:
             out[-1].append(("  ", "text"))
-        out[-1] += [(fit(name, NAME_CELLS), "muted"), (value if long or columns == 1 else fit(value, each - NAME_CELLS),
-                                                       token)]  # fmt: skip
-        held = columns if long else held + 1
+        out[-1] += [(fit(name, NAME_CELLS), "muted"), (fit(value, each - NAME_CELLS), token)]
+        held += 1
     return out

@@ -15,6 +15,7 @@ from .lab_devices import tensor_shares
 if TYPE_CHECKING:
     from ..lab.ledger import Entry
     from ..lab.metrics import Started, Step
+    from ..predict.errors import Figure
     from ..store.view import HostView
 
 KEPT_POINTS = 4000
@@ -34,8 +35,8 @@ class Run:
     ready: float | None = None
     ended: float | None = None
     peak_bytes: float | None = None
-    predicted: tuple[int, float] | None = None
-    """Peak allocated on a GPU, in bytes, and its error in percent; None while it is not known."""
+    predicted: Figure | None = None
+    """Peak allocated on a GPU; None while it is not known."""
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
     losses: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
     validation_loss: float | None = None

@@ -131,6 +131,10 @@ def row_of(shown: Shown, a: int | None, b: int | None, against: LabConfig | None
     return TableRow(shown.key, cells)
 
 
+SOON = {"starting": "starts", "running": "runs", "stopping": "stops"}
+"""States in the six cells of a column."""
+
+
 def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool) -> TableRow:
     """The run in progress."""
     last = run.last
@@ -143,7 +147,7 @@ def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool
         "setting": setting_of(run.config, preset, against, "", run.device if many_devices else ""),
     }
     if last is None:
-        cells["age"] = [(state[:6], "muted")]
+        cells["age"] = [(SOON.get(state, state), "muted")]
     _figures(cells, last.samples_per_second if last else None, last.step_seconds if last else None, run.peak_bytes,
              run.loss, run.step, token)  # fmt: skip
     return TableRow(NOW, cells)

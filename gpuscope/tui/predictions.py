@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..lab.config import LabConfig
     from ..predict.answer import Answer, Card, Tracer
     from ..predict.child import Tracer as Child
+    from ..predict.errors import Figure
 
 log = logging.getLogger("gpuscope.predict")
 SECONDS = 120.0
@@ -56,11 +57,11 @@ class Predictions:
         """What is known by now; nothing is started."""
         return self._known.get(_key(config, card))
 
-    def peak_of(self, config: LabConfig) -> tuple[int, float] | None:
-        """Peak allocated and its error in percent of these switches on any card; None while it is not known."""
+    def peak_of(self, config: LabConfig) -> Figure | None:
+        """Peak allocated of these switches on any card; None while it is not known."""
         for one in reversed(self._known.values()):
             if one.answer is not None and _key(one.config, None) == _key(config, None):
-                return one.answer.allocated.bytes, one.answer.allocated.error_percent
+                return one.answer.allocated
         return None
 
     def want(self, config: LabConfig, card: Card | None, fixes: bool = True) -> Prediction:

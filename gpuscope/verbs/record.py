@@ -49,6 +49,13 @@ def run(args: argparse.Namespace) -> int:
     """0: recorded as asked; 2: it ended early, what came is kept; 3: nothing was recorded."""
     from ..wire.recording import RecordingError
 
+    if args.file.is_dir():
+        inside = quote(str(args.file / "run.gsr"))
+        print(
+            f"gpuscope record: cannot write {args.file}: Is a directory. Next: gpuscope record {inside}",
+            file=sys.stderr,
+        )
+        return EXIT_UNCHECKED
     try:
         with contextlib.ExitStack() as stack:
             summary, said = asyncio.run(_record(args, stack))

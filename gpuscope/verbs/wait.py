@@ -134,7 +134,10 @@ def _prepared(
         target = remote.one_place(args, args.target)
         pid, watch = target.pid, None
         if (pid is None) == (args.free is None):
-            raise remote.BadTarget(f"{args.target}: HOST:PID without --free, or HOST with --free")
+            if pid is not None:
+                raise remote.BadTarget(f"{args.target}: a PID or --free, not both")
+            ways = "gpuscope wait PID    or    gpuscope wait HOST:PID    or    gpuscope wait HOST --free 40GiB"
+            raise remote.BadTarget(f"{args.target}: neither a PID nor --free. Next: {ways}")
         source = stack.enter_context(remote.Ways(args, redact=load()[0].redact)).source(target, HZ)
     if watch is not None and watch.ended:
         return Verdict(EXIT_UNCHECKED, f"gpuscope wait: there is no process {pid} here.")

@@ -14,8 +14,11 @@ from .frames import TABLES, Bye, Def, Event, Frame, Hello, Key, ProcDef, Sample,
 _PROGRAM = re.compile(r"(python[0-9.]*|pt_main_thread|torchrun|nvidia-[a-z-]+|Xorg|gnome-shell)$")
 _IN_PATH = r"[^\s'\",;:()\[\]<>]"
 _FILES = r"py|ipynb|sh|pt|pth|ckpt|pkl|bin|safetensors|log|out|txt|csv|json|ya?ml|toml"
-_PATH = re.compile(rf"(?<![\w.<])(?:~\w*|\.{{0,2}})/{_IN_PATH}+|{_IN_PATH}+\.(?:{_FILES})\b")
-_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|[\w.+-]+@[\w.-]+")
+# A file's name and an account are looked for from the first character of a word only: what is found from a later one is
+# found from the first too, and trying all of them takes the square of the word's length.
+_PATH = re.compile(rf"(?<![\w.<])(?:~\w*|\.{{0,2}})/{_IN_PATH}+|(?<!{_IN_PATH}){_IN_PATH}+\.(?:{_FILES})\b")
+_ACCOUNT = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w.-]+(?:\+[\w.+-]*@[\w.-]+)*")
+_NUMBERS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 
 
 class Redactor:
@@ -100,4 +103,6 @@ class Redactor:
             self._known = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, longest_first)) + r")(?!\w)")
         if self._known is not None:
             text = self._known.sub(lambda match: self._pseudonyms[match[0]], text)
-        return _ADDRESS.sub("<address>", _PATH.sub("<path>", text))
+        for pattern, word in ((_PATH, "<path>"), (_ACCOUNT, "<address>"), (_NUMBERS, "<address>")):
+            text = pattern.sub(word, text)
+        return text

@@ -191,10 +191,13 @@ async def test_leaving_the_program_cancels_what_runs():
         await until(pilot, "s Snapshot")
         await pilot.press("p", "enter")
         await until(pilot, "Esc: cancel")
+        assert isinstance(app.screen, ActDialog)
+        work = app.screen._work
         await pilot.press("ctrl+c")
         await pilot.pause()
     assert app.return_value == 0
     assert source.cancelled == ["profile"]
+    assert work.cancelled() or work.exception() is None, "there is nothing to draw on any more"
 
 
 @in_loop

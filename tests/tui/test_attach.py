@@ -183,6 +183,49 @@ async def test_escape_at_the_question_leaves_it_alone():
         assert source.injected == []
 
 
+@pytest.mark.parametrize("taking_out", [False, True])
+@pytest.mark.parametrize("how", ["closed", "answered as it closes", "program leaves"])
+def test_a_question_that_goes_while_its_work_is_under_way_ends_the_work_without_an_error(how, taking_out):
+    @in_loop
+    async def body():
+        source = Host([process(701)])
+        source.held.clear()
+
+        async def detach(args: Any, on_progress: Any, path: Any) -> dict[str, Any]:
+            await source.held.wait()
+            return {}
+
+        source.answers["detach"] = detach
+        async with make(source).run_test(size=SIZE) as pilot:
+            await until(pilot, "live")
+            await pilot.press("a")
+            await until(pilot, "your consent (ptrace)")
+            await pilot.press("enter", "y")
+            dialog = pilot.app.screen
+            if taking_out:
+                source.held.set()
+                await until(pilot, "Done     pid 701")
+                await pilot.press("escape", "d")
+                await until(pilot, "y: take it out")
+                source.held.clear()
+                await pilot.press("y")
+                dialog = pilot.app.screen
+            await until(pilot, "Working")
+            assert isinstance(dialog, ConsentDialog)
+            work = dialog._work
+            if how == "program leaves":
+                pilot.app.exit()
+            else:
+                pilot.app.pop_screen()
+                if how == "answered as it closes":
+                    source.held.set()
+                await asyncio.wait({work}, timeout=10)
+        assert work.done()
+        assert work.cancelled() or work.exception() is None
+
+    body()
+
+
 @in_loop
 async def test_a_busy_process_is_said_to_be_busy_and_not_attached(logged):
     source = Host([process(701)])

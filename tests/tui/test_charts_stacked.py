@@ -106,6 +106,11 @@ def test_the_widget_draws_axis_capacity_and_time() -> None:
         await pilot.pause()  # type: ignore[attr-defined]
         assert str(chart.border_title) == "Timeline, B"
         assert "600┤" in text(pilot.app) or "800┤" in text(pilot.app)  # type: ignore[attr-defined]
+        held = [Layer("allocated", "", [6.0 * GIB] * 121)]
+        chart.show(held, [n / 2 for n in range(121)], 60, 140.4 * GIB, title="VRAM of GPU 0")
+        title = str(chart.border_title)
+        assert title == "VRAM of GPU 0, GiB (of 140.4 GiB)", "the axis ends below the card, so the card is named"
+        assert len(title) <= 80 // 2 - 6, "it stands above half of the smallest screen"
 
     run(One, body, 60, 20)
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
+from gpuscope.doctor.table import load
 from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.screens.doctor_dialogs import ExplainDialog
 from gpuscope.tui.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -230,6 +232,18 @@ async def test_y_copies_the_marked_fix_and_n_marks_another(tmp_path):
         await pilot.press("n", "y")
         await pilot.pause()
         assert copied[1].startswith("gpuscope snapshot 48201 --history 100000")
+
+
+@in_loop
+async def test_a_line_of_code_that_is_too_long_goes_on_below_itself():
+    app = make_app(growing(), "doctor")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "runs out of memory")
+        app.push_screen(ExplainDialog(load()["num-workers"]))
+        screen = await until(pilot, "+ DataLoader(data, batch_size=64, num_workers=8,")
+        lines = screen.splitlines()
+        at = next(n for n, line in enumerate(lines) if "+ DataLoader(data, batch_size=64" in line)
+        assert lines[at + 1].index("persistent_workers=True") == lines[at].index("DataLoader")
 
 
 @in_loop

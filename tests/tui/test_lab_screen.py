@@ -16,6 +16,8 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Ledger
 from gpuscope.lab.metrics import Ended, Failure
 from gpuscope.lab.toggles import STEPS, TOGGLES
+from gpuscope.predict.errors import Figure
+from gpuscope.tui import lab_table
 from gpuscope.tui.app import GpuscopeApp
 from gpuscope.tui.lab_choices import SWITCHES, Device, choices, does_nothing, turned
 from gpuscope.tui.lab_demo import Demo
@@ -23,7 +25,7 @@ from gpuscope.tui.lab_devices import facts, family, occupants, visible
 from gpuscope.tui.lab_now import fact_lines, facts_of, named_events
 from gpuscope.tui.lab_repeats import order
 from gpuscope.tui.lab_run import Run
-from gpuscope.tui.labruns import LabRuns
+from gpuscope.tui.labruns import UNDER_WAY, LabRuns
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.waiting import alive
@@ -417,6 +419,15 @@ def test_the_tensor_share_is_the_mean_of_the_steady_steps_and_leaves_the_first_r
     assert run.finish(lab_data.document(config, 5.0, device="cuda"))["tensor_active_percent"] == 50.0
 
 
+@pytest.mark.parametrize("state", UNDER_WAY)
+def test_the_state_of_a_run_that_made_no_step_has_room_in_its_column(state):
+    row = lab_table.live_row(Run(LabConfig()), state, None, False)
+    ((word, _),) = row.cells["age"]
+    (column,) = (one for one in lab_table.columns(120, [row]) if one.key == "age")
+    assert word in ("starts", "runs", "stops")
+    assert len(word) <= column.width
+
+
 def test_compiling_is_counted_in_seconds_then_by_what_it_made():
     config = LabConfig(compile="default", device="cpu")
     run = Run(config)
@@ -431,6 +442,35 @@ def test_compiling_is_counted_in_seconds_then_by_what_it_made():
     for columns, cells in ((1, 36), (2, 44)):
         for line in fact_lines(facts_of(run), cells, columns):
             assert len("".join(text for text, _ in line)) <= cells
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        (Figure(4 * GIB, GIB // 10), "4.0 GiB ± 2.5%"),
+        (Figure(4 * GIB, 9 * GIB, GIB // 2), "4.0 GiB (+9.0 −0.5 GiB)"),
+    ],
+)
+def test_a_prediction_says_how_far_it_may_be_off_to_each_side(figure, said):
+    run = Run(LabConfig(device="cuda"))
+    run.begin(lab_data.started(run.config, "cuda"))
+    run.predicted = figure
+
+    def told(peak: float) -> tuple[str, str]:
+        run.heard(lab_data.step(9))
+        run.peak_bytes = peak
+        return next((value, token) for name, value, token in facts_of(run) if name == "predicted")
+
+    run.peak_bytes = None
+    assert next(value for name, value, _ in facts_of(run) if name == "predicted") == said
+    assert told(figure.bytes) == (f"{said}, it is +0.0%", "text")
+    assert told(figure.high) == (f"{said}, it is {100 * figure.error_bytes / figure.bytes:+.1f}%", "text")
+    assert told(figure.low)[1] == "text"
+    assert told(figure.high + 1e6)[1] == told(figure.low - 1e6)[1] == "warn"
+    for across, cells in ((1, 36), (2, 38), (2, 76)):
+        lines = ["".join(part for part, _ in line) for line in fact_lines(facts_of(run), cells, across)]
+        assert max(map(len, lines)) <= cells
+        assert f"predicted {said}, it is" in " ".join(" ".join(lines).split())
 
 
 # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────────

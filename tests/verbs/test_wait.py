@@ -214,7 +214,7 @@ def test_sizes(text, size):
     assert parsed("--free", text).free == size
 
 
-@pytest.mark.parametrize("words", [[], ["12", "--free", "1GiB"]])
+@pytest.mark.parametrize("words", [[], ["12", "--free", "1GiB"], ["abc"], ["h:3", "--free", "1GiB"]])
 def test_what_makes_no_sense_is_usage(words, capsys):
     assert wait.run(parsed(*words)) == 64
     assert "gpuscope wait:" in capsys.readouterr().err

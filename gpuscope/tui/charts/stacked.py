@@ -99,7 +99,7 @@ class StackedChart(Painted):
         most = highest(self._layers, seconds, window_seconds, now)
         self._top = axis_top(max(most, peak.value if peak and most else 0.0), capacity, self._top)
         if title:
-            whole = f" (card: {bytes_text(capacity)})" if capacity and self._top < capacity else ""
+            whole = f" (of {bytes_text(capacity)})" if capacity and self._top < capacity else ""
             title = f"{title}, {unit_of(self._top)[0]}{whole}"
             if str(self.border_title or "") != title:  # the setter repaints the whole widget
                 self.border_title = title

@@ -109,7 +109,7 @@ class ActDialog(Dialog):
         return next((t for t in host.trainers if t.key == self._key), None) if host else None
 
     def _show(self) -> None:
-        if not self.is_mounted:
+        if not self.is_open:
             return
         cells = max(30, self._lines.size.width or 70)
         self._lines.show([piece for line in self._text() for piece in hang(line, cells)])

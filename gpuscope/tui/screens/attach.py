@@ -102,13 +102,13 @@ class AttachScreen(Dialog):
             self._problem = repr(error)
         finally:
             self._work = None
-        if self.is_mounted:
+        if self.is_open:
             self._show()
 
     # ── drawing ──
 
     def _show(self) -> None:
-        if not self.is_mounted:
+        if not self.is_open:
             return
         host = self.session.host
         set_title(self._table.parent, f"Attach · {host.name if host is not None else '?'}")  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ class ConsentDialog(Dialog):
     # ── drawing ──
 
     def _show(self) -> None:
-        if not self.is_mounted:
+        if not self.is_open:
             return
         cells = max(30, self._lines.size.width or 70)
         self._lines.show([piece for line in self._text() for piece in hang(line, cells)])
@@ -191,7 +191,7 @@ class ConsentDialog(Dialog):
             else:
                 await attach_all(self.session, self.items, self._hear, self.report)
         except asyncio.CancelledError:
-            if not self.is_mounted:
+            if not self.is_open:
                 raise
             if not self.report.rows:
                 self._came = list(failure("cancelled", "nothing was done"))

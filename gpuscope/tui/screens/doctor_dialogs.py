@@ -54,10 +54,18 @@ class ExplainDialog(Dialog):
     def _show(self) -> None:
         from ...doctor.explain import explained
 
-        if self.is_mounted:
+        if self.is_open:
             cells = max(30, self._lines.size.width)
             lines = explained(self._row, cells)
-            self._lines.show([part for line in lines for part in (hang([("", ""), *line], cells) if line else [[]])])
+            self._lines.show([part for line in lines for part in (hang(_indented(line), cells) if line else [[]])])
+
+
+def _indented(line: Line) -> Line:
+    """The line with its indent as a piece of its own, below which what does not fit goes on: a line of code stays one
+    block."""
+    text, token = line[0]
+    rest = text.lstrip(" +-")
+    return [(text[: len(text) - len(rest)], token), (rest, token), *line[1:]]
 
 
 async def prove(main: MainScreen, session: Session, proof: Proof) -> None:
@@ -139,7 +147,7 @@ class CommandDialog(LabDialog):
 
     def redraw(self) -> None:
         super().redraw()
-        if not self.is_mounted:
+        if not self.is_open:
             return
         demo = self._demo
         self._output.display = demo is not None

@@ -50,7 +50,7 @@ class LabDialog(Dialog):
 
     def redraw(self) -> None:
         """Draw the lines anew."""
-        if self.is_mounted:
+        if self.is_open:
             cells = max(30, self.lines.size.width or 70)
             self.lines.show([piece for line in self.text() for piece in hang(line, cells)])
 

@@ -112,7 +112,7 @@ class PitfallsDialog(Dialog):
         return f"needs {pitfall.needs(cured)}, and {there} are here" if there is not None and needs > there else ""
 
     def _show(self) -> None:
-        if not self.is_mounted:
+        if not self.is_open:
             return
         self._table.show([self._row(pitfall) for pitfall in self._pitfalls])
         if self._pitfalls and self._first:

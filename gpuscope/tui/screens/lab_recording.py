@@ -112,7 +112,7 @@ class RecordingDialog(LabDialog):
             log.exception("a recording cannot be read")
             self._problem = f"{path.name} cannot be read: {error!r}"
         self._reading = False
-        if not self.is_mounted:
+        if not self.is_open:
             return
         if len(self._found) == 1:
             self._take(self._found[0])

@@ -65,7 +65,7 @@ class RunDialog(Dialog):
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
-        if self.is_mounted:
+        if self.is_open:
             cells = max(30, self._lines.size.width or 70)
             text = entry_lines(self._entries[0]) if self._entries else live_lines(self._run)
             self._lines.show([piece for line in text for piece in hang(line, cells)])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...store.view import HostView
-from ..cells import GIB, MIB, bytes_text
+from ..cells import bytes_text, sides_text
 from ..lab_devices import family, visible
 from ..session import Session
 from ..subjects import Subject
@@ -192,12 +192,7 @@ def _error_of(figure: Figure) -> str:
 
 
 def _sides(figure: Figure) -> str:
-    """Both sides of a bar that may go further up than down, in one unit: "+9.1 −0.4 GiB"."""
-    size, unit = (GIB, "GiB") if figure.error_bytes >= GIB / 10 else (MIB, "MiB")
-    more, less = (
-        f"{side / size:.{1 if side >= size / 10 else 2}f}" for side in (figure.error_bytes, figure.less_bytes)
-    )
-    return f"+{more} −{less} {unit}"
+    return sides_text(figure.error_bytes, figure.less_bytes)
 
 
 def _error(size: int) -> str:

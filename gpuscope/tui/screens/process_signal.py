@@ -161,5 +161,5 @@ class SignalDialog(Dialog):
         audit(f"{who}: {outcome}")
         log.info("%s: %s", who, outcome)
         self.state = "done"
-        if self.is_mounted:
+        if self.is_open:
             self._show()

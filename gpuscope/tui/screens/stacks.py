@@ -68,7 +68,7 @@ class StacksScreen(Dialog):
         return next((t for t in host.trainers if t.key == self._key), None) if host else None
 
     def _show(self) -> None:
-        if not self.is_mounted:
+        if not self.is_open:
             return
         trainer = self._trainer()
         name = "".join(text for text, _ in who(trainer)) if trainer is not None else "gone"

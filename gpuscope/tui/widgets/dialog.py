@@ -29,6 +29,12 @@ class Dialog(ModalScreen[None]):
     ]
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is something to draw on: composed and not closed. What was asked may come after that, and
+        ``is_mounted`` stays true then."""
+        return self.is_mounted and bool(self.children)
+
+    @property
     def body(self) -> VerticalScroll:
         """What scrolls."""
         return self.query_one(VerticalScroll)
