@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 3.0
 """How long a worker whose parent is gone may take to finish its micro-batch."""
+UNSEEN_SECONDS = 2.0
+"""How long one that was told to end keeps its probe. Whoever told it kills it soon, and a black box left behind would
+say of a run that was stopped that something had gone wrong."""
 
 
 def take_stdout() -> BinaryIO:
@@ -50,7 +53,15 @@ def end_with_parent(stop: threading.Event) -> None:
         pass
     stop.set()
     time.sleep(GRACE_SECONDS)
+    leave_unseen()
     os._exit(0)
+
+
+def leave_unseen() -> None:
+    """Takes the probe out, if there is one."""
+    from ..probe import detach
+
+    detach()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -87,6 +98,10 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
             stop.set()
 
     def told(*_: object) -> None:
+        if not stop.is_set():
+            late = threading.Timer(UNSEEN_SECONDS, leave_unseen)
+            late.daemon = True
+            late.start()
         stop.set()
         if importing:  # there is nothing to bring to an end
             report(metrics.Ended(Tally(config).document()))

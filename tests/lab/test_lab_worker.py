@@ -30,10 +30,15 @@ QUIET = "import sys, warnings; warnings.simplefilter('ignore'); sys.path.remove(
 
 @contextmanager
 def worker(
-    config: str, *words: str, before: Callable[[], None] | None = None, cwd: Path | None = None, fork: bool = False
+    config: str,
+    *words: str,
+    before: Callable[[], None] | None = None,
+    cwd: Path | None = None,
+    fork: bool = False,
+    **variables: str,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A worker; with ``fork`` one that finds torch imported."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", **variables}
     words = ("--config", config, *words)
     process: Any
     if fork:
@@ -250,3 +255,31 @@ def test_an_exception_in_their_forward_is_named_with_its_line(tmp_path: Path) ->
     assert isinstance(failure, metrics.Failure)
     assert "step 1 with KeyError" in failure.what
     assert failure.why == f"'labels' (at {tmp_path / 'own.py'}:18)"
+
+
+HANGS = """
+import os, time
+
+def hangs(batch, device):
+    model, optimizer, forward = make(batch, device)
+    def slow(done=[]):
+        if len(done) == 3:
+            open("in-a-long-step", "x").close()
+            time.sleep(600)
+        done.append(1)
+        return forward()
+    return model, optimizer, slow
+"""
+
+
+def test_one_that_is_told_to_end_in_a_long_step_leaves_nothing_to_be_explained(tmp_path: Path) -> None:
+    """It is killed soon: nobody shall find a training that died without a word."""
+    (tmp_path / "own.py").write_text(OWN + HANGS)
+    boxes = tmp_path / "boxes"
+    config = LabConfig(model="own:hangs", device="cpu", batch=4)
+    with worker(config.to_json(), cwd=tmp_path, fork=True, GPUSCOPE_BLACKBOX_DIR=str(boxes)) as process:
+        until((tmp_path / "in-a-long-step").exists, seconds=60)
+        until(lambda: list(boxes.glob(f"{process.pid}-*.box")), seconds=20)
+        process.terminate()
+        until(lambda: not list(boxes.iterdir()), seconds=20)
+        assert process.poll() is None
