@@ -253,6 +253,9 @@ def import_everything() -> None:
         "tests.predict.families_vision",
         "tests.predict.families_public",
         "tests.predict.families_held_out",
+        "tests.predict.families_blind_vision",
+        "tests.predict.families_blind_public",
+        "tests.predict.families_blind_signals",
         "torch._dynamo",
         "gpuscope.lab.training",
         "torchvision.models",
@@ -260,7 +263,9 @@ def import_everything() -> None:
         _try(lambda name=name: importlib.import_module(name))
     for name in ("GPT2LMHeadModel", "BertForMaskedLM", "DistilBertForSequenceClassification", "LlamaForCausalLM"):
         _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
-    for name in ("T5ForConditionalGeneration", "ViTForImageClassification"):
+    for name in ("T5ForConditionalGeneration", "ViTForImageClassification", "WhisperForConditionalGeneration"):
+        _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
+    for name in ("Wav2Vec2ForCTC", "DebertaV2ForSequenceClassification", "ViTMAEForPreTraining"):
         _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
     import torch
 
@@ -286,6 +291,7 @@ def main() -> int:
     parser.add_argument("--bisect", action="store_true")
     parser.add_argument("--expandable", action="store_true")
     parser.add_argument("--unseen", action="store_true", help="models that nothing was tuned with")
+    parser.add_argument("--blind", action="store_true", help="models that nobody has predicted")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--cap", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
@@ -311,21 +317,29 @@ def main() -> int:
     pool = Pool(arguments.out, arguments.device, begin + arguments.seconds)
     if not arguments.expandable:
         pool.try_forking()
+    only = arguments.only.split(",")
+
+    def chosen(config: Config) -> bool:
+        return any(fnmatch.fnmatch(config.name, pattern) for pattern in only)
+
     if arguments.bisect:
         sought = truth_table.bisected_held_out() if arguments.held_out else truth_table.bisected()
-        pool.bisect(arguments.out / "bisect.jsonl", sought)
+        if arguments.blind:
+            sought = truth_unseen.bisected_blind()
+        pool.bisect(arguments.out / "bisect.jsonl", [(config, gib) for config, gib in sought if chosen(config)])
         return 0
     configs = truth_table.table()
     if arguments.expandable:
         configs = truth_table.expandable()
     elif arguments.unseen:
         configs = list(truth_unseen.unseen())
+    elif arguments.blind:
+        configs = list(truth_unseen.blind())
     elif arguments.alone:
         configs = truth_table.alone()
     elif arguments.held_out:
         configs = list(truth_table.held_out())
-    only = arguments.only.split(",")
-    configs = [config for config in configs if any(fnmatch.fnmatch(config.name, pattern) for pattern in only)]
+    configs = [config for config in configs if chosen(config)]
     pool.all(configs, 1 if arguments.alone else arguments.parallel)
     print(f"{pool.done} of {len(configs)} runs in {time.monotonic() - begin:.0f} s", flush=True)
     return 0
