@@ -140,9 +140,11 @@ class Asking:
         self.traced = self._trace(request)
         self.simulated = simulate(self.traced.trace, settings)
         where = card or REFERENCE
-        products = any(owner.category == "workspace" and owner.operation == "cublas"
-                       for owner in self.traced.trace.owner_table)  # fmt: skip
-        self.outside = outside(where.gpu, where.architecture, where.total_bytes, self.traced.torch, cache, products)
+        asked = {owner.operation for owner in self.traced.trace.owner_table}
+        self.outside = outside(
+            where.gpu, where.architecture, where.total_bytes, self.traced.torch, cache,
+            products="cublas" in asked, cudnn=any("cudnn" in name or "convolution" in name for name in asked),
+        )  # fmt: skip
         if where.driver_bytes is not None:
             self.outside = replace(self.outside, driver_bytes=where.driver_bytes)
         self.room = Room(card, self.outside) if card else None
@@ -171,10 +173,8 @@ class Asking:
         def fits(trace: Trace, more: int) -> bool:
             return limit + more > 0 and simulate(trace, settings, limit + more).fits
 
-        def error(trace: Trace) -> int:
-            figure = _figures(simulate(trace, settings), trace, doubts, self.outside)[0]
-            demand = errors.demand_error(figure.bytes, figure.error_bytes, errors.convolutions(trace))
-            return errors.device_error(demand, self.outside.error_bytes)
+        def error(trace: Trace) -> tuple[int, int]:
+            return self._of_demand(trace, _figures(simulate(trace, settings), trace, doubts, self.outside)[0])
 
         def guess(one: int, first: Trace, other: int, second: Trace) -> int:
             low, high = (simulate(trace, settings).peak_allocated_bytes for trace in (first, second))
@@ -271,16 +271,21 @@ class Asking:
             tried = simulate(trace, settings, max(0, at))
             return Try(tried.fits, tried.retries)
 
-        conv, outside = errors.convolutions(trace), self.outside.error_bytes
-        below = allocated.error_bytes if allocated.below_bytes is None else allocated.below_bytes
-        error, less = (
-            errors.device_error(errors.demand_error(allocated.bytes, part, conv), outside)
-            for part in (allocated.error_bytes, below)
-        )
+        error, less = self._of_demand(trace, allocated)
         peaks = found.peak_allocated_bytes, found.peak_reserved_bytes
         bare = verdict.without_scratch(trace)
         spared = None if bare is trace else lambda at: replay(at, bare)
         return verdict.decide(replay, *peaks, limit, error, less, spared)
+
+    def _of_demand(self, trace: Trace, allocated: Figure) -> tuple[int, int]:
+        """How many bytes more of the card a training may need than its replay, and how many less."""
+        conv, outside = errors.convolutions(trace), self.outside.error_bytes
+        below = allocated.error_bytes if allocated.below_bytes is None else allocated.below_bytes
+        more, less = (
+            errors.device_error(errors.demand_error(allocated.bytes, part, conv), outside)
+            for part in (allocated.error_bytes, below)
+        )
+        return more, less
 
     def _trace(self, request: Request) -> Traced:
         found = self._traced.get(request)

@@ -15,6 +15,8 @@ ROUNDS = 3
 
 Fits = Callable[[Trace, int], bool]
 """Replays a trace against the limit with so many bytes more room, below 0: less."""
+Error = Callable[[Trace], tuple[int, int]]
+"""Of a trace's demand, in bytes: how much more it may be, how much less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,14 @@ def find(
     trace: Callable[[int], Trace],
     fits: Fits,
     batch: int,
-    error_of: Callable[[Trace], int],
+    error_of: Error,
     in_time: Callable[[], bool] = lambda: True,
     guess: Callable[[int, Trace, int, Trace], int] | None = None,
 ) -> Largest:
     """``trace(batch)`` traces a batch; that of ``batch`` was traced already, so asking for it again is cheap.
-    ``error_of(trace)``: the error of its demand in bytes. ``guess(batch, trace, batch, trace)``: about where the answer
-    lies by two traces, for where they follow no law. What ``trace`` raises goes through."""
+    ``error_of(trace)``: how many bytes more its demand may be, and how many less. ``guess(batch, trace, batch,
+    trace)``: about where the answer lies by two traces, for where they follow no law. What ``trace`` raises goes
+    through."""
     other = batch // 2 if batch > 2 else batch + 2
     law = _law(trace, batch, other)
     if law is None:
@@ -90,15 +93,15 @@ def _most(law: Family, fits: Fits, room: int, start: int) -> int:
     return search(lambda batch: fits(law.at(batch), room), start)
 
 
-def _ranged(law: Family, fits: Fits, found: int, traced: bool, error_of: Callable[[Trace], int]) -> Largest:
-    error = error_of(law.at(max(found, 1)))
-    low = _most(law, fits, -error, found) if found else 0
-    high = _most(law, fits, error, max(1, found))
+def _ranged(law: Family, fits: Fits, found: int, traced: bool, error_of: Error) -> Largest:
+    more, less = error_of(law.at(max(found, 1)))
+    low = _most(law, fits, -more, found) if found else 0
+    high = _most(law, fits, less, max(1, found))
     return Largest(found, min(low, found), max(high, found), traced, found >= MOST)
 
 
 def _stepwise(
-    trace: Callable[[int], Trace], fits: Fits, batch: int, error_of: Callable[[Trace], int], in_time: Callable[[], bool]
+    trace: Callable[[int], Trace], fits: Fits, batch: int, error_of: Error, in_time: Callable[[], bool]
 ) -> Largest:
     """Where batches differ in more than sizes there is no law: every step of the search is a trace. Out of time, the
     answer is the largest that was seen to fit, and ``high`` the smallest that was not."""
@@ -114,8 +117,8 @@ def _stepwise(
     try:
         found = _around(tried, batch)
         answer = Largest(found, found, found, True, found >= MOST)
-        error = error_of(trace(max(found, 1)))
-        low = next((size for size in range(found, 0, -1) if size in seen and fits(trace(size), -error)), 0)
+        more, _ = error_of(trace(max(found, 1)))
+        low = next((size for size in range(found, 0, -1) if size in seen and fits(trace(size), -more)), 0)
         return replace(answer, low=low)
     except _OutOfTime:
         good = max((size for size, fitted in seen.items() if fitted), default=0)

@@ -2,11 +2,13 @@
 
 Below the peak that it reserves without a limit a training still fits as long as the allocator finds what it can give
 back: it does so before it gives up (release and retry). So the limit is not compared with a peak; the trace is replayed
-against it, once with the prediction's error taken off and once with it added.
+against it, with the prediction's error taken off, with it added, and in between.
 
 Scratch memory of cuDNN's convolutions is not missed where there is none: torch then takes the next of the algorithms
 that cuDNN names for the convolution. On an H200 trainings ran under limits that replays of their own requests ran into.
 What comes next, and how slow it is, nobody can foresee: what fits only without scratch memory is too close to tell.
+And one failed although a replay of its own requests fits: other scratch memory leaves other blocks behind it. So what
+fits must do so with that memory and without it.
 """
 
 from __future__ import annotations
@@ -76,8 +78,10 @@ def decide(
     if limit - peak_allocated >= -below:
         # A little less room can make the allocator give back in time what a little more lets it keep: one replay that
         # fits says nothing of a limit beside it.
-        tight = replay(limit - error_bytes)
-        if tight.fits and replay(limit - error_bytes // 2).fits and replay(limit).fits:
+        limits = (limit - error_bytes, limit - error_bytes // 2, limit)
+        tight = replay(limits[0])
+        others = [(replay, at) for at in limits[1:]] + [(spared, at) for at in limits if spared is not None]
+        if tight.fits and all(again(at).fits for again, at in others):
             return Verdict("fits", limit, spare, tight.retries)
         for more in (below, below // 2, 0):
             ample = replay(limit + more)

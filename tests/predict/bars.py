@@ -3,7 +3,8 @@
 ``python -m tests.predict.bars ROWS.jsonl --traces FOLDER``: every row is predicted; the two scales are fitted on one
 half of the model families, as the smallest that cover 94 % of its rows, and what they cover of the other half is
 printed, by kind of model. With the recorded traces it also prints how far the least memory that a training runs in
-(the replay against a limit that just fits) is from that of the real trace: what verdicts rest on.
+(the replay against a limit that just fits) is from that of the real trace, and how many of them verdicts' error covers:
+what verdicts rest on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gpuscope.predict.request import CannotPredict, Doubt
 from gpuscope.predict.settings import Settings
 from gpuscope.predict.settings import read as read_settings
 from gpuscope.predict.trace import Trace
-from tests.predict.score import Traces, request_of
+from tests.predict.score import Traces, load, request_of
 
 COVER = 0.94
 MIB = 1 << 20
@@ -60,6 +61,15 @@ class Row:
             above[0] if self.true_allocated > self.allocated else below[0],
             above[1] if self.true_reserved > self.reserved else below[1],
         )
+
+    def off_least(self) -> int:
+        return abs(self.least - self.true_least)
+
+    def demand(self) -> int:
+        """The error of the least memory, on the side that the truth is on."""
+        doubts = self.doubts if self.true_least > self.least else errors.downward(self.doubts)
+        error = errors.allocated_error(self.allocated, self.doubtful, doubts)
+        return errors.demand_error(self.allocated, error, self.convolution)
 
 
 def least_memory(trace: Trace, settings: Settings, low: int, high: int) -> int:
@@ -130,7 +140,7 @@ def batches(path: Path, traces: Traces) -> None:
             return simulate(trace, settings, allowed_bytes=max(0, cap + more)).fits
 
         try:
-            found = largest.find(trace, fits, 8, lambda trace: 0)
+            found = largest.find(trace, fits, 8, lambda trace: (0, 0))
         except CannotPredict as trouble:
             print(f"   {row['model']:50} none: {trouble.args[:2]}")
             continue
@@ -156,8 +166,7 @@ def main() -> int:
     if arguments.batches:
         batches(arguments.batches, Traces(arguments.cache, 120))
         return 0
-    rows = [json.loads(text) for text in arguments.rows.read_text().splitlines()]
-    rows = [row for row in rows if not row.get("error")][:: arguments.every]
+    rows = load(arguments.rows)[:: arguments.every]
     traces = Traces(arguments.cache, 120)
     kept = arguments.cache / "least.json"
     cache: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
@@ -182,6 +191,17 @@ def main() -> int:
         print(line("  " + family, [row for row in found if row.family == family]))
     ratios = sorted((row.least / row.true_least - 1, row.name) for row in found if row.true_least)
     if ratios:
+        tried = [row for row in found if row.true_least]
+        for title, some in (("with convolutions", True), ("without", False)):
+            chosen = [row for row in tried if (row.convolution > 0) is some]
+            if chosen:
+                held = sum(row.off_least() <= row.demand() for row in chosen) / len(chosen)
+                width = statistics.median(row.demand() / row.least for row in chosen)
+                scale = scale_for(chosen, lambda row: row.off_least() / row.demand())
+                print(
+                    f"least memory, {title}: {len(chosen)} rows, {100 * held:.1f} % within ± {100 * width:.2f} %; "
+                    f"{100 * COVER:.0f} % would be within × {scale:.2f} of that"
+                )
         sizes = sorted(abs(value) for value, _ in ratios)
         high = [100 * sizes[int(share * len(sizes))] for share in (0.5, 0.9, 0.95)]
         print("least memory: median {:.2f} %, p90 {:.2f} %, p95 {:.2f} %".format(*high))

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +121,18 @@ def _traced(found: dict[str, Any]) -> Traced:
     return Traced(**{**found, "trace": trace, "doubts": [Doubt(**doubt) for doubt in found["doubts"]]})
 
 
+def as_there(row: dict[str, Any], traces: Traces) -> answering.Tracer:
+    """``traces`` as on the host of ``row``: what lies outside of torch's allocator goes by torch's version."""
+    return lambda request: replace(traces(request), torch=row["torch"])
+
+
 def scored(row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | None = None) -> Scored:
     """``real``: the recorded trace of the row, which decides between the peaks whether a capacity is enough."""
     result = Scored(row)
     request, settings = request_of(row), read_settings(row.get("settings") or "")
     card = answering.Card("H200", "h200", CARD_BYTES, "9.0")
     try:
-        asking = answering.Asking(request, traces, card, settings)
+        asking = answering.Asking(request, as_there(row, traces), card, settings)
     except CannotPredict as trouble:
         result.reason = " ".join(map(str, trouble.args[:2]))
         return result
@@ -150,7 +155,7 @@ def scored(row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | No
         if fits is None:
             continue
         small = answering.Card("H200", "h200", capacity, "9.0")
-        judged = answering.Asking(request, traces, small, settings).answer.verdict
+        judged = answering.Asking(request, as_there(row, traces), small, settings).answer.verdict
         assert judged is not None
         result.verdicts.append((share, judged.word, fits))
     return result

@@ -20,7 +20,7 @@ from gpuscope.predict.request import CannotPredict
 from gpuscope.predict.settings import read as read_settings
 
 from . import truth_rows
-from .score import Traces, load, outside_bytes, request_of
+from .score import Traces, as_there, load, outside_bytes, request_of
 
 DATA = truth_rows.TABLE.parent
 HELD_OUT = DATA / "predict-h200-held-out.jsonl"
@@ -37,7 +37,8 @@ def between(row: dict[str, Any], limit: int) -> str:
 def verdict(row: dict[str, Any], limit: int, traces: Traces) -> str:
     """Of a card that leaves torch ``limit`` bytes, as far as was really measured beside it."""
     card = answering.Card("H200", "h200", limit + outside_bytes(row), "9.0")
-    asking = answering.Asking(request_of(row), traces, card, read_settings(row.get("settings") or ""))
+    tracer = as_there(row, traces)
+    asking = answering.Asking(request_of(row), tracer, card, read_settings(row.get("settings") or ""))
     found = asking.answer.verdict
     assert found is not None
     return found.word

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuscope.predict import largest, verdict, whatif
+from gpuscope.predict import errors, largest, verdict, whatif
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.answer import Asking, Card
 from gpuscope.predict.chunked import NotHere, in_chunks
@@ -38,7 +38,7 @@ def _no_cache(tmp_path, monkeypatch):
 def test_the_peaks_are_the_sums_of_the_blocks_and_the_parts_add_up():
     answer = asked().finish()
     assert answer.allocated.bytes == PEAK
-    assert answer.device.bytes == answer.reserved.bytes + (630 + 615) * MIB
+    assert answer.device.bytes == answer.reserved.bytes + (631 + 615) * MIB
     assert answer.reserved.bytes >= PEAK
     assert sum(answer.categories.values()) == sum(answer.modules.values()) == PEAK
     assert (answer.peak_at.step, answer.peak_at.phase) == ("step 2", "backward")
@@ -52,7 +52,7 @@ def test_the_verdict_is_a_replay_against_the_limit():
     error = need.error_bytes
     assert asked((need.bytes + 2 * error) / (1 << 30)).answer.verdict.word == "fits"
     assert asked(need.bytes / (1 << 30)).answer.verdict.word == "too_close"
-    small = (PEAK + (630 + 615) * MIB - 2 * error) / (1 << 30)
+    small = (PEAK + (631 + 615) * MIB - 2 * error) / (1 << 30)
     found = asked(small).answer.verdict
     assert found.word == "does_not_fit"
     assert found.spare_bytes < 0
@@ -94,6 +94,33 @@ def test_what_others_hold_now_is_a_verdict_of_its_own():
 def test_a_share_of_the_card_is_a_limit_too():
     assert asked(8, settings=read("per_process_memory_fraction:0.4")).answer.verdict.word == "does_not_fit"
     assert asked(8).answer.verdict.word == "fits"
+
+
+@pytest.mark.parametrize(
+    ("operations", "context"), [(["cudnn_convolution"], 631), (["cublas"], 743), (["cublas", "_cudnn_rnn"], 760)]
+)
+def test_a_context_holds_the_libraries_that_are_used(operations, context):
+    """cuBLAS and cuDNN load their kernels when they are first asked for one."""
+
+    def tracer(request: Request) -> Traced:
+        write = Writer()
+        for operation in operations:
+            write.drop(write.make(MIB, "workspace", "body", operation))
+        return Traced(write.trace, 1, 1, "2.11.0")
+
+    answer = Asking(REQUEST, tracer, card(16)).finish()
+    assert answer.outside.context_bytes == context * MIB
+
+
+def test_a_replay_s_error_is_wider_than_each_of_its_parts_and_narrower_than_their_sum():
+    room, share = 10 * MIB, errors.DEMAND
+    for of_allocated in (0, MIB, 30 * MIB):
+        of_room = errors.demand_error(int(room / share), 0, 0.0)
+        both = errors.demand_error(int(room / share), of_allocated, 0.0)
+        assert of_room == pytest.approx(room, rel=1e-6)
+        assert max(of_allocated, of_room) <= both
+        assert both < of_allocated + of_room or not of_allocated
+    assert errors.demand_error(1 << 30, MIB, 1.0) > errors.demand_error(1 << 30, MIB, 0.0)
 
 
 def test_doubts_widen_every_bar():
@@ -159,6 +186,45 @@ def test_the_largest_batch_is_the_last_that_a_replay_of_its_own_trace_fits(gib):
     assert found.traced
     assert 0 < found.low <= found.batch <= found.high
     assert len(asking._traced) <= 5
+
+
+ODD = [1, 511, 3 * MIB + 7, 2050 * MIB - 1, 2050 * MIB + 1, 3333 * MIB + 333, 7777 * MIB + 77, 31_000_000_001]
+
+
+@pytest.mark.parametrize("limit", [-5, 0, *ODD])
+def test_the_largest_batch_and_the_verdicts_agree_at_the_edge(limit):
+    """``limit``: bytes that the card leaves torch."""
+    total = limit + (631 + 615) * MIB
+
+    def asking(batch: int) -> Asking:
+        return Asking(replace(REQUEST, batch=batch), traced, Card("h200", "h200", total, "9.0"))
+
+    def word(batch: int) -> str:
+        return asking(batch).answer.verdict.word
+
+    first = asking(8)
+    first.find_largest()
+    found = first.finish().largest
+    assert word(found.batch + 1) != "fits"
+    assert word(found.high + 2) == "does_not_fit"  # its own error is that of more samples
+    if found.batch:
+        assert word(found.batch) != "does_not_fit"
+    if found.low:
+        assert word(found.low) == "fits"
+    if found.high > found.low:
+        assert word(found.high) == "too_close"
+
+
+def test_a_doubt_that_goes_upward_leaves_what_may_fit_at_best():
+    def ranged(*doubts: Doubt) -> largest.Largest:
+        asking = asked(16, doubts=doubts)
+        asking.find_largest()
+        return asking.finish().largest
+
+    plain, doubted = ranged(), ranged(Doubt("unmeasured", "x", "convolution", 50.0, upward=True))
+    assert doubted.batch == plain.batch
+    assert doubted.high == plain.high
+    assert doubted.low < plain.low
 
 
 def test_not_even_one_sample_fits():

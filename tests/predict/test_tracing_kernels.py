@@ -50,6 +50,49 @@ def convolved(kind: Any, x: Any) -> Any:
     return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(x).square().mean()
 
 
+CHANNELS, SIDE, SAMPLES = 80, 56, 21
+IMAGES = SAMPLES * CHANNELS * SIDE * SIDE
+"""Numbers in a batch of images, of more pixels than 64 Ki."""
+
+
+class Images(torch.nn.Module):  # type: ignore[misc]  # torch is not type-checked
+    """Layer normalization over the channels of images, which lie apart; and booleans that are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.norm = torch.nn.Parameter(torch.ones(CHANNELS, 1, 1)), torch.nn.LayerNorm(CHANNELS)
+
+    def forward(self, x: Any) -> Any:
+        (x > 0).sum(1)
+        return self.norm((x * self.scale).permute(0, 2, 3, 1)).square().mean()
+
+
+def images(batch: int, device: Any) -> Any:
+    model = Images().to(device)
+    x = torch.randn(batch, CHANNELS, SIDE, SIDE, device=device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(x)
+
+
+WIDTH = 64
+
+
+class Split(torch.nn.Module):  # type: ignore[misc]  # torch is not type-checked
+    """RMS normalization of the first third of each row, which is no row of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all, self.norm = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.RMSNorm(WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.all(x).split(WIDTH, -1)[0]).square().mean()
+
+
+def split(batch: int, device: Any) -> Any:
+    model = Split().to(device)
+    x = torch.randn(batch, WIDTH, device=device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(x)
+
+
 @pytest.fixture(scope="module")
 def tracer() -> Iterator[Tracer]:
     with Tracer() as started:
@@ -76,6 +119,58 @@ def test_an_lstm_s_cell_is_one_kernel_and_places_are_sorted(tracer: Tracer) -> N
     assert sorted(sizes["index_put"])[:8] == [places] * 8
     assert len(sizes["index_put"]) == 9
     assert "sigmoid_backward" not in sizes
+
+
+def test_layer_normalization_copies_what_does_not_lie_in_rows_and_sums_many_rows_in_two_steps(tracer: Tracer) -> None:
+    trace = tracer.trace(Request(f"{__name__}:images", batch=SAMPLES, steps=1), 120).trace
+    sizes: dict[str, list[int]] = {}
+    for block, size in enumerate(trace.sizes):
+        sizes.setdefault(trace.owner(block).operation, []).append(size)
+    pixels, one = IMAGES // CHANNELS, 4 * CHANNELS
+    partial = -(-pixels // 32) * one
+    assert sizes["native_layer_norm"] == [4 * IMAGES, 4 * IMAGES, 4 * pixels, 4 * pixels]
+    backward = sizes["native_layer_norm_backward"]
+    assert backward[:6] == [4 * IMAGES, 4 * IMAGES, one, one, partial, partial]
+    assert [size for size in backward[6:] if size == one] == [one, one]
+    copy = next(block for block in range(len(trace.sizes)) if trace.owner(block).operation == "native_layer_norm")
+    born = trace.events.index(copy)
+    assert trace.events[born : born + 5] == [copy, copy + 1, copy + 2, copy + 3, ~copy]
+    assert 8 * IMAGES in sizes["sum"]
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="torch before 2.9 has no such kernel")
+def test_rms_normalization_of_a_part_of_each_row_is_one_kernel_beside_a_copy(tracer: Tracer) -> None:
+    rows = 70_000  # more than 64 Ki: the gradient of the weight is summed up in two steps
+    trace = tracer.trace(Request(f"{__name__}:split", batch=rows, steps=1), 120).trace
+    inside = [
+        (trace.owner(block).operation, size)
+        for block, size in enumerate(trace.sizes)
+        if trace.owner(block).module == "norm" and trace.owner(block).category != "parameter"
+    ]
+    size = 4 * rows * WIDTH
+    forward = [("clone", size), ("empty_like", size), ("new_empty", 4 * rows)]
+    assert inside[:3] == forward
+    backward = inside[3:]
+    assert backward[:3] == [("clone", size), ("empty_like", size), ("empty_like", 4 * WIDTH)]
+    assert ("new_empty", -(-rows // 32) * 4 * WIDTH) in backward
+    assert not {"pow", "mean", "rsqrt"} & {operation for operation, _ in inside}
+
+
+def test_partial_sums_of_layer_normalization_are_as_large_as_on_an_h200() -> None:
+    from gpuscope.predict.tracing.normalization import partial_rows
+    from gpuscope.predict.tracing.reductions import HOPPER, buffer_bytes
+
+    rows = partial_rows(150_528, 80)
+    assert 4 * 80 * rows == 1_505_280
+    assert buffer_bytes(rows, 80, False, False, HOPPER)[0] == 757_760
+    assert partial_rows(64 << 10, 80) == partial_rows(150_528, 66 * 32) == 0
+
+
+def test_what_is_cached_of_a_mixer_is_what_was(tracer: Tracer) -> None:
+    """Its transposed rows are copied for every normalization."""
+    request = Request("tests.predict.families_held_out:mixer", batch=24, amp="bf16", optimizer="adamw")
+    found = simulate(tracer.trace(request, 120).trace)
+    assert found.peak_reserved_bytes == pytest.approx(1_642_070_016, rel=0.005)
 
 
 @pytest.mark.parametrize(

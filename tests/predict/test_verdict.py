@@ -10,10 +10,11 @@ from gpuscope.predict.answer import Asking, Card
 from gpuscope.predict.document import document
 from gpuscope.predict.report import headline
 from gpuscope.predict.request import Request, Traced
+from gpuscope.predict.verdict import Try, decide
 from tests.predict.hand_made import MIB, Writer
 
 HELD, SCRATCH = 4000 * MIB, 2000 * MIB
-OUTSIDE = (630 + 615) * MIB
+OUTSIDE = (631 + 615) * MIB
 
 
 def scratch(operation: str) -> Any:
@@ -59,3 +60,21 @@ def test_that_it_fits_only_without_scratch_memory_is_said(tmp_path):
 
     assert told(4800) == (True, True)
     assert told(6000) == told(7000) == told(3500) == (False, False)
+
+
+@pytest.mark.parametrize("refused", [0, 50, 100])
+def test_what_fits_does_so_with_scratch_memory_and_without(refused):
+    """Where less scratch memory leaves other blocks behind, and a replay runs into the limit, nothing is certain."""
+    limit, error = 1000 * MIB, 100 * MIB
+
+    def fits(at: int) -> Try:
+        return Try(True, 1)
+
+    def without(at: int) -> Try:
+        return Try(at != limit - refused * MIB, 1)
+
+    def word(spared: Any) -> str:
+        return decide(fits, limit, 2 * limit, limit, error, spared=spared).word
+
+    assert word(fits) == word(None) == "fits"
+    assert word(without) == "too_close"

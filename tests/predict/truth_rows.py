@@ -54,11 +54,11 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows(path: Path = TABLE) -> list[dict[str, Any]]:
-    """The committed rows with all their toggles, and ``driver_reserved_bytes`` of the device in each."""
+    """The committed rows with all their toggles, and the host's ``torch`` and ``driver_reserved_bytes`` in each."""
     about, *found = (json.loads(line) for line in path.read_text().splitlines())
     toggles = {key: value for key, value in _DEFAULTS.items() if key not in ("gib", "stacks", "record")}
-    driver = about["driver_reserved_bytes"]
-    return [{**toggles, "error": None, "driver_reserved_bytes": driver, **row} for row in found]
+    host = {key: about[key] for key in ("torch", "driver_reserved_bytes")}
+    return [{**toggles, "error": None, **host, **row} for row in found]
 
 
 def about(path: Path = TABLE) -> dict[str, Any]:

@@ -91,6 +91,14 @@ class Reductions:
         steps = [(x.stride(dim), dim) for dim in range(x.dim()) if x.shape[dim] > 1 and x.stride(dim) > 0]
         fastest = whole or not steps or min(steps)[1] in dims
         flat = whole and x.is_contiguous()
-        element = 8 if x.dtype in (torch.float64, torch.int64) else 4
+        element = 8 if out.dtype in (torch.float64, torch.int64) else 4
         outputs = out.numel()
-        recorder.passing(buffer_bytes(x.numel() // outputs, outputs, fastest, flat, self.processors, element), "sum")
+        buffers = buffer_bytes(x.numel() // outputs, outputs, fastest, flat, self.processors, element)
+        recorder.passing([_cast_bytes(x, out), *buffers], "sum")
+
+
+def _cast_bytes(x: Any, out: Any) -> int:
+    """A copy in the type of the result, as of booleans that are counted. Halves are added up in fp32 as they are."""
+    if x.dtype == out.dtype or x.dtype in (torch.float16, torch.bfloat16):
+        return 0
+    return int(x.numel() * out.element_size())
