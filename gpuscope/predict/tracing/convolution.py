@@ -1,17 +1,18 @@
 """The scratch memory of cuDNN's convolutions, freed at the end of each call.
 
-cuDNN chooses its kernels by rules that it does not publish. The formulas below are fitted to what its heuristics ask
-for on an H200 (torch 2.11, benchmark off): exact for halves in the ordinary layout, where the tensor cores want another
-layout and all operands are copied, and for most of fp32; within some MiB for gradients of weights in halves."""
+cuDNN chooses its kernels by rules that it does not publish. What it takes was measured on an H200 (torch 2.11,
+benchmark off), and :mod:`.convolution_scratch` says which size a shape has. Here are the operators, and how much more
+fp32 may take where its Fourier transforms cannot be told."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..request import Doubt
+from .convolution_scratch import scratch_bytes
+from .convolution_sizes import SIZES, Shape
 from .recorder import Recorder
 from .reductions import Reductions, buffer_bytes
 
@@ -20,16 +21,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
-_MIB = 1 << 20
-_TILE_BYTES = 4352
-"""Of the tiles of 32 × 32 that a gradient of an input is transformed by: 8 · 32 · 17."""
-_TRANSFORMED = {
-    *((16, 256, 256, 64), (16, 512, 1024, 16), (16, 1024, 1024, 16)),
-    *((32, 64, 128, 48), (32, 512, 512, 12)),
-}
-"""(samples, channels, filters, pixels of a side) of fp32 convolutions that were seen to go by a Fourier transform,
-besides those of :func:`_transforms`."""
-_MEASURED = {
+MEASURED = {
     16: "64-64@56 64-64@256 64-128@128 128-32@7 128-32@14 128-32@28 128-32@56 128-64@256 128-128@28 128-128@128 "
     "128-256@64 256-128@128 256-256@14 256-256@64 256-512@32 512-256@64 512-512@7 512-512@32 512-1024@16 "
     "1024-512@32 1024-1024@16",
@@ -37,12 +29,12 @@ _MEASURED = {
     "256-512@12 512-256@24 512-512@12",
     64: "64-64@56 128-32@7 128-32@14 128-32@28 128-32@56 128-128@28 256-256@14 512-512@7",
 }
-"""Channels, filters and side of fp32 convolutions of 3 × 3 that the rules here were fitted to, by samples. Forward
-passes of up to eight samples were never seen to be transformed."""
+"""Channels, filters and side of fp32 convolutions of 3 × 3 that the rules were made for, by samples."""
 _NEAR = 1.5
 """By how much the number of samples may differ from a measured one."""
-_NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA = 8, 64, 4608
-"""No forward transform of so few samples or of wider sides was seen, no tiling of fewer positions."""
+_NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA = 3, 64, 4608
+"""No forward transform of so few samples (but one, of 46 MiB) or of wider sides was seen, no tiling of fewer
+positions."""
 BENCHMARK = {
     True: Doubt("benchmark", "cuDNN tries several kernels for each convolution.", "convolution", 3.0),
     False: Doubt(
@@ -65,177 +57,54 @@ VOLUMES = Doubt(
 )
 
 
-def _transforms(samples: int, channels: int, filters: int, side: int) -> bool:
-    if samples >= 36:
-        return 8 <= side <= 32 and min(channels, filters) >= 128 and max(channels, filters) <= 512
-    return (samples, channels, filters, side) in _TRANSFORMED
-
-
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
 class _Shape:
-    """One convolution: bytes of its operands, and what the choice depends on. ``x`` is the wide side, whose channels
-    are the weight's second dimension, also of a transposed convolution."""
-
-    x: int
-    y: int
-    y_copy: int
-    plain_x: int
-    w: int
-    w_copy: int
-    w32: int
-    kernel: int
-    pixels: int
-    pixels_out: int
-    side: int
-    padded: int
-    batch: int
-    channels: int
-    filters: int
-    half: bool
-    last: bool
-    depthwise: bool
-    pointwise: bool
-    plain3: bool
-    dense: bool
-    volume: bool
-    single: bool
-    each: int
-    grouped_copy: int
+    """What one convolution takes. ``x`` is the wide side, whose channels are the weight's second dimension, also of a
+    transposed convolution."""
 
     def __init__(self, x: Any, weight: Any, y: Any, stride: Any, groups: int):
-        size = x.element_size()
-        channels = x.shape[1]
-        self.half = x.dtype in _HALVES or (x.dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
-        unit = 16 // size if self.half else 8
-        self.x = x.numel() // channels * _up(channels, unit) * size
-        self.y = y.numel() * size
-        self.y_copy = y.numel() // y.shape[1] * _up(y.shape[1], unit) * size if groups == 1 else self.y
-        self.plain_x = x.numel() * size
-        inner = weight.shape[1]
-        self.w = weight.numel() // inner * _up(inner, unit) * size
-        self.w_copy = self.w // weight.shape[0] * _up(weight.shape[0], unit) if groups == 1 else self.w
-        self.volume, self.single = x.dim() == 5, size == 4
-        self.dense = groups == 1
-        # In groups, channels and filters of each are copied to the same number of both, a power of two.
-        self.each, filters = inner, weight.shape[0] // groups
-        wide = 1 << (max(inner, filters) - 1).bit_length()
-        places = x.numel() // channels + y.numel() // y.shape[1]
-        self.grouped_copy = groups * wide * size * (places + (wide * math.prod(weight.shape[2:]) if wide > 2 else 0))
-        self.w32 = weight.numel() * 4
-        self.kernel = math.prod(weight.shape[2:])
-        self.pointwise = self.kernel == 1 and all(step == 1 for step in stride)
-        self.pixels, self.pixels_out = math.prod(x.shape[2:]), math.prod(y.shape[2:])
-        self.side = math.isqrt(self.pixels)
-        self.batch = x.shape[0]
-        self.channels, self.filters = channels, weight.shape[0]
-        self.plain3 = self.kernel == 9 and x.dim() == 4 and groups == 1 and all(step == 1 for step in stride)
-        rounded = [math.prod(-(-pixels // 4) * 4 for pixels in part.shape[2:]) for part in (x, y)]
-        self.padded = size * (x.shape[0] * channels * rounded[0] + y.shape[0] * y.shape[1] * rounded[1])
-        self.depthwise = groups > 1 and groups == channels
-        self.last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+        shape = self.shape = Shape.of(x, weight, y, stride, groups)
+        self.batch, self.channels, self.filters, self.side = shape.batch, shape.channels, shape.filters, shape.side
 
     def forward(self) -> int:
-        if self.depthwise:
-            return 0
-        if self.half:
-            few = self._few_inputs() or (not self.dense and self.each < 4)
-            return 0 if few else self._copies()
-        return self._relaid(self._fp32_forward())
-
-    def _fp32_forward(self) -> int:
-        taken = self.plain3 and _transforms(self.batch, self.channels, self.filters, self.side)
-        return self._transform_bytes() if taken else 0
-
-    def _transform_bytes(self) -> int:
-        size = 1 << (self.side + 1).bit_length()
-        each = 8 * size * (size // 2 + 1)
-        return each * 2 * self.channels * (self.filters + self.batch) + self.w
+        return scratch_bytes(self.shape, "forward")
 
     def input_gradient(self) -> int:
-        if self.depthwise:
-            return 0
-        if self.half:
-            return 0 if self.single and self._few_inputs() else self._copies()
-        return self._relaid(self._fp32_input_gradient())
+        return scratch_bytes(self.shape, "input")
+
+    def weight_gradient(self) -> int:
+        return scratch_bytes(self.shape, "weight")
 
     def _relaid(self, size: int) -> int:
         """cuDNN copies fp32 operands into the ordinary layout where they come with their channels last."""
-        return size + self.plain_x + self.y + (self.w if self.kernel > 1 else 0) + 16 if self.last else size
-
-    def _fp32_input_gradient(self) -> int:
-        area, side = self.batch * self.side**2, self.side
-        shrinks = self.channels >= self.filters and self.batch >= 4 and area >= 9216 and side >= 24
-        grows = self.channels < self.filters and self.batch >= 8 and area >= 65536
-        if self.plain3 and (shrinks or grows):
-            return self._tiled_bytes()
-        return 0
-
-    def _tiled_bytes(self) -> int:
-        tiles = self.batch * (1 if self.side <= 30 else 2)
-        return _TILE_BYTES * (self.channels * self.filters + tiles * (self.channels + self.filters))
-
-    def weight_gradient(self) -> int:
-        if self.depthwise:
-            return 0
-        if self.half:
-            if self.pixels == 1:
-                return 0
-            if self.last:
-                small = self.batch * self.pixels_out <= 12544
-                return 0 if small else min(8 * _MIB, max(_MIB, 8 * self.w32))
-            if self.channels < 8:
-                return self.x + self.y + 2 * _MIB
-            if self.pointwise and self._direct():
-                return self.x + self.y + 2 * _MIB if self.pixels % 8 == 4 else self.batch * self.w32
-            if not self.dense and self.kernel > 1:
-                return self.grouped_copy if self.each > 4 else 0
-            return self.x + self.y + (self.w if self.kernel > 1 else 0) + 391 + self._partial()
-        if self.channels < 16:
-            return 0
-        if self.plain3:
-            copied = self.plain_x + self.y + self.w if self.last else 0
-            wide = self.channels >= 64 and (self.filters >= 64 or (self.filters >= 32 and self.side <= 96))
-            return copied + (int(2.25 * self.padded) + 4 * self.w if wide else 0)
-        if self.last:
-            return 0
-        if self.pixels_out <= 256 or self.batch * self.pixels_out <= 4608:
-            return self.plain_x + self.y + (self.w if self.kernel > 1 else 0) + 16
-        return 0
-
-    def _partial(self) -> int:
-        """Partial gradients of a weight in fp32, where many positions add up to few weights."""
-        positions = self.batch * self.pixels_out
-        if self.w32 > 4_700_000 or positions < 12544:
-            return 0
-        if positions >= 65536:
-            return min(16 * _MIB, 13 * self.w32) if self.w32 < 1_300_000 else 4 * self.w32
-        return 4 * self.w32
+        return size + SIZES["x y w"](self.shape) if self.shape.last else size
 
     def _measured(self) -> bool:
         """Whether it, or one with nearly as many samples, is among those that the rules were fitted to."""
         name = f"{self.channels}-{self.filters}@{self.side}"
         return any(
             samples / _NEAR <= self.batch <= samples * _NEAR and name in names.split()
-            for samples, names in _MEASURED.items()
+            for samples, names in MEASURED.items()
         )
 
     def _open(self) -> bool:
         """Whether cuDNN may transform where the rules say that it does not."""
-        return not self.half and self.plain3 and min(self.channels, self.filters) >= 64 and not self._measured()
+        return (
+            self.shape.mode == "fp32"
+            and self.shape.plain3
+            and min(self.channels, self.filters) >= 64
+            and not self._measured()
+        )
 
     def most_forward(self) -> int:
         """What the forward pass may take at most, where nothing near was measured; 0 where the rules are sure."""
         if not self._open() or self.batch <= _NEVER_SAMPLES or self.side > _NEVER_SIDE:
             return 0
-        return self._relaid(self._transform_bytes())
+        return self._relaid(SIZES["spectra"](self.shape))
 
     def most_input(self) -> int:
         """The same of the gradient of the input."""
-        few = self.batch < 4 or self.batch * self.side**2 <= _NEVER_AREA
-        return 0 if few or not self._open() else self._relaid(self._tiled_bytes())
+        few = self.batch * self.side**2 <= _NEVER_AREA
+        return 0 if few or not self._open() else self._relaid(SIZES["tiles"](self.shape))
 
     def most_weight(self) -> int:
         """The same of the gradient of the weight. Transforms were seen once; numbers of channels that are powers of two
@@ -243,32 +112,7 @@ class _Shape:
         both = (self.channels, self.filters)
         if not self._open() or self.side > _NEVER_SIDE or all(number & (number - 1) == 0 for number in both):
             return 0
-        size = 1 << (self.side + 1).bit_length()
-        return 8 * size * (size // 2 + 1) * 2 * self.channels * self.filters + self.y
-
-    def _direct(self) -> bool:
-        """Whether rows of pixels can be read as they lie."""
-        return self.pixels % 8 == 0 or self.channels * self.filters < 512 << 10
-
-    def _copies(self) -> int:
-        """Halves in the layout that the tensor cores want."""
-        if self.last:
-            return 131
-        if self.pixels == 1 or (self.pointwise and self._direct()):
-            return 0
-        if self.single and self.kernel == 1 and self.dense and self.channels < 192:
-            return 0
-        if not self.dense and self.kernel > 1:
-            return self.grouped_copy
-        return self.x + self.y_copy + (self.w_copy if self.kernel > 1 else 0) + 147
-
-    def _few_inputs(self) -> bool:
-        """A forward pass over as few channels as images and volumes come with has kernels of its own."""
-        if self.last or not self.dense:
-            return False
-        if self.volume:
-            return self.channels < 3 and self.filters < 128 and 1 < self.kernel <= 27
-        return (self.channels < 5 and self.kernel <= 16) or (self.channels < 8 and self.kernel == 9)
+        return SIZES["spectra of weight"](self.shape)
 
 
 class Convolutions:
@@ -303,10 +147,11 @@ class Convolutions:
             fakes.doubt(VOLUMES)
         shape = _Shape(grad, weight, x, stride, groups) if transposed else _Shape(x, weight, grad, stride, groups)
         recorder = fakes.recorder
+        layout = _LAST[x.dim()] if shape.shape.last else torch.contiguous_format
         copied = [
             recorder.allocate(part.numel() * part.element_size(), "contiguous", "temporary")
             for part in (grad, x)
-            if not _dense(part)
+            if not part.is_contiguous(memory_format=layout)
         ]
         for gradient, bytes_beside, most in (
             (out[0], shape.forward(), shape.most_forward())
@@ -319,13 +164,14 @@ class Convolutions:
                 recorder.passing([bytes_beside], "cudnn_convolution", "workspace")
                 recorder.could_take(most)
         self._name_largest(fakes, shape)
+        for block in copied:
+            recorder.free(block)
         if out[2] is not None:
             fakes.hold(out[2], func)
             channels = grad.shape[1]
-            last = shape.last
-            recorder.passing(buffer_bytes(grad.numel() // channels, channels, not last, False, self._processors), "sum")
-        for block in copied:
-            recorder.free(block)
+            steps = [(step, dim) for dim, step in enumerate(grad.stride()) if grad.shape[dim] > 1 and step > 0]
+            fastest = not steps or min(steps)[1] != 1  # of the gradient as it came, not of its copy
+            recorder.passing(buffer_bytes(grad.numel() // channels, channels, fastest, False, self._processors), "sum")
         return out
 
     def _name_largest(self, fakes: Fakes, shape: _Shape) -> None:
@@ -350,5 +196,4 @@ class Convolutions:
                 fakes.doubts.pop(key, None)
 
 
-def _dense(x: Any) -> bool:
-    return bool(x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)))
+_LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}

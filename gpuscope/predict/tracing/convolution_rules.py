@@ -1,0 +1,174 @@
+"""Rules of thumb for the scratch memory of cuDNN's convolutions: what :mod:`.convolution_choices` corrects.
+
+Fitted by hand to what the convolutions of usual models take on an H200, where they are exact for halves in the ordinary
+layout and for most of fp32."""
+
+from __future__ import annotations
+
+from .convolution_sizes import SIZES, Shape, fitting, up
+
+MIB = 1 << 20
+_TRANSFORMED = {
+    *((16, 256, 256, 64), (16, 512, 1024, 16), (16, 1024, 1024, 16)),
+    *((32, 64, 128, 48), (32, 512, 512, 12)),
+}
+"""(samples, channels, filters, pixels of a side) of fp32 convolutions that were seen to go by a Fourier transform,
+besides those of :func:`_transforms`."""
+
+
+def _transforms(samples: int, channels: int, filters: int, side: int) -> bool:
+    if samples >= 36:
+        return channels == filters and 128 <= channels <= 512 and (8 if samples >= 60 else 24) <= side <= 32
+    return (samples, channels, filters, side) in _TRANSFORMED
+
+
+def forward(shape: Shape) -> int:
+    if shape.kind == "depthwise":
+        return 0
+    if shape.mode != "fp32":
+        few = _few_inputs(shape) or (shape.groups > 1 and shape.each < 4)
+        if shape.mode == "tf32" and shape.plain3 and shape.channels <= 64 and shape.filters == 128 and not shape.last:
+            return SIZES["x w"](shape)
+        return 0 if few else _copies(shape)
+    taken = shape.plain3 and _transforms(shape.batch, shape.channels, shape.filters, shape.side)
+    return _relaid(shape, SIZES["spectra"](shape) if taken else 0)
+
+
+def input_gradient(shape: Shape) -> int:
+    if shape.kind == "depthwise":
+        return 0
+    if shape.mode != "fp32":
+        return 0 if shape.mode == "tf32" and _few_inputs(shape) else _copies(shape)
+    area, side = shape.batch * shape.side**2, shape.side
+    shrinks = shape.channels >= shape.filters and shape.batch >= 4 and area >= 9216 and side >= 24
+    grows = shape.channels < shape.filters and shape.batch >= 8 and area >= 65536
+    return _relaid(shape, SIZES["tiles"](shape) if shape.plain3 and (shrinks or grows) else 0)
+
+
+def weight_gradient(shape: Shape) -> int:
+    return _weight_fp32(shape) if shape.mode == "fp32" else _weight(shape)
+
+
+def _relaid(shape: Shape, size: int) -> int:
+    """cuDNN copies fp32 operands into the ordinary layout where they come with their channels last."""
+    if not shape.last:
+        return size
+    return size + shape.x + shape.y + (shape.w if shape.taps > 1 else 0) + 16
+
+
+def _weight(shape: Shape) -> int:
+    if shape.pixels == 1:
+        return 0
+    if shape.kind == "depthwise":
+        return _depthwise(shape)
+    if shape.groups > 1 and shape.taps > 1:
+        return shape.grouped + _grouped_partial(shape) if shape.each > 4 or shape.mode == "tf32" else 0
+    if shape.last:
+        small = shape.positions <= 12544
+        return 0 if small else min(8 * MIB, max(MIB, 8 * shape.w32))
+    if shape.kind == "pointwise":
+        return _pointwise(shape)
+    if shape.mode == "tf32" and shape.dims == 2 and shape.channels < 5 and shape.taps < 10 and shape.filters <= 128:
+        return 0
+    if shape.mode == "tf32" and shape.dims == 3 and shape.channels < 4:
+        plain = shape.pixels * shape.channels + shape.pixels_out * shape.filters
+        return shape.batch * plain * shape.size + MIB // 4
+    if shape.channels < 8:
+        return shape.x + shape.y + 2 * MIB
+    return shape.x + shape.y + (shape.w if shape.taps > 1 else 0) + 391 + _partial(shape)
+
+
+def _grouped_partial(shape: Shape) -> int:
+    """Of four groups together, in fp32: fewer the more channels a group has."""
+    wide = 1 << (max(shape.each, shape.filters // shape.groups) - 1).bit_length()
+    if shape.mode == "tf32":
+        count = max(2, 64 // wide)
+    else:
+        count = 0 if shape.positions < 12544 else 16 if wide <= 8 else 8
+    return count * up(shape.groups, 4) * wide * wide * shape.taps * 4
+
+
+def _pointwise(shape: Shape) -> int:
+    """A gradient for each sample, but where those are many bytes beside the operands: then of copies."""
+    pairs = shape.channels * shape.filters
+    if shape.mode == "tf32" or shape.pixels % 4:
+        many = 512 << 10
+    elif shape.pixels % 8 == 0:
+        many = 256 << 10
+    else:
+        many = (96 if shape.batch <= 32 else 192) << 10
+    if pairs < many or 4 * pairs <= (shape.channels + shape.filters) * shape.pixels * shape.size:
+        return shape.batch * shape.w32
+    return shape.x + shape.y + (2 * shape.w32 if pairs < 512 << 10 else 391 + _partial(shape))
+
+
+def _weight_fp32(shape: Shape) -> int:
+    if shape.groups > 1:
+        return 0
+    if shape.dims == 3 and shape.taps > 1 and shape.each * shape.taps >= 200:
+        large = shape.pixels >= 8000 or (shape.stride > 1 and shape.pixels >= 4096 and shape.filters >= 64)
+        return SIZES["x y w"](shape) if large else _small_fp32(shape)
+    if shape.channels < 16:
+        return 0
+    if shape.plain3:
+        wide = shape.channels >= 64 and (shape.filters >= 64 or (shape.filters >= 32 and shape.side <= 96))
+        return (SIZES["x y w"](shape) if shape.last else 0) + (SIZES["winograd"](shape) if wide else 0)
+    return 0 if shape.last else _small_fp32(shape)
+
+
+def _small_fp32(shape: Shape) -> int:
+    """Few positions are added up by a kernel that wants copies."""
+    if shape.pixels_out <= 256 or shape.positions <= 4608:
+        return shape.x + shape.y + (shape.w if shape.taps > 1 else 0) + 16
+    return 0
+
+
+def _partial(shape: Shape) -> int:
+    """Partial gradients of a weight in fp32, where many positions add up to few weights."""
+    if shape.mode == "tf32":
+        return fitting(shape) if shape.w32 <= 10_000_000 and shape.positions >= 3000 else 0
+    if shape.w32 > 4_700_000 or shape.positions < 12544:
+        return 0
+    if shape.positions >= 65536:
+        return min(16 * MIB, 13 * shape.w32) if shape.w32 < 1_300_000 else 4 * shape.w32
+    return 4 * shape.w32
+
+
+def _direct(shape: Shape) -> bool:
+    """Whether rows of pixels can be read as they lie."""
+    return shape.pixels % 8 == 0 or shape.pixels >= 196 or shape.channels * shape.filters < 512 << 10
+
+
+def _copies(shape: Shape) -> int:
+    """Operands in the layout that the tensor cores want."""
+    if shape.groups > 1 and shape.taps > 1:
+        return shape.grouped
+    if shape.last:
+        return 131
+    if shape.pixels == 1 or (shape.taps == 1 and shape.stride == 1 and _direct(shape)):
+        return 0
+    if shape.mode == "tf32" and shape.taps == 1 and shape.groups == 1 and shape.channels < 128:
+        return 0
+    return shape.x + shape.y + (shape.w if shape.taps > 1 else 0) + 147
+
+
+def _few_inputs(shape: Shape) -> bool:
+    """A forward pass over as few channels as images and volumes come with has kernels of its own."""
+    if shape.last or shape.groups > 1:
+        return False
+    if shape.dims == 3:
+        return shape.channels < 3 and shape.filters < 128 and 1 < shape.taps <= 27
+    patches = shape.kernel == shape.stride > 7
+    return (shape.channels < 5 and (shape.taps <= 16 or patches)) or (shape.channels < 8 and shape.taps == 9)
+
+
+def _depthwise(shape: Shape) -> int:
+    """With channels last, tensor cores sum up eight gradients for each sample; TF32 pads a channel to a group."""
+    if not shape.last or shape.mode == "fp32" or shape.kernel % 2 == 0:
+        return 0
+    if shape.mode == "half":
+        return 8 * shape.batch * shape.w32
+    return 4 * (shape.x + shape.y) + 8 * MIB if shape.kernel > 5 and shape.pixels >= 784 else 0
+
+
+RULES = {"forward": forward, "input": input_gradient, "weight": weight_gradient}
