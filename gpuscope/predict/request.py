@@ -6,6 +6,29 @@ from dataclasses import dataclass, field, replace
 
 from .trace import Trace
 
+TASKS = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "image-classification": "AutoModelForImageClassification",
+    "semantic-segmentation": "AutoModelForSemanticSegmentation",
+    "universal-segmentation": "AutoModelForUniversalSegmentation",
+    "object-detection": "AutoModelForObjectDetection",
+    "depth-estimation": "AutoModelForDepthEstimation",
+    "masked-image-modeling": "AutoModelForMaskedImageModeling",
+    "video-classification": "AutoModelForVideoClassification",
+    "image-text-to-text": "AutoModelForImageTextToText",
+    "contrastive": "AutoModelForZeroShotImageClassification",
+    "audio-classification": "AutoModelForAudioClassification",
+    "ctc": "AutoModelForCTC",
+    "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
+    "pretraining": "AutoModelForPreTraining",
+}
+"""What a model of transformers can be trained for, and its class that chooses the model."""
 SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 
 
@@ -37,7 +60,7 @@ class Request:
     resolution: int | None = None
     """Pixels of a side, for models that take images."""
     task: str | None = None
-    """Of a transformers config: causal-lm, masked-lm, classification…"""
+    """Of a transformers config, one of ``TASKS``."""
     sharding: str = "none"
     """One of ``SHARDINGS``; over ``ranks`` ranks of which one is predicted."""
     ranks: int = 1

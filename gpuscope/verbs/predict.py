@@ -27,10 +27,11 @@ TOGGLES = (
 )  # fmt: skip
 """Those of the lab that mean something to a prediction."""
 PARALLEL = ("none", "ddp", "zero1", "zero2", "fsdp")
-TASKS = ("causal-lm", "masked-lm", "classification", "seq2seq", "image-classification")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from ..predict.request import TASKS
+
     parser.add_argument(
         "target", nargs="*", metavar="TARGET",
         help="MODULE:FACTORY; torchvision NAME; the PID of a trainer or a RECORDING of one: from what it has measured",

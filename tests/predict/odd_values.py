@@ -79,6 +79,8 @@ def validates(batch: int, device: Any) -> Made:
         out = model(x)
         assert torch.isfinite(out).all(), "not finite"
         assert torch.allclose(x, x)
+        if torch.allclose(out, x):
+            out = out + x
         if (out > 1e6).any() or (out < -1e6).any():
             raise ValueError("too large")
         if not (out < 1e6).all():

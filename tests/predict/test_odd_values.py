@@ -117,7 +117,7 @@ def test_where_nothing_is_known_the_largest_is_taken_and_doubted_more(tracer: Tr
 
 def test_programs_that_check_values_are_not_led_into_their_exceptions_nor_into_endless_loops(tracer: Tracer) -> None:
     traced = tracer.trace(Request(f"{ODD}:validates", batch=BATCH), 60)
-    assert {"item", "allclose"} <= doubts(traced).keys()
+    assert doubts(traced) == {"item": 2.0, "allclose": 2.0}  # of its loops, and of what it chooses by
 
 
 @pytest.mark.parametrize(

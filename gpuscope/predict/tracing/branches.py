@@ -13,14 +13,23 @@ import linecache
 import os
 import sys
 from types import FrameType
+from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _BENEATH = ("_subclasses", "_ops.py", "_tensor.py", "overrides.py", os.path.join("utils", "_device.py"))
 _BETWEEN = tuple(os.path.join("torch", name) for name in _BENEATH)
 
 
-def must_be() -> bool | None:
-    """What a boolean that is asked for right now must be for the program to go on; None: it goes on either way."""
+class Way(NamedTuple):
+    """What a boolean must be for the program to go on."""
+
+    holds: bool
+    checked: bool
+    """Whether it is only checked: any other value ends in an exception, so that nothing else depends on it."""
+
+
+def must_be() -> Way | None:
+    """What a boolean that is asked for right now must be; None: the program goes on either way."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _ours(frame.f_code.co_filename):
         frame = frame.f_back
@@ -32,7 +41,7 @@ def _ours(filename: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _wanted(filename: str, line: int) -> bool | None:
+def _wanted(filename: str, line: int) -> Way | None:
     best: _Condition | None = None
     for node in _conditions(filename):
         last = node.test.end_lineno or node.test.lineno
@@ -40,19 +49,24 @@ def _wanted(filename: str, line: int) -> bool | None:
             best = node
     if best is None:
         return None
+    checked = True
     if isinstance(best, ast.Assert):
         holds = True
-    elif isinstance(best, ast.While) or _has(best.body, ast.Raise):
+    elif isinstance(best, ast.While):
+        holds, checked = False, False
+    elif _has(best.body, ast.Raise):
         holds = False
-    elif _has(best.orelse, ast.Raise) or (_has(best.body, ast.Break) and _waits(filename, line)):
+    elif _has(best.orelse, ast.Raise):
         holds = True
+    elif _has(best.body, ast.Break) and _waits(filename, line):
+        holds, checked = True, False
     else:
         return None
     parts = best.test.values if isinstance(best.test, ast.BoolOp) else [best.test]
     negated = {isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not) for part in parts}
     if len(negated) > 1:
         return None
-    return holds != negated.pop()
+    return Way(holds != negated.pop(), checked)
 
 
 _Condition = ast.If | ast.Assert | ast.While

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from ..request import CannotPredict, Doubt
-from . import branches, likely
+from . import branches, known, likely
 from .recorder import OPTIMIZER
 
 if TYPE_CHECKING:
@@ -27,25 +28,55 @@ LARGEST_PERCENT = 15.0
 
 
 def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``.item()``, ``bool(tensor)``: what is likely, else False, 1 or 1.0; the value itself where torch knows it."""
+    """``.item()``, ``bool(tensor)``: the value itself where it is known, else what is likely, and a doubt unless the
+    program only checks it."""
     tensor = args[0]
-    known = getattr(tensor, "constant", None)
-    if known is not None:
-        return known.item()
-    if fakes.recorder.phase != OPTIMIZER and not _drawing():  # an optimizer's count of steps decides nothing
-        fakes.doubt(
-            Doubt(
-                "data_dependent",
-                "The program reads a tensor's value, which decides what it does next; a plain value was taken.",
-                "item",
-                SCALAR_PERCENT,
-            )
-        )
+    found = certain(tensor)
+    if found is not None:
+        return found
+    way = branches.must_be() if tensor.dtype == torch.bool else None
+    value = plain_value(tensor) if way is None else way.holds
+    # An optimizer's count of steps decides nothing.
+    if fakes.recorder.phase != OPTIMIZER and not _drawing() and (way is None or not way.checked):
+        fakes.doubt(READ)
+    return value
+
+
+def read(tensor: Any) -> Any:
+    """``.item()`` of a floating point number, as the program itself calls it: doubted once something is decided by it,
+    not where it is printed or summed up."""
+    value = certain(tensor)
+    if value is None:
+        value = plain_value(tensor)
+        if tensor.fake_mode.recorder.phase != OPTIMIZER and not _drawing():
+            return known.Unsure.make(value, lambda: tensor.fake_mode.doubt(READ))
+    return value
+
+
+READ = Doubt(
+    "data_dependent",
+    "The program reads a tensor's value, which decides what it does next; a plain value was taken.",
+    "item",
+    SCALAR_PERCENT,
+)
+
+
+def certain(tensor: Any) -> Any:
+    """The value of a tensor of one number; None: not known."""
+    constant = getattr(tensor, "constant", None)
+    if constant is None:
+        return known.of(tensor)
+    with no_dispatch():
+        return constant.item()
+
+
+def plain_value(tensor: Any) -> Any:
+    """What is certain or likely of a tensor of one number, else False, 1 or 1.0."""
+    found = certain(tensor)
+    if found is not None:
+        return found
     fact = likely.of(tensor)
     if tensor.dtype == torch.bool:
-        needed = branches.must_be()
-        if needed is not None:
-            return needed
         return fact.share is not None and fact.share > 0.5
     if fact.mean is not None:
         return fact.mean if tensor.dtype.is_floating_point else round(fact.mean)
@@ -54,8 +85,8 @@ def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _drawing() -> bool:
     """Whether torch asks while it draws a layer's first weights or the order of samples."""
-    frame = sys._getframe(3)
-    for _ in range(4):
+    frame = sys._getframe(2)
+    for _ in range(6):
         if any(place in frame.f_code.co_filename for place in _OWN):
             return True
         if frame.f_back is None:
@@ -72,9 +103,14 @@ def equal(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
 
 def close(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
     """``torch.allclose``: as it must be for the program to go on, else True."""
-    fakes.doubt(Doubt("data_dependent", "The program compares tensors' values.", "allclose", SCALAR_PERCENT))
-    needed = branches.must_be()
-    return True if needed is None else needed
+    way = branches.must_be()
+    if way is None or not way.checked:
+        fakes.doubt(Doubt("data_dependent", "The program compares tensors' values.", "allclose", SCALAR_PERCENT))
+    return True if way is None else way.holds
+
+
+def passes(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> None:
+    """What a decomposition found is only checked: another value ends in an exception."""
 
 
 def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
@@ -89,7 +125,10 @@ def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
             "calibrate on a running trainer instead: gpuscope predict PID",
             "data_dependent",
         )
-    fakes.doubt(_shape_doubt(name, _mask(args)))
+    mask = _mask(args)
+    sure = likely.sure(mask) if name in _OF_MASKS else name == _PACKED and numbers(args[1]) is not None
+    if not sure:
+        fakes.doubt(_shape_doubt(name, mask))
     return made(*args, **kwargs)
 
 
@@ -163,9 +202,26 @@ def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
 
 
 def _packed(data: Any, lengths: Any, first: bool) -> Any:
-    """Sequences that all have the full length."""
+    """Sequences of their lengths where these are known, else all of the full length."""
     batch, steps = (data.shape[0], data.shape[1]) if first else (data.shape[1], data.shape[0])
-    return data.new_empty((batch * steps, *data.shape[2:])), lengths.new_full((steps,), batch)
+    known_lengths = numbers(lengths)
+    if known_lengths is None:
+        return data.new_empty((batch * steps, *data.shape[2:])), lengths.new_full((steps,), batch)
+    rows = [sum(length > step for length in known_lengths) for step in range(max(known_lengths))]
+    with no_dispatch():
+        real = torch.tensor(rows)
+    sizes = data.fake_mode.fake_tensor_converter.from_real_tensor(data.fake_mode, real, make_constant=True)
+    return data.new_empty((sum(rows), *data.shape[2:])), sizes
+
+
+def split(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """``split_with_sizes``: a tensor of a guessed size is larger than the parts that the program counts."""
+    tensor, sizes = args[:2]
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    spare = tensor.shape[dim] - sum(sizes)
+    if spare <= 0 or not any(doubt.code == "data_dependent" for doubt in fakes.doubts.values()):
+        return fakes.dispatch(func, (), args, kwargs)
+    return fakes.dispatch(func, (), (tensor, [*sizes, spare], dim), {})[:-1]
 
 
 def histogram(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
@@ -201,7 +257,7 @@ def ctc(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     scores, targets, lengths = args[0], args[1], args[3]
     batch = scores.shape[1] if scores.dim() == 3 else 1
     if isinstance(lengths, torch.Tensor):
-        known = _known_numbers(lengths)
+        known = numbers(lengths)
         if known is None:
             text = "The lengths of targets decide about a table's size; the largest were taken that there is room for."
             fakes.doubt(Doubt("data_dependent", text, "_ctc_loss", SCALAR_PERCENT))
@@ -210,7 +266,8 @@ def ctc(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     return loss, scores.new_empty((batch, scores.shape[0], 2 * max(lengths, default=0) + 1))
 
 
-def _known_numbers(tensor: Any) -> list[int] | None:
+def numbers(tensor: Any) -> list[int] | None:
+    """The whole numbers in a tensor that was written down by the program; None: not known."""
     known = getattr(tensor, "constant", None)
     return None if known is None else [int(number) for number in known.flatten()]
 
@@ -230,8 +287,8 @@ def ctc_loss(
 ) -> Any:
     """``aten::ctc_loss`` with its lengths in tensors: torch reads them out, which it does not do with fakes."""
     batch = scores.shape[1] if scores.dim() == 3 else 1
-    times = _known_numbers(lengths) or [scores.shape[0]] * batch
-    labels = _known_numbers(target_lengths) or [_longest(targets, batch)] * batch
+    times = numbers(lengths) or [scores.shape[0]] * batch
+    labels = numbers(target_lengths) or [_longest(targets, batch)] * batch
     loss = aten._ctc_loss(scores, targets, times, labels, blank, zero_infinity)[0]
     if zero_infinity:
         loss = torch.where(loss == float("inf"), torch.zeros_like(loss), loss)
@@ -254,6 +311,8 @@ def _repeats(tensor: Any, *options: Any, **named: Any) -> Any:
     return tensor.new_empty((tensor.numel(),))
 
 
+_PACKED = "_pack_padded_sequence"
+_OF_MASKS = ("nonzero", "masked_select", "index")
 _LARGEST: dict[str, Callable[..., Any]] = {
     "nonzero": _nonzero,
     "masked_select": _masked_select,
@@ -270,7 +329,9 @@ INSTEAD = {
     aten._local_scalar_dense.default: scalar,
     aten.equal.default: equal,
     aten.allclose.default: close,
+    **({aten._linalg_check_errors.default: passes} if hasattr(aten, "_linalg_check_errors") else {}),
     aten.histc.default: histogram,
+    aten.split_with_sizes.default: split,
     **({aten._grouped_mm.default: grouped} if hasattr(aten, "_grouped_mm") else {}),
     aten._ctc_loss.default: ctc,
     aten._ctc_loss.Tensor: ctc,

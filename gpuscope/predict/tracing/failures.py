@@ -9,6 +9,7 @@ import traceback
 from ..request import CannotPredict, Request
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_DISTRIBUTED = os.path.join("torch", "distributed", "")
 _CALIBRATE = "calibrate on a running trainer instead: gpuscope predict PID"
 _CUDA = re.compile(r"not linked with (?:support for )?cuda|Torch not compiled with CUDA|CUDA driver|No CUDA GPUs", re.I)
 _OPERATOR = re.compile(r"\b(aten|prims|[a-z_]\w*)(?:::|\.)([A-Za-z_]\w*)(?:\.\w+)?")
@@ -40,6 +41,13 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             f"{kind}: {text}. Tensors hold nothing in a prediction.",
             _CALIBRATE,
             "data_dependent",
+        )
+    if any(_DISTRIBUTED in frame.filename for frame in traceback.extract_tb(error.__traceback__)):
+        return CannotPredict(
+            f"{request.model} shares its model among ranks itself{at}.",
+            f"{kind}: {text}. A prediction has one process and no GPU.",
+            f"give the model as it is, and --parallel fsdp --nproc N; or {_CALIBRATE}",
+            "custom_kernel",
         )
     if "UninitializedParameter" in text or "UninitializedBuffer" in text:
         return CannotPredict(

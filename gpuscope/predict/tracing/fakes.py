@@ -17,17 +17,21 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from torch.utils._mode_utils import no_dispatch
 
 from ..request import Doubt
-from . import likely
+from . import known, likely
 from .recorder import BACKWARD, Recorder
 
 DEVICE = torch.device("cpu", 0)
 """What stands for the GPU."""
 HOST = torch.device("cpu")
 _META = torch.device("meta")
-SPARSE_PERCENT = 3.0
-KNOWN_NUMBERS = 4096
-"""Tables on the host of up to so many numbers have values."""
-fake_tensor.CONSTANT_NUMEL_LIMIT = KNOWN_NUMBERS
+SPARSE_PERCENT, MOVED_PERCENT = 3.0, 15.0
+KNOWN_NUMBERS = 1 << 14
+"""Tables of up to so many numbers have values: on the host all, on the device whole numbers and masks."""
+KNOWN_FRACTIONS = 1024
+"""On the device other numbers up to here: nothing depends on tables of angles and the like."""
+CALCULATED_NUMBERS = 1 << 22
+"""What is calculated from such tables is known up to here: masks for every pair of tokens."""
+fake_tensor.CONSTANT_NUMEL_LIMIT = CALCULATED_NUMBERS
 
 Around = Callable[[Recorder, Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Called after an operator: (recorder, operator, args, kwargs, result). Adds what its CUDA kernel takes besides."""
@@ -84,16 +88,23 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         if self._nested:
             return self.dispatch(func, types, args, kwargs)
         if func in _FILLS:
-            args[0].constant = None
+            self._write(args[0])
+            if func is _ZERO:
+                known.RULES[func](func, args, kwargs, args[0])
             return args[0]
         if func in _FILLS_MANY:
+            counting = known.RULES.get(func)
+            if counting is not None:
+                counting(func, args, kwargs, None)
             for tensor in args[0]:
-                tensor.constant = None
+                self._write(tensor)
+                if counting is None:
+                    known.forget(tensor)
             return None
         self._nested = True
         try:
             own = self.instead.get(func)
-            if func in _COUNTED and kwargs.get("device", HOST) == HOST:
+            if func in _COUNTED:
                 out = self._known(func, args, kwargs)
             elif own is not None:
                 out = own(self, func, args, kwargs)
@@ -101,7 +112,9 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
                 out = self.dispatch(func, types, args, kwargs)
                 if kwargs and kwargs.get("device") == DEVICE and isinstance(out, FakeTensor):
                     # Values that torch knows are computed on the host, wherever they were asked for.
-                    out.fake_device, out.constant = DEVICE, None
+                    out.fake_device = DEVICE
+                    if out.dtype.is_floating_point and out.numel() > KNOWN_FRACTIONS and not _on_device(args):
+                        self._write(out)
         except DynamicOutputShapeException:
             out = self._guess(func, args, kwargs)
         finally:
@@ -113,6 +126,9 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             for part in reversed(out) if func is _DROPOUT else out:  # its mask comes first
                 if isinstance(part, FakeTensor) and part.fake_device.index == 0:
                     self.hold(part, func)
+        value = known.RULES.get(func)
+        if value is not None:
+            value(func, args, kwargs, out)
         fact = likely.RULES.get(func)
         if fact is not None:
             fact(self.recorder, func, args, kwargs, out)
@@ -121,6 +137,21 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             around(self.recorder, func, args, kwargs, out)
         if func is _ADD and self.sums_in_place and self.recorder.phase == BACKWARD and not torch.is_grad_enabled():
             self._added(args, out)
+        return out
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As torch does it; but what torch has no fake of, or knows the values of, it computes on the host: the result
+        belongs where the operator's tensors lie."""
+        out = super().dispatch(func, types, args, kwargs)
+        strayed = [
+            part
+            for part in (out if isinstance(out, (tuple, list)) else (out,))
+            if isinstance(part, FakeTensor) and part.fake_device == HOST
+        ]
+        named = (kwargs or {}).get("device")
+        if strayed and func not in _ON_HOST and (_on_device(args) if named is None else named == DEVICE):
+            for part in strayed:
+                part.fake_device = DEVICE
         return out
 
     def _added(self, args: Any, out: Any) -> None:
@@ -136,8 +167,13 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
     def hold(self, tensor: FakeTensor, func: Any) -> None:
         """Writes down the storage of ``tensor``, a result of ``func``, unless it is known."""
         if tensor.layout is not torch.strided:
-            text = "Sparse tensors are counted by the dense ones that they were made of."
-            self.doubt(Doubt("sparse", text, func._schema.name[6:], SPARSE_PERCENT))
+            text, moved = "Sparse tensors are counted by the dense ones that they were made of.", func is _TO_COPY
+            if moved:
+                text = (
+                    "A sparse tensor that is moved to the device is not counted: how many elements it has is not known."
+                )
+            percent = MOVED_PERCENT if moved else SPARSE_PERCENT
+            self.doubt(Doubt("sparse", text, func._schema.name[6:], percent, upward=moved))
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -167,13 +203,31 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             return
         self.recorder.free(held.block)
 
+    def _write(self, tensor: Any) -> None:
+        """Something is written into ``tensor`` that nobody computes here."""
+        if tensor.constant is not None:
+            self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+            tensor.constant = None
+
     def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A small table on the host, whose values decide how a model is built, is computed for real."""
+        """A small table, whose values decide how a model is built or what it masks, is computed for real."""
         out = self.dispatch(func, (), args, kwargs)
-        if isinstance(out, FakeTensor) and out.numel() <= KNOWN_NUMBERS:
-            with no_dispatch():
-                real = func(*args, **kwargs)
-            out = self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
+        if not isinstance(out, FakeTensor) or out.numel() > KNOWN_NUMBERS:
+            return out
+        place = out.fake_device
+        fractions = out.dtype.is_floating_point and not (func in _ONES and out.dim() == 2)  # such ones are a mask
+        if fractions and (func in _SAME or (place == DEVICE and out.numel() > KNOWN_FRACTIONS)):
+            return out
+        if place == DEVICE and torch.Tag.nondeterministic_seeded in func.tags:
+            return out
+        with no_dispatch():
+            if func in _SAME:
+                number = _SAME[func] if _SAME[func] is not None else args[1]
+                real = torch.full(out.shape, number, dtype=out.dtype)
+            else:
+                real = func(*args, **{**kwargs, "device": None})
+        out = self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
+        out.fake_device = place
         return out
 
     def _guess(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -183,12 +237,22 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         return guess(self, func, args, kwargs)
 
 
+def _on_device(args: Any) -> bool:
+    return any(
+        isinstance(part, FakeTensor) and part.fake_device == DEVICE
+        for value in args
+        for part in (value if isinstance(value, (tuple, list)) else (value,))
+    )
+
+
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
 _DROPOUT = _aten.native_dropout.default
 _NO_SUM: tuple[int, _Held | None, Any] = (-1, None, None)
 _DEVICE_OF = torch.ops.prim.device.default
 _RESIZE = _aten.resize_.default
+_TO_COPY = _aten._to_copy.default
+_ZERO = _aten.zero_.default
 
 
 def _overloads(*names: str) -> frozenset[Any]:
@@ -200,7 +264,16 @@ def _overloads(*names: str) -> frozenset[Any]:
     return frozenset(found)
 
 
-_COUNTED = _overloads("linspace", "arange", "scalar_tensor", "randperm")
+_ONES = _overloads("ones")
+_SAME: dict[Any, int | None] = {
+    **dict.fromkeys(_ONES | _overloads("ones_like"), 1),
+    **dict.fromkeys(_overloads("zeros", "zeros_like"), 0),
+    **dict.fromkeys(_overloads("full", "full_like"), None),
+}
+"""Makes tensors of one number, which is given or an argument."""
+_COUNTED = _overloads("linspace", "arange", "scalar_tensor", "randperm", "eye") | _SAME.keys()
+_ON_HOST = _overloads("_pack_padded_sequence", "_pin_memory") | {torch.ops.prims.device_put.default}
+"""Results of tensors on the device that lie on the host."""
 _FILLS = _overloads("uniform_", "normal_", "zero_", "random_", "bernoulli_", "exponential_", "trunc_normal_")
 """Change a tensor's values and nothing else: there is nothing to do."""
 _FILLS_MANY = _overloads(

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
+from . import known as certain
 from .recorder import Recorder
 
 aten = torch.ops.aten
@@ -48,8 +50,20 @@ def share(tensor: Any) -> float | None:
 
 def count(mask: Any) -> int:
     """How many elements of ``mask`` are True: all where it is not known, and one at least where there may be any."""
+    table = getattr(mask, "constant", None)
+    if table is not None:
+        with no_dispatch():
+            return int(table.count_nonzero())
+    value = certain.of(mask)
+    if value is not None:
+        return int(mask.numel()) if value else 0
     known = share(mask)
     return int(mask.numel()) if known is None else math.ceil(known * mask.numel() - 1e-6)
+
+
+def sure(mask: Any) -> bool:
+    """Whether :func:`count` knows."""
+    return getattr(mask, "constant", None) is not None or certain.of(mask) is not None
 
 
 def _note(tensor: Any, **facts: Any) -> None:
@@ -117,7 +131,11 @@ def _compared(more: bool) -> Callable[..., None]:
             less = 1 - known.share
         elif known.uniform:
             less = min(1.0, max(0.0, float(limit)))
+            if limit <= 0 or limit > 1:
+                certain.note(out, less != float(more))
         elif known.below:
+            if limit <= 0 and func in (aten.ge.Scalar, aten.lt.Scalar):
+                certain.note(out, more)
             inclusive = func in (aten.le.Scalar, aten.gt.Scalar)
             less = min(1.0, max(0.0, (limit + inclusive) / known.below))
         elif limit <= 0 and (known.mean or (known.mean is not None and not more)):
@@ -195,10 +213,10 @@ def _sum(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> Non
 
 
 def _marked(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """``scatter_`` of ones, one in each row: ``one_hot`` makes its table so."""
+    """``scatter_`` of ones, in each row at other places: ``one_hot`` makes its table so, and routers theirs."""
     into, dim, index, value = args[:4]
-    if value == 1 and not into.is_floating_point() and index.dim() and index.shape[dim] == 1:
-        _note(out, share=1 / max(1, into.shape[dim]))
+    if value == 1 and index.dim():
+        _note(out, share=min(1.0, index.shape[dim] / max(1, into.shape[dim])))
 
 
 def _counted(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:

@@ -10,6 +10,7 @@ time, and so does a result that its recipe does not make exactly alike.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ _keys_of = torch._C._dispatch_keys
 _subclass = torch.Tensor._make_subclass
 _guard = getattr(torch._C, "_set_warn_deprecated_on_mutable_data_ptr", None)
 """Torch's own mark of a fake: who looks for its numbers is warned."""
+_one_at_a_time = threading.RLock()
 _no_torch_function = torch._C.DisableTorchFunction
 _plain_dispatch: Callable[..., Any] = inspect.unwrap(Fakes.__torch_dispatch__)
 """Without torch's guard against being compiled: nothing is compiled here."""
@@ -84,7 +86,8 @@ class Quick(Fakes):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with _no_torch_function():  # in a backward pass every look at a shape would be asked of the redirection
+        # In a backward pass every look at a shape would be asked of the redirection; and a program may have threads.
+        with _one_at_a_time, _no_torch_function():
             return _plain_dispatch(self, func, types, args, kwargs)
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -120,6 +123,9 @@ class Quick(Fakes):
                 return None
         if not tensors and (not kwargs or kwargs.get("device") is None):
             return None  # made where the default says
+        constants = sum(tensor.constant is not None for tensor in tensors)
+        if constants and (constants == len(tensors) or tensors[0].constant is not None):
+            return None  # calculated with its numbers, or written into a table of numbers
         if func is _INDEX and any(tensor.dtype in _MASKS for tensor in tensors):
             return None  # as many as are set
         return tuple(key)
@@ -128,7 +134,7 @@ class Quick(Fakes):
         for value in values:
             kind = type(value)
             if kind is FakeTensor:
-                if value.fake_mode is not self or value.constant is not None or value.layout is not torch.strided:
+                if value.fake_mode is not self or value.layout is not torch.strided:
                     return False
                 tensors.append(value)
                 key += (

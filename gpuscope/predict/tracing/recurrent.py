@@ -7,11 +7,12 @@ the reserve is exact in all but two, the workspace within 0.2 % in 85 of 100 and
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import autocast
+from . import autocast, dynamic
 from .fakes import DEVICE
 from .reductions import buffer_bytes
 
@@ -85,7 +86,7 @@ def _one_hidden(mode: int) -> Any:
 
 
 def _packed(run: Any) -> Any:
-    """Of packed sequences, whose lengths are not known: each is taken to be as long as the others."""
+    """Of packed sequences: where their lengths are not known each is taken to be as long as the others."""
     return lambda x, sizes, hx, *rest: run(x, hx, *rest, False, sizes)
 
 
@@ -137,12 +138,25 @@ def _gru_cell(x: Any, hx: Any, *weights: Any) -> Any:
 
 
 def _unpacked(data: Any, sizes: Any, first: bool, padding: Any, length: int) -> Any:
-    """``aten::_pad_packed_sequence``, all sequences as long as there are steps."""
-    steps = sizes.shape[0]
-    batch = data.shape[0] // max(1, steps)
-    padded = data.reshape(steps, batch, *data.shape[1:]).clone()
+    """``aten::_pad_packed_sequence``; all sequences are as long as there are steps where that is not known."""
+    rows = _rows_of(data, sizes)
+    steps, batch = max(length, len(rows)), rows[0]
+    padded = _unpack(data, (steps, batch, *data.shape[1:]))
     lengths = torch.full((batch,), steps, dtype=torch.int64)
     return (padded.transpose(0, 1) if first else padded), lengths
+
+
+def _rows_of(data: Any, sizes: Any) -> list[int]:
+    """Of each step the samples that are so long."""
+    known = dynamic.numbers(sizes)
+    return known if known is not None else [data.shape[0] // max(1, sizes.shape[0])] * sizes.shape[0]
+
+
+def _unpack(data: Any, shape: tuple[int, ...]) -> Any:
+    """``data`` among padding, of ``shape``."""
+    missing = math.prod(shape[:2]) - data.shape[0]
+    whole = torch.constant_pad_nd(data, [0, 0] * (data.dim() - 1) + [0, missing]) if missing else data.clone()
+    return whole.reshape(shape)
 
 
 def _packed_backward(grad: Any, size: Any, sizes: Any, first: bool) -> Any:
@@ -192,7 +206,7 @@ def _run(
         hx = hx.to(dtype)
         cx = None if cx is None else cx.to(dtype)
         x = x.to(dtype)
-    packed = [] if sizes is None else [x.shape[0] // max(1, sizes.shape[0])] * sizes.shape[0]
+    packed = [] if sizes is None else _rows_of(x, sizes)
     stride = (4 if biases else 2) + (1 if projected else 0)
     flat = x.new_empty(0)
     return aten._cudnn_rnn(

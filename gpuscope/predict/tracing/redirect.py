@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as torch_dispatch
 
 from ..request import Doubt
-from . import flex, interface
+from . import distributed, dynamic, files, flex, interface
 from .cuda_answers import accelerator, answers, none
 from .fakes import DEVICE
+from .known import Unsure
 
 CUDA = torch.device("cuda")
 """What a factory is told to build on."""
@@ -102,6 +105,28 @@ def _numpy(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     return interface.into_numpy(tensor, mode.doubt)
 
 
+def _array(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    """``Tensor.__array__``: what numpy asks of a tensor that it is given."""
+    made = _numpy(mode, torch.Tensor.numpy, args[:1], {})
+    wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    return made if wanted is None else made.astype(wanted, copy=False)
+
+
+def _formatted(mode: Redirect, func: Any, args: Any, kwargs: Any) -> str:
+    """``f"{loss:.4f}"``. What is printed decides nothing."""
+    tensor, how = args
+    if not isinstance(tensor, FakeTensor) or tensor.dim():
+        return str(func(*args, **kwargs))
+    return format(dynamic.plain_value(tensor), how)
+
+
+def _item(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    if isinstance(tensor, FakeTensor) and tensor.dtype.is_floating_point and tensor.numel() == 1:
+        return dynamic.read(tensor)
+    return func(*args, **kwargs)
+
+
 def _istft(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     given = {"x" if name == "input" else name: value for name, value in kwargs.items()}
     with mode:
@@ -115,13 +140,28 @@ def _same(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 def _from_data(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     kwargs = dict(kwargs)
     device = kwargs.pop("device", None)
+    for number in args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]:
+        if isinstance(number, Unsure):
+            number.doubt()  # as a tensor's it would be taken for certain
     made = func(*args, **kwargs)
-    return made if device is None or made.device == device else torch.empty_like(made, device=device).copy_(made)
+    return made if device is None or made.device == device else made.to(device)
 
 
 def _new_tensor(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     options = {"dtype": args[0].dtype, "device": args[0].device, **kwargs}
     return _from_data(mode, torch.tensor, args[1:], options)
+
+
+def _new(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    """``Tensor.new``, of older programs: a tensor of a shape, or of numbers, as the first one is."""
+    like, given = args[0], args[1:]
+    device = stand_in(kwargs.get("device") or like.device)
+    if len(given) == 1 and isinstance(given[0], torch.Tensor):
+        return given[0].to(device=device, dtype=like.dtype)
+    if len(given) == 1 and isinstance(given[0], (list, tuple)) and not isinstance(given[0], torch.Size):
+        return _from_data(mode, torch.tensor, given, {"dtype": like.dtype, "device": device})
+    shape = given[0] if given and isinstance(given[0], torch.Size) else given or (0,)
+    return torch.empty(tuple(shape), dtype=like.dtype, device=device)
 
 
 def _is_cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
@@ -137,7 +177,10 @@ _INSIDE = ("torch.", "gpuscope.predict.")
 _SPECIAL = {
     torch.Tensor.get_device: _get_device,
     torch.Tensor.type: _type,
+    torch.Tensor.item: _item,
     torch.Tensor.numpy: _numpy,
+    torch.Tensor.__array__: _array,
+    torch.Tensor.__format__: _formatted,
     torch.istft: _istft,
     torch.Tensor.istft: _istft,
     torch.Tensor.to: _to,
@@ -149,7 +192,21 @@ _SPECIAL = {
     torch.as_tensor: _from_data,
     torch.asarray: _from_data,
     torch.Tensor.new_tensor: _new_tensor,
+    torch.Tensor.new: _new,
 }
+
+
+class _Asked(type(FakeTensor)):  # type: ignore[misc]
+    """A program that asks whether a tensor is a fake one is told that it is not: transformers then makes masks that it
+    would not make."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        return asking.startswith(_INSIDE) and isinstance(value, FakeTensor)
+
+
+class _Unseen(FakeTensor, metaclass=_Asked):  # type: ignore[misc]
+    pass
 
 
 @contextlib.contextmanager
@@ -158,6 +215,16 @@ def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None
     takes a mode away while it handles a call, and the whole backward pass is one call."""
     mode, owner = Redirect(doubt), torch.autograd
     plain = getattr(owner, "_engine_run_backward", None)
+    fakes, run_thread = torch_dispatch._get_current_dispatch_mode(), threading.Thread.run
+
+    def in_thread(thread: threading.Thread) -> None:
+        """Modes belong to the thread that entered them: a loader's own threads make fakes, too."""
+        with contextlib.ExitStack() as stack:
+            if fakes is not None:
+                torch_dispatch._push_mode(fakes)
+                stack.callback(torch_dispatch._pop_mode)
+            stack.enter_context(mode)
+            run_thread(thread)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with mode:
@@ -165,10 +232,14 @@ def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None
 
     if plain is not None:
         owner._engine_run_backward = run
+    threading.Thread.run = in_thread  # type: ignore[method-assign, assignment]
+    torch._subclasses.FakeTensor = _Unseen
     try:
         with mode:
             yield
     finally:
+        torch._subclasses.FakeTensor = FakeTensor
+        threading.Thread.run = run_thread  # type: ignore[method-assign]
         if plain is not None:
             owner._engine_run_backward = plain
 
@@ -217,6 +288,10 @@ def pretended(
         change(cuda, name, answer)
     for name, answer in accelerator(live_bytes).items():
         change(getattr(torch, "accelerator", None), name, answer)  # since torch 2.6
+    files.install()
+    stored = files.Files()
+    change(torch, "load", stored.load)
+    change(torch, "save", stored.save)
     for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
         change(cuda.nvtx, name, none)
     for name, dtype in interface.TYPES.items():
@@ -251,7 +326,7 @@ def pretended(
         return model if model is not None else lambda function: function
 
     kernels = flex.Flex(doubt)
-    for owner, name, value in kernels.replaced():
+    for owner, name, value in (*kernels.replaced(), *distributed.Group(doubt).replaced()):
         change(owner, name, value)
     change(torch, "compile", compiled)
     change(module, "compile", lambda self, *_, **__: compiled(self) and None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from ..request import CannotPredict, Request
-from . import checkpointing, optimizers
+from . import checkpointing, optimizers, transformers_models
 from .redirect import CUDA
 
-LENGTH = 512
 PIXELS = 224
 CLASSES = 1000
 RATE = 1e-4
@@ -104,77 +103,16 @@ def _factory(request: Request) -> Subject:
 
 # ── models of libraries ─────────────────────────────────────────────────────────────────────────────────────────────
 
-_TASKS = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-    "image-classification": "AutoModelForImageClassification",
-}
-
 
 def _transformers(request: Request, path: Path) -> Subject:
-    try:
-        transformers = importlib.import_module("transformers")
-    except ImportError as error:
-        raise CannotPredict(
-            "A transformers config cannot be predicted here.", f"{error}.", "pip install transformers"
-        ) from None
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        described = json.loads(file.read_text())
-        config = transformers.AutoConfig.for_model(**described)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise CannotPredict(f"{file} is no config of transformers.", why, "name the folder of a saved model") from None
-    task = request.task or _task(described)
-    if task not in _TASKS:
-        raise CannotPredict(f"There is no task {task!r}.", f"Known: {', '.join(_TASKS)}.", "--task causal-lm")
-    with CUDA:
-        model = getattr(transformers, _TASKS[task]).from_config(config)
-    model.train()
+    model, loss, batch = transformers_models.make(request, path)
     if request.checkpoint == 1 and getattr(model, "supports_gradient_checkpointing", False):
         model.gradient_checkpointing_enable()
     elif request.checkpoint:
         checkpointing.wrap(model, request.checkpoint)
-    batch = request.batch or 8
-    inputs = _inputs(config, task, batch, request)
     kind = request.optimizer or "adamw"
     optimizer = optimizers.make(kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused)
-    return Subject(model, optimizer, lambda: model(**inputs).loss, batch)
-
-
-def _task(described: dict[str, Any]) -> str:
-    """What the config's own architecture is for."""
-    named = " ".join(described.get("architectures") or ())
-    for task, kind in _TASKS.items():
-        if kind.removeprefix("AutoModel") in named:
-            return task
-    return "causal-lm"
-
-
-def _inputs(config: Any, task: str, batch: int, request: Request) -> dict[str, Any]:
-    if task == "image-classification":
-        pixels = request.resolution or getattr(config, "image_size", PIXELS)
-        channels = getattr(config, "num_channels", 3)
-        labels = torch.randint(config.num_labels, (batch,), device=CUDA)
-        return {"pixel_values": torch.randn(batch, channels, pixels, pixels, device=CUDA), "labels": labels}
-    words = config.vocab_size
-    most = getattr(config, "max_position_embeddings", None) or LENGTH
-    length = request.sequence or min(most, LENGTH)
-    tokens = torch.randint(words, (batch, length), device=CUDA)
-    inputs = {"input_ids": tokens}
-    if task in ("causal-lm", "masked-lm", "seq2seq-lm"):
-        inputs["labels"] = torch.randint(words, (batch, length), device=CUDA)
-    elif task == "question-answering":
-        for name in ("start_positions", "end_positions"):
-            inputs[name] = torch.randint(length, (batch,), device=CUDA)
-    else:
-        shape = (batch,) if task == "classification" else (batch, length)
-        inputs["labels"] = torch.randint(config.num_labels, shape, device=CUDA)
-    return inputs
+    return Subject(model, optimizer, loss, batch)
 
 
 def _torchvision(request: Request, name: str) -> Subject:
@@ -188,7 +126,9 @@ def _torchvision(request: Request, name: str) -> Subject:
         close = [known for known in models.list_models() if known.startswith(name[:4])][:12]
         why = f"It has: {', '.join(close)}…" if close else "torchvision.models.list_models() lists them."
         raise CannotPredict(f"torchvision has no model {name!r}.", why, "name one of these")
-    model = models.get_model(name, weights=None).to(CUDA)
+    # A model of parts would fetch the weights of its backbone over the network.
+    has_backbone = "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
+    model = models.get_model(name, weights=None, **({"weights_backbone": None} if has_backbone else {})).to(CUDA)
     model.train()
     if request.checkpoint:
         checkpointing.wrap(model, request.checkpoint)

@@ -1,0 +1,277 @@
+"""Values that are certain although tensors hold nothing: of tensors whose elements are all the same number, because
+they were made so (a mask of ones, a counter of steps) or because a sound training has them so (nothing is NaN).
+
+A number is kept at its tensor with the version of the storage that it was noted for: whatever writes into it, also
+through a view, makes it unknown. What a program reads without a number here is a guess: whole numbers and conditions
+are doubted at once, floating point numbers (:class:`Unsure`) when something is decided by them, not when they are
+printed or summed up.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+
+from . import branches
+
+aten = torch.ops.aten
+NAME = "known_value"
+Number = bool | int | float
+
+
+def of(tensor: Any) -> Number | None:
+    """What every element of ``tensor`` is; None: not known, or they differ."""
+    noted = getattr(tensor, NAME, None)
+    if noted is None:
+        table = getattr(tensor, "constant", None)
+        if table is None or table.numel() != 1:
+            return None
+        with no_dispatch():
+            found: Number = table.item()
+            return found
+    number, version = noted
+    return number if _version(tensor) == version else None
+
+
+def note(tensor: Any, number: Number, written: int = 0) -> None:
+    """``written``: 1 where the operator that runs now writes into ``tensor``, which torch counts when it is over."""
+    version = _version(tensor)
+    if version is not None:
+        kind = float if tensor.dtype.is_floating_point else bool if tensor.dtype == torch.bool else int
+        number = kind(number)
+        setattr(tensor, NAME, (number, version + written))
+
+
+def forget(tensor: Any) -> None:
+    """Something is written into ``tensor`` that torch may not count."""
+    tensor.__dict__.pop(NAME, None)
+
+
+def _version(tensor: Any) -> int | None:
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # made in inference mode: nothing counts its changes
+        return None
+
+
+class Unsure(float):
+    """A guessed floating point number that a program read. ``doubt`` is called when it decides something."""
+
+    doubt: Callable[[], None]
+
+    @classmethod
+    def make(cls, number: float, doubt: Callable[[], None]) -> Unsure:
+        one = cls(number)
+        one.doubt = doubt
+        return one
+
+    def __bool__(self) -> bool:
+        self.doubt()
+        return float(self) != 0.0
+
+    def __int__(self) -> int:
+        self.doubt()
+        return int(float(self))
+
+    __trunc__ = __int__
+
+    def __floor__(self) -> int:
+        self.doubt()
+        return math.floor(float(self))
+
+    def __ceil__(self) -> int:
+        self.doubt()
+        return math.ceil(float(self))
+
+    def __round__(self, digits: Any = None) -> Any:
+        if digits is not None:
+            return Unsure.make(round(float(self), digits), self.doubt)
+        self.doubt()
+        return round(float(self))
+
+    __hash__ = float.__hash__
+
+
+def _calculating(name: str) -> Callable[..., Any]:
+    plain = getattr(float, name)
+
+    def calculate(self: Unsure, *others: Any) -> Any:
+        out = plain(self, *others)
+        return Unsure.make(out, self.doubt) if isinstance(out, float) else out
+
+    return calculate
+
+
+def _comparing(name: str) -> Callable[..., Any]:
+    plain = getattr(float, name)
+
+    def compare(self: Unsure, other: Any) -> Any:
+        out = plain(self, other)
+        if out is NotImplemented:
+            return out
+        way = branches.must_be()
+        if way is None or not way.checked:
+            self.doubt()
+        return out if way is None else way.holds
+
+    return compare
+
+
+_KEEPING = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "mod", "rmod",
+            "floordiv", "rfloordiv", "neg", "pos", "abs")  # fmt: skip
+for _name in _KEEPING:
+    setattr(Unsure, f"__{_name}__", _calculating(f"__{_name}__"))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Unsure, f"__{_name}__", _comparing(f"__{_name}__"))
+
+
+# ── what operators do with known numbers ────────────────────────────────────────────────────────────────────────────
+
+Rule = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+"""Called after an operator, as (operator, arguments, named ones, result)."""
+
+
+def _made(number: float) -> Rule:
+    return lambda func, args, kwargs, out: note(out, number)
+
+
+def _full(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    number = args[2] if func is aten.new_full.default else args[1]
+    if isinstance(number, (bool, int, float)):
+        note(out, number)
+
+
+def _filled(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    number = args[1] if len(args) > 1 else 0
+    number = of(number) if isinstance(number, torch.Tensor) else number
+    if isinstance(number, (bool, int, float)) and not args[0]._is_view():
+        note(args[0], number, 1)
+
+
+def _kept(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    number = of(args[0])
+    if number is not None:
+        for part in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(part, torch.Tensor):
+                note(part, number)
+
+
+def _of_two(how: Callable[[Any, Any], Any], in_place: bool = False) -> Rule:
+    """An operator of two tensors, or of one and a number."""
+
+    def rule(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if kwargs or len(args) != 2:
+            return  # scaled, or rounded
+        one, other = (of(part) if isinstance(part, torch.Tensor) else part for part in args)
+        if one is None or other is None or (in_place and args[0]._is_view()):
+            return
+        try:
+            note(out, how(one, other), int(in_place))
+        except (ArithmeticError, TypeError, ValueError):
+            pass  # 1 / 0: that tensor holds no such number
+
+    return rule
+
+
+def _of_one(how: Callable[[Any], Any]) -> Rule:
+    def rule(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        number = of(args[0])
+        if number is not None:
+            note(out, how(number))
+
+    return rule
+
+
+def _not(number: Any) -> Any:
+    return not number
+
+
+def _summed(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    number = of(args[0])
+    if number is not None and out.numel():
+        note(out, number * (args[0].numel() // out.numel()))
+
+
+def _extreme(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """The largest or least, with or without its place."""
+    number = of(args[0])
+    if number is not None and args[0].numel():
+        note(out[0] if isinstance(out, (tuple, list)) else out, number)
+
+
+def _each(how: Callable[[Any, Any], Any]) -> Rule:
+    """Lists: an optimizer's counters, each of which is one number. Torch does not count that they are written."""
+
+    def rule(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        others = args[1] if isinstance(args[1], (list, tuple)) else [args[1]] * len(args[0])
+        for tensor, other in zip(args[0], others, strict=False):
+            number = of(tensor)
+            if number is None:
+                continue
+            forget(tensor)
+            more = of(other) if isinstance(other, torch.Tensor) else other
+            if len(args) == 2 and not kwargs and more is not None and not tensor.dim():
+                note(tensor, how(number, more))
+
+    return rule
+
+
+_RULES: list[tuple[Rule, str]] = [
+    (_made(1), "ones ones_like new_ones"),
+    (_made(0), "zeros zeros_like new_zeros"),
+    (_made(0), "isnan isinf"),  # of a training that is worth predicting
+    (_made(1), "isfinite"),
+    (_full, "full full_like new_full"),
+    (_filled, "fill_.Scalar fill_.Tensor zero_"),
+    (
+        _kept,
+        "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze squeeze squeeze.dim "
+        "squeeze.dims expand alias detach clone gather index_select flip repeat unbind.int split.Tensor "
+        "split_with_sizes chunk roll unfold as_strided diagonal _to_copy mean mean.dim",
+    ),
+    (_of_two(operator.eq), "eq.Scalar eq.Tensor"),
+    (_of_two(operator.ne), "ne.Scalar ne.Tensor"),
+    (_of_two(operator.lt), "lt.Scalar lt.Tensor"),
+    (_of_two(operator.le), "le.Scalar le.Tensor"),
+    (_of_two(operator.gt), "gt.Scalar gt.Tensor"),
+    (_of_two(operator.ge), "ge.Scalar ge.Tensor"),
+    (_of_two(operator.add), "add.Scalar add.Tensor"),
+    (_of_two(operator.sub), "sub.Scalar sub.Tensor"),
+    (_of_two(lambda one, other: other - one), "rsub.Scalar rsub.Tensor"),
+    (_of_two(operator.mul), "mul.Scalar mul.Tensor"),
+    (_of_two(operator.truediv), "div.Scalar div.Tensor"),
+    (_of_two(operator.add, True), "add_.Scalar add_.Tensor"),
+    (_of_two(operator.mul, True), "mul_.Scalar mul_.Tensor"),
+    (_of_two(operator.truediv, True), "div_.Scalar div_.Tensor"),
+    (_of_two(lambda one, other: bool(one) and bool(other)), "logical_and"),
+    (_of_two(lambda one, other: bool(one) or bool(other)), "logical_or"),
+    (_of_two(operator.and_), "bitwise_and.Tensor bitwise_and.Scalar"),
+    (_of_two(operator.or_), "bitwise_or.Tensor bitwise_or.Scalar"),
+    (_of_one(_not), "logical_not"),
+    (_of_one(lambda number: not number if isinstance(number, bool) else ~number), "bitwise_not"),
+    (_of_one(operator.neg), "neg"),
+    (_of_one(abs), "abs"),
+    (_of_one(bool), "any any.dim any.dims all all.dim all.dims _is_any_true _is_all_true"),
+    (_summed, "sum sum.dim_IntList"),
+    (_extreme, "max min max.dim min.dim amax amin"),
+    (_each(operator.add), "_foreach_add_.Scalar _foreach_add_.ScalarList _foreach_add_.List"),
+    (_each(operator.mul), "_foreach_mul_.Scalar _foreach_mul_.ScalarList _foreach_mul_.List"),
+]
+
+
+def _rules() -> Iterator[tuple[Any, Rule]]:
+    for rule, names in _RULES:
+        for name in names.split():
+            packet, _, overload = name.partition(".")
+            op = getattr(getattr(aten, packet, None), overload or "default", None)
+            if op is not None:
+                yield op, rule
+
+
+RULES = dict(_rules())
+"""By operator."""
