@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.dev-installed
-JOBS   ?= 3
+JOBS   ?= 4
 RECORDING ?= demos/recordings/h200-lab.gsr
 
 .PHONY: demo replay test check e2e bench soak gpu lint types contracts format clean pictures help

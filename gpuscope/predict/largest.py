@@ -12,6 +12,8 @@ MOST = 1 << 20
 """Samples: more than the toggle takes."""
 ROUNDS = 3
 """Traces of answers at the most, after the two that the law is made of."""
+BELOW = 8
+"""Smaller batches, a tenth of the answer but so many at the most, that must fit as well."""
 
 Fits = Callable[[Trace, int], bool]
 """Replays a trace against the limit with so many bytes more room, below 0: less."""
@@ -90,7 +92,25 @@ def _law(trace: Callable[[int], Trace], one: int, other: int) -> Family | None:
 
 
 def _most(law: Family, fits: Fits, room: int, start: int) -> int:
-    return search(lambda batch: fits(law.at(batch), room), start)
+    def tried(batch: int) -> bool:
+        return fits(law.at(batch), room)
+
+    return steady(tried, search(tried, start))
+
+
+def steady(fits: Callable[[int], bool], found: int) -> int:
+    """``found``, which fits, where the batches just below fit as well; else the first below those that do not.
+
+    Which blocks an allocator finds free depends on all sizes before: a batch may fit where a smaller one does not. On
+    an H200 bisection ended at 36 samples of a model, 37 did not fit, and replays say the same and that 40 would."""
+    batch, confirmed = found - 1, 0
+    while batch >= 1 and confirmed < min(BELOW, max(1, found // 10)):
+        if fits(batch):
+            confirmed += 1
+        else:
+            found, confirmed = batch - 1, 0
+        batch -= 1
+    return found
 
 
 def _ranged(law: Family, fits: Fits, found: int, traced: bool, error_of: Error) -> Largest:

@@ -149,6 +149,15 @@ def test_search_finds_where_it_stops_fitting(limit, start):
     assert tries <= 42
 
 
+@pytest.mark.parametrize(
+    ("bad", "found", "steady"),
+    [([], 40, 40), ([37, 38], 40, 36), ([37, 38, 36], 40, 35), ([30], 40, 40), ([1], 2, 0), ([], 1, 1), ([], 0, 0)],
+)
+def test_a_batch_that_fits_by_luck_is_not_the_largest(bad, found, steady):
+    """Allocators are not monotone: 40 samples may fit where 37 do not, and nobody would want to depend on it."""
+    assert largest.steady(lambda batch: batch not in bad, found) == steady
+
+
 @pytest.mark.parametrize("limit", [0, 1, 2, 40, 61, 12345, largest.MOST, largest.MOST + 5])
 @pytest.mark.parametrize("start", [1, 39, 60, 64, 20000])
 def test_a_search_around_a_guess_finds_the_same_in_fewer_tries_when_it_is_near(limit, start):

@@ -10,6 +10,7 @@ from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.lab.config import LabConfig
 from gpuscope.predict import measured
+from gpuscope.predict.errors import Figure
 from gpuscope.predict.request import CannotPredict, Request, Traced
 from gpuscope.tui.lab_now import facts_of
 from gpuscope.tui.lab_run import Run
@@ -97,7 +98,7 @@ def test_the_labs_panel_says_how_far_the_peak_is_from_its_prediction():
     run.heard(lab_data.step(2))
     run.peak_bytes = 5.05 * (1 << 30)
     assert "predicted" not in {name for name, _, _ in facts_of(run)}
-    run.predicted = (5 << 30, 2.0)
+    run.predicted = Figure(5 << 30, (5 << 30) // 50)
     assert ("predicted", "5.0 GiB ± 2.0%", "text") in facts_of(run)
     run.heard(lab_data.step(3))
     assert ("predicted", "5.0 GiB ± 2.0%, it is +1.0%", "text") in facts_of(run)
