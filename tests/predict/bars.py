@@ -147,7 +147,8 @@ def batches(path: Path, traces: Traces) -> None:
         truth = row["largest_batch"]
         near = abs(found.batch - truth) <= max(1, 0.03 * truth)
         trials = [one for one in row["trials"] if one["fits"] is not None]
-        wrong = sum(fits(trace(one["batch"]), 0) != one["fits"] for one in trials)
+        # A search that began under another cap has trials of both.
+        wrong = sum(fits(trace(one["batch"]), one.get("cap_bytes", cap) - cap) != one["fits"] for one in trials)
         name = f"{row['model'].rpartition(':')[2]} {row['amp']}{' checkpoint' if row['checkpoint'] else ''}"
         told = f"{found.batch:4} predicted{' and traced' if found.traced else ''}, {truth:4} on the GPU"
         print(
