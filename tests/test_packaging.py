@@ -287,7 +287,7 @@ def test_make_demo_and_make_test_would_set_up_and_then_run(checkout):
     test = make("-n", "test", cwd=checkout)
     assert test.returncode == 0, test.stderr
     assert "[dev]" in test.stdout
-    assert test.stdout.strip().splitlines()[-1].endswith("-m pytest -q -n 3 --dist loadfile --no-loadscope-reorder")
+    assert test.stdout.strip().splitlines()[-1].endswith("-m pytest -q -n 4 --dist loadfile --no-loadscope-reorder")
 
 
 def test_make_says_which_python_it_needs(checkout, tmp_path):

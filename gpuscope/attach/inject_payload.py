@@ -170,8 +170,9 @@ def load():
     loaded = sys.modules.get(PACKAGE)
     sources = getattr(loaded, "__gpuscope_sources__", None)
     if sources is None or sources.digest != found["digest"]:
-        for name in [name for name in sys.modules if name == PACKAGE or name.startswith(PACKAGE + ".")]:
-            del sys.modules[name]
+        for name in list(sys.modules):  # the trainer may be importing: only a copy can be gone through
+            if name == PACKAGE or name.startswith(PACKAGE + "."):
+                del sys.modules[name]
         sources = Sources(found["digest"], found["modules"])
     sources.install()
     try:

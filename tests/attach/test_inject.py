@@ -460,6 +460,29 @@ def test_a_blocked_main_thread_of_3_14_is_called_off():
         assert running.communicate() == ("", "")  # no traceback of a script that is gone
 
 
+IMPORTING = """
+import sys, types
+sys.setswitchinterval(1e-6)
+for number in range(3000):
+    sys.modules["many_%d" % number] = types.ModuleType("many")
+print("ready", flush=True)
+while True:
+    for number in range(50):
+        sys.modules["new_%d" % number] = types.ModuleType("new")
+    for number in range(50):
+        del sys.modules["new_%d" % number]
+"""
+
+
+def test_a_program_that_imports_meanwhile_takes_the_probe():
+    """Its table of modules changes under whoever goes through it, at each switch of threads."""
+    with victim(IMPORTING) as running:
+        for _ in range(3):
+            inject(running.pid, patience=30)
+            detach(running.pid)
+        assert running.poll() is None
+
+
 def test_an_idle_probe_takes_itself_out():
     with victim(TIGHT) as running:
         before = threads(running.pid), descriptors(running.pid)

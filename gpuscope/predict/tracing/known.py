@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -264,8 +264,9 @@ _RULES: list[tuple[Rule, str]] = [
 ]
 
 
-def _rules() -> Iterator[tuple[Any, Rule]]:
-    for rule, names in _RULES:
+def by_operator(table: Iterable[tuple[Callable[..., None], str]]) -> Iterator[tuple[Any, Callable[..., None]]]:
+    """(operator, rule) of each name in ``table``, which has names of operators by rule, that this torch knows."""
+    for rule, names in table:
         for name in names.split():
             packet, _, overload = name.partition(".")
             op = getattr(getattr(aten, packet, None), overload or "default", None)
@@ -273,5 +274,5 @@ def _rules() -> Iterator[tuple[Any, Rule]]:
                 yield op, rule
 
 
-RULES = dict(_rules())
+RULES = dict(by_operator(_RULES))
 """By operator."""

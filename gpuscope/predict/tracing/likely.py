@@ -9,7 +9,7 @@ are those of evenly spread ones. Where nothing is known there is no fact, and wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -254,15 +254,5 @@ _RULES: dict[Callable[..., None], str] = {
     _counted: "bincount histc",
 }
 
-
-def _rules() -> Iterator[tuple[Any, Callable[..., None]]]:
-    for rule, names in _RULES.items():
-        for name in names.split():
-            packet, _, overload = name.partition(".")
-            op = getattr(getattr(aten, packet, None), overload or "default", None)
-            if op is not None:
-                yield op, rule
-
-
-RULES = dict(_rules())
+RULES = dict(certain.by_operator(_RULES.items()))
 """By operator; called after it, as (recorder, operator, args, kwargs, result)."""

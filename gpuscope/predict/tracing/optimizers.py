@@ -64,7 +64,9 @@ them, in its forward pass, in hooks of the backward pass."""
 def _modules() -> list[Any]:
     """Torch's optimizers, each with its own names for the functions it imports."""
     others = ("torch.optim.optimizer", "torch.optim._multi_tensor")
-    return [module for name, module in sys.modules.items() if name.startswith("torch.optim.") and name not in others]
+    return [
+        module for name, module in list(sys.modules.items()) if name.startswith("torch.optim.") and name not in others
+    ]
 
 
 def make(kind: str, parameters: Any, rate: float, **options: Any) -> Any:
