@@ -192,22 +192,24 @@ def test_a_recurrent_network_s_workspace_in_two_directions(samples: int, dtype: 
 
 
 def _shape(samples: int, channels: int, filters: int, side: int) -> Any:
-    from gpuscope.predict.tracing.convolution import _Shape
+    from gpuscope.predict.tracing.convolution_sizes import Shape
 
     x, y = (torch.empty(samples, number, side, side, device="meta") for number in (channels, filters))
-    return _Shape(x, torch.empty(filters, channels, 3, 3, device="meta"), y, [1, 1], 1)
+    return Shape.of(x, torch.empty(filters, channels, 3, 3, device="meta"), y, [1, 1], 1)
 
 
 def test_only_a_convolution_unlike_all_measured_ones_may_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuscope.predict.tracing.convolution import most_bytes, scratch_bytes
+
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     measured, unknown, few = _shape(16, 128, 256, 64), _shape(20, 160, 192, 32), _shape(2, 160, 192, 32)
-    assert (measured.most_forward(), measured.most_input(), measured.most_weight()) == (0, 0, 0)
-    assert unknown.most_forward() > unknown.forward()
-    assert few.most_forward() == few.most_input() == 0
+    assert [most_bytes(measured, direction) for direction in ("forward", "input", "weight")] == [0, 0, 0]
+    assert most_bytes(unknown, "forward") > scratch_bytes(unknown, "forward")
+    assert most_bytes(few, "forward") == most_bytes(few, "input") == 0
     # a gradient of 288 → 96 at 64² with 8 samples really took this much
-    assert _shape(8, 288, 96, 64).most_weight() == 3_693_084_672
+    assert most_bytes(_shape(8, 288, 96, 64), "weight") == 3_693_084_672
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert _shape(20, 160, 192, 32).most_forward() == 0
+    assert most_bytes(_shape(20, 160, 192, 32), "forward") == 0
 
 
 def test_what_convolutions_may_take_is_named_with_the_way_around_it(tracer: Tracer) -> None:

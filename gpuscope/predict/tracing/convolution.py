@@ -57,62 +57,37 @@ VOLUMES = Doubt(
 )
 
 
-class _Shape:
-    """What one convolution takes. ``x`` is the wide side, whose channels are the weight's second dimension, also of a
-    transposed convolution."""
-
-    def __init__(self, x: Any, weight: Any, y: Any, stride: Any, groups: int):
-        shape = self.shape = Shape.of(x, weight, y, stride, groups)
-        self.batch, self.channels, self.filters, self.side = shape.batch, shape.channels, shape.filters, shape.side
-
-    def forward(self) -> int:
-        return scratch_bytes(self.shape, "forward")
-
-    def input_gradient(self) -> int:
-        return scratch_bytes(self.shape, "input")
-
-    def weight_gradient(self) -> int:
-        return scratch_bytes(self.shape, "weight")
-
-    def _relaid(self, size: int) -> int:
-        """cuDNN copies fp32 operands into the ordinary layout where they come with their channels last."""
-        return size + SIZES["x y w"](self.shape) if self.shape.last else size
-
-    def _measured(self) -> bool:
-        """Whether it, or one with nearly as many samples, is among those that the rules were fitted to."""
-        name = f"{self.channels}-{self.filters}@{self.side}"
-        return any(
-            samples / _NEAR <= self.batch <= samples * _NEAR and name in names.split()
-            for samples, names in MEASURED.items()
-        )
-
-    def _open(self) -> bool:
-        """Whether cuDNN may transform where the rules say that it does not."""
-        return (
-            self.shape.mode == "fp32"
-            and self.shape.plain3
-            and min(self.channels, self.filters) >= 64
-            and not self._measured()
-        )
-
-    def most_forward(self) -> int:
-        """What the forward pass may take at most, where nothing near was measured; 0 where the rules are sure."""
-        if not self._open() or self.batch <= _NEVER_SAMPLES or self.side > _NEVER_SIDE:
+def most_bytes(shape: Shape, direction: str) -> int:
+    """What the ``forward`` pass, or the gradient of the ``input`` or the ``weight``, may take at most, where cuDNN may
+    transform although the rules say that it does not and nothing near was measured; 0 where they are sure."""
+    if shape.mode != "fp32" or not shape.plain3 or min(shape.channels, shape.filters) < 64 or _measured(shape):
+        return 0
+    if direction == "input":
+        if shape.batch * shape.side**2 <= _NEVER_AREA:
             return 0
-        return self._relaid(SIZES["spectra"](self.shape))
+        return _relaid(shape, SIZES["tiles"](shape))
+    if shape.side > _NEVER_SIDE:
+        return 0
+    if direction == "forward":
+        return 0 if shape.batch <= _NEVER_SAMPLES else _relaid(shape, SIZES["spectra"](shape))
+    # Weights were seen to be transformed once; numbers of channels that are powers of two were measured widely.
+    if all(number & (number - 1) == 0 for number in (shape.channels, shape.filters)):
+        return 0
+    return SIZES["spectra of weight"](shape)
 
-    def most_input(self) -> int:
-        """The same of the gradient of the input."""
-        few = self.batch * self.side**2 <= _NEVER_AREA
-        return 0 if few or not self._open() else self._relaid(SIZES["tiles"](self.shape))
 
-    def most_weight(self) -> int:
-        """The same of the gradient of the weight. Transforms were seen once; numbers of channels that are powers of two
-        were measured widely."""
-        both = (self.channels, self.filters)
-        if not self._open() or self.side > _NEVER_SIDE or all(number & (number - 1) == 0 for number in both):
-            return 0
-        return SIZES["spectra of weight"](self.shape)
+def _measured(shape: Shape) -> bool:
+    """Whether it, or one with nearly as many samples, is among those that the rules were fitted to."""
+    name = f"{shape.channels}-{shape.filters}@{shape.side}"
+    return any(
+        samples / _NEAR <= shape.batch <= samples * _NEAR and name in names.split()
+        for samples, names in MEASURED.items()
+    )
+
+
+def _relaid(shape: Shape, size: int) -> int:
+    """cuDNN copies fp32 operands into the ordinary layout where they come with their channels last."""
+    return size + SIZES["x y w"](shape) if shape.last else size
 
 
 class Convolutions:
@@ -131,9 +106,9 @@ class Convolutions:
         x, weight, _, stride, _, _, transposed, _, groups = args[:9]
         if out.device.index is None or x.numel() == 0:
             return
-        shape = _Shape(out, weight, x, stride, groups) if transposed else _Shape(x, weight, out, stride, groups)
-        recorder.passing([shape.input_gradient() if transposed else shape.forward()], "cudnn_convolution", "workspace")
-        recorder.could_take(shape.most_input() if transposed else shape.most_forward())
+        wide, narrow, direction = (out, x, "input") if transposed else (x, out, "forward")
+        shape = Shape.of(wide, weight, narrow, stride, groups)
+        _ask(recorder, shape, direction)
 
     def backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         """One gradient after the other, each with its own scratch memory."""
@@ -145,24 +120,19 @@ class Convolutions:
             fakes.doubt(BENCHMARK[x.dtype in _HALVES])
         if x.dim() == 5:
             fakes.doubt(VOLUMES)
-        shape = _Shape(grad, weight, x, stride, groups) if transposed else _Shape(x, weight, grad, stride, groups)
+        wide, narrow, direction = (grad, x, "forward") if transposed else (x, grad, "input")
+        shape = Shape.of(wide, weight, narrow, stride, groups)
         recorder = fakes.recorder
-        layout = _LAST[x.dim()] if shape.shape.last else torch.contiguous_format
+        layout = _LAST[x.dim()] if shape.last else torch.contiguous_format
         copied = [
             recorder.allocate(part.numel() * part.element_size(), "contiguous", "temporary")
             for part in (grad, x)
             if not part.is_contiguous(memory_format=layout)
         ]
-        for gradient, bytes_beside, most in (
-            (out[0], shape.forward(), shape.most_forward())
-            if transposed
-            else (out[0], shape.input_gradient(), shape.most_input()),
-            (out[1], shape.weight_gradient(), shape.most_weight()),
-        ):
+        for gradient, which in ((out[0], direction), (out[1], "weight")):
             if gradient is not None:
                 fakes.hold(gradient, func)
-                recorder.passing([bytes_beside], "cudnn_convolution", "workspace")
-                recorder.could_take(most)
+                _ask(recorder, shape, which)
         self._name_largest(fakes, shape)
         for block in copied:
             recorder.free(block)
@@ -174,11 +144,11 @@ class Convolutions:
             recorder.passing(buffer_bytes(grad.numel() // channels, channels, fastest, False, self._processors), "sum")
         return out
 
-    def _name_largest(self, fakes: Fakes, shape: _Shape) -> None:
+    def _name_largest(self, fakes: Fakes, shape: Shape) -> None:
         """Which of the convolutions whose scratch memory is not known may take most, and what keeps it from that; as
         long as it may be the peak. TF32 and halves were never seen to be transformed."""
         recorder = fakes.recorder
-        most = max(shape.most_forward(), shape.most_input(), shape.most_weight())
+        most = max(most_bytes(shape, direction) for direction in ("forward", "input", "weight"))
         if most > self._largest:
             self._largest = most
             where = recorder.module()[0] or "A convolution outside of modules"
@@ -197,3 +167,8 @@ class Convolutions:
 
 
 _LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _ask(recorder: Recorder, shape: Shape, direction: str) -> None:
+    recorder.passing([scratch_bytes(shape, direction)], "cudnn_convolution", "workspace")
+    recorder.could_take(most_bytes(shape, direction))

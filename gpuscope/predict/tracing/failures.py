@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import traceback
+from typing import Any
 
 from ..request import CannotPredict, Request
 
@@ -13,6 +15,15 @@ _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _CALIBRATE = "calibrate on a running trainer instead: gpuscope predict PID"
 _CUDA = re.compile(r"not linked with (?:support for )?cuda|Torch not compiled with CUDA|CUDA driver|No CUDA GPUs", re.I)
 _OPERATOR = re.compile(r"\b(aten|prims|[a-z_]\w*)(?:::|\.)([A-Za-z_]\w*)(?:\.\w+)?")
+
+
+def library(module: str, what: str) -> Any:
+    """``module`` of a library that ``what`` needs. Raises :class:`CannotPredict` where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise CannotPredict(f"{what} cannot be predicted here.", f"{error}.", f"pip install {name}") from None
 
 
 def in_words(request: Request, error: BaseException) -> CannotPredict:

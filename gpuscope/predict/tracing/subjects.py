@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from torch.nn import functional
 
 from ..request import CannotPredict, Request
 from . import checkpointing, optimizers, transformers_models
+from .failures import library
 from .redirect import CUDA
+from .transformers_models import PIXELS
 
-PIXELS = 224
 CLASSES = 1000
 RATE = 1e-4
 
@@ -116,12 +116,7 @@ def _transformers(request: Request, path: Path) -> Subject:
 
 
 def _torchvision(request: Request, name: str) -> Subject:
-    try:
-        models = importlib.import_module("torchvision.models")
-    except ImportError as error:
-        raise CannotPredict(
-            "A torchvision model cannot be predicted here.", f"{error}.", "pip install torchvision"
-        ) from None
+    models = library("torchvision.models", "A torchvision model")
     if name not in models.list_models():
         close = [known for known in models.list_models() if known.startswith(name[:4])][:12]
         why = f"It has: {', '.join(close)}…" if close else "torchvision.models.list_models() lists them."

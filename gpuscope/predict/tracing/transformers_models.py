@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from ..request import TASKS, CannotPredict, Request
+from .failures import library
 from .fakes import KNOWN_NUMBERS
 from .redirect import CUDA
 
@@ -30,12 +30,7 @@ FRAMES = 16
 
 def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Tensor], int]:
     """(model, loss of a micro-batch, its batch). Raises :class:`CannotPredict`."""
-    try:
-        transformers = importlib.import_module("transformers")
-    except ImportError as error:
-        raise CannotPredict(
-            "A transformers config cannot be predicted here.", f"{error}.", "pip install transformers"
-        ) from None
+    transformers = library("transformers", "A transformers config")
     file = path / "config.json" if path.is_dir() else path
     try:
         described = json.loads(file.read_text())

@@ -175,7 +175,11 @@ def _row(one: Tried) -> TableRow:
 
 def _need(answer: Answer) -> str:
     device = answer.device
-    error = f"({_sides(device)})" if device.lopsided else f"± {device.error_percent:.0f}%"
+    error = (
+        f"({sides_text(device.error_bytes, device.less_bytes)})"
+        if device.lopsided
+        else f"± {device.error_percent:.0f}%"
+    )
     need = f"{bytes_text(device.bytes)} {error} of the card"
     judged = answer.verdict
     return need if judged is None else f"{need}, {judged.word.replace('_', ' ')}"
@@ -188,11 +192,7 @@ def _size(size: int) -> Cell:
 
 
 def _error_of(figure: Figure) -> str:
-    return _sides(figure) if figure.lopsided else _error(figure.error_bytes)
-
-
-def _sides(figure: Figure) -> str:
-    return sides_text(figure.error_bytes, figure.less_bytes)
+    return sides_text(figure.error_bytes, figure.less_bytes) if figure.lopsided else _error(figure.error_bytes)
 
 
 def _error(size: int) -> str:
