@@ -20,6 +20,7 @@ from textual._xterm_parser import XTermParser
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 
+from .escapes import Escapes
 from .lean import LeanApp
 from .link import ANSWER, ASK, Tap, TerminalLink
 
@@ -106,7 +107,7 @@ class PromptDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read, parse, post, until told to end."""
-        parser = XTermParser(self._debug)
+        parser, escapes = XTermParser(self._debug), Escapes()
         decode = getincrementaldecoder("utf-8")("replace").decode
         watched, ticks = [self.fileno, self._ended], 0
         while not self.exit_event.is_set():
@@ -120,12 +121,12 @@ class PromptDriver(LinuxDriver):
                 if not data:
                     watched.remove(self.fileno)
                     _end_without_terminal()
-                else:
-                    data = self._without_answers(data)
-                ticks = SETTLED_TICKS if data else ticks
-                for event in parser.feed(decode(data)) if data else ():
+                typed = escapes.apart(decode(self._without_answers(data)))
+                ticks = SETTLED_TICKS if typed else ticks
+                for event in parser.feed(typed) if typed else ():  # "", for half a character, would end the parser
                     self.process_message(event)
             for event in parser.tick():
+                escapes.decided()
                 self.process_message(event)
         try:
             list(parser.feed(""))

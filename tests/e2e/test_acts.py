@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -58,22 +57,6 @@ def training(tmp_path):
             process.kill()
 
 
-def only(terminal: Tmux, text: str) -> None:
-    """Filter for ``text``: the trainers of other tests are on this machine too. On a machine so busy that tmux's answer
-    to a question of the program comes in two parts, the first looks like Esc and drops the filter: type it again."""
-    for _ in range(5):
-        terminal.keys("Escape")
-        terminal.keys("/")
-        terminal.wait("filter: text")
-        terminal.keys(*text, "Enter")
-        deadline = time.monotonic() + 4.0
-        while time.monotonic() < deadline:
-            screen = terminal.text()
-            if text in screen and " -c " not in screen and "filter: text" not in screen:
-                return
-            time.sleep(0.1)
-
-
 def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
     names = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")
     home = {name: str(tmp_path / name) for name in names}
@@ -85,7 +68,9 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
     terminal = Tmux(tmp_path, f"env -u SSH_CONNECTION -u NO_COLOR {settings} {where} {program}", 120, 40)
     try:
         terminal.wait(r"● live")
-        only(terminal, "acted_upon")
+        terminal.keys("/")  # the trainers of other tests are on this machine too
+        terminal.wait("filter: text")
+        terminal.keys(*"acted_upon", "Enter")
         terminal.wait(r"(?s)▸ acted_upon\.py .*s Snapshot", absent="no job matches")
         terminal.keys("S")
         stacks = terminal.wait(r"(?s)Stacks of pid \d+, acted_upon\.py.*training, main")

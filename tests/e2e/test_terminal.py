@@ -112,6 +112,24 @@ def test_follows_the_size_of_the_terminal(terminal):
     screen.wait("EXIT=0")
 
 
+def test_keys_that_arrive_together_and_a_character_that_arrives_in_halves(terminal):
+    screen = terminal()
+    screen.wait("● live")
+    screen.keys("?")
+    screen.wait("freeze the screen")
+    screen.keys("Escape", "3")  # as a slow link brings them: to most programs Alt and 3
+    screen.wait("Findings", absent="freeze the screen")
+    screen.keys("/")
+    screen.wait("filter: text")
+    for half in ("c3", "a9"):
+        screen.keys("-H", half)
+        time.sleep(0.2)
+    screen.keys("x")
+    screen.wait("éx", absent="filter: text")
+    screen.keys("Escape", "q")
+    screen.wait("EXIT=0")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 def test_signals_restore_the_terminal(terminal, number):
     screen = terminal()

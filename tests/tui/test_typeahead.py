@@ -10,8 +10,9 @@ from textual import events
 from textual.keys import _character_to_key
 
 from gpuscope.tui.screens.process_signal import SignalDialog
+from gpuscope.wire import frames as f
 from tests.fakes import views
-from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.pilot import feed, in_loop, make_app, until
 
 NAMES = {"\r": "enter", "\x1b": "escape"}
 
@@ -54,6 +55,28 @@ async def test_keys_for_a_screen_that_a_key_before_them_opens():
         await until(pilot, "Findings", absent="Devices")
         assert app.session.state.process_filter == ""
         assert app.session.state.filter == "H200"
+
+
+@in_loop
+async def test_news_of_the_driver_does_not_take_the_keyboard_from_a_filter_that_is_being_typed():
+    """Until it is known whether there are devices, each sample settles anew which list has the keyboard."""
+    frames = views.cpu_only(5.0)
+    first = next(i for i, frame in enumerate(frames) if isinstance(frame, f.Sample))
+    told = frames[first]
+    frames[first] = f.Sample(told.q, told.m, h=told.h, p=told.p, t=told.t, a=told.a)
+    app = make_app(frames[:-2])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live")
+        burst(app, "/")
+        await until(pilot, "filter: text")
+        for frame, typed in zip(frames[-2:], ("wor", "ker\r"), strict=True):
+            frame.why = told.why
+            feed(app, frame)
+            await pilot.pause()
+            burst(app, typed)
+        await until(pilot, "filter: worker", absent="filter: text")
+        assert len(app.screen_stack) == 1
+        assert app.session.state.filter == "worker"
 
 
 @in_loop

@@ -190,7 +190,7 @@ class DoctorPane(Pane):
     # ── keys ──
 
     def take_focus(self) -> None:
-        self._table.focus(scroll_visible=False)
+        self.focus_on(self._table)
 
     def chosen(self, host: HostView) -> TrainerView | None:
         """The trainer that the finding is about."""
@@ -231,7 +231,7 @@ class DoctorPane(Pane):
 
     def do_next_pane(self) -> None:
         """From the list to the text, and back."""
-        (self._scroll if self._table.has_focus else self._table).focus(scroll_visible=False)
+        self.focus_on(self._scroll if self._table.has_focus else self._table)
 
     def do_next_fix(self) -> None:
         """Mark the next fix that can be copied."""

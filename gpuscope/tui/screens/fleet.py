@@ -114,7 +114,7 @@ class FleetPane(Pane):
     # ── actions ──
 
     def take_focus(self) -> None:
-        self._hosts.focus(scroll_visible=False)
+        self.focus_on(self._hosts)
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         """The other tabs are those of the host under the cursor."""

@@ -258,7 +258,7 @@ class LabPane(Pane):
 
     def take_focus(self) -> None:
         self.runs.book.open()
-        self._switches.focus(scroll_visible=False)
+        self.focus_on(self._switches)
 
     def _redraw(self) -> None:
         self.show(self.session.host)
@@ -278,7 +278,7 @@ class LabPane(Pane):
             self._side = "right" if self._side == "left" else "left"
             to_runs = self._side == "right"
         self._redraw()
-        (self._table if to_runs else self._switches).focus(scroll_visible=False)
+        self.focus_on(self._table if to_runs else self._switches)
 
     def do_down(self) -> None:
         """The next switch."""

@@ -57,4 +57,4 @@ class LogPane(Pane):
         self._show_full()
 
     def take_focus(self) -> None:
-        self._table.focus(scroll_visible=False)
+        self.focus_on(self._table)

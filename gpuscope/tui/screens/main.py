@@ -81,7 +81,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.query("#waiting").remove()
         for name, pane in self._panes.items():
             pane.display = name == tab
-        if not self.query("FilterLine"):
+        if not self.pane.typing:
             self.pane.take_focus()
 
     def on_mount(self) -> None:

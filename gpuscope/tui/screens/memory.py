@@ -257,7 +257,7 @@ class MemoryPane(Pane, can_focus=True):
 
     def take_focus(self) -> None:
         tables = {"modules": self._modules.table, "what_if": self._what_if.table}
-        tables.get(self._view, self).focus(scroll_visible=False)
+        self.focus_on(tables.get(self._view, self))
 
     def _look_at(self, view: str) -> None:
         self._view, self._drawn = view, ()

@@ -95,7 +95,7 @@ class OverviewPane(Pane):
             devices = ordered(host, state.sort, state.filter)
             self._devices.show([device_row(host, device, tokens, words) for device in devices])
             self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
-            if not self._settled:
+            if not self._settled and not self.typing:
                 self.take_focus()
         self.show_findings()
         self._share_out(host)
@@ -278,7 +278,7 @@ class OverviewPane(Pane):
         host = self.session.host
         deviceless = self._deviceless(host)
         self._settled = deviceless or (host is not None and bool(host.devices))
-        (self._jobs if deviceless else self._devices).focus(scroll_visible=False)
+        self.focus_on(self._jobs if deviceless else self._devices)
 
     @staticmethod
     def _deviceless(host: HostView | None) -> bool:
@@ -305,7 +305,7 @@ class OverviewPane(Pane):
     def do_next_pane(self) -> None:
         """From devices to jobs and back."""
         self._settled = True
-        (self._devices if self._jobs.has_focus else self._jobs).focus(scroll_visible=False)
+        self.focus_on(self._devices if self._jobs.has_focus else self._jobs)
 
     def chosen(self, host: HostView) -> TrainerView | None:
         """The worst rank of the job under the cursor, or who is on the highlighted device."""

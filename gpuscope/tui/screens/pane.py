@@ -54,6 +54,16 @@ class Pane(Vertical):
     def take_focus(self) -> None:
         """Give the keyboard to the list a user most likely wants."""
 
+    def focus_on(self, widget: Widget) -> None:
+        """Give it to this one, now. ``Widget.focus`` would do it with the app's next message, and so take it from a
+        filter that a key has opened meanwhile: what is typed into it would be carried out."""
+        self.screen.set_focus(widget, scroll_visible=False)
+
+    @property
+    def typing(self) -> bool:
+        """Whether a filter is open: nothing but a key takes the keyboard from it."""
+        return bool(self.screen.query("FilterLine"))
+
 
 WAITING = "waiting for the first reading"
 
