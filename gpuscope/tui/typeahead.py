@@ -9,6 +9,7 @@ signal. Here each key is answered, with what follows from it, before the next is
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any
@@ -20,7 +21,10 @@ from textual.screen import Screen
 
 WAIT_SECONDS = 0.5
 """For a screen to be ready, or for a widget to deal with what a key led to: no longer than this does a key wait for the
-one before."""
+one before while the program has all the time it wants. See :func:`_within`."""
+LONGEST_SECONDS = 5.0
+"""And not longer than this on a machine that has none to give."""
+SLICE_SECONDS, LATE_SECONDS = 0.05, 0.01
 
 
 class TypeAhead:
@@ -81,7 +85,14 @@ async def _settled(node: MessagePump) -> None:
 
 
 async def _within(waiting: Coroutine[Any, Any, Any]) -> None:
-    try:
-        await asyncio.wait_for(waiting, WAIT_SECONDS)
-    except (asyncio.TimeoutError, TimeoutError):
-        pass
+    """Wait for this, but not for ever: it may itself wait for a key, or for a host. Only time counts in which this
+    program was woken when it wanted to be: where it is busy, or starved by others, the answer to a key is under way."""
+    task = asyncio.ensure_future(waiting)
+    left, ends = WAIT_SECONDS, time.monotonic() + LONGEST_SECONDS
+    while left > 0 and (asleep := time.monotonic()) < ends:
+        done, _ = await asyncio.wait((task,), timeout=SLICE_SECONDS)
+        if done:
+            return
+        if time.monotonic() - asleep < SLICE_SECONDS + LATE_SECONDS:
+            left -= SLICE_SECONDS
+    task.cancel()

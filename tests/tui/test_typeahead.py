@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import unicodedata
 
 import pytest
 from textual import events
 from textual.keys import _character_to_key
 
+from gpuscope.tui import typeahead
 from gpuscope.tui.screens.process_signal import SignalDialog
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -77,6 +79,33 @@ async def test_news_of_the_driver_does_not_take_the_keyboard_from_a_filter_that_
         await until(pilot, "filter: worker", absent="filter: text")
         assert len(app.screen_stack) == 1
         assert app.session.state.filter == "worker"
+
+
+@in_loop
+async def test_a_key_waits_for_the_one_before_as_long_as_the_machine_is_too_busy_to_answer_it(monkeypatch):
+    monkeypatch.setattr(typeahead, "WAIT_SECONDS", 0.2)
+    app = make_app(views.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live")
+        mount = app.main.mount
+
+        async def late(*args, **kwargs):
+            for _ in range(12):  # as on a core shared with many: a little work, and long until the next
+                time.sleep(0.08)
+                await asyncio.sleep(0)
+            await mount(*args, **kwargs)
+
+        app.main.mount = late
+        burst(app, "/qa\r")
+        await until(pilot, "filter: qa")
+        assert not app._exit
+
+
+@in_loop
+async def test_a_key_does_not_wait_for_ever_for_one_that_waits_itself(monkeypatch):
+    monkeypatch.setattr(typeahead, "WAIT_SECONDS", 0.2)
+    never = asyncio.Event()
+    await asyncio.wait_for(typeahead._within(never.wait()), 2 * typeahead.LONGEST_SECONDS)
 
 
 @in_loop
