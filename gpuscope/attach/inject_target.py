@@ -20,6 +20,8 @@ COOKIE = b"xdebugpy"
 AT_ENTRY = 9
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the flags in /proc/PID/stat."""
+EXITING = 0x00000004
+"""PF_EXITING of them: set before the kernel takes its memory, which takes seconds where there is much of it."""
 FREE_DESCRIPTORS = 16
 """A probe opens seven, and whoever shares tensors between processes needs some at once: so many are left alone."""
 _VERSIONED = re.compile(r"/(?:lib)?python(3)\.(\d{1,2})(t?)(?:[/.]|$)")
@@ -76,6 +78,8 @@ def process(pid: int, start: Optional[int] = None) -> Process:
         raise CannotInject(UNSUPPORTED, f"{pid} is a thread of the kernel.", "gpuscope ps")
     if fields[0] in (b"Z", b"X"):
         raise CannotInject(GONE, f"process {pid} has ended; its parent has not taken note.", "gpuscope ps")
+    if flags & EXITING:  # its memory may be gone already, while its state still says that it runs
+        raise CannotInject(GONE, f"process {pid} is ending.", "gpuscope ps")
     return found
 
 

@@ -247,18 +247,26 @@ def test_loader_workers_come_and_go_while_it_happens():
 
 
 def test_a_blocked_main_thread_is_reported_and_what_was_left_does_nothing():
-    code = "import ctypes, sys\nlibc = ctypes.CDLL(None)\nprint('ready', flush=True)\nlibc.usleep(900000)\n"
-    code += "libc.usleep(900000)\nimport time\nprint('back', flush=True)\nwhile True: time.sleep(0.01)\n"
+    code = "import ctypes, time\nread = ctypes.CDLL(None).read\nprint('ready', flush=True)\n"
+    code += "read(0, ctypes.create_string_buffer(1), 1)\nprint('back', flush=True)\nwhile True: time.sleep(0.01)\n"
     with victim(code) as running:
         with pytest.raises(CannotInject, match=r"did not come back to Python within 0\.5 s") as caught:
             inject(running.pid, patience=0.5)
         assert caught.value.code == "busy"
         assert files_of_injections(running.pid) == []
-        assert running.stdout is not None
-        assert running.stdout.readline() == "back\n"
+        let_go(running)
         time.sleep(0.2)
         assert not socket_of(running.pid).exists()
         inject(running.pid, patience=30)  # now it works
+
+
+def let_go(running: subprocess.Popen[str]) -> None:
+    """Its main thread comes back from the read that it waits in."""
+    assert running.stdin is not None
+    assert running.stdout is not None
+    running.stdin.write("x")
+    running.stdin.flush()
+    assert running.stdout.readline() == "back\n"
 
 
 def test_a_call_that_waits_for_a_lock_is_rolled_back():
@@ -303,13 +311,13 @@ def read(pid: int, at: int, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("call", ["time.sleep(1)", "select.select([], [], [], 1)", "lock.acquire(timeout=1)",
-                                  "subprocess.run(['sleep', '1'])", "os.read(pipe[0], 1)"])  # fmt: skip
+                                  "subprocess.run(['sleep', '1'])", "later.start(); os.read(pipe[0], 1)"])  # fmt: skip
 def test_a_system_call_goes_on_where_it_was(call):
     code = f"""
 import os, select, subprocess, threading, time
 lock = threading.Lock(); lock.acquire()
 pipe = os.pipe()
-threading.Timer(1.5, os.write, (pipe[1], b'x')).start()
+later = threading.Timer(1, os.write, (pipe[1], b'x'))
 print('ready', flush=True)
 time.sleep(0.2)
 begin = time.monotonic()
@@ -375,6 +383,22 @@ def test_a_victim_that_exits_meanwhile_is_reported_gone():
             threading.Timer(delay, running.kill).start()
             assert code_of(running.pid, 5) in ("", "gone")
             assert files_of_injections(running.pid) == []
+
+
+def test_a_victim_whose_memory_is_being_taken_is_gone(monkeypatch):
+    """Killed between two looks at it: its state says that it runs, and nothing of it can be read any more."""
+    code = "much = b'x' * (1 << 30)\nprint('ready', flush=True)\nwhile True: pass\n"
+    prepare = inject_ptrace.job
+    with victim(code) as running:
+
+        def kill_first(*arguments):
+            running.kill()
+            wait_for(lambda: not Path(f"/proc/{running.pid}/exe").exists())
+            return prepare(*arguments)
+
+        monkeypatch.setattr(inject_ptrace, "job", kill_first)
+        assert code_of(running.pid, 5) == "gone"
+        assert files_of_injections(running.pid) == []
 
 
 def test_two_at_once_take_turns():
@@ -447,13 +471,12 @@ def test_a_blocked_main_thread_of_3_14_is_called_off():
     binary = pythons.find(14)
     if binary is None:
         pytest.skip("no python3.14 on this machine (sh tests/pythons.sh)")
-    code = "import time\nprint('ready', flush=True)\ntime.sleep(2.5)\nprint('back', flush=True)\ntime.sleep(60)\n"
+    code = "import os, time\nprint('ready', flush=True)\nos.read(0, 1)\nprint('back', flush=True)\ntime.sleep(60)\n"
     with victim(code, binary) as running:
         with pytest.raises(CannotInject) as caught:
             inject(running.pid, patience=0.5)
         assert caught.value.code == "busy"
-        assert running.stdout is not None
-        assert running.stdout.readline() == "back\n"
+        let_go(running)
         time.sleep(0.2)
         assert not socket_of(running.pid).exists()
         running.kill()
