@@ -176,6 +176,12 @@ class Act:
     def waiting(self) -> bool:
         return bool(self._lines)
 
+    @property
+    def said_and_done(self) -> bool:
+        """Nothing more will come of it. Its thread is done a moment before it has said how it ended."""
+        with self._lock:
+            return self.done and self.over and not self._lines
+
     def next_line(self) -> Optional[bytes]:
         with self._lock:
             line = self._lines.popleft() if self._lines else None
@@ -243,7 +249,7 @@ class Acts:
         for act in self._acts:
             if now >= act.deadline and not act.over:
                 act.end(Error(act.id, "timeout", f"{act.name} was not done within {act.seconds:g} s: {act.stage}"))
-        self._acts = [act for act in self._acts if not act.done or act.waiting]
+        self._acts = [act for act in self._acts if not act.said_and_done]
 
     @property
     def busy(self) -> bool:

@@ -14,13 +14,15 @@ import os
 import re
 import sys
 import time
-from typing import Any, List
+from typing import Any, List, Optional
 
 VARIABLE = "GPUSCOPE_DOCTOR"
 """Set by ``gpuscope run``: JSON of [device, inode of its standard error, gpuscope's Python, the program to run]."""
 MAX_CHARS = 200_000
 WAIT_SECONDS = 5.0
-"""The doctor takes half a second; a host that hangs must not keep the trainer's GPU memory."""
+"""The doctor takes half a second; a host that hangs must not keep the trainer's GPU memory. Only time counts in which
+it ran or slept: where other programs have the cores, as when eight ranks fail at once, it is given more."""
+LONGEST_SECONDS, LOOK_SECONDS = 30.0, 0.25
 MARK = "diagnosed-"
 PATIENCE_SECONDS = 3.0
 _MARK_NAME = re.compile(MARK + r"([1-9][0-9]{0,9})-([0-9]{1,19})-[0-9]{1,9}")
@@ -48,11 +50,29 @@ def show(error: BaseException) -> None:
             return
         sys.stderr.flush()
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=2, stderr=subprocess.DEVNULL)
-        child.communicate(text.encode("utf-8", "replace"), timeout=WAIT_SECONDS)
+        given: Optional[bytes] = text.encode("utf-8", "replace")
+        began = time.monotonic()
+        while True:
+            try:
+                child.communicate(given, timeout=LOOK_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                given, took = None, time.monotonic() - began
+                if took > LONGEST_SECONDS or took - _without_core(child.pid) > WAIT_SECONDS:
+                    raise
     except BaseException:  # also Ctrl-C: the trainer is ending, and with its own code
         if child is not None and child.poll() is None:
             child.kill()
             child.wait()
+
+
+def _without_core(pid: int) -> float:
+    """For how many seconds a process was ready to run and had no core; 0 where the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _command() -> List[str]:

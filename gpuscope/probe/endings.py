@@ -77,13 +77,18 @@ class Endings:
             self._finalizer.cancel()
 
     def look(self) -> None:
-        """In the probe's thread: whether the main program has raised meanwhile (threads may keep the process alive)."""
+        """In the probe's thread: whether the main program has raised meanwhile (threads may keep the process alive).
+        The main thread looks at its end too: it is seen only once it is described, else neither would tell of it."""
         last = _last()
-        if last is not self._seen:
-            self._seen = last
-            if last is not _NONE:
-                self._last = _described("exception", last, "main")
-                self._on_exception(self._last)
+        if last is self._seen:
+            return
+        if last is not _NONE:
+            self._last = description = _described("exception", last, "main")
+        if last is self._seen:  # the other thread was quicker
+            return
+        self._seen = last
+        if last is not _NONE:
+            self._on_exception(description)
 
     def _thread_exception(self, args: Any) -> None:
         name = str(getattr(args.thread, "name", ""))[:128]

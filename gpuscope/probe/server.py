@@ -58,6 +58,7 @@ class Server:
         self._clients: Dict[int, Client] = {}
         self._rest_until = 0.0
         self._running = True
+        self._over = False  # the thread runs its last errands
         self._pid = os.getpid()
         self._listener: Optional[socket.socket] = None
         self._path = ""
@@ -65,6 +66,7 @@ class Server:
         self._identity = (0, 0)
         self._wake: Tuple[int, int] = (-1, -1)
         self._wake_lock = threading.Lock()  # nobody may write to a descriptor that was closed and given to another
+        self._rung = False  # somebody has news since the thread was last woken
         self._marks: Dict[int, Tuple[int, int]] = {}  # of our descriptors: what the kernel says they are
         self._finalizer: Any = None
         requests.wake = self._ring
@@ -132,13 +134,22 @@ class Server:
         if not self._running or not self._thread.is_alive() or threading.current_thread() is self._thread:
             return False
         self._errands.append(call)
+        if self._over:  # since we looked: whoever removes it first runs it
+            try:
+                self._errands.remove(call)
+                return False
+            except ValueError:
+                return True
         self._ring()
         return True
 
     def _ring(self) -> None:
-        """Let the probe's thread look now. Where the lock is taken it looks a little later."""
-        if self._wake_lock.acquire(False):
+        """Let the probe's thread look now. Never waits for the lock: whoever holds it wakes the thread once more, for
+        what it has woken it for may be read before our news is there."""
+        self._rung = True
+        while self._rung and self._wake_lock.acquire(False):
             try:
+                self._rung = False
                 self._write_wake()
             finally:
                 self._wake_lock.release()
@@ -176,11 +187,15 @@ class Server:
             debug("the probe ends", error)
             self._why = f"it failed: {type(error).__name__}"
             self._detach()
+        self._finish()
+
+    def _finish(self) -> None:
         self._sampler.ledger.wanted = False
         try:
             self._requests.close(self._why)
         except Exception as error:
             debug("while ending what was under way", error)
+        self._over = True
         try:
             self._run_errands()
             self._deliver()
@@ -370,6 +385,8 @@ class Server:
             self._close_descriptors()
             if self._running:
                 self._open()
+        if self._rung:
+            self._ring()
         return True
 
     def _close_descriptors(self) -> None:

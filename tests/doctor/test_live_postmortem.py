@@ -17,6 +17,7 @@ from gpuscope.doctor.order import rank
 from gpuscope.doctor.postmortem_oom import Facts
 from gpuscope.verbs import doctor_targets
 from tests.fakes.probe_client import environment
+from tests.fakes.watched import WATCHED
 from tests.snapshot import synthetic
 
 DEMOS = Path(__file__).parents[2] / "demos"
@@ -65,13 +66,8 @@ BUILD = "raise AssertionError('Torch not compiled with CUDA enabled')"
 
 @pytest.mark.parametrize(("end", "pitfall"), [(BUILD, "problem"), ("os.kill(os.getpid(), 9)", "open")])
 def test_a_black_box_tells_how_it_ended(tmp_path, end, pitfall):
-    code = (
-        "import glob, os, time, gpuscope; gpuscope.watch()\n"
-        "while not glob.glob(os.environ['GPUSCOPE_BLACKBOX_DIR'] + '/*.box'): time.sleep(0.01)\n"
-        "time.sleep(0.3)\n"
-    )
     more = {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes"), "XDG_STATE_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code + end], env=environment(**more), capture_output=True, timeout=60)
+    subprocess.run([sys.executable, "-c", WATCHED + end], env=environment(**more), capture_output=True, timeout=60)
     (path,) = (tmp_path / "boxes").glob("*.box")
     report = doctor_targets.examine([str(path)], False, 5.0)
     assert report.problems == ()

@@ -184,6 +184,7 @@ def inside(*options: str, directories: Sequence[str] = ()) -> Iterator[Viewer]:
 
     def run() -> None:
         agent.leave(agent.run())
+        agent._writer.join()  # it is not waited for without end elsewhere; here its descriptor is closed
         os.close(frames_fd)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -195,5 +196,6 @@ def inside(*options: str, directories: Sequence[str] = ()) -> Iterator[Viewer]:
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the agent does not end"
         viewer.wait_end()
+        agent._requests._reader.join(PATIENCE)  # else it would read what gets the number of its descriptor next
         os.close(read_fd)
         os.close(requests_fd)

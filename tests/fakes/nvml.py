@@ -142,9 +142,11 @@ class FakeNvml(HostAnswers):
             yield self
         finally:
             self.heal()
+            left = _left_behind()
             pynvml.nvmlLib, pynvml._nvmlLib_refcount = saved[:2]
             pynvml._nvmlGetFunctionPointer_cache.clear()
             pynvml._nvmlGetFunctionPointer_cache.update(saved[2])
+            assert not left, f"they would ask the driver of the next test: {left}"
 
     # ── what pynvml sees ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -240,6 +242,16 @@ class FakeNvml(HostAnswers):
             if gpu.uuid.encode() == wanted:
                 return write(out, "Q", HANDLE + index)
         return NOT_FOUND
+
+
+def _left_behind(seconds: float = 20.0) -> list[str]:
+    """Waits for the threads that ask a driver, which have been told to stop; the names of those that go on. The
+    wrappers are of the whole process: a round that ends a little later would ask what the next test puts there."""
+    until = time.monotonic() + seconds
+    asking = [one for one in threading.enumerate() if one.name.startswith("gpu-") or one.name in ("nvml", "paths")]
+    for one in asking:
+        one.join(max(0.0, until - time.monotonic()))
+    return [one.name for one in asking if one.is_alive()]
 
 
 class Clock:

@@ -108,6 +108,10 @@ class Hang:
         self.entered = threading.Event()
         self._released = threading.Event()
 
+    @property
+    def released(self) -> bool:
+        return self._released.is_set()
+
     def release(self) -> None:
         self._released.set()
 

@@ -170,3 +170,6 @@ def train(seconds=60, pause=0.005):
         time.sleep(pause)
 """
 """A small training to put in front of a child's code."""
+
+STEPS_OF_TWO_SECONDS = 400
+"""Of that training with its usual pause, at most: a clock that goes slower where others want the cores."""

@@ -1,7 +1,7 @@
 """Many hosts behind one real OpenSSH server on loopback: one account, an alias for each; and some that fail.
 
 ``silent`` takes the connection and never speaks, ``closed`` refuses it, ``refused`` does not take the key, ``slow``
-answers after some seconds.
+answers when all others have, and not before: who waits for it is never live.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from gpuscope.store.store import Store
 from gpuscope.verbs import remote
 from tests.fakes import sshd
 
-SLOW_SECONDS = 3.0
 FAILING = ("silent", "closed", "refused")
 STARTUPS = 10
 """Connections that the server takes before they are let in; one more and it hangs up. Eight at once are ours, the slow
@@ -39,6 +38,8 @@ class Fleet:
     server: sshd.Server
     names: list[str]
     """Of those that work, the slow one last."""
+    gate: Path
+    """Once this file is there the slow one answers."""
 
     def dropped(self) -> int:
         """Connections that the server refused, for too many came at once."""
@@ -57,12 +58,14 @@ def fleet(folder: Path, hosts: int) -> Iterator[Fleet]:
             f"GlobalKnownHostsFile /dev/null\nUserKnownHostsFile {folder}/known_hosts\nStrictHostKeyChecking yes\n"
             f"HostName 127.0.0.1\nPort {server.port}\n"
         )
-        hop = f"sh -c 'sleep {SLOW_SECONDS:g}; exec ssh -F {folder}/ssh_config -W 127.0.0.1:{server.port} good'"
+        gate = folder / "slow-may-answer"
+        wait = f"until [ -e {gate} ]; do sleep 0.05; done"
+        hop = f"sh -c '{wait}; exec ssh -F {folder}/ssh_config -W 127.0.0.1:{server.port} good'"
         text = "".join(f"Host {name}\n{same}" for name in names if name != "slow")
         text += f"Host slow\nProxyCommand {hop}\n{same}Host silent\nHostName 127.0.0.1\nPort {port}\n"
         with open(folder / "ssh_config", "a") as stream:
             stream.write(text)
-        yield Fleet(server, names)
+        yield Fleet(server, names, gate)
 
 
 @contextlib.contextmanager
@@ -86,10 +89,10 @@ def _mute() -> Iterator[int]:
 
 
 async def connect(made: Fleet, seconds: float = 120.0, watch: float = 0.0) -> dict[str, Any]:
-    """Connects to all of them as the fleet view does, and waits until each that works is live and the refused one has
-    ended; then watches for ``watch`` seconds. Figures: seconds until the first and the last of the usual ones is live,
-    ``slow_seconds``, MiB of this process and of each ssh, processor seconds of this process, p99 of how late its event
-    loop was, what the failing ones say."""
+    """Connects to all of them as the fleet view does, and waits until each that works has sent a sample and the refused
+    one has ended; then watches for ``watch`` seconds. Figures: seconds until the first and the last of the usual ones
+    is live, ``slow_seconds`` (it may answer from then on), MiB of this process and of each ssh, processor seconds of
+    this process, p99 of how late its event loop was, what the failing ones say."""
     args = argparse.Namespace(ssh_command=made.server.ssh_command, remote_python="", via="")
     store, tasks, links = Store(), [], {}
     live: dict[str, float] = {}
@@ -105,6 +108,10 @@ async def connect(made: Fleet, seconds: float = 120.0, watch: float = 0.0) -> di
             if link.state == "live":
                 live.setdefault(name, time.monotonic() - began)
 
+        def sampled() -> list[str]:
+            hosts = {one.key: one for one in store.view().hosts}
+            return [name for name in made.names if hosts[sources[name].key].sampled_seconds is not None]
+
         for name, source in sources.items():
             store.add_source(source.key, source.label)
             task = source.run(functools.partial(store.apply, source.key), functools.partial(told, name))
@@ -114,16 +121,17 @@ async def connect(made: Fleet, seconds: float = 120.0, watch: float = 0.0) -> di
                 asked = time.monotonic()
                 await asyncio.sleep(0.02)
                 late.append(time.monotonic() - asked - 0.02)
+                if all(name in live for name in made.names if name != "slow"):
+                    made.gate.touch()
                 ended = links.get("refused") is not None and links["refused"].state == "ended"
-                if ended and all(name in live for name in made.names):
+                if ended and all(name in live for name in made.names) and len(sampled()) == len(made.names):
                     break
             end = time.monotonic() + watch
             while time.monotonic() < end:
                 await asyncio.sleep(0.1)
             clients = [_rss(pid) for pid in _children("ssh")]
-            hosts = {one.key: one for one in store.view().hosts}
             failing = {name: [links[name].state, links[name].text] for name in FAILING if name in links}
-            sampled = [name for name in made.names if hosts[sources[name].key].sampled_seconds is not None]
+            heard = len(sampled())
         finally:
             await asyncio.gather(*(source.close() for source in sources.values()))
             for task in tasks:
@@ -131,7 +139,7 @@ async def connect(made: Fleet, seconds: float = 120.0, watch: float = 0.0) -> di
             await asyncio.gather(*tasks, return_exceptions=True)
     usual = [live[name] for name in made.names if name in live and name != "slow"]
     return {
-        "hosts": len(made.names), "live": sorted(live), "sampled": len(sampled), "dropped": made.dropped(),
+        "hosts": len(made.names), "live": sorted(live), "sampled": heard, "dropped": made.dropped(),
         "first_seconds": min(usual, default=None), "last_seconds": max(usual, default=None),
         "slow_seconds": live.get("slow"), "lag_p99_ms": 1e3 * sorted(late)[int(len(late) * 0.99)],
         "cpu_seconds": time.process_time() - before,

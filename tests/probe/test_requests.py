@@ -12,7 +12,7 @@ import pytest
 
 from gpuscope.probe import acts, questions
 from gpuscope.probe.steps import Steps
-from gpuscope.wire.codec import encode
+from gpuscope.wire.codec import decode, encode
 from gpuscope.wire.frames import Ack, Blob, Error, Event, Progress, Request, Result
 from tests.fakes import allocator
 from tests.fakes.asking import KEYBOARD, ask, collect, tell
@@ -477,6 +477,31 @@ def test_nothing_is_acted_on_without_a_thread(monkeypatch):
     answer = made.begin(Request("snapshot", 4), None, 7)
     assert (answer.code, answer.reason) == ("failed", "no thread can be started: can't start new thread")
     assert not made.busy
+
+
+def test_an_answer_is_not_lost_where_the_probe_tidies_up_right_before_it(monkeypatch):
+    """The act's thread is done, and is about to say how it ended: just then the probe's thread looks what is over."""
+    usual, client, go_on = acts.Act.end, object(), threading.Event()
+
+    def modules(act):
+        go_on.wait(60)
+        return acts.Answer({"parameters": 7})
+
+    def end(self, last):
+        if self.done:
+            made.expire(time.monotonic())
+        return usual(self, last)
+
+    monkeypatch.setattr(acts.Act, "end", end)
+    made = acts.Acts({"modules": modules}, lambda: None)
+    assert isinstance(made.begin(Request("modules", 4, deadline=60.0), client, 7), Ack)
+    (act,) = made.of(client)
+    go_on.set()
+    act.thread.join()
+    assert made.of(client) == [act]
+    assert decode(act.next_line()) == Result(4, {"parameters": 7})
+    made.expire(time.monotonic())
+    assert made.of(client) == []
 
 
 def test_samples_keep_their_pace_beside_a_large_blob(asker, cuda):
