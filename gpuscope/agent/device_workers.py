@@ -249,7 +249,8 @@ class XidWorker(Worker):
 
     def take(self) -> List[Tuple[int, int]]:
         """What was heard since the last time."""
-        heard, self.heard = self.heard, []
+        heard = list(self.heard)
+        del self.heard[: len(heard)]  # in place: the other thread may be about to add one to this very list
         return heard
 
     def end(self, seconds: float) -> bool:
@@ -341,6 +342,8 @@ class NvmlWorker(Worker):
         self.paths.start()
         self.xids = XidWorker(nvml.xid_watch(), self.xids)
         self.xids.start()
+        if self.stopping:  # told so while the driver was opened: those who would have been told are these
+            self.stop()
 
     def _all_gone(self) -> bool:
         """No device has a reading, though each answers: the driver is missing, or was reloaded under us."""

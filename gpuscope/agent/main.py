@@ -124,7 +124,7 @@ class Agent:
                     key = now + frames.KEY_SECONDS
                     self._key_frame()
                 self._tick(now)
-            if not self._args.no_ping_timeout and now - self._requests.heard > PING_SECONDS:
+            if not self._args.no_ping_timeout and self._requests.silent(PING_SECONDS):
                 self.end(f"nothing was heard from the viewer for {PING_SECONDS:.0f} s")
         self._collector.stop()
         return self._ended

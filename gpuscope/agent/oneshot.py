@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..collect.nvml import Nvml
 
 TRAINERS_SECONDS = 1.2
-"""How long to wait for the first sample of a probe that is connected."""
+"""How long to wait, once probes were looked for, for the first sample of one that is connected."""
 _PROBE_HZ = 2.0
 
 
@@ -42,16 +42,37 @@ def collect_once(
     # Each is asked once: at this rate nothing that has answered counts as late before we are gone.
     collector = Collector(1.0 / max(timeout, 1.0), probe_hz=_PROBE_HZ, make_nvml=make_nvml, directories=directories)
     collector.start()
+    search = Search(collector)
     while True:
         picture = collector.picture()
         complete = _complete(collector)
         waited = time.monotonic() - began
-        trainers = want_trainers and waited < TRAINERS_SECONDS and _trainers_pending(collector)
-        if waited >= timeout or (complete and not trainers):
+        if waited >= timeout or (complete and not (want_trainers and search.pending)):
             picture = collector.picture()  # what came between that one and the check
             collector.stop()
             return OneShot(picture, complete)
         collector.bell.wait(min(timeout - waited, 0.1))
+
+
+class Search:
+    """The search for probes of a collector that has started."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._ended: Optional[float] = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a trainer without a word of its probe may still have one: until all were looked for, however late a
+        busy machine does so, and :data:`TRAINERS_SECONDS` longer where one that was found has not said anything."""
+        probes = self._collector.probes
+        if probes is None:
+            return False
+        if self._ended is None:
+            if not probes.scans:
+                return True
+            self._ended = time.monotonic()
+        return probes.connecting and time.monotonic() - self._ended < TRAINERS_SECONDS
 
 
 def _complete(collector: Collector) -> bool:
@@ -62,8 +83,3 @@ def _complete(collector: Collector) -> bool:
         and (collector.host.latest is not None or collector.host.failure is not None)
         and (collector.processes.settled or collector.processes.failure is not None)
     )
-
-
-def _trainers_pending(collector: Collector) -> bool:
-    probes = collector.probes
-    return probes is not None and (probes.scans == 0 or probes.connecting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 import time
@@ -47,8 +48,7 @@ class Requests:
         on_end: Callable[[str], None],
         redact: bool = True,
     ) -> None:
-        self.heard = time.monotonic()
-        """When the last line came."""
+        self._heard = time.monotonic()  # when something came, for the last time
         self._fd = fd
         self._put = put
         self._trainers = trainers
@@ -60,15 +60,34 @@ class Requests:
         self._lock = threading.RLock()
         self._redact = redact
         self._injections = Injections(self._answer, redact)
+        self._reader = threading.Thread(target=self._read, name="requests", daemon=True)
 
     def start(self, probes: Probes) -> None:
         self._probes = probes
-        threading.Thread(target=self._read, name="requests", daemon=True).start()
+        self._reader.start()
+
+    def silent(self, seconds: float) -> bool:
+        """Whether nothing has come for so long. What waits to be read has come, while its sender is there: when all of
+        this process was stopped (SIGSTOP, a frozen container), whoever asks may go on before the thread that reads."""
+
+        def quiet() -> bool:
+            return time.monotonic() - self._heard > seconds
+
+        if not quiet():
+            return False
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        waits = any(event & select.POLLIN and not event & select.POLLHUP for _, event in poll.poll(0))
+        return quiet() and not (waits and self._reader.is_alive())
 
     def _read(self) -> None:
         buffer = bytearray()
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
         while True:
             try:
+                poll.poll()
+                self._heard = time.monotonic()  # before it is taken from where :meth:`silent` sees it
                 data = os.read(self._fd, 1 << 16)
             except OSError as error:
                 self._on_end(f"standard input failed: {error.strerror}")
@@ -76,7 +95,6 @@ class Requests:
             if not data:
                 self._on_end("standard input was closed")
                 return
-            self.heard = time.monotonic()
             buffer += data
             *lines, rest = buffer.split(b"\n")
             buffer = rest

@@ -150,6 +150,7 @@ def _read(process: subprocess.Popen[bytes], out: int, errors: int) -> Tuple[byte
         for descriptor in taken:
             selector.register(descriptor, selectors.EVENT_READ)
         while selector.get_map():
+            ended = process.poll() is not None  # before we look: what it wrote at its very end is there then
             ready = selector.select(0.1)
             for key, _ in ready:
                 data = os.read(key.fd, 65536)
@@ -160,7 +161,7 @@ def _read(process: subprocess.Popen[bytes], out: int, errors: int) -> Tuple[byte
                 return taken[out], taken[errors], f"answered more than {MAX_ANSWER_BYTES >> 20} MiB"
             if time.monotonic() > deadline:
                 return taken[out], taken[errors], f"did not answer within {ASK_SECONDS:.0f} s"
-            if not ready and process.poll() is not None:
+            if not ready and ended:
                 break  # somebody else holds its pipes
     try:
         process.wait(max(deadline - time.monotonic(), 0.1))

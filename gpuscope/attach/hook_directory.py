@@ -15,6 +15,9 @@ from typing import Dict
 from ..probe import on_import, rendezvous
 from .bundle import probe_zip_bytes
 
+ATTEMPTS = 8
+"""To put a directory where others are just putting theirs: all ranks of a job may start at once."""
+
 
 def contents() -> Dict[str, bytes]:
     """{file name: bytes}. Raises OSError where gpuscope's own files cannot be read."""
@@ -40,15 +43,26 @@ def prepare() -> str:
             descriptor = os.open(os.path.join(fresh, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
-        if os.path.lexists(path):  # not what it should be: moved aside, for a running trainer may still look there
-            os.rename(path, tempfile.mkdtemp(prefix="hook-old-", dir=base) + "/aside")
-        os.rename(fresh, path)
-    except OSError:
-        shutil.rmtree(fresh, ignore_errors=True)
-        if is_intact(path, files):  # somebody else was faster
-            return path
-        raise
+        _put(fresh, path, files)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)  # somebody else was faster, or it failed
     return path
+
+
+def _put(fresh: str, path: str, files: Dict[str, bytes]) -> None:
+    """Rename ``fresh`` to ``path``, unless another process has put the same there meanwhile: that one is in use, and is
+    never moved aside. Raises OSError."""
+    for attempt in range(ATTEMPTS):
+        if is_intact(path, files):
+            return
+        try:
+            if os.path.lexists(path):  # not what it should be: moved aside, for a running trainer may still look there
+                os.rename(path, tempfile.mkdtemp(prefix="hook-old-", dir=os.path.dirname(path)) + "/aside")
+            os.rename(fresh, path)
+            return
+        except OSError:
+            if attempt == ATTEMPTS - 1:  # else another one was between our two steps
+                raise
 
 
 def is_intact(path: str, files: Dict[str, bytes]) -> bool:

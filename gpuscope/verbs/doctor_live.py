@@ -96,6 +96,7 @@ def _watch(timeout: float, pid: int | None, make: Callable[[], Collector]) -> tu
     began = time.monotonic()
     _feed(store, [_hello()])
     collector.start()
+    search = oneshot.Search(collector)
     try:
         while True:
             picture = collector.picture()
@@ -106,7 +107,7 @@ def _watch(timeout: float, pid: int | None, make: Callable[[], Collector]) -> tu
             if picture.trainers:
                 enough = complete and waited >= WATCH_SECONDS
             else:
-                enough = complete and (waited >= oneshot.TRAINERS_SECONDS or not oneshot._trainers_pending(collector))
+                enough = complete and not search.pending
             if enough or waited >= max(timeout, 0.2):
                 return store, complete
             if picture.trainers:

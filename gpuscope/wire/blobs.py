@@ -215,9 +215,10 @@ class BlobReceiver:
 
     def abort(self) -> None:
         """Gives up and removes the temporary file. Does nothing to a complete blob."""
-        if not self.complete:
+        if self.complete:
+            return
+        for step in (self._file.close, lambda: os.unlink(self._temporary)):
             try:
-                self._file.close()
-                os.unlink(self._temporary)
+                step()  # to close writes what is left: on a full disk that fails, and the file has to go all the more
             except OSError:
                 pass

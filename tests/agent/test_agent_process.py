@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import array
 import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
 
 import pytest
 
 from gpuscope.agent import main as agent_main
+from gpuscope.agent.requests import Requests
 from gpuscope.attach import bundle
 from gpuscope.wire import frames
 from tests.fakes import agents, pythons
@@ -105,10 +109,49 @@ def test_ends_when_nothing_is_heard(monkeypatch):
         viewer.wait(lambda: len(viewer.all(frames.Sample)) > 4, "samples beyond the limit")
 
 
+@pytest.fixture
+def late(monkeypatch):
+    """The thread that reads requests begins when this event is set."""
+    usual, late = Requests._read, threading.Event()
+
+    def read(self):
+        late.wait(60)
+        usual(self)
+
+    monkeypatch.setattr(agent_main, "PING_SECONDS", 2.0)
+    monkeypatch.setattr(Requests, "_read", read)
+    return late
+
+
+def test_a_viewer_that_has_left_is_not_heard_though_a_line_of_it_waits(late):
+    with agents.inside(*QUIET) as viewer:
+        viewer.send(frames.Ping(t=1.5))
+        viewer.close_requests()
+        bye = viewer.wait_end()
+        late.set()
+        assert bye is not None
+        assert "nothing was heard" in bye.why
+
+
+def test_a_line_that_nobody_has_read_yet_has_been_heard(late):
+    """All of the agent was stopped for a while, and goes on: what the viewer wrote meanwhile is there, and the thread
+    that reads it comes late."""
+    with agents.inside("--hz", "10", *QUIET) as viewer:
+        viewer.send(frames.Ping(t=1.5))
+        begin = viewer.wait_for(frames.Sample).m
+        viewer.wait(lambda: viewer.all(frames.Sample)[-1].m > begin + 4e9, "samples beyond the limit")
+        late.set()
+        assert viewer.wait_for(frames.Pong).t == 1.5
+
+
 def test_a_slow_reader_loses_samples_and_is_told_how_many():
     with agents.process("--hz", "10", *QUIET, read=False) as (viewer, child):
         fcntl.fcntl(child.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)
-        time.sleep(4)  # a pipe of 4 KiB takes some 20 samples
+        told = array.array("i", [0])
+        while not told[0]:  # it has begun, and a pipe of one page is full
+            time.sleep(0.01)
+            fcntl.ioctl(child.stdout.fileno(), termios.FIONREAD, told)
+        time.sleep(3)  # thirty samples, of which a starved agent makes some
         viewer.start()
         event = viewer.wait_for(frames.Event, lambda e: e.e == "dropped")
         assert event.data["count"] >= 1
@@ -135,21 +178,27 @@ def test_a_key_frame_repeats_the_definitions(monkeypatch):
 
 def test_a_stray_print_does_not_break_the_stream(tmp_path):
     code = (
-        "import os, sys, threading\n"
+        "import os, sys, threading, time\n"
         f"sys.path.insert(0, {bundle.local_agent_zip()!r})\n"
         "from gpuscope.agent.main import main\n"
-        "threading.Timer(0.3, lambda: (print('stray'), os.write(1, b'raw'), sys.stdout.flush())).start()\n"
+        "def stray():\n"
+        "    while os.fstat(1).st_ino != os.fstat(2).st_ino: time.sleep(0.01)\n"  # what is printed goes elsewhere
+        "    print('stray', flush=True); os.write(1, b'raw')\n"
+        "threading.Thread(target=stray).start()\n"
         "main(['--sockets', '/nonexistent'])\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    time.sleep(1.0)
-    out, err = child.communicate(timeout=20)
+    err = b""
+    while b"raw" not in err:
+        piece = os.read(child.stderr.fileno(), 4096)
+        assert piece, "it ended before"
+        err += piece
+    out, _ = child.communicate(timeout=20)
     for line in out.splitlines():
         json.loads(line)
     assert b"stray" in err
-    assert b"raw" in err
 
 
 def test_help_and_usage():

@@ -8,9 +8,12 @@ import time
 import pytest
 
 from gpuscope.agent import device_workers
+from gpuscope.agent.device_workers import NvmlWorker
+from gpuscope.collect.nvml import Nvml
 from gpuscope.wire import frames
 from tests.fakes import agents, probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
+from tests.fakes.waiting import until
 
 
 @pytest.fixture
@@ -50,9 +53,15 @@ def test_a_hung_call_stops_only_its_device(fake, call):
         viewer.wait(lambda: watts(viewer, first) and watts(viewer, second), "power")
         with fake.hang(call, 1) as hang:
             assert hang.entered.wait(10)
-            entered = time.monotonic()
+            two_intervals_later = time.monotonic_ns() + int(2 * 0.2 * 1e9)
             viewer.wait(lambda: "power_watts" in viewer.reasons(second), "reason")
-            assert time.monotonic() - entered < 2 * 0.2 + 1.0  # two intervals and slack
+            silent = 0
+            for sample in viewer.all(frames.Sample):
+                if any(row[:2] == [second, "power_watts"] and row[2] for row in sample.why):
+                    break
+                silent += sample.m > two_intervals_later
+            # However late a busy machine takes the samples; one may have been put together right before.
+            assert silent <= 1
             assert viewer.reasons(second)["used_bytes"][0] == "timeout"
             assert call in viewer.reasons(second)["used_bytes"][1]
             assert "has not returned for" in viewer.reasons(second)["used_bytes"][1]
@@ -134,9 +143,26 @@ def test_agent_leaves_at_once_while_a_call_hangs(fake):
         with agents.inside("--hz", "5") as viewer:
             assert hang.entered.wait(10)
             viewer.wait_for(frames.Sample)
-            began = time.monotonic()
-        assert time.monotonic() - began < 2.0
+        assert not hang.released  # the agent has ended, and the call has not returned
 
 
 def test_process_lists_that_cost_much_are_asked_less_often():
     assert [device_workers.lists_seconds(ms / 1e3) for ms in (0.0, 0.5, 2.0, 2.3, 6.5, 40.0)] == [1, 1, 1, 2, 4, 5]
+
+
+def test_devices_that_are_found_while_it_ends_are_left_too(fake):
+    """To open a driver may take seconds, and meanwhile the agent may be told to stop."""
+    nvml = Nvml()
+    usual = nvml.start
+
+    def start():
+        worker.stop()
+        usual()
+
+    nvml.start = start
+    worker = NvmlWorker(2.0, lambda: None, lambda: nvml)
+    worker.start()
+    until(lambda: not worker.alive, 20)
+    asking = [*worker.devices, worker.paths, worker.xids]
+    assert len(asking) == 4
+    until(lambda: not any(one.alive for one in asking), 20)

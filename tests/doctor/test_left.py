@@ -14,12 +14,8 @@ from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.verbs import doctor_left
 from tests.fakes.probe_client import environment
+from tests.fakes.watched import WATCHED
 
-WATCHED = (
-    "import glob, os, sys, time, gpuscope; gpuscope.watch()\n"
-    "while not glob.glob(os.environ['GPUSCOPE_BLACKBOX_DIR'] + '/%d-*.box' % os.getpid()): time.sleep(0.01)\n"
-    "time.sleep(0.3)\n"
-)
 ENDS = {
     "killed": "os.kill(os.getpid(), 9)",
     "crashed": "os.kill(os.getpid(), 11)",

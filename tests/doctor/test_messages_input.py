@@ -115,9 +115,9 @@ def test_hostile_text():
         "tried to allocate " * 25_000, "error out of memory " * 25_000, "symptom: " + "memory grow " * 9000,
     )  # fmt: skip
     for text in samples:
-        began = time.perf_counter()
+        began = time.process_time()
         examine([text])
-        assert time.perf_counter() - began < 2
+        assert time.process_time() - began < 2
 
 
 def test_nothing_heavy_is_loaded():

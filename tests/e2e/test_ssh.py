@@ -79,8 +79,8 @@ def test_devices_are_told_of_another_host(gpuscope):
 
 
 def test_a_trainer_is_seen_examined_recorded_and_asked_from_afar(gpuscope, tmp_path):
-    with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(60)") as process:
-        wait_for(lambda: sockets(process.pid))
+    with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(600)") as process:
+        wait_for(lambda: sockets(process.pid), 90.0)  # it imports torch first: 3 s of a core that is shared
         done = gpuscope("ps", "good", "--json")
         rows = {row["pid"]: row for row in json.loads(done.stdout)["processes"]}
         assert rows[process.pid]["trainer"]["step"] >= 0, done.stderr

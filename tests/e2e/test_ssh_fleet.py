@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(bool(sshd.why_not()), reason=sshd.why_not() or "
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     with ssh_fleet.fleet(tmp_path_factory.mktemp("fleet"), HOSTS) as made:
-        return asyncio.run(ssh_fleet.connect(made, 60.0, 1.0))
+        return asyncio.run(ssh_fleet.connect(made, 120.0, 1.0))  # healthy, on one starved core: half a minute
 
 
 def test_all_that_work_are_there_and_the_server_never_saw_too_many_at_once(found):
@@ -25,9 +25,8 @@ def test_all_that_work_are_there_and_the_server_never_saw_too_many_at_once(found
 
 
 def test_no_host_waits_for_a_slow_or_a_dead_one(found):
-    assert found["slow_seconds"] >= ssh_fleet.SLOW_SECONDS
-    assert found["first_seconds"] < ssh_fleet.SLOW_SECONDS
-    assert found["last_seconds"] < found["slow_seconds"] + 2.0
+    assert found["last_seconds"] is not None, "the slow one was let go before they were live"
+    assert found["last_seconds"] < found["slow_seconds"]
 
 
 def test_those_that_fail_say_why_and_only_a_key_that_is_refused_ends_it(found):

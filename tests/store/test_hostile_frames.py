@@ -216,9 +216,9 @@ def say(*said):
     global slowest
     for frame in said:
         frame = decode(encode(frame))
-        began = time.perf_counter()
+        began = time.process_time()
         store.apply("k", frame, 1.0)
-        slowest = max(slowest, time.perf_counter() - began)
+        slowest = max(slowest, time.process_time() - began)
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
@@ -256,9 +256,10 @@ print(round(max(after[: len(after) // 2])), round(max(after)), round(slowest, 3)
 def test_a_flood_of_the_worst_frames_leaves_memory_bounded():
     """Definitions, reasons, cells and events as long and as many as a line holds, ids used again, columns shuffled.
 
-    With 200,000 frames it was 195 MiB, reached after some 15,000; without bounds 439 MiB."""
+    With 200,000 frames it was 195 MiB, reached after some 15,000; without bounds 439 MiB. Its limit is what it may take
+    on a core shared by many: it needs ten seconds of one."""
     done = subprocess.run(
-        [sys.executable, "-c", FLOOD, str(ROOT), "16000"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", FLOOD, str(ROOT), "16000"], capture_output=True, text=True, timeout=220
     )
     assert done.returncode == 0, done.stderr
     _, most, slowest, _ = map(float, done.stdout.split())
@@ -311,8 +312,8 @@ def test_one_frame_never_stops_the_screen():
         Def(1, gpu=frames.GpuDef("GPU-a", 0)),
         frames.Ping(),
     ):
-        began = time.perf_counter()
+        began = time.process_time()
         store.apply("k", frame, 1.0)
-        took.append(time.perf_counter() - began)
+        took.append(time.process_time() - began)
     assert all(process.gone for process in store.view().host.processes)
     assert max(took) < 1.0, took

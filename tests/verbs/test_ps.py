@@ -6,12 +6,13 @@ import argparse
 import functools
 import json
 import os
+import time
 
 import pytest
 
 from gpuscope.agent import host_workers, picture
-from gpuscope.agent.oneshot import collect_once
-from gpuscope.collect import processes
+from gpuscope.agent.oneshot import TRAINERS_SECONDS, collect_once
+from gpuscope.collect import processes, trainers
 from gpuscope.verbs import plain, ps
 from gpuscope.wire.frames import Unknown
 from tests.fakes import probe_process
@@ -50,6 +51,22 @@ def run_json(capsys, sockets, *words):
             assert wanted <= process["trainer"].keys()
     assert all(row.keys() == {"path", "code", "reason"} for row in document["unknown"])
     return code, document
+
+
+def test_no_trainer_is_denied_before_it_was_looked_for(fake, sockets, capsys, monkeypatch):
+    """On a busy machine the thread that searches comes late: until then nobody knows whether there is a probe."""
+    usual = trainers.Probes.scan
+
+    def scan(self, now):
+        if not self.scans:
+            time.sleep(1.5 * TRAINERS_SECONDS)
+        usual(self, now)
+
+    monkeypatch.setattr(trainers.Probes, "scan", scan)
+    with probe_process.start(sockets) as one:
+        fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0))
+        _, document = run_json(capsys, sockets)
+        assert {p["pid"] for p in document["processes"] if p["trainer"]} == {one.pid}
 
 
 def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys):

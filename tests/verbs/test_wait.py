@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
@@ -15,6 +13,7 @@ from gpuscope.verbs import wait
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.asked import AskedSource
+from tests.fakes.waiting import alive, until
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -30,18 +29,27 @@ def waited(frames: list[f.Frame], *words: str) -> int:
 # ── a process of this machine ──
 
 
-def test_it_returns_when_a_real_process_ends(capsys):
+def test_it_returns_when_a_real_process_ends(capsys, monkeypatch):
     child = subprocess.Popen(["sleep", "60"])
-    ender = threading.Timer(0.7, child.kill)
-    ender.start()
-    began = time.monotonic()
+    looks = 0
+
+    class Local(wait._Local):
+        @property
+        def ended(self) -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 3:  # it is being waited for
+                child.kill()
+                until(lambda: not alive(child.pid), 20)
+            return super().ended
+
+    monkeypatch.setattr(wait, "_Local", Local)
     try:
-        assert cli.main(["wait", str(child.pid), "--timeout", "20"]) == 0
+        assert cli.main(["wait", str(child.pid), "--timeout", "60"]) == 0
     finally:
-        ender.cancel()
         child.kill()
         child.wait()
-    assert 0.5 < time.monotonic() - began < 15
+    assert looks == 3
     assert f"pid {child.pid} has ended" in capsys.readouterr().err
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import io
 import os
 import random
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -14,9 +17,11 @@ import pytest
 
 from gpuscope.wire import blobs as blobs_module
 from gpuscope.wire.blobs import CHUNK_BYTES, WINDOW_CHUNKS, BlobError, BlobReceiver, BlobSender
-from gpuscope.wire.codec import MAX_CHUNK_CHARS
+from gpuscope.wire.codec import MAX_CHUNK_CHARS, encode
 from gpuscope.wire.decode import decode
 from gpuscope.wire.frames import MAX_LINE_BYTES, Blob
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def noise(size: int) -> bytes:
@@ -164,6 +169,28 @@ def test_the_target_is_not_touched_before_the_end(tmp_path):
     assert target.read_text() == "old"
     receiver.abort()
     assert os.listdir(tmp_path) == ["blob"]
+
+
+def test_a_full_disk_is_said_and_nothing_stays_there(tmp_path):
+    """A limit of the file's size stands for the disk: what is still in the buffer cannot be written at the end."""
+    code = (
+        "import os, resource, sys\n"
+        "from gpuscope.wire.blobs import BlobError, BlobReceiver\n"
+        "from gpuscope.wire.codec import decode\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "receiver = BlobReceiver(5, os.path.join(sys.argv[1], 'blob'))\n"
+        "try:\n"
+        "    for line in sys.stdin.buffer:\n"
+        "        receiver.feed(decode(line))\n"
+        "except BlobError as error:\n"
+        "    print(error)\n"
+    )
+    lines = b"".join(encode(blob) for blob in chunks(noise(100_000), chunk_bytes=3000))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], input=lines, capture_output=True, timeout=60, cwd=ROOT
+    )
+    assert done.stdout.decode() == f"cannot write {tmp_path}/blob: {os.strerror(errno.EFBIG)}\n", done.stderr
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path):

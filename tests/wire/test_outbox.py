@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -202,7 +201,8 @@ from gpuscope.wire.frames import Credit, Result, Sample
 
 outbox = Outbox(1)
 threading.Thread(target=outbox.run, daemon=True).start()
-outbox.add_blob(BlobSender(1, os.urandom(20_000_000)), encode(Result(1)))
+sender = BlobSender(1, os.urandom(20_000_000))
+outbox.add_blob(sender, encode(Result(1)))
 
 def listen():
     for line in sys.stdin.buffer:
@@ -215,36 +215,37 @@ threading.Thread(target=listen, daemon=True).start()
 began = time.monotonic()
 for q in range(10_000):
     time.sleep(max(began + q * 0.5 - time.monotonic(), 0))
-    outbox.put_sample(encode(Sample(q, time.monotonic_ns(), g=[[i] + [0.5] * 20 for i in range(64)])))
+    with outbox._changed:  # the writer takes nothing between the two
+        line = encode(Sample(q, 0, g=[[i] + [0.5] * 20 for i in range(64)], ago=[[0, sender._sent]]))
+        outbox.put_sample(line)
 """
 
 
 @pytest.mark.parametrize("bytes_per_second", [None, 10_000_000], ids=["fast reader", "10 MB/s reader"])
 def test_a_20_mb_blob_leaves_2_hz_samples_on_time(tmp_path, bytes_per_second):
+    """A sample waits for one chunk at most: that which was being made or written when it came."""
     child = subprocess.Popen([sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     assert child.stdin is not None
     assert child.stdout is not None
     receiver = BlobReceiver(1, str(tmp_path / "blob"))
-    lateness: list[float] = []
-    arrived: list[float] = []
-    finished = None
+    waited_for: list[int] = []  # chunks, by each sample
+    chunks, finished = 0, False
     try:
         for line in child.stdout:
-            now = time.monotonic()
             frame = decode(line)
             if isinstance(frame, Sample):
-                lateness.append(now - frame.m / 1e9)  # the same clock on both sides
-                arrived.append(now)
-                if finished is not None:
+                waited_for.append(chunks - frame.ago[0][1])
+                if finished:
                     break
             elif isinstance(frame, Blob):
+                chunks += 1
                 if not receiver.feed(frame):
                     child.stdin.write(encode(Credit(1, 1)))
                     child.stdin.flush()
                 if bytes_per_second:
                     time.sleep(len(line) / bytes_per_second)
             elif isinstance(frame, Result):
-                finished = now
+                finished = True
     finally:
         child.kill()
         child.wait()
@@ -252,6 +253,5 @@ def test_a_20_mb_blob_leaves_2_hz_samples_on_time(tmp_path, bytes_per_second):
         child.stdout.close()
     assert receiver.complete
     assert (tmp_path / "blob").stat().st_size == 20_000_000
-    assert len(lateness) >= 2
-    assert max(lateness) < 0.35, lateness
-    assert max(later - earlier for earlier, later in pairwise(arrived)) < 0.5 + 0.35, arrived
+    assert len(waited_for) >= 2
+    assert max(waited_for) <= 1, waited_for
