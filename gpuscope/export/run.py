@@ -37,6 +37,10 @@ class Refused(Exception):
     """It cannot be served or written. The text says what, why and the next command."""
 
 
+class Misused(Refused):
+    """The command line cannot mean anything: a fault of usage, wherever it is run."""
+
+
 class Exporter(Collector):
     """Follows one source. The loop's thread feeds the store; whoever collects sees the last view, whole."""
 
@@ -119,12 +123,12 @@ def families(page: Page) -> Iterator[Family]:
 
 
 def address(text: str, allow_remote: bool) -> tuple[str, int]:
-    """(host, port) of ``HOST:PORT``. Raises :class:`Refused` for what is none, and without consent for every address
-    that other machines reach."""
+    """(host, port) of ``HOST:PORT``. Raises :class:`Misused` for what is none, :class:`Refused` for a host that is not
+    known and, without consent, for every address that other machines reach."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise Refused(f"--listen needs HOST:PORT, not {text!r}. Example:  gpuscope export --listen 127.0.0.1:9400")
+        raise Misused(f"--listen needs HOST:PORT, not {text!r}. Example:  gpuscope export --listen 127.0.0.1:9400")
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)}
         outside = [one for one in found if not ipaddress.ip_address(one.partition("%")[0]).is_loopback]

@@ -131,8 +131,14 @@ class Stall:
             "thread": thread,
             "collective": None if isinstance(count, Unknown) else count,
         }
-        often = f", usually one every {usual:.3g} s" if usual is not None else ""
+        often = f", usually one every {_short(usual)}" if usual is not None else ""
         self._announce("stall", f"Last step {age:.0f} s ago{often}; {thread} is at {found.words}", data)
+
+
+def _short(seconds: float) -> str:
+    """A step's duration as the screens write it: ``"22.8 ms"``, ``"1.84 s"``."""
+    value, unit = (seconds, "s") if seconds >= 0.9995 else (1e3 * seconds, "ms")
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
 
 
 def _frame_of(ident: Optional[int]) -> Any:

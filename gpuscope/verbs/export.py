@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..cli import EXIT_OK, EXIT_UNCHECKED
+from ..cli import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
 from ..wire.clean import clean
 from .plain import number_between
 
@@ -60,7 +60,7 @@ def _count(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when told to end, 3 with the reason and what to do next."""
+    """0 when told to end, 3 with the reason and what to do next, 64 for an address that is none."""
     try:
         from ..export import run as export
         from ..export.page import Limits
@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         return asyncio.run(_run(args, exporter, at))
     except export.Refused as error:
         print(f"gpuscope export: {clean(str(error))}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, export.Misused) else EXIT_UNCHECKED
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         print(f"gpuscope export: cannot write{clean(where)}: {error.strerror or error}", file=sys.stderr)

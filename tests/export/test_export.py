@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import re
 import shutil
 import signal
@@ -14,7 +15,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -224,9 +226,12 @@ def test_promtool_has_nothing_to_say():
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody has. Not one that the kernel picks: until we listen it could give it to somebody else."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(10_000, max(first, 20_000))))
+            return int(probe.getsockname()[1])
 
 
 def command(*words: str) -> list[str]:
@@ -280,7 +285,7 @@ def test_a_training_on_a_port_from_its_first_step_to_its_end():
             labels = next(k for k in first["gpuscope_train_steps_total"] if label in k)
             assert "pod=trainer-7f" in labels
             before = of(first, "gpuscope_train_steps_total", label)
-            wait_for(lambda: of(scrape(port), "gpuscope_train_steps_total", label) > before, what="more steps")
+            wait_for(lambda: of(scrape(port), "gpuscope_train_steps_total", label) > before, 60, "more steps")
         finally:
             trainer.kill()
             trainer.wait()
@@ -330,8 +335,8 @@ def test_a_file_is_whole_readable_and_gone_at_the_end(tmp_path):
         assert path.stat().st_mode & 0o777 == 0o644
         inode = path.stat().st_ino
         assert len(parsed(path.read_text())["gpuscope_gpu_info"]) == 1
-        wait_for(lambda: path.stat().st_ino != inode, what="another file in its place")
-        assert os.listdir(tmp_path) == [path.name]
+        wait_for(lambda: path.stat().st_ino != inode, 60, "another file in its place")
+        wait_for(lambda: os.listdir(tmp_path) == [path.name], 60, "the end of the one it was written to")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert os.listdir(tmp_path) == []
