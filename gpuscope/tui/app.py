@@ -70,7 +70,7 @@ class GpuscopeApp(LeanApp[int]):
         return [*(f for f in filters if not isinstance(f, ANSIToTruecolor)), *own]
 
     async def on_event(self, event: events.Event) -> None:
-        if not (isinstance(event, events.Key) and self._keys.take(event)):
+        if not (isinstance(event, (events.Key, events.Paste)) and self._keys.take(event)):
             await super().on_event(event)
 
     def on_mount(self) -> None:

@@ -3,6 +3,9 @@
 To a terminal program an escape and a letter that come together are Alt and the letter. Nothing here is bound to Alt,
 and who leaves a dialog with Esc and goes on with a key means both: so they are made two keys. What begins with an
 escape and ``[`` or ``O`` stays as it is: arrows, function keys, the mouse, answers of the terminal.
+
+Of pasted text the escapes are dropped (coloured output, copied in a multiplexer): the parser would give out what
+follows one as keys, and text must not press ``q``.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ _SEQUENCE = "[O\x1b"
 """What may follow an escape that is not a key by itself; behind the second of two, the first is one already."""
 _KEY = re.compile(rf"{_ESC}(?=[^{re.escape(_SEQUENCE)}])", re.DOTALL)
 
+_PASTE, _PASTE_END = _ESC + "[200~", _ESC + "[201~"
+_NO_KEY_YET = 3
+"""So many characters of a sequence are no key, whatever does not follow."""
+
 
 class Escapes:
     """What the terminal sends, on its way to the parser."""
@@ -23,9 +30,25 @@ class Escapes:
     def __init__(self) -> None:
         self._open = False
         """An escape came last: the parser waits a moment for what belongs to it."""
+        self._pasting = False
+        self._held = ""
+        """Half of the mark where pasted text begins or ends: the other half is still to come."""
 
     def apart(self, data: str) -> str:
-        """``data`` with each escape that is a key written so that it cannot be taken for the beginning of another."""
+        """``data`` with each escape that is a key written so that it cannot be taken for the beginning of another,
+        and pasted text without any. May be "": of half a mark."""
+        data, self._held, ready = self._held + data, "", ""
+        while data:
+            mark, least = (_PASTE_END, 1) if self._pasting else (_PASTE, _NO_KEY_YET)
+            text, met, data = data.partition(mark)
+            half = 0 if met else next((n for n in range(len(mark) - 1, least - 1, -1) if text.endswith(mark[:n])), 0)
+            text, self._held = text[: len(text) - half], text[len(text) - half :]
+            ready += (text.replace(_ESC, "") if self._pasting else self._typed(text)) + met
+            if met:
+                self._pasting, self._open = not self._pasting, False
+        return ready
+
+    def _typed(self, data: str) -> str:
         if not data:
             return data
         begun, self._open = self._open and data[0] not in _SEQUENCE, data.endswith(_ESC)

@@ -33,10 +33,10 @@ class TypeAhead:
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app
-        self._keys: deque[events.Key] = deque()
+        self._keys: deque[events.Key | events.Paste] = deque()
 
-    def take(self, event: events.Key) -> bool:
-        """Whether this key of the terminal will be answered here; else it is Textual's."""
+    def take(self, event: events.Key | events.Paste) -> bool:
+        """Whether this key of the terminal, or pasted text, will be answered here; else it is Textual's."""
         if event.is_forwarded:
             return False
         self._keys.append(event)
@@ -52,7 +52,7 @@ class TypeAhead:
             if self._keys:
                 self._app.call_later(self._next)
 
-    async def _answer(self, event: events.Key) -> None:
+    async def _answer(self, event: events.Key | events.Paste) -> None:
         app = self._app
         try:
             screen = app.screen
@@ -64,7 +64,9 @@ class TypeAhead:
         if not screen.is_mounted:  # opened by the key before: its lists and fields are still being made
             await _within(screen._mounted_event.wait())
         focused = screen.focused
-        if await app._check_bindings(event.key, priority=True):
+        if isinstance(event, events.Paste):  # for the field that a key before it opened
+            (focused or screen)._forward_event(event)
+        elif await app._check_bindings(event.key, priority=True):
             pass
         elif focused is not None and focused.check_consume_key(event.key, event.character):
             focused._forward_event(event)  # a text field: its character
