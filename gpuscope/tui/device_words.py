@@ -128,16 +128,19 @@ def in_few_words(device: DeviceView) -> str:
 
 
 def traffic_line(device: DeviceView) -> Line:
-    """PCIe and NVLink, to and from the GPU."""
-    d, pieces = device.definition, []
-    for name, label in (("pcie", "PCIe"), ("nvlink", "NVLink")):
+    """PCIe, with the generation and width of its link, and NVLink, to and from the GPU."""
+
+    def moved(name: str) -> str:
         sent, got = (device.number(f"{name}_{way}_bytes_per_second") for way in ("tx", "rx"))
-        if sent is not None and got is not None:
-            pieces.append(f"{label} out {bytes_text(sent)}/s in {bytes_text(got)}/s")
-    now = [device.number(c) for c in ("pcie_generation", "pcie_width")]
-    if now[0] is not None and now[1] is not None:
-        most = f" of gen {d.max_pcie_generation} ×{d.max_pcie_width}" if d.max_pcie_generation else ""
-        pieces.append(f"gen {now[0]:.0f} ×{now[1]:.0f}{most}")
+        return f"out {bytes_text(sent)}/s in {bytes_text(got)}/s" if sent is not None and got is not None else ""
+
+    d = device.definition
+    generation, lanes = device.number("pcie_generation"), device.number("pcie_width")
+    link = f"gen {generation:.0f} ×{lanes:.0f}" if generation is not None and lanes is not None else ""
+    if link and d.max_pcie_generation:
+        link += f" of gen {d.max_pcie_generation} ×{d.max_pcie_width}"
+    pcie = ", ".join(part for part in (moved("pcie"), link) if part)
+    pieces = [f"{label} {text}" for label, text in (("PCIe", pcie), ("NVLink", moved("nvlink"))) if text]
     return fact(
         "traffic", [(" · ".join(pieces), "text")] if pieces else [why(device.reading("pcie_tx_bytes_per_second"))]
     )
@@ -152,7 +155,9 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
     memory = [f"{bytes_text(used)} used"] if used is not None else []
     memory += [f"{bytes_text(free)} free"] if free is not None else []
     memory += [f"{bytes_text(held)} driver"] if held is not None else []
-    memory += [f"of {bytes_text(d.total_bytes)}"] if d.total_bytes else []
+    whole = f"of {bytes_text(d.total_bytes)}" if d.total_bytes else ""
+    held_now: Line = [(" · ".join([*memory, whole] if whole else memory), "text")] if memory else [
+        why(device.reading("used_bytes")), (f" · {whole}" if whole else "", "text")]  # fmt: skip
     heat, margin = n("temperature_celsius"), n("slowdown_margin_celsius")
     if margin is None and heat is not None and d.slowdown_celsius is not None:
         margin = d.slowdown_celsius - heat
@@ -172,17 +177,17 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
     ):
         if (clock := n(column)) is not None:
             clocks.append(f"{label} {clock:.0f}" + (f"/{most}" if most else "") + " MHz")
-    clocks += [f"P{state_number:.0f}" if (state_number := n("performance_state")) is not None else ""]
+    clocks += [f"P{state_number:.0f}"] if (state_number := n("performance_state")) is not None else []
     mask = n("clock_event_reasons")
     reasons = clock_event_words(int(mask), harmless=True) if mask is not None else ()
     limits = bool(clock_event_words(int(mask))) if mask is not None else False
     held_by: Line = [(" · held by " + ", ".join(reasons), "warn" if limits else "muted")] if reasons else []
     lines = [
         fact("state", state),
-        fact("memory", [(" · ".join(memory), "text")] if memory else [why(device.reading("used_bytes"))]),
+        fact("memory", held_now),
         fact("heat", [(" · ".join(warm), "text")] if warm else [why(device.reading("temperature_celsius"))]),
         fact("power", [(" · ".join(watts), "text")] if watts else [why(device.reading("power_watts"))]),
-        fact("clocks", [(" · ".join(c for c in clocks if c), "text"), *held_by]),
+        fact("clocks", [(" · ".join(clocks), "text") if clocks else why(device.reading("sm_clock_mhz")), *held_by]),
         traffic_line(device),
     ]
     return [piece for line in lines for piece in hang(line, cells)]

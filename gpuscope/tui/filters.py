@@ -14,7 +14,8 @@ from .cells import visible
 _PLAIN = str.maketrans(
     {
         **dict.fromkeys("─━═┄┈╌▔", "-"),
-        **dict.fromkeys("│┃║┆╎", "|"),
+        **dict.fromkeys("│║┆╎", "|"),
+        "┃": "#",
         **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝┏┓┗┛", "+"),
         **dict.fromkeys("█▇▆▉▊▋", "#"),
         **dict.fromkeys("▅▄▌▍▒▓", "="),

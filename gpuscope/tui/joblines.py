@@ -114,12 +114,12 @@ def _line(host: HostView, job: JobView) -> JobLine:
     }
     if not trainers:
         process = job.processes[0] if job.processes else None
-        notes = _end_notes(gone) or _from_its_log(job)
+        notes = end_notes(gone) or _from_its_log(job)
         return JobLine(job.key, cells, notes, process, _outside(host, job), gone is not None)
     cells |= _training(trainers) | _memory(host, trainers)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
-    notes = _end_notes(gone) or _notes(host, job, trainers)
+    notes = end_notes(gone) or _notes(host, job, trainers)
     split = shares_of(trainers) if gone is None else {}
     return JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None, split=split)
 
@@ -132,7 +132,8 @@ def ended(job: JobView) -> Gone | None:
     return max(last, key=lambda g: g.monotonic_seconds) if last and len(last) == len(gone) else None
 
 
-def _end_notes(gone: Gone | None) -> list[list[Piece]]:
+def end_notes(gone: Gone | None) -> list[list[Piece]]:
+    """When and why a job ended, in a line; none where it has not."""
     if gone is None:
         return []
     at = "" if gone.wall_seconds is None else time.strftime(" %H:%M:%S", time.localtime(gone.wall_seconds))

@@ -47,9 +47,10 @@ class Demo:
 
     def stop(self) -> None:
         """SIGTERM to it and all it started, SIGKILL after ``STOP_SECONDS``."""
-        if self.state == "running" and self._ending is None:
-            self.state = "stopping"
-            self._ending = asyncio.get_running_loop().create_task(self._end())
+        if self.state in ("starting", "running"):
+            begun, self.state = self.state == "running", "stopping"
+            if begun:  # else as soon as it has
+                self._ending = asyncio.get_running_loop().create_task(self._end())
             self._changed()
 
     def let_go(self) -> None:
@@ -75,7 +76,10 @@ class Demo:
             self.state, self.problem = "failed", f"{self.command[0]} cannot be started: {error.strerror}"
             self._changed()
             return
-        self.state = "running"
+        if self.state == "stopping":
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+        else:
+            self.state = "running"
         self._changed()
         assert self._process.stdout is not None
         await self._read(self._process.stdout)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ..lab.config import LabConfig
 from ..lab.toggles import BY_NAME, Toggle
 from .cells import bytes_text
-from .lab_choices import note
-from .widgets.text import cut, hang
+from .lab_choices import SWITCHES, note
+from .widgets.text import cells_of, cut, first_rows, hang
 
 if TYPE_CHECKING:
     from .lab_devices import Occupant
@@ -49,30 +49,53 @@ def occupant_text(one: Occupant) -> str:
     return f"GPU {one.index}: {who}{one.command} holds {held}"
 
 
-def notes_of(runs: LabRuns, toggle: Toggle, cells: int, rows: int) -> list[Line]:
-    """``rows`` lines below the panels: what matters before a start, then the switch under the cursor."""
-    lines: list[Line] = [*_series(runs), *_verdicts(runs)]
+def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -> list[Line]:
+    """``least`` to ``most`` lines below the panels: what matters before a start, then the switch under the cursor. How
+    many does not depend on ``toggle``: nothing moves when the cursor does."""
+    notes: list[Line] = [*_series(runs), *_verdicts(runs)]
     if runs.dirty and not (runs.refusal or (runs.repeats and not runs.repeats.over)):
-        lines.append(
+        notes.append(
             [("* ", "warn"), ("changed: ", "text"), ("r", "accent"), (" restarts with these switches", "muted")]
         )
     if runs.held:
         more = f", and {len(runs.held) - 1} more" if len(runs.held) > 1 else ""
-        lines.append([("▲ ", "warn"), ("not started: ", "text"), (occupant_text(runs.held[0]) + more, "muted"),
+        notes.append([("▲ ", "warn"), ("not started: ", "text"), (occupant_text(runs.held[0]) + more, "muted"),
                       ("  r", "accent"), (": asks again", "muted")])  # fmt: skip
     if runs.book.problem is not None:
         what, why, _ = runs.book.problem
-        lines.append([("◆ ", "warn"), (f"{what} ", "text"), (why, "muted")])
-    kept = [cut(line, cells) for line in lines[: rows - 1]]
-    if len(lines) == 1 and rows > 2:  # there is room to read it in full
-        kept = hang(lines[0], cells)[: rows - 1]
+        notes.append([("◆ ", "warn"), (f"{what} ", "text"), (why, "muted")])
+    needed = max(len(_about(runs, one, cells)) for one in SWITCHES)
+    kept = _fitting(notes, cells, most - needed, most - 1)
+    rows = max(least, min(most, len(kept) + needed))
+    own = first_rows(_about(runs, toggle, cells), rows - len(kept), cells)
+    return [*kept, *own, *([[]] * (rows - len(kept) - len(own)))]
+
+
+def _fitting(notes: list[Line], cells: int, easy: int, most: int) -> list[Line]:
+    """The notes in full or a row each, in ``easy`` rows where that can be, else in ``most``: the text of the switch is
+    cut then. Where there are more of them, the last row says how many."""
+    full = [part for line in notes for part in hang(line, cells)]
+    for room in (easy, most):
+        if len(full) <= room:
+            return full
+        if len(notes) <= room:
+            return [_one_row(line, cells) for line in notes]
+    tail = f"  and {len(notes) - most} more"
+    kept = [_one_row(line, cells) for line in notes[: most - 1]]
+    return [*kept, [*_one_row(notes[most - 1], cells - len(tail)), (tail, "warn")]]
+
+
+def _about(runs: LabRuns, toggle: Toggle, cells: int) -> list[Line]:
+    """What a switch is, and what it does here."""
     about, here = note(toggle, runs.config, runs.device)
     pieces: Line = [(f"{toggle.name.replace('_', ' ')}  ", "accent"), (about, "muted")]
-    own = hang([*pieces, *([("; ", "muted"), (here, "text")] if here else [])], cells)
-    left = rows - len(kept)
-    if len(own) > left:
-        own = [*own[: left - 1], cut([*own[left - 1], (" ", "muted"), *own[left][1:], ("  ", "muted")], cells)]
-    return [*kept, *own, *([[]] * (left - len(own)))]
+    return hang([*pieces, *([("; ", "muted"), (here, "text")] if here else [])], cells)
+
+
+def _one_row(line: Line, cells: int) -> Line:
+    """A note in one row; a key at its end and what that does stay."""
+    key = line[-2:] if len(line) > 2 and line[-2][1] == "accent" else []
+    return [*cut(line[: len(line) - len(key)], cells - cells_of(key)), *key]
 
 
 def _verdicts(runs: LabRuns) -> list[Line]:

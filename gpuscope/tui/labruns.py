@@ -164,7 +164,8 @@ class LabRuns:
         return ""
 
     def start_when_known(self) -> None:
-        """Start once the host is known, for a start that nobody watches: as :meth:`start`, and it waits its time."""
+        """Start once the host is known, for a start that nobody watches: as :meth:`start`, and it waits its time. Who
+        starts a run meanwhile keeps that one."""
         self._filing.add(task := asyncio.get_running_loop().create_task(self._start_when_known()))
         task.add_done_callback(self._filing.discard)
 
@@ -174,7 +175,8 @@ class LabRuns:
             if asyncio.get_running_loop().time() > end:
                 break
             await asyncio.sleep(0.05)
-        self.start()
+        if self._worker is None and not self._tasks:
+            self.start()
         self._changed()
 
     async def launch(self, config: LabConfig) -> LabRun:
@@ -187,11 +189,17 @@ class LabRuns:
         return self._worker
 
     def stop(self) -> None:
-        """Ask the trainer to end; a series of repeats ends with it."""
+        """Ask the trainer to end, also one that is to start when the one before has ended; a series of repeats ends
+        with it."""
         if self.repeats is not None:
             self.repeats.stop()
-        if self._worker and self.state in ("starting", "running"):
-            self._later(self._worker.stop())
+        if self._tasks or self.state in ("starting", "running"):
+            self._later(self._stop())
+
+    async def _stop(self) -> None:
+        """Ends the worker, in its turn: behind a restart that is under way."""
+        if self._worker is not None:
+            await self._worker.stop()
 
     def measure(self, a: LabConfig, b: LabConfig, repeats: int, steps: int) -> None:
         """Measure both in turns, A B B A …, each time in a fresh process."""

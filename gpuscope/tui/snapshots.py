@@ -293,7 +293,7 @@ def diff_rows(diff: DeviceDiff) -> list[TableRow]:
             "change": [(_signed(change), "warn" if change > 0 else "ok")],
             "before": bytes_text(row.before_bytes),
             "after": bytes_text(row.after_bytes),
-            "count": f"{row.after_count - row.before_count:+,}",
+            "count": f"{row.after_count - row.before_count:+,}".replace("-", "−"),
             "where": text,
         }
         rows.append(TableRow(str(number), cells))

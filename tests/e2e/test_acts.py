@@ -47,7 +47,7 @@ def training(tmp_path):
     command = [sys.executable, "-m", "gpuscope", "run", "--", sys.executable, str(script)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(Path(f"{script}.steps").exists, 60.0)
+        until(Path(f"{script}.steps").exists, 150.0)  # two starts of Python and torch, on a core that is shared
         yield process
     finally:
         process.terminate()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.tmux import TMUX, Tmux
+from tests.e2e.tmux import TMUX, WAIT_SECONDS, Tmux
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 
@@ -81,7 +81,7 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     screen.wait("EXIT=0")
     assert screen.flag("alternate_on") == "0"
     assert screen.flag("mouse_any_flag") == "0"
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + WAIT_SECONDS
     while not all(_ended(pid) for pid in agents):
         assert time.monotonic() < deadline, "an agent was left behind"
         time.sleep(0.05)
@@ -256,5 +256,5 @@ print(os.waitpid(pid, 0)[1])
 def test_a_terminal_that_is_cut_ends_the_program(tmp_path):
     """A window that is closed, a connection that is gone: no viewer without a screen stays behind."""
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40", "XDG_STATE_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", CUT], env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", CUT], env=env, capture_output=True, text=True, timeout=120)
     assert os.waitstatus_to_exitcode(int(done.stdout)) in (128 + signal.SIGHUP, -signal.SIGHUP), done.stderr

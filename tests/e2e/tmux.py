@@ -10,7 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
+"""What a healthy program may take to start or to answer on a starved machine; only a test that fails waits so long."""
 TMUX = shutil.which("tmux")
 
 
@@ -24,7 +25,7 @@ class Tmux:
         self._run("new-session", "-d", "-x", str(columns), "-y", str(rows), "sh", "-c", marked)
 
     def _run(self, *words: str) -> str:
-        done = subprocess.run([*self._base, *words], capture_output=True, text=True, timeout=10)
+        done = subprocess.run([*self._base, *words], capture_output=True, text=True, timeout=WAIT_SECONDS)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

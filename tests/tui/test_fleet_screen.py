@@ -18,6 +18,7 @@ from gpuscope.tui.app import GpuscopeApp
 from gpuscope.tui.hosts import Hosts
 from gpuscope.tui.screens.fleet import FleetPane
 from gpuscope.tui.session import Session
+from gpuscope.tui.widgets.fleet import without_domain
 from gpuscope.tui.widgets.help import HelpScreen
 from tests.fakes import fleet, views
 from tests.store.test_many_hosts import pid_of, remote_source
@@ -274,3 +275,50 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
             await one.close()
 
     asyncio.run(look())
+
+
+# ── names ──
+
+
+def hosts_named(names: list[str]) -> GpuscopeApp:
+    return app_of(dict.fromkeys(names, ("free", LIVE)))
+
+
+@in_loop
+async def test_the_domain_that_all_hosts_share_is_left_out_of_the_table():
+    names = [f"gpu-{n:02d}.cluster.example.org" for n in range(6)]
+    app = hosts_named(names)
+    async with app.run_test(size=(120, 40)) as pilot:
+        shown = await settled(pilot)
+        rows = [line for line in shown.splitlines() if " live " in line]
+        assert all(any(f"○ gpu-{n:02d} " in row for row in rows) for n in range(6)), rows
+        assert "room: gpu-00 8× " in shown
+        assert "gpu-00.cluster.example.org" in shown, "in full below the table"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@in_loop
+async def test_hosts_whose_long_names_differ_at_the_end_are_told_apart(width):
+    names = [f"p5-48xlarge-training-cluster-eu-north-{n:02d}" for n in range(6)]
+    app = hosts_named(names)
+    async with app.run_test(size=(width, 40)) as pilot:
+        shown = await settled(pilot)
+        for n in range(6):
+            row = next(line for line in shown.splitlines() if line.startswith("│") and f"h-{n:02d} " in line)
+            assert "p5-48x" in row
+            assert "…" in row
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["a.lab.org", "b.lab.org"], ["a", "b"]),
+        (["a.lab.org", "b.other.org"], None),
+        (["a.lab.org", "b"], None),
+        (["a.lab.org"], None),
+        (["10.0.0.1", "10.0.0.2"], None),
+        (["10.0.0.1", "11.0.0.1"], None),
+    ],
+)
+def test_only_a_domain_of_all_is_left_out(names, shown):
+    assert list(without_domain(names).values()) == (shown or names)

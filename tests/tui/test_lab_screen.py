@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 import sys
 import time
 from dataclasses import replace
@@ -782,6 +783,19 @@ async def test_the_lab_looks_as_it_did(size, path, monkeypatch):
         app.main.refresh_all()
         await pilot.pause(0.1)
         check(app, "lab-rich")
+
+
+@in_loop
+async def test_runs_of_one_model_are_told_apart_on_the_smallest_terminal(path, monkeypatch):
+    app = rich_app(path, monkeypatch)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "A #3 · B #4")
+        await pilot.press("v", "v")
+        screen = await until(pilot, "SAMPLES/S")
+        told = [
+            line.split("gpt-1.3b")[1].split("  ")[0] for line in screen.splitlines() if re.search(r"#\d +gpt-", line)
+        ]
+        assert len(told) == len(set(told)) > 1, told
 
 
 @in_loop

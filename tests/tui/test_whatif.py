@@ -23,7 +23,7 @@ from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.predict.hand_made import traced
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.snapshots import check
+from tests.tui.snapshots import check, text
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
@@ -67,6 +67,27 @@ async def test_fixes_of_the_labs_model_stand_with_what_they_free(labs):
         await until(pilot, "cost: the output layer runs once more")
         await pilot.press("W")
         await until(pilot, "Where the bytes are", absent="What if: gpt-small")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@in_loop
+async def test_how_a_fix_is_made_and_what_it_costs_is_told_in_full(labs, size):
+    app = memory()
+    async with app.run_test(size=size) as pilot:
+        await look(pilot)
+        await until(pilot, "fused optimizer", "r: try it in the Lab")
+        view = app.main._panes["memory"]._what_if
+        answer = view._prediction.answer
+        heights = set()
+        for one in answer.what_if:
+            view.table.move_to(one.fix.key)
+            app.main.refresh_all()
+            await pilot.pause()
+            below = " ".join("".join(piece for piece, _ in line).strip() for line in view.about._lines)
+            assert f"how: {one.fix.change} fits cost: {one.fix.cost}" in " ".join(below.split())
+            assert "how: " in text(app)
+            heights.add(view.table.size.height)
+        assert len(heights) == 1, "the table stands still"
 
 
 @in_loop
@@ -215,5 +236,5 @@ async def test_how_it_looks(labs, width, height):
     app = memory()
     async with app.run_test(size=(width, height)) as pilot:
         await look(pilot)
-        await until(pilot, "fused optimizer", "r: try it in the Lab · cost: the output")
+        await until(pilot, "fused optimizer", "r: try it in the Lab", "cost: the output")
         check(app, "memory-what-if")

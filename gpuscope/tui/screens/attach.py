@@ -70,7 +70,7 @@ class AttachScreen(Dialog):
             yield self._keys
 
     def on_mount(self) -> None:
-        self._table.focus(scroll_visible=False)
+        self.set_focus(self._table, scroll_visible=False)  # now: the next key may be there already
         self.action_again()
         self._show()
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuscope.tui")
 BAR_CELLS = 24
+LAST_ROWS = 2
+"""Of the question: what is being done, or which key says yes."""
 SAID = {"busy": "busy, not attached", "cancelled": "cancelled", "gone": "it has ended", "refused": "refused"}
 
 
@@ -80,7 +82,10 @@ class ConsentDialog(Dialog):
         if not self.is_open:
             return
         cells = max(30, self._lines.size.width or 70)
-        self._lines.show([piece for line in self._text() for piece in hang(line, cells)])
+        lines = [piece for line in self._text() for piece in hang(line, cells)]
+        self._lines.show(lines)
+        if self.state == "running" or self._hint:  # of many ranks the question alone may fill the screen
+            self.keep_in_sight(max(0, len(lines) - LAST_ROWS), LAST_ROWS)
         subtitle = {
             "asking": "y: do it    Esc: leave it alone" if self._possible else "Esc: close",
             "running": "Esc: cancel",

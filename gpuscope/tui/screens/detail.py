@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..app import GpuscopeApp
 
 Piece = tuple[str, str]
-NAME_CELLS = 28
+NAME_CELLS = 30
 OURS = ("start", "proc", "gpu", "trainer")
 """Of a definition: numbers that mean something to the wire only."""
 CLOCKS = ("idle_since_seconds",)
@@ -43,7 +43,10 @@ NAMES = {
     "idle_seconds": "idle for, at least",
     "step_seconds": "seconds per step",
     "step_seconds_p95": "seconds per step, p95",
+    "step_seconds_hour_ago": "seconds per step, an hour ago",
 }
+COUNTS = ("step", "collectives", "progress_done", "progress_total", "skipped_steps", "log_step", "log_total")
+"""Whole numbers that count; others are identifiers."""
 UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 
 
@@ -217,4 +220,5 @@ def value_text(name: str, value: object) -> str:
     for unit, text in (("_watts", " W"), ("_celsius", " °C"), ("_mhz", " MHz")):
         if name.endswith(unit):
             return f"{value:.0f}{text}"
-    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+    counts = name in COUNTS or name.endswith("_count")
+    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if counts else str(value)

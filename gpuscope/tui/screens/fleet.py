@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 
+from ..cells import width as cells_of
 from ..session import Session
-from ..widgets.fleet import columns, detail_lines, host_row, totals_lines
+from ..widgets.fleet import columns, detail_lines, host_row, totals_lines, without_domain
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .pane import WAITING, Pane, set_title
@@ -38,7 +39,9 @@ class FleetPane(Pane):
         self._hosts = LiveTable(columns("worst"), empty=WAITING, gap=1, id="fleet-hosts", classes="panel")
         self._detail = Lines(id="fleet-detail")
         self._terminal = (80, 24)
-        self._rows: dict[str, tuple[Summary, str, object, TableRow]] = {}
+        self._rows: dict[str, tuple[Summary, tuple[str, str], object, TableRow]] = {}
+        self._names: dict[str, str] = {}
+        """By key, as they stand in the table."""
         self._shown: dict[str, Summary] = {}
         self._placed = False
 
@@ -57,7 +60,10 @@ class FleetPane(Pane):
         names = Counter(one.name for one in fleet.all)
         shown = [replace(one, name=f"{one.key} ({one.name})") if names[one.name] > 1 else one for one in shown]
         self._shown = {one.key: one for one in shown}
-        self._hosts.show_columns(columns(fleet.sort, self._terminal[0]))
+        short = without_domain(names)
+        self._names = {one.key: short.get(one.name, one.name) for one in shown}
+        longest = max(map(cells_of, (*short.values(), *self._names.values())), default=0)
+        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest))
         mine = " with a job of yours" if state.mine else ""
         self._hosts.show_empty(f"no host{mine} contains {fleet.filter!r}" if fleet.filter or mine else WAITING)
         self._hosts.show([self._row(one) for one in shown])
@@ -65,9 +71,10 @@ class FleetPane(Pane):
         if not self._placed and shown:
             self._placed = True
             self._hosts.move_to(shown[0].key)
-        self._totals.show(
-            totals_lines(fleet.totals(), len(shown), self._terminal[0] - 4, self._hosts.tokens)[: self._totals_rows()]
-        )
+        totals = fleet.totals()
+        totals = replace(totals, room=tuple((short.get(name, name), free, size) for name, free, size in totals.room))
+        lines = totals_lines(totals, len(shown), self._terminal[0] - 4, self._hosts.tokens)
+        self._totals.show(lines[: self._totals_rows()])
         self._show_detail()
         self.call_later(self._judge)
 
@@ -82,10 +89,11 @@ class FleetPane(Pane):
         """The line of a host; the one before where nothing of it changed."""
         age = self.session.fleet.age_of(one.key)
         tokens = self._hosts.tokens
-        aged = "" if one.current or age is None else f"{age:.0f}"
+        name = self._names.get(one.key, one.name)
+        told = name, "" if one.current or age is None else f"{age:.0f}"
         known = self._rows.get(one.key)
-        if known is None or known[:3] != (one, aged, tokens.key):
-            known = self._rows[one.key] = one, aged, tokens.key, host_row(one, age, tokens)
+        if known is None or known[:3] != (one, told, tokens.key):
+            known = self._rows[one.key] = one, told, tokens.key, host_row(one, age, tokens, name)
         return known[3]
 
     def _show_detail(self) -> None:

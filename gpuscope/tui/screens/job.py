@@ -26,12 +26,12 @@ from ...store.ranks import (
 )
 from ...wire.frames import Unknown
 from ..cells import age_text, bytes_text, gib, seconds_text
-from ..joblines import SPLIT_TOKENS, end_word, growth_lines, split_pieces
+from ..joblines import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, LiveTable, TableRow
 from ..widgets.text import Lines, hang
 from .pane import set_title
-from .room import PAUSE_KEY, TIME_KEYS, Room, absent, timed
+from .room import PAUSE_KEY, TIME_KEYS, Room, absent, possible, timed
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView, TrainerView
@@ -112,7 +112,8 @@ class JobScreen(Room):
         if notice is not None and notice.severity != "ok":
             self.foot.show([[(f" {notice.text}", notice.severity)]])
         else:
-            self.say_keys(timed(self.session, _KEYS, len(_KEYS) - 2))
+            keys = possible(self.session, _KEYS)
+            self.say_keys(timed(self.session, keys, len(keys) - 2))
         if host is None or job is None:
             self.say_head([("Job  ", "bold accent"), (absent(self.session), "muted")], self.session)
             self._notes.show([])
@@ -120,7 +121,8 @@ class JobScreen(Room):
             return
         self.say_head(head_of(job), self.session)
         cells = max(30, self._notes.size.width or 76)
-        notes = [piece for line in standing_out(host, job) for piece in hang(line, cells)]
+        stacks = not self.session.why_not("stacks")
+        notes = [piece for line in standing_out(host, job, stacks) for piece in hang(line, cells)]
         self._notes.show(notes)
         height = self.size.height - 2  # the lines at the top and at the bottom; panels have frames, the table a header
         room = None if self._all else max(3, height - min(len(notes) + 2, height // 2) - 3)
@@ -196,10 +198,13 @@ def _world(job: JobView) -> int | None:
     return next((t.definition.world_size for t in job.trainers if t.definition.world_size), None)
 
 
-def standing_out(host: HostView, job: JobView) -> Iterable[Line]:
-    """Sentences, the worst first; one line says so where there is nothing."""
+def standing_out(host: HostView, job: JobView, stacks: bool) -> Iterable[Line]:
+    """Sentences, the worst first; one line says so where there is nothing. ``stacks``: a rank can be asked for them."""
+    if over := ended(job):
+        yield from end_notes(over)
+        return
     living = [t for t in job.trainers if t.gone is None]
-    lines = list(_wrong(host, job, living)) + list(_uneven(living))
+    lines = list(_wrong(host, job, living, stacks)) + list(_uneven(living))
     steps = any(t.number("step") for t in living)
     calm = "it has made no step yet" if not steps else "the ranks step alike" if len(living) > 1 else "it steps"
     yield from lines or [[("● ", "ok"), ("nothing: ", "text"), (calm, "muted")]]
@@ -212,7 +217,7 @@ def standing_out(host: HostView, job: JobView) -> Iterable[Line]:
             yield [("step: ", "faint"), (f"what it is made of is not known: {why.text}", "faint")]
 
 
-def _wrong(host: HostView, job: JobView, living: Sequence[TrainerView]) -> Iterable[Line]:
+def _wrong(host: HostView, job: JobView, living: Sequence[TrainerView], stacks: bool) -> Iterable[Line]:
     stall = find_stall(living)
     if stall is not None:
         yield [("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
@@ -221,7 +226,8 @@ def _wrong(host: HostView, job: JobView, living: Sequence[TrainerView]) -> Itera
             low, high = min(n for _, n in counts), max(n for _, n in counts)
             text = f"{name_of(stall.behind[0])} launched {low:,.0f} collectives, the others up to {high:,.0f}"
             yield [("         ", "text"), (text, "muted")]
-        yield [("         ", "text"), ("S", "accent"), (" on a rank: where all of its threads stand", "muted")]
+        if stacks:
+            yield [("         ", "text"), ("S", "accent"), (" on a rank: where all of its threads stand", "muted")]
     elif job.worst is not None and job.worst_reason:
         yield [("worst: ", "warn"), (job.worst_reason, "text")]
     found = rooms(host.devices, living)

@@ -33,8 +33,8 @@ WIDE, TWO_COLUMNS = 100, 64
 LEFT_WIDE, LEFT_NARROW = 42, 34
 AROUND_ROWS = 3
 """Status line, tabs and footer."""
-NOTE_ROWS = 3
-"""Always as many, so that nothing moves when the cursor does."""
+NOTE_ROWS, NOTE_SHARE = 3, 8
+"""The rows for notes: the fewest, and which part of the terminal's they are at most."""
 AGE_SECONDS = 20.0
 """So old the ages of runs may be."""
 NO_RUN: tuple[list[Piece], ...] = (
@@ -104,8 +104,9 @@ class LabPane(Pane):
         runs = self.runs
         running = runs.current.config if runs.current and runs.state in ("starting", "running") else None
         self._switches.show(runs.config, running, runs.device)
-        width = self._terminal[0]
-        notes = notes_of(runs, self._switches.current, max(20, width - 2), NOTE_ROWS)
+        width, height = self._terminal
+        most = max(NOTE_ROWS, height // NOTE_SHARE)
+        notes = notes_of(runs, self._switches.current, max(20, width - 2), NOTE_ROWS, most)
         self._notes.show(notes)
         self._pair.follow(runs.book.entries or (), runs.current.entry if runs.current else None, runs)
         self._predict(host)

@@ -99,7 +99,7 @@ class ValueDialog(LabDialog):
             rows.append(TableRow(str(number), {"value": [(self.toggle.text(value), "text"), (default, "faint")]}))
         self._table.show(rows)
         self._table.move_to(str(next(i for i, v in enumerate(self._values) if v == now and type(v) is type(now))))
-        self._table.focus()
+        self.set_focus(self._table)  # now: the next key may be there already
 
     def text(self) -> Iterable[Line]:
         yield [(self.toggle.help, "text")]
@@ -121,7 +121,7 @@ class ValueDialog(LabDialog):
     def action_other(self) -> None:
         """From the list to typing, and back."""
         if self._input is not None:
-            (self._table if self._input.has_focus else self._input).focus()
+            self.set_focus(self._table if self._input.has_focus else self._input)
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()

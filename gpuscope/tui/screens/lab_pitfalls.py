@@ -87,7 +87,7 @@ class PitfallsDialog(Dialog):
             yield KeyLine(KEYS)
 
     async def on_mount(self) -> None:
-        self._table.focus()
+        self.set_focus(self._table)  # now: the next key may be there already
         self.set_interval(0.5, self._show)
         from ...lab.pitfalls import PitfallError
 

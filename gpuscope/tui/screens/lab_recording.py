@@ -63,13 +63,13 @@ class RecordingDialog(LabDialog):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._input.focus()
+        self.set_focus(self._input)  # now: the next key may be there already
 
     def text(self) -> Iterable[Line]:
         yield [
-            ("Of ", "muted"),
+            ("", "text"),
             ("gpuscope record FILE", "accent"),
-            (" keeps your own trainer; here it becomes a run", "muted"),
+            (" keeps what your own trainer did; here that becomes a run, to compare with others", "muted"),
         ]
         if self._reading:
             yield [("reading", "muted")]
@@ -79,7 +79,7 @@ class RecordingDialog(LabDialog):
     def action_other(self) -> None:
         """From typing to the list, and back."""
         if self._table.display:
-            (self._input if self._table.has_focus else self._table).focus()
+            self.set_focus(self._input if self._table.has_focus else self._table)
 
     async def action_go_on(self) -> None:
         """Read what is typed, or take what is under the cursor of the list."""
@@ -124,8 +124,8 @@ class RecordingDialog(LabDialog):
                 for n, one in enumerate(self._found)
             ]
         )
-        if self._found:
-            self._table.focus()
+        if self._found and self._input.value == typed:  # who types another path meanwhile goes on typing
+            self.set_focus(self._table)
         self.redraw()
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:

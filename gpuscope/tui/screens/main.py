@@ -51,7 +51,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def __init__(self, session: Session, start: str) -> None:
         super().__init__()
         self.session = session
-        self.tab = self._start = start
+        self.tab = self._start = self._wish = start
+        """The visible tab, the first one, and the one asked for last: it is visible as soon as it is built."""
         self._panes: dict[str, Pane] = {}
         self._charts = ChartPace()
         self._charts_timer: Timer | None = None
@@ -66,7 +67,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         yield FooterLine(id="footer")
 
     async def _reveal(self, tab: str) -> None:
-        """Make a tab the visible one; its first visit builds it."""
+        """Make a tab the visible one; its first visit builds it. Where another is asked for meanwhile, that one."""
+        self._wish = tab
         if tab not in self._panes:
             cls = getattr(import_module(f"gpuscope.tui.screens.{tab}"), TABS[tab])
             pane: Pane = cls(self.session, id=tab)
@@ -76,6 +78,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             if not pane.is_mounted:  # somebody leaves already
                 return
             pane.fit_to(*self.size)
+        if tab != self._wish or not self._panes[tab].is_mounted:  # or it is being built: then it is shown by whom
+            return
         self.tab = tab
         self.session.fleet_shown = tab == "fleet"
         self.query("#waiting").remove()
@@ -137,8 +141,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             return
         self._fleet_offered = True
         self.query_one(TabLine).offer(list(TABS))
-        here = self.tab == self._start and self.tab in self._panes  # who has gone elsewhere by now stays there
-        if here and self.session.hosts is not None and not self.session.hosts.wanted:
+        here = self._wish == self._start and self.tab in self._panes  # who has gone elsewhere by now stays there
+        if here and not self.pane.typing and self.session.hosts is not None and not self.session.hosts.wanted:
             await self.show_tab("fleet")
 
     def refresh_all(self) -> None:
@@ -313,7 +317,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.refresh_all()
 
     def _open_sought(self) -> None:
-        """The job of the process somebody came for, once it is seen."""
+        """The job of the process somebody came for, once it is seen. It takes the keyboard, so it waits until nobody
+        types a filter or is asked something."""
+        if self.app.screen is not self or (self.tab in self._panes and self.pane.typing):
+            return
         found = self.session.sought()
         if found is not None:
             from .detail import open_process
@@ -394,15 +401,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def do_signal(self) -> None:
         """To the process that is looked at."""
-        from .process_signal import open_signal
+        from .process_signal import open_signal_to
 
-        host, pid = self.session.host, self.pane.chosen_pid()
-        living = [p for p in host.processes if p.gone is None] if host is not None else []
-        process = next((p for p in living if p.definition.pid == pid), None)
-        if process is not None:
-            open_signal(self.app, self.session, process)
-        else:
-            self.session.notices.say("Signal: put the cursor on a job with one process, or choose it with P", "warn")
+        open_signal_to(self.app, self.session, self.pane.chosen_pid())
         self._frame()
 
     def do_snapshot(self) -> None:

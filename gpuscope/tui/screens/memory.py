@@ -45,7 +45,7 @@ class MemoryPane(Pane, can_focus=True):
     MemoryPane #subject { height: 1; padding: 0 2; }
     MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
     MemoryPane #left, MemoryPane #right { width: 1fr; }
-    MemoryPane #advice { padding: 0 2; }
+    MemoryPane #advice, MemoryPane #about-fix { padding: 0 2; }
     MemoryPane #modules, MemoryPane #what-if { height: 1fr; }
     MemoryPane.narrow #memory-body { layout: vertical; }
     MemoryPane #left, MemoryPane #right { height: 1fr; }
@@ -73,6 +73,7 @@ class MemoryPane(Pane, can_focus=True):
         self._waterfall.border_title = "Where the bytes are"
         for view in (self._summary, self._modules, self._what_if):
             view.table.display = False
+        self._what_if.about.display = False
         yield self._subject
         with Horizontal(id="memory-body"):
             with Vertical(id="left"):
@@ -82,6 +83,7 @@ class MemoryPane(Pane, can_focus=True):
                 yield self._summary.table
                 yield self._modules.table
                 yield self._what_if.table
+                yield self._what_if.about
 
     # ── numbers ──
 
@@ -251,7 +253,7 @@ class MemoryPane(Pane, can_focus=True):
         self._summary.table.display = self._view == "summary"
         self._summary.table.styles.height = self._summary.rows + 3 if self._chart_wanted else "1fr"
         self._modules.table.display = self._view == "modules"
-        self._what_if.table.display = self._view == "what_if"
+        self._what_if.table.display = self._what_if.about.display = self._view == "what_if"
         if self._chart is not None:
             self._chart.display = self._chart_wanted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...store.view import HostView
@@ -11,6 +11,7 @@ from ..lab_devices import family, visible
 from ..session import Session
 from ..subjects import Subject
 from ..widgets.table import Cell, Column, LiveTable, TableRow
+from ..widgets.text import Lines, first_rows, hang
 from .pane import set_title
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ COLUMNS = (
 TOKENS = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
 LEAST = 1 << 20
 """Less than this is nothing."""
+ABOUT_ROWS = 4
+"""Below the table, for the fix under the cursor."""
+Line = list[tuple[str, str]]
 
 
 class WhatIfView:
@@ -39,6 +43,8 @@ class WhatIfView:
         self.session = session
         self.table = LiveTable(COLUMNS, id="what-if", classes="panel")
         self.table.border_title = "What if"
+        self.about = Lines(id="about-fix")
+        """How the fix under the cursor is made, and what it costs, in full."""
         self._prediction: Prediction | None = None
         self._top: str | None = None
         """The key of the first row, as last shown."""
@@ -73,6 +79,7 @@ class WhatIfView:
             self.table.show_empty(" ".join(found.problem[:2]) or f"{found.doing} …")
             set_title(self.table, f"What if: {name}")
             self.table.subtitle([(found.problem[2], "accent")] if len(found.problem) > 2 else [])
+            self.about.show([])
             return
         tried_ones = answer.what_if or ()
         rows = [_row(one) for one in tried_ones]
@@ -86,8 +93,17 @@ class WhatIfView:
         set_title(self.table, f"What if: {name}: {_need(answer)}")
         tried = self._under_cursor(answer)
         tail = f"{found.doing} …" if found.doing else "r: try it in the Lab" if rows else ""
-        parts = [f"cost: {tried.fix.cost}"] if tried is not None else []
-        self.table.subtitle([(" · ".join([tail, *parts] if tail else parts), "faint")])
+        self.table.subtitle([(tail, "faint")])
+        self._tell({one.fix.key: _about(one) for one in tried_ones}, tried.fix.key if tried is not None else None)
+
+    def _tell(self, abouts: Mapping[str, Sequence[Line]], key: str | None) -> None:
+        """The lines about the fix ``key``, in as many rows as the longest of all takes: the table stands still while
+        the cursor moves."""
+        cells = max(30, self.about.size.width or 76)
+        broken = {one: [part for line in lines for part in hang(line, cells)] for one, lines in abouts.items()}
+        rows = min(ABOUT_ROWS, max(map(len, broken.values()), default=0))
+        shown = first_rows(broken.get(key or "", []), rows, cells, self.about.tokens.glyphs.ellipsis)
+        self.about.show([*shown, *([()] * (rows - len(shown)))])
 
     def _under_cursor(self, answer: Answer) -> Tried | None:
         key = self.table.cursor_key
@@ -122,6 +138,7 @@ class WhatIfView:
                                "change": [(one.change, "muted")]})
             for one in rows
         ])  # fmt: skip
+        self._tell({one.key: [[("how: ", "muted"), (one.change, "text")]] for one in rows}, self.table.cursor_key)
         why = "torch counts no memory on a CPU" if not peak else "the bytes of its parameters are not known yet"
         self.table.show_empty(why)
         self.table.subtitle([("its model is not known here: gpuscope predict MODULE:FACTORY --what-if", "faint")])
@@ -173,6 +190,13 @@ def _row(one: Tried) -> TableRow:
     )
 
 
+def _about(one: Tried) -> list[Line]:
+    """What a narrow table has no column for, and the price."""
+    judged = one.verdict
+    verdict: Line = [(f"   {judged.word.replace('_', ' ')}", TOKENS[judged.word])] if judged else []
+    return [[("how: ", "muted"), (one.fix.change, "text"), *verdict], [("cost: ", "muted"), (one.fix.cost, "muted")]]
+
+
 def _need(answer: Answer) -> str:
     device = answer.device
     error = (
@@ -188,7 +212,7 @@ def _need(answer: Answer) -> str:
 def _size(size: int) -> Cell:
     if size >= LEAST:
         return [(bytes_text(size), "ok")]
-    return [("–", "faint") if size > -LEAST else (f"+{bytes_text(-size)}", "warn")]
+    return [("nothing", "faint") if size > -LEAST else (f"+{bytes_text(-size)}", "warn")]
 
 
 def _error_of(figure: Figure) -> str:

@@ -19,6 +19,7 @@ from ..widgets.text import Lines, hang
 from .asked_once import ask
 from .charted import TOKENS, WINDOWS, ChartedScreen
 from .pane import set_title
+from .room import possible
 
 if TYPE_CHECKING:
     from ...store.view import HostView, ProcView
@@ -75,7 +76,7 @@ class OneProcessScreen(ChartedScreen):
         if host is None or process is None:
             self._missing("Process")
             return
-        self._present(words.head(host, process), _KEYS)
+        self._present(words.head(host, process), possible(self.session, _KEYS))
         width = self.terminal[0]
         cells = max(30, (width // 2 if self.wide else width) - 5)
         history = self.session.history

@@ -153,10 +153,14 @@ class OverviewPane(Pane):
         frame = 0 if height < TINY_ROWS else 2
         room = height - 3 - self._found
         devices = (len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing))) + frame
-        jobs = self._jobs.wanted(width - 2 * frame) + frame
+        jobs = self._jobs.wanted(width - 2 * frame, full=False) + frame
         charts = width >= CHART_COLUMNS and height >= TINY_ROWS and host is not None
         if charts and room - devices - jobs < CHART_ROWS:
             charts = height >= ROOMY_ROWS and room - devices - (5 + frame) >= CHART_ROWS
+        full = self._jobs.wanted(width - 2 * frame, full=True) + frame
+        in_full = full <= room - devices - (CHART_ROWS if charts else 0)
+        self._jobs.tell_in_full(in_full)
+        jobs = full if in_full else jobs
         jobs = max(min(jobs, room - devices - (CHART_ROWS if charts else 0)), 0 if frame == 0 else min(jobs, 3))
         devices = min(devices, room - jobs)
         if (jobs, devices, charts) != self._heights:

@@ -47,6 +47,16 @@ def open_signal(app: App[Any], session: Session, process: ProcView) -> None:
         app.push_screen(SignalDialog(session, process))
 
 
+def open_signal_to(app: App[Any], session: Session, pid: int | None) -> None:
+    """The same for a process of the host that is looked at, or what to do where none is meant."""
+    living = [p for p in session.host.processes if p.gone is None] if session.host is not None else []
+    process = next((p for p in living if p.definition.pid == pid), None)
+    if process is not None:
+        open_signal(app, session, process)
+    else:
+        session.notices.say("Signal: put the cursor on a job with one process, or choose it with P", "warn")
+
+
 def _never(process: ProcView) -> str:
     """Why nobody may signal it, "" where somebody may. The agent refuses these, and more, by itself."""
     d = process.definition
@@ -92,7 +102,14 @@ class SignalDialog(Dialog):
 
     def _show(self) -> None:
         cells = max(30, self._lines.size.width or 70)
-        self._lines.show([piece for line in self._text() for piece in hang(line, cells)])
+        lines = [piece for line in self._text() for piece in hang(line, cells)]
+        for at, name in enumerate(self._names if self.state == "asking" else ()):
+            row = hang(self._row(name, at == self._at), cells, 2)
+            if at == self._at:  # the keys that scroll choose here; above the first signal stands who gets it
+                above = len(lines) if at == 0 else 0
+                self.keep_in_sight(len(lines) - above, len(row) + above)
+            lines += row
+        self._lines.show(lines)
         asking = f"Enter: send {self._names[self._at]}    ↑ ↓: another    Esc: leave it"
         self.body.border_subtitle = asking if self.state == "asking" else "Esc: close"
 
@@ -109,17 +126,16 @@ class SignalDialog(Dialog):
         if not d.mine:
             yield [("         ", "muted"), ("not yours: only root may do this", "warn")]
         yield [("", "text")]
-        if self.state == "asking":
-            cursor = self._lines.tokens.glyphs.cursor
-            for at, name in enumerate(self._names):
-                here = at == self._at
-                yield [
-                    (f"{cursor if here else ' '} ", "accent"),
-                    (f"{name:6}", "title" if here else "text"),
-                    (SIGNALS[name], "text" if here else "muted"),
-                ]
-        else:
+        if self.state != "asking":
             yield self._came
+
+    def _row(self, name: str, here: bool) -> Line:
+        """A signal to choose, and what it does."""
+        return [
+            (f"{self._lines.tokens.glyphs.cursor if here else ' '} ", "accent"),
+            (f"{name:6}", "title" if here else "text"),
+            (SIGNALS[name], "text" if here else "muted"),
+        ]
 
     def action_choose(self, by: int) -> None:
         """Another signal."""

@@ -11,9 +11,10 @@ from textual.widgets import Input
 
 from ..process_idle import Idleness
 from ..process_rows import CHOICES, HEADING, SORTS, Choice, columns, job_gpus, listing
+from ..widgets.filter import TYPING_KEYS
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines, hang
-from .room import PAUSE_KEY, TIME_KEYS, Room, timed
+from .room import PAUSE_KEY, TIME_KEYS, Room, possible, timed
 
 if TYPE_CHECKING:
     from ...store.view import ProcView
@@ -24,6 +25,8 @@ _KEYS = (
     ("Esc", "back"), ("Enter", "open"), ("K", "signal"), ("e", "environment"), ("/", "filter"), ("u", "mine"),
     ("< >", "sort"), ("T", "tree"), ("J", "my Slurm job"), ("c", "columns"), ("j k", "move"),
 )  # fmt: skip
+AFTER_TIME = 4
+"""Of these keys come after those through time."""
 
 
 class FilterInput(Input):
@@ -109,7 +112,9 @@ class ProcessScreen(Room):
         if not self.is_mounted:
             return
         host, choice = self.session.host, self.choice
-        self.say_keys(timed(self.session, _KEYS, 7), self.session)
+        keys = possible(self.session, _KEYS)
+        typing = isinstance(self.focused, FilterInput)
+        self.say_keys(TYPING_KEYS if typing else timed(self.session, keys, len(keys) - AFTER_TIME), self.session)
         if host is None:
             self.say_head([("Processes  ", "bold accent"), ("waiting for the first reading", "muted")])
             return
@@ -184,6 +189,7 @@ class ProcessScreen(Room):
             line = FilterInput(self.session.state.process_filter, text, max_length=100, select_on_focus=False)
             await self.mount(line, before=self.foot)
             self.set_focus(line)
+            self.show_now()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -193,7 +199,8 @@ class ProcessScreen(Room):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         event.input.remove()
-        self._table.focus()
+        self.set_focus(self._table)
+        self.show_now()
 
     def action_job(self) -> None:
         """Only the GPUs of the Slurm job that gpuscope (on a far host its agent) runs in, or all."""

@@ -13,15 +13,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
-from ..cells import percent, seconds_text, visible
+from ..cells import percent, seconds_text, visible, width
 from ..keeping import short_path
 from ..theme import Glyphs
 from ..widgets.bars import stacked_bar
 from ..widgets.notices import Notices
 from ..widgets.table import Column, LiveTable, TableRow
-from ..widgets.text import Lines
+from ..widgets.text import Lines, cells_of, hang
 from .pane import set_title
-from .room import Room
+from .room import Room, named_path
 
 Piece = tuple[str, str]
 MAX_ANSWER_BYTES = 16 << 20
@@ -108,7 +108,7 @@ class ProfileScreen(Room):
 
     def on_mount(self) -> None:
         self._work = asyncio.get_running_loop().create_task(self._load())
-        self._rows.focus()
+        self.set_focus(self._rows)  # now: the next key may be there already
         self.call_after_refresh(self._show)
 
     def on_unmount(self) -> None:
@@ -135,7 +135,7 @@ class ProfileScreen(Room):
     def _show(self) -> None:
         if not self.is_mounted:
             return
-        self.say_head([("Profile  ", "bold accent"), (short_path(self.path), "muted")])
+        self.say_head([("Profile  ", "bold accent"), *named_path(self.path)])
         self.say_keys((("Esc", "back"), ("c", "kernels / collectives / CPU"), ("< >", "sort"), ("y", "copy the path")))
         table = self._table
         if table is None:
@@ -168,23 +168,29 @@ class ProfileScreen(Room):
 
 
 def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[list[Piece]]:
-    """A bar for each device and the CPU with its shares in words, then the steps."""
-    for line in table.lines:
-        yield list(_bar(line, cells, glyphs))
+    """A bar for each device and the CPU with its shares in words, then the steps; no line longer than ``cells``. Where
+    the words need the room, there is no bar."""
+    label = max((width(visible(line.name)) for line in table.lines), default=0)
+    bars = [list(_bar(line, label, BAR_CELLS, glyphs)) for line in table.lines]
+    if any(cells_of(pieces) > cells for pieces in bars):
+        bars = [part for line in table.lines for part in hang(list(_bar(line, 0, 0, glyphs)), cells)]
+    yield from bars
     if table.steps:
         usual, longest = median(table.steps), max(table.steps)
         text = f"{len(table.steps)} measured, {seconds_text(usual)} the middle one, {seconds_text(longest)} the longest"
-        yield [("steps  ", "muted"), (text, "text"), ("  (with the profiler on)", "faint")]
-    counted = f"{table.events:,} events"
-    yield [("trace  ", "muted"), (counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")]
+        yield from hang([("steps  ", "muted"), (text, "text"), ("  (with the profiler on)", "faint")], cells)
+    counted = f"{table.events:,} event{'s' * (table.events != 1)}"
+    yield from hang([("trace  ", "muted"), (counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")], cells)
 
 
-def _bar(line: TimeLine, cells: int, glyphs: Glyphs) -> Iterable[Piece]:
+def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Piece]:
+    """``label``: cells for the name at least. ``cells``: of the bar, 0 for none."""
     span = line.span_seconds
     parts = [(seconds, TOKENS.get(kind, "other")) for kind, seconds in line.shares.items()]
-    yield (f"{visible(line.name)}  ", "title")
-    if cells >= 70:
-        yield from stacked_bar(parts, span or None, BAR_CELLS, glyphs)
+    name = visible(line.name)
+    yield (name + " " * max(0, label - width(name)) + "  ", "title")
+    if cells:
+        yield from stacked_bar(parts, span or None, cells, glyphs)
         yield ("  ", "text")
     yield (f"{seconds_text(span)}: ", "muted")
     for number, (kind, seconds) in enumerate(line.shares.items()):

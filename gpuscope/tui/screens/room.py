@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from ..charts.strips import Segments
+from ..keeping import short_path
 from ..widgets.text import Lines, cells_of, cut
 
 if TYPE_CHECKING:
@@ -43,11 +45,25 @@ def absent(session: Session) -> str:
     return "it is not there any more" if session.paused_seconds is None else "no reading of it is from then"
 
 
+ACTING_KEYS = {"s": "snapshot", "p": "profile", "S": "stacks", "H": "history", "K": "signal"}
+"""Keys of these screens → the action of the registry that a session may be unable to carry out."""
+
+
+def possible(session: Session, keys: Keys) -> Keys:
+    """``keys`` without those that would only say why not; the help names the reasons."""
+    return [(key, does) for key, does in keys if key not in ACTING_KEYS or not session.why_not(ACTING_KEYS[key])]
+
+
 def timed(session: Session, keys: Keys, at: int = 1) -> Keys:
     """``keys`` with those through time at this place; where the screen stands still all of them, behind the first."""
     if session.paused_seconds is None:
         return (*keys[:at], (", .", "past"), *keys[at:])
     return (*keys[:1], ("space", "now"), (", .", "10 s"), ("{ }", "5 min"), *keys[1:])
+
+
+def named_path(path: Path) -> list[tuple[str, str]]:
+    """A file's name, then its folder: where there is little room, what tells it from its neighbours stays."""
+    return [(path.name, "text"), (f"  {short_path(path.parent)}", "muted")]
 
 
 class Room(ModalScreen[None]):

@@ -19,14 +19,14 @@ from ...snapshot.model import At, Device, DeviceDiff, Diff, DiffRow, StackRow, S
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from .. import snapshots as draw
 from ..cells import bytes_text, percent, seconds_text
-from ..keeping import data_folder, short_path
+from ..keeping import data_folder
 from ..widgets.dialog import Dialog
 from ..widgets.moments import MomentChart
 from ..widgets.notices import Notices
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines, hang
 from .pane import set_title
-from .room import Room
+from .room import Room, named_path
 
 Piece = tuple[str, str]
 Line = list[Piece]
@@ -99,7 +99,7 @@ class SnapshotScreen(Room):
         yield self.foot
 
     def on_mount(self) -> None:
-        self._rows.focus()
+        self.set_focus(self._rows)  # now: the next key may be there already
         self._start(self._open())
         self._ticker = self.set_interval(0.25, self._tick)
         self.call_after_refresh(self._show)
@@ -178,7 +178,7 @@ class SnapshotScreen(Room):
     def _show(self) -> None:
         if not self.is_mounted:
             return
-        self.say_head([("Snapshot  ", "bold accent"), (short_path(self.path), "muted")])
+        self.say_head([("Snapshot  ", "bold accent"), *named_path(self.path)])
         keys = [("Esc", "back"), ("1–5", "views")]
         if self._view not in ("map", "sizes"):
             keys.append(("Enter", "compare" if self._view == "diff" and self._diff is None else "whole stack"))
@@ -266,7 +266,8 @@ class SnapshotScreen(Room):
         if at.time_us is not None and device.trace is not None and device.trace.first_us is not None:
             since = f", {seconds_text((at.time_us - device.trace.first_us) / 1e6)} after the first"
         level = f"{bytes_text(at.allocated_bytes)} allocated" if at.allocated_bytes is not None else "level not known"
-        return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {at.count:,} blocks"
+        blocks = f"{at.count:,} block{'s' * (at.count != 1)}"
+        return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {blocks}"
 
     def _diff_rows(self, device: Device) -> tuple[list[TableRow], str, Sequence[Column]]:
         found = self._compared(device)
@@ -411,4 +412,4 @@ def _file_row(path: Path) -> TableRow:
         size, when = bytes_text(status.st_size), time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.st_mtime))
     except OSError:
         size, when = "–", "–"
-    return TableRow(str(path), {"name": short_path(path), "size": size, "when": [(when, "muted")]})
+    return TableRow(str(path), {"name": named_path(path), "size": size, "when": [(when, "muted")]})

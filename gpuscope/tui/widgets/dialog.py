@@ -30,14 +30,27 @@ class Dialog(ModalScreen[None]):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to draw on: composed and not closed. What was asked may come after that, and
-        ``is_mounted`` stays true then."""
-        return self.is_mounted and bool(self.children)
+        """Whether there is something to draw on: composed, as it is in ``on_mount`` already, and not closed. What was
+        asked may come after that, and ``is_mounted`` stays true then."""
+        return self.is_attached and bool(self.children)
 
     @property
     def body(self) -> VerticalScroll:
         """What scrolls."""
         return self.query_one(VerticalScroll)
+
+    def keep_in_sight(self, first: int, count: int = 1) -> None:
+        """Scroll as little as needed for these lines of the body to be seen, once they are laid out."""
+        self.call_after_refresh(self._into_sight, first, count)
+
+    def _into_sight(self, first: int, count: int) -> None:
+        if self.is_open:
+            body = self.body
+            top, height = body.scroll_offset.y, body.size.height
+            if first < top or count >= height:
+                body.scroll_to(y=first, animate=False)
+            elif first + count > top + height:
+                body.scroll_to(y=first + count - height, animate=False)
 
     def action_scroll(self, by: int) -> None:
         """Scroll by lines."""

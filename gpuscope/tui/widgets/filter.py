@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
+from .header import FooterLine
+
 if TYPE_CHECKING:
     from ..screens.main import MainScreen
+
+
+TYPING_KEYS = (("Enter", "keep it"), ("Esc", "drop it"))
+"""Of a filter that is being typed, and what they do. All others are its letters."""
 
 
 class FilterLine(Input):
@@ -28,6 +34,18 @@ class FilterLine(Input):
     def _main(self) -> MainScreen:
         return cast("MainScreen", self.screen)
 
+    def on_focus(self) -> None:
+        """The footer's keys are letters now."""
+        self._tell(TYPING_KEYS)
+
+    def on_blur(self) -> None:
+        """They are keys again."""
+        self._tell(())
+
+    def _tell(self, keys: tuple[tuple[str, str], ...]) -> None:
+        for footer in self.app.query(FooterLine):  # none while the screen is being closed
+            footer.show_typing(keys)
+
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self._main.set_filter(event.value)
@@ -43,5 +61,6 @@ class FilterLine(Input):
 
     def _leave(self) -> None:
         pane = self._main.pane
+        self._tell(())
         self.remove()
         pane.take_focus()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from ..cells import age_text, bytes_text, gib, percent, seconds_text
+from ..cells import age_text, bytes_text, cut_text, gib, percent, seconds_text, width
 from ..fleet import Grade, Summary, Totals
 from ..theme import Glyphs, Tokens
 from .bars import Meter
@@ -30,6 +31,8 @@ COLUMNS = (
     Column("pace", "STEP", 7, align="right"),
     Column("worst", "WORST", 16, flex=12),
 )
+HOST_CELLS, WIDE_HOST_CELLS = 20, 28
+"""What a host's name gets at most, where the names are so long."""
 WIDE_COLUMNS, WIDE_WORST = 100, 32
 """From so many columns of the terminal on, the worst gets more room before anything else does."""
 SORT_TITLES = {"worst": ("worst", "WORST"), "name": ("host", "HOST"), "free": ("free", "FREE"),
@@ -44,11 +47,42 @@ _LINK_TOKENS = {"live": "muted", "replay": "muted", "connecting": "muted", "queu
 FAINT: Piece = ("–", "faint")
 
 
-def columns(sort: str, width: int = 80) -> list[Column]:
-    """The columns for a terminal of ``width`` cells, the one that is sorted by marked."""
+def columns(sort: str, width: int = 80, longest: int = 0) -> list[Column]:
+    """The columns for a terminal of ``width`` cells, the one that is sorted by marked. ``longest``: the cells of the
+    longest name of a host, which comes before figures that can be seen one Enter deeper."""
     key, title = SORT_TITLES[sort]
-    out = [c._replace(title=title[: c.width - 1] + "▾") if c.key == key else c for c in COLUMNS]
-    return [*out[:-1], out[-1]._replace(width=WIDE_WORST)] if width >= WIDE_COLUMNS else out
+    wide = width >= WIDE_COLUMNS
+    host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
+    widths = {"host": host, "worst": WIDE_WORST if wide else 0}
+    out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
+    return [c._replace(title=title[: c.width - 1] + "▾") if c.key == key else c for c in out]
+
+
+def without_domain(names: Iterable[str]) -> dict[str, str]:
+    """Names of hosts without the domain that all of them share: it tells nobody from another, and hides what does."""
+    full = list(names)
+    domains = {name.partition(".")[2] for name in full}
+    short = {name: name.partition(".")[0] for name in full}
+    alike = len(full) > 1 and len(domains) == 1 and domains != {""}
+    numeric = any(name.replace(".", "").isdigit() for name in full)  # addresses share no domain
+    return short if alike and not numeric and len(set(short.values())) == len(set(full)) else {n: n for n in full}
+
+
+@dataclass(frozen=True, slots=True)
+class HostName:
+    """A name that is cut in its middle: hosts of one cluster often begin alike and differ at the end."""
+
+    name: str
+    token: str
+
+    def draw(self, cells: int, glyphs: Glyphs) -> Line:
+        if width(self.name) <= cells or cells < 6:
+            return [(self.name, self.token)]
+        head = cut_text(self.name, (cells - 1) // 2)
+        tail = self.name[-(cells - 1 - width(head)) :]
+        while width(tail) > cells - 1 - width(head):
+            tail = tail[1:]
+        return [(f"{head}{glyphs.ellipsis}{tail}", self.token)]
 
 
 def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
@@ -60,14 +94,15 @@ def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
     return glyph, _TOKENS[grade]
 
 
-def host_row(one: Summary, age_seconds: float | None, tokens: Tokens) -> TableRow:
-    """A host. What is not of now is grey, and its age stands beside the state of its link."""
+def host_row(one: Summary, age_seconds: float | None, tokens: Tokens, name: str = "") -> TableRow:
+    """A host, as ``name`` where that is given. What is not of now is grey, and its age stands beside the state of its
+    link."""
     token = "text" if one.current else "faint"
     age = f" {_short(age_seconds)}" if age_seconds is not None and not one.current and one.answered else ""
     link = _LINK_TOKENS.get(one.state, "bad")
     cells: dict[str, Cell] = {
         "mark": [mark_of(one.grade, tokens.glyphs)],
-        "host": [(one.name, "title" if one.current else "muted")],
+        "host": HostName(name or one.name, "title" if one.current else "muted"),
         "state": [(one.state, link), (age, link)],
         "worst": worst_cell(one),
     }

@@ -105,6 +105,7 @@ class FooterLine(Painted):
         super().__init__(**kwargs)
         self._actions: tuple[Action, ...] = ()
         self._notice: Segments = ()
+        self._typing: Segments = ()
 
     def show(self, tab: str, possible: Sequence[str], standing: bool = False) -> None:
         """``possible`` are the names of the actions that this session can carry out; ``standing``: the screen stands
@@ -124,9 +125,19 @@ class FooterLine(Painted):
             self._notice = tuple(notice)
             self.repaint()
 
+    def show_typing(self, keys: Sequence[tuple[str, str]]) -> None:
+        """While text is typed: the keys that are no text, each with what it does, in place of those that now are. None:
+        the actions again."""
+        typing = tuple(piece for key, does in keys for piece in ((f" {key} ", "bold accent"), (f"{does} ", "muted")))
+        if typing != self._typing:
+            self._typing = typing
+            self.repaint()
+
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         if self._notice:
             return [strip_of(cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis), width, tokens)]
+        if self._typing:
+            return [strip_of(cut(self._typing, width, tokens.glyphs.ellipsis), width, tokens)]
         left, right = self._kept(width)
         pieces = [[piece for a in kept for piece in self._entry(a)] for kept in (left, right)]
         gap = width - cells_of(pieces[0]) - cells_of(pieces[1])
@@ -144,7 +155,7 @@ class FooterLine(Painted):
 
     async def on_click(self, event: events.Click) -> None:
         """A click on a key does what the key does."""
-        if self._notice:
+        if self._notice or self._typing:
             return
         left, right = self._kept(self.size.width)
         x = event.x

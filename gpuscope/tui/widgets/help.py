@@ -58,7 +58,7 @@ class HelpScreen(Dialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Help"
-            body.border_subtitle = "Esc: close"
+            body.border_subtitle = "j k: scroll   space: on   Esc: close"
             yield self._lines
 
     def on_mount(self) -> None:

@@ -15,7 +15,7 @@ from ..charts.strips import Painted, pad, strip_of
 from ..theme import Tokens
 from .bars import stacked_bar
 from .table import THUMB, thumb
-from .text import cut
+from .text import cut, hang
 
 if TYPE_CHECKING:
     from ..joblines import JobLine
@@ -35,6 +35,7 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
 MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE = 18
 SPLIT_BAR = 36
+NOTE_INDENT = 4
 
 
 @lru_cache(maxsize=8)
@@ -63,6 +64,7 @@ class JobList(Painted, can_focus=True):
         """Whether somebody has chosen a line."""
         self.roomy = False
         """Whether there is room for what a step is made of below each job."""
+        self._in_full = False
 
     def show(
         self,
@@ -101,17 +103,27 @@ class JobList(Painted, can_focus=True):
     def _width(self) -> int:
         return self.size.width or 76
 
-    def wanted(self, width: int) -> int:
-        """Lines it would like to have where they have so many cells."""
-        own = sum(1 + len(self._below(line, width)) for line in self._lines)
+    def wanted(self, width: int, full: bool | None = None) -> int:
+        """Lines it would like to have where they have so many cells. ``full``: with every note to its end, or each in
+        one line; None: as it is told now."""
+        own = sum(1 + len(self._below(line, width, full)) for line in self._lines)
         return bool(self._lines) + own + len(self._extra) + len(self._above)
 
-    def _below(self, line: JobLine, width: int) -> list[list[Piece]]:
+    def tell_in_full(self, full: bool) -> None:
+        """Whether a note longer than a line goes on in the next, or is cut."""
+        if full != self._in_full:
+            self._in_full = full
+            self.repaint()
+
+    def _below(self, line: JobLine, width: int, full: bool | None = None) -> list[list[Piece]]:
         """The lines below a job: what its row has no column for, then its notes."""
         kept = columns_in(width)
         hidden = [column[0] for column in COLUMNS if column not in kept]
         facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
-        notes = [*self._split(line, width), *line.notes] if self.roomy else line.notes
+        told: list[list[Piece]] = [list(note) for note in line.notes]
+        if self._in_full if full is None else full:
+            told = [part for note in told for part in hang(note, width - NOTE_INDENT)]
+        notes = [*self._split(line, width), *told] if self.roomy else told
         if not facts or line.span or line.over:
             return notes
         pieces: list[Piece] = []
@@ -175,7 +187,8 @@ class JobList(Painted, can_focus=True):
             if index == self._cursor:
                 at = len(rows)
             rows.append((self._row(line, shown, title, width, chosen, tokens), chosen))
-            rows += [([("    ", "text"), *cut(note, width - 4)], False) for note in self._below(line, width)]
+            indent = (" " * NOTE_INDENT, "text")
+            rows += [([indent, *cut(note, width - NOTE_INDENT)], False) for note in self._below(line, width)]
         rows += [([("  ", "text"), *cut(line, width - 2)], False) for line in self._extra]
         return rows, at
 

@@ -107,13 +107,25 @@ def wrap(segments: Segments, cells: int) -> list[list[tuple[str, str]]]:
     return [_without_trailing_spaces(line) for line in lines]
 
 
-def hang(segments: Segments, cells: int) -> list[list[tuple[str, str]]]:
-    """Like :func:`wrap`; lines after the first begin below the second piece, which follows the first as a label."""
-    if cells_of(segments) <= cells or len(segments) < 2:
+def hang(segments: Segments, cells: int, labels: int = 1) -> list[list[tuple[str, str]]]:
+    """Like :func:`wrap`; lines after the first begin below the piece that follows the first ``labels`` ones."""
+    if cells_of(segments) <= cells or len(segments) <= labels:
         return wrap(segments, cells)
-    indent = cells_of(segments[:1])
-    rest = wrap(segments[1:], max(cells - indent, 10))
-    return [[*([segments[0]] if not number else [(" " * indent, "text")]), *line] for number, line in enumerate(rest)]
+    indent = cells_of(segments[:labels])
+    rest = wrap(segments[labels:], max(cells - indent, 10))
+    return [
+        [*(segments[:labels] if not number else [(" " * indent, "text")]), *line] for number, line in enumerate(rest)
+    ]
+
+
+def first_rows(lines: Sequence[Segments], rows: int, cells: int, ellipsis: str = "…") -> list[list[tuple[str, str]]]:
+    """At most ``rows`` of these lines of a text that hangs; the last of them is cut with its sign where there are
+    more."""
+    kept = [list(line) for line in lines[:rows]]
+    if len(lines) <= rows:
+        return kept
+    last = [*lines[rows - 1], (" ", "muted"), *lines[rows][1:], ("  ", "muted")]
+    return [*kept[:-1], cut(last, cells, ellipsis)]
 
 
 def _without_trailing_spaces(line: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -1,0 +1,247 @@
+"""What must be read to its end, or must stay in sight, where the terminal is small or names are long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.segment import Segment
+from textual.color import Color
+
+from gpuscope.store.trace import Table, TimeLine
+from gpuscope.tui import device_words as words
+from gpuscope.tui.cells import width
+from gpuscope.tui.filters import PlainAscii
+from gpuscope.tui.screens.process_signal import SIGNALS, open_signal
+from gpuscope.tui.screens.profile import summary
+from gpuscope.tui.screens.room import named_path
+from gpuscope.tui.theme import UNICODE
+from gpuscope.tui.widgets.table import THUMB, TRACK
+from gpuscope.tui.widgets.text import first_rows, hang
+from gpuscope.wire import frames as f
+from tests.fakes import jobs, views
+from tests.tui import test_acts, test_attach
+from tests.tui.pilot import in_loop, make_app, until
+
+SMALL = (80, 24)
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def flat(lines: Any) -> list[str]:
+    return ["".join(piece for piece, _ in line).rstrip() for line in lines]
+
+
+def words_of(screen: str) -> str:
+    return " ".join(screen.replace("│", " ").split())
+
+
+# ── the overview ──
+
+
+@pytest.mark.parametrize("count", [4, 8])
+@in_loop
+async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_terminal(count):
+    app = make_app(jobs.ranks(count, stalled=True))
+    async with app.run_test(size=SMALL) as pilot:
+        screen = await until(pilot, "Devices", "stalled: rank 3 stands at data.py:88")
+        others = "0–2" if count == 4 else "0–2, 4–7"
+        assert f"ranks {others} wait in all_reduce" in words_of(screen)
+        assert all(f"│ {'▸' if n == 0 else ' '}   {n} " in screen for n in range(count)), "the devices are all there"
+
+
+@in_loop
+async def test_notes_are_cut_where_devices_need_the_rows():
+    frames = jobs.ranks(8, leaks=2)
+    app = make_app(frames)
+    async with app.run_test(size=(80, 21)) as pilot:
+        screen = await until(pilot, "Devices", "rank 2 runs out")
+        assert "…" in next(line for line in screen.splitlines() if "rank 2 runs out" in line)
+        await pilot.resize_terminal(80, 30)
+        await until(pilot, "48202)", "tensors grow: empty_cache() cannot help.")
+
+
+# ── keys of a line that is typed into ──
+
+
+@in_loop
+async def test_while_a_filter_is_typed_the_footer_names_the_keys_that_are_no_letters():
+    app = make_app(views.training())
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "Devices", "space Pause")
+        await pilot.press("slash", "j")
+        await until(pilot, "Enter keep it", "Esc drop it", absent="space Pause")
+        await pilot.press("enter")
+        await until(pilot, "space Pause", absent="Esc drop it")
+        await pilot.press("slash", "escape")
+        await until(pilot, "space Pause", absent="Esc drop it")
+
+
+@in_loop
+async def test_the_same_on_the_screen_of_processes():
+    app = make_app(views.training())
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("P")
+        await until(pilot, "u mine")
+        await pilot.press("slash", "l")
+        await until(pilot, "Enter keep it", "Esc drop it", absent="u mine")
+        await pilot.press("escape")
+        await until(pilot, "u mine", absent="Esc drop it")
+
+
+@in_loop
+async def test_no_key_is_promised_that_a_session_cannot_carry_out():
+    promised = ("s snapshot", "p profile", "S stacks", "H history", "S on a rank")
+    stalled = jobs.ranks(stalled=True)
+    for app, can in ((make_app(stalled), False), (test_acts.make(stalled)[0], True)):
+        async with app.run_test(size=SMALL) as pilot:
+            await until(pilot, "Devices")
+            await pilot.press("tab", "enter")
+            screen = await until(pilot, "What stands out", "Enter all readings")
+            assert [key in screen for key in promised] == [can] * 5
+            await pilot.press("escape", "P")
+            screen = await until(pilot, "Processes", "u mine")
+            assert ("K signal" in screen) == can
+
+
+# ── dialogs ──
+
+
+@in_loop
+async def test_the_signal_that_would_be_sent_is_always_in_sight():
+    app = make_app(views.training())
+    async with app.run_test(size=(60, 18)) as pilot:
+        await until(pilot, "jupyter")
+        app.session.why_not = lambda name: ""  # type: ignore[method-assign]
+        host = app.session.host
+        assert host is not None
+        open_signal(app, app.session, next(p for p in host.processes if p.definition.pid == 51120))
+        await until(pilot, "▸ TERM", "pid 51120")
+        for name in [*list(SIGNALS)[1:], "TERM"]:
+            await pilot.press("j")
+            await until(pilot, f"▸ {name}", f"Enter: send {name}")
+        await until(pilot, "pid 51120")  # above the first of them: who gets it
+
+
+@in_loop
+async def test_what_a_signal_does_goes_on_below_itself():
+    app = make_app(views.training())
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "Devices")
+        app.session.why_not = lambda name: ""  # type: ignore[method-assign]
+        host = app.session.host
+        assert host is not None
+        open_signal(app, app.session, host.processes[0])
+        lines = (await until(pilot, "▸ TERM")).splitlines()
+        at = next(number for number, line in enumerate(lines) if "▸ TERM" in line)
+        assert lines[at].index("asks it to end") == len(lines[at + 1]) - len(lines[at + 1].lstrip(" │"))
+
+
+@in_loop
+async def test_the_progress_of_many_ranks_is_in_sight_under_a_long_question():
+    long = "it stands still for about 0.5 ms, " * 6
+    rows = test_attach.ranks(12)
+    for row in rows:
+        row["look"]["consent"] |= {"price": long, "effect": long}
+    source = test_attach.Host(rows)
+    source.held.clear()
+    app = test_attach.make(source)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("a")
+        await until(pilot, "Attach · ")
+        await pilot.press("enter")
+        await until(pilot, "Put the probe into 12 ranks?", "and 4 more")
+        await pilot.press("enter")
+        await until(pilot, "Enter does nothing here")
+        await pilot.press("y")
+        await until(pilot, "Working", "rank 1 of 12")
+        source.held.set()
+
+
+def test_lines_hang_below_the_piece_behind_their_labels():
+    pieces = [("> ", "accent"), ("TERM  ", "title"), ("one two three four", "text")]
+    assert flat(hang(pieces, 19, 2)) == ["> TERM  one two", "        three four"]
+    assert flat(hang(pieces, 19)) == ["> TERM  one two", "  three four"]
+    assert flat(hang(pieces, 80, 2)) == ["> TERM  one two three four"]
+
+
+def test_rows_that_hold_not_all_of_a_text_say_so():
+    lines = hang([("how: ", "muted"), ("one two three four five six seven", "text")], 15)
+    assert flat(lines) == ["how: one two", "     three four", "     five six", "     seven"]
+    assert flat(first_rows(lines, 4, 15)) == flat(lines)
+    assert flat(first_rows(lines, 2, 15)) == ["how: one two", "     three fou…"]
+
+
+def test_the_thumb_of_a_scrolled_table_is_seen_in_ascii_without_colour():
+    thumb, track = (PlainAscii().apply([Segment(mark)], Color(0, 0, 0))[0].text for mark in (THUMB, TRACK))
+    assert thumb.isascii()
+    assert thumb != track
+
+
+@in_loop
+async def test_the_palette_shows_what_every_font_has():
+    app = make_app(views.training())
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon", "m", "o", "d")
+        screen = await until(pilot, "parameters, gradients, state by module")
+        assert all(ord(char) < 0x3000 for char in screen), "no pictures"
+
+
+# ── a profile ──
+
+LINES = [
+    TimeLine("GPU 0", 0.0211, {"kernel": 0.0139, "collective": 0.0009, "memcpy": 0.0001, "idle": 0.0062}),
+    TimeLine("CPU, busiest thread", 0.0199, {"op": 0.006, "idle": 0.0139}),
+]
+
+
+@pytest.mark.parametrize("cells", [40, 76, 116])
+def test_all_shares_of_a_profile_can_be_read(cells):
+    lines = flat(summary(Table([], LINES, (0.0069,) * 3, 405, ""), cells, UNICODE))
+    assert all(width(line) <= cells for line in lines)
+    told = " ".join(" ".join(lines).split())
+    for share in ("kernel 66%", "collective 4%", "memcpy <1%", "idle 29%", "Python, waiting 70%", "profiler on)"):
+        assert share in told
+    assert ("█" in told) == (cells == 116)
+    if cells == 116:
+        assert len({line.index("█") for line in lines if "█" in line}) == 1, "the bars begin below each other"
+
+
+def test_a_file_is_named_before_its_folder():
+    pieces = named_path(Path.home() / "a" / "long" / "folder" / "node-17-rank0.json")
+    assert flat([pieces]) == ["node-17-rank0.json  ~/a/long/folder"]
+
+
+# ── a device ──
+
+
+def test_nothing_of_a_hung_device_is_blank_without_its_reason():
+    host = views.store_of(views.hung()).view().host
+    assert host is not None
+    told = flat(words.state_lines(host, host.devices[3], 100))
+    assert {line.split()[0] for line in told} == {"state", "memory", "heat", "power", "clocks", "traffic"}
+    assert all("nvmlDeviceGetUtilizationRates" in line for line in told)
+    assert "of 139.8 GiB" in next(line for line in told if line.startswith("memory"))
+
+
+def test_the_pcie_link_stands_with_the_traffic_of_pcie():
+    def told(**readings: f.Scalar) -> str:
+        store = views.store_of([views.hello(), views.host_def(), views.gpu(0)])
+        store.apply(views.SOURCE, f.Sample(1, int(views.END * 1e9), g=[views.device_row(0, 1.0, 1.0, **readings)]), 1.0)
+        host = store.view().host
+        assert host is not None
+        return flat([words.traffic_line(host.devices[0])])[0].split(maxsplit=1)[1]
+
+    mib = 1 << 20
+    both = {f"{name}_{way}_bytes_per_second": 3 * mib for name in ("pcie", "nvlink") for way in ("tx", "rx")}
+    assert told(**both) == (
+        "PCIe out 3.0 MiB/s in 3.0 MiB/s, gen 5 ×16 of gen 5 ×16 · NVLink out 3.0 MiB/s in 3.0 MiB/s"
+    )
+    assert told() == "PCIe gen 5 ×16 of gen 5 ×16"
