@@ -24,6 +24,7 @@ from .score import Traces, as_there, load, outside_bytes, request_of
 
 DATA = truth_rows.TABLE.parent
 HELD_OUT = DATA / "predict-h200-held-out.jsonl"
+BLIND = DATA / "predict-h200-blind.jsonl"
 CAPPED = DATA / "predict-h200-capped.jsonl"
 
 
@@ -83,7 +84,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "gpuscope-score")
     parser.add_argument("--seconds", type=float, default=120, help="limit for one trace")
     arguments = parser.parse_args()
-    rows = {row["name"]: row for path in (truth_rows.TABLE, HELD_OUT) for row in load(path)}
+    rows = {row["name"]: row for path in (truth_rows.TABLE, HELD_OUT, BLIND) for row in load(path)}
     tries = [json.loads(line) for line in CAPPED.read_text().splitlines()]
     names = sorted({one["name"] for one in tries if fnmatch.fnmatch(one["name"], arguments.only)})
     chosen = set(names[:: arguments.every])
