@@ -59,11 +59,13 @@ class Finder:
         except OSError:
             return []
         try:
-            for name in os.listdir(descriptor):
-                if _DIRECTORY.match(name):
+            for name in filter(_DIRECTORY.match, os.listdir(descriptor)):
+                try:
                     owner = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid
-                    if uid in (0, owner):
-                        found.append((f"{path}/{name}", owner))
+                except OSError:
+                    continue  # just removed, by the last trainer of its user
+                if uid in (0, owner):
+                    found.append((f"{path}/{name}", owner))
         except OSError:
             pass
         finally:

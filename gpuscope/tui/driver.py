@@ -50,7 +50,7 @@ class PromptDriver(LinuxDriver):
         self._ended, self._end = os.pipe()
         self._link: TerminalLink | None = None
         self._kept = b""
-        self._open_questions = 0
+        self._asked = self._answered = 0  # each is counted in one thread only
         self._file: Any = Tap(self._file, self._taken)
 
     def start_application_mode(self) -> None:
@@ -64,7 +64,7 @@ class PromptDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         """As Textual's, and counted."""
-        self._open_questions += data == ASK
+        self._asked += data == ASK
         if self._link is not None:
             self._link.sent(len(data.encode()))
         super().write(data)
@@ -87,7 +87,7 @@ class PromptDriver(LinuxDriver):
             return data
         data, self._kept = self._kept + data, b""
         for _ in range(data.count(ANSWER)):
-            self._open_questions -= 1
+            self._answered += 1
             self._in_loop(self._link.answered)
         data = data.replace(ANSWER, b"")
         for cut in (ANSWER[:3], ANSWER[:2]):  # an answer in two pieces; a lone escape is a key
@@ -99,7 +99,7 @@ class PromptDriver(LinuxDriver):
     def disable_input(self) -> None:
         """Ends the thread. Its pipe stays readable until it has seen that it should end."""
         until = time.monotonic() + LAST_ANSWER_SECONDS
-        while self._open_questions > 0 and time.monotonic() < until:  # else the shell reads the answer
+        while self._asked > self._answered and time.monotonic() < until:  # else the shell reads the answer
             time.sleep(0.005)
         os.write(self._end, b"x")
         super().disable_input()

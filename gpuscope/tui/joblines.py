@@ -205,7 +205,8 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[list[Piec
     on = f"GPU {device.definition.index}, " if device else ""
     who = name_of(room.trainer) if ranks > 1 else f"pid {definition.pid}"
     place = f" ({on}pid {definition.pid})" if ranks > 1 else ""
-    steps = f"about {ends.steps:,.0f} steps ({ends.low:,.0f}–{ends.high:,.0f})"
+    low, high = f"{ends.low:,.0f}", f"{ends.high:,.0f}"
+    steps = f"about {ends.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
     when = f", ~{age_text(ends.seconds)}" if ends.seconds is not None else ""
     slope = f"{trend.slope / GIB:.2f} GiB" if trend.slope >= 0.01 * GIB else bytes_text(trend.slope)
     pace = f"{bytes_text(room.headroom_bytes)} left / {slope} per step, fitted over {trend.steps:.0f} steps."

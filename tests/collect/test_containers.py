@@ -104,3 +104,19 @@ def test_who_serves_under_another_number_is_still_left_alone(tmp_path):
 def test_nothing_is_searched_where_nobody_else_is(tmp_path):
     assert containers.Finder(str(tmp_path)).places(0.0) == []
     assert list(probe_sockets.places([str(tmp_path)])) == [(str(tmp_path), os.geteuid())]
+
+
+def test_a_directory_that_goes_meanwhile_hides_no_other(tmp_path, monkeypatch):
+    """The last trainer of a user removes its directory between the listing and the look at it."""
+    other = tmp_path / "7"
+    (other / "root/tmp" / f"gpuscope-{os.geteuid()}").mkdir(parents=True)
+    for name, namespace in (("self", "mnt:[1]"), ("7", "mnt:[2]")):
+        (tmp_path / name / "ns").mkdir(parents=True)
+        (tmp_path / name / "ns/mnt").symlink_to(namespace)
+    monkeypatch.setattr(containers, "open_inside", lambda path: os.open(path, os.O_RDONLY))
+    names = os.listdir
+    monkeypatch.setattr(
+        containers.os, "listdir", lambda path: ["gpuscope-4711", *names(path)] if isinstance(path, int) else names(path)
+    )
+    place = f"{other}/root/tmp/gpuscope-{os.geteuid()}"
+    assert containers.Finder(str(tmp_path)).places(0.0) == [(place, os.geteuid())]
