@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from . import errors, largest, verdict, whatif
+from . import errors, largest, scratch, verdict, whatif
 from .allocator import Simulated, Where, simulate
 from .chunked import NotHere, in_chunks
 from .errors import Figure
@@ -115,6 +116,10 @@ class Answer:
     seconds: float = 0.0
 
 
+_MATRICES, _VECTORS = {"mm", "addmm", "bmm", "baddbmm", "_addmm_activation"}, {"mv", "addmv", "dot"}
+"""Operators of cuBLAS that multiply two matrices, and those of vectors."""
+
+
 class Asking:
     """The trace of one request and what can be asked of it. ``seconds``: limit for everything together; what there is
     no time for is left out with that reason."""
@@ -144,6 +149,7 @@ class Asking:
         self.outside = outside(
             where.gpu, where.architecture, where.total_bytes, self.traced.torch, cache,
             products="cublas" in asked, cudnn=any("cudnn" in name or "convolution" in name for name in asked),
+            matrices=asked.isdisjoint(_VECTORS) or not asked.isdisjoint(_MATRICES),
         )  # fmt: skip
         if where.driver_bytes is not None:
             self.outside = replace(self.outside, driver_bytes=where.driver_bytes)
@@ -232,7 +238,7 @@ class Asking:
             trace = in_chunks(trace, fix.chunks, self.simulated.peak_allocated_at.event)
             doubts = [*doubts, Doubt("estimated", "chunks were put into the trace by rule", percent=3.0)]
         found = simulate(trace, settings)
-        allocated, reserved, device = _figures(found, trace, doubts, self.outside)
+        allocated, reserved, device = _figures(found, trace, doubts, self.outside, _spread(trace, settings))
         judged = self._judge(trace, settings, found, allocated, self._limit(self.room)) if self.room else None
         return Tried(
             fix, allocated, reserved, device,
@@ -242,7 +248,8 @@ class Asking:
 
     def _first(self) -> Answer:
         traced, found = self.traced, self.simulated
-        allocated, reserved, device = _figures(found, traced.trace, traced.doubts, self.outside)
+        spread = _spread(traced.trace, self.settings)
+        allocated, reserved, device = _figures(found, traced.trace, traced.doubts, self.outside, spread)
         operation, module = _who(traced.trace, found.peak_allocated_at.event)
         answer = Answer(
             self.request, self.settings, self.room, self.outside, traced.batch, traced.parameters, traced.torch,
@@ -273,9 +280,10 @@ class Asking:
 
         error, less = self._of_demand(trace, allocated)
         peaks = found.peak_allocated_bytes, found.peak_reserved_bytes
-        bare = verdict.without_scratch(trace)
+        bare = scratch.without(trace)
         spared = None if bare is trace else lambda at: replay(at, bare)
-        return verdict.decide(replay, *peaks, limit, error, less, spared)
+        varied = [partial(replay, trace=other) for other in scratch.varied(trace)]
+        return verdict.decide(replay, *peaks, limit, error, less, spared, varied)
 
     def _of_demand(self, trace: Trace, allocated: Figure) -> tuple[int, int]:
         """How many bytes more of the card a training may need than its replay, and how many less."""
@@ -304,22 +312,29 @@ _NOT_ASKED = {
 
 
 def _figures(
-    found: Simulated, trace: Trace, doubts: Sequence[Doubt], outside: Outside
+    found: Simulated, trace: Trace, doubts: Sequence[Doubt], outside: Outside, spread: Sequence[int] = ()
 ) -> tuple[Figure, Figure, Figure]:
-    """Allocated, reserved, whole card."""
+    """Allocated, reserved, whole card. ``spread``: as :func:`_spread` says."""
     peak, held = found.peak_allocated_bytes, found.peak_reserved_bytes
     doubtful, conv = errors.doubtful(trace, found.peak_allocated_at.event), errors.convolutions(trace)
 
-    def bars(doubts: Sequence[Doubt]) -> tuple[int, int, int]:
+    def bars(doubts: Sequence[Doubt], further: int) -> tuple[int, int, int]:
         error = errors.allocated_error(peak, doubtful, doubts)
-        error_held = errors.reserved_error(held, error, doubts, peak, conv)
+        error_held = errors.reserved_error(held, error, doubts, peak, conv) + further
         return error, error_held, errors.device_error(error_held, outside.error_bytes)
 
-    above, certain = bars(doubts), errors.downward(doubts)
-    below = bars(certain) if len(certain) < len(doubts) else (None, None, None)
+    more, less = max((held, *spread)) - held, held - min((held, *spread))
+    above, certain = bars(doubts, more), errors.downward(doubts)
+    lopsided = len(certain) < len(doubts) or more != less
+    below = bars(certain, less) if lopsided else (None, None, None)
     sizes = (peak, held, held + outside.all_bytes)
     allocated, reserved, device = (Figure(*parts) for parts in zip(sizes, above, below, strict=True))
     return allocated, reserved, device
+
+
+def _spread(trace: Trace, settings: Settings) -> list[int]:
+    """What is reserved, in bytes, if convolutions take somewhat more scratch memory, or less."""
+    return [simulate(other, settings).peak_reserved_bytes for other in scratch.varied(trace)]
 
 
 def _who(trace: Trace, event: int) -> tuple[str, str]:

@@ -55,7 +55,7 @@ KINDS: tuple[tuple[tuple[str, ...], float], ...] = (
 RESERVED, RESERVED_CONVOLUTION = 0.02, 0.08
 """Of what is reserved, without convolutions and where they are many: their workspaces of any size shift what is
 cached."""
-DEMAND, DEMAND_CONVOLUTION = 0.015, 0.04
+DEMAND, DEMAND_CONVOLUTION = 0.02, 0.04
 """Of what is allocated, for the least memory that a training runs in."""
 MANY_CONVOLUTIONS = 0.1
 """Of all bytes that a training asks for, results and workspaces of convolutions: from that share on they are many. A
@@ -94,8 +94,8 @@ class Figure:
 
     @property
     def error_percent(self) -> float:
-        """Of the upper side, which is never the smaller one."""
-        return round(100 * self.error_bytes / self.bytes, 2) if self.bytes > 0 else 0.0
+        """Of the larger side."""
+        return round(100 * max(self.error_bytes, self.less_bytes) / self.bytes, 2) if self.bytes > 0 else 0.0
 
 
 def rate(category: str, operation: str) -> float:

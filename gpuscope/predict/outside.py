@@ -53,14 +53,17 @@ class _Pair:
     """Where cuDNN is used too."""
     convolutions_mib: int
     """Where no matrix is multiplied: cuBLAS and its kernels are not loaded then."""
+    vectors_mib: int
+    """Where cuBLAS multiplies matrices by vectors only, as spectral normalization does beside convolutions."""
     driver_mib: int
     error_mib: int
 
 
-SHIPPED = (_Pair("h200", "2.11", 743, 760, 631, 615, 20),)
-"""Measured with the CUDA 13.0 wheel, driver 580, over 459 trainings of 49 models: 518 MiB when CUDA has begun; at the
-third step 742 to 744 MiB, 758 to 762 where cuDNN is in use too, 630 to 634 in convolutions alone, whatever the model
-(696 in one that was told to be deterministic). Another driver kept 623 MiB of the card, and 749 in place of 743."""
+SHIPPED = (_Pair("h200", "2.11", 743, 760, 631, 694, 615, 20),)
+"""Measured with the CUDA 13.0 wheel, driver 580, over 603 trainings of 73 models: 518 MiB when CUDA has begun; at the
+third step 742 to 744 MiB, 758 to 762 where cuDNN is in use too, 630 to 634 in convolutions alone, whatever the model,
+694 in those of a critic whose weights are normalised by vectors (696 in one that was told to be deterministic). Another
+driver kept 623 MiB of the card, and 749 in place of 743."""
 _CONTEXT_MIB = {"6": (300, 120), "7": (300, 120), "8": (400, 150), "9": (749, 150), "10": (750, 250), "12": (610, 220)}
 """Major compute capability → context and its error. 8: single-process messages of the RTX 3090, 4090, A5000, A6000 and
 A100 name 300 to 470 MiB; 12: one of the RTX 5090 names 614; 9 is measured; the others are their neighbours'."""
@@ -83,10 +86,11 @@ def outside(
     path: Path | None = None,
     products: bool = True,
     cudnn: bool = True,
+    matrices: bool = True,
 ) -> Outside:
     """What lies outside of torch's allocator on a card that the driver calls ``gpu`` under this torch version.
-    ``products``: the training multiplies matrices. ``cudnn``: it has convolutions, recurrent layers or attention that
-    cuDNN computes."""
+    ``products``: the training multiplies by cuBLAS; ``matrices``: not vectors only. ``cudnn``: it has convolutions,
+    recurrent layers or attention that cuDNN computes."""
     measured = read_cache(path or cache_path()).get(_key(gpu, torch))
     if measured is not None:
         return measured
@@ -94,7 +98,7 @@ def outside(
     if known is not None:
         for pair in SHIPPED:
             if pair.gpu == known.key:
-                with_products = pair.cudnn_mib if cudnn else pair.products_mib
+                with_products = (pair.cudnn_mib if matrices else pair.vectors_mib) if cudnn else pair.products_mib
                 context = with_products if products else pair.convolutions_mib
                 found = Outside(context * MIB, pair.driver_mib * MIB, pair.error_mib * MIB, "shipped")
                 if torch.startswith(pair.torch + "."):

@@ -8,20 +8,16 @@ Scratch memory of cuDNN's convolutions is not missed where there is none: torch 
 that cuDNN names for the convolution. On an H200 trainings ran under limits that replays of their own requests ran into.
 What comes next, and how slow it is, nobody can foresee: what fits only without scratch memory is too close to tell.
 And one failed although a replay of its own requests fits: other scratch memory leaves other blocks behind it. So what
-fits must do so with that memory and without it.
+fits must do so with that memory, without it, and with somewhat more and less of it; what does not fit, with none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from .trace import Trace
-
 Word = Literal["fits", "too_close", "does_not_fit"]
-REFUSABLE = "cudnn_convolution"
-"""The operation that scratch memory of convolutions is traced as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +43,6 @@ class Verdict:
     spared: bool = False
 
 
-def without_scratch(trace: Trace) -> Trace:
-    """``trace`` as if no convolution asked for scratch memory; itself where none does."""
-    spared = [owner.operation == REFUSABLE for owner in trace.owner_table]
-    if not any(spared):
-        return trace
-    sizes = [0 if spared[owner] else size for size, owner in zip(trace.sizes, trace.owners, strict=True)]
-    return replace(trace, sizes=sizes)
-
-
 def decide(
     replay: Callable[[int], Try],
     peak_allocated: int,
@@ -64,11 +51,13 @@ def decide(
     error_bytes: int,
     below_bytes: int | None = None,
     spared: Callable[[int], Try] | None = None,
+    varied: Sequence[Callable[[int], Try]] = (),
 ) -> Verdict:
     """``replay(limit)`` tries a limit in bytes, ``spared(limit)`` the same without the scratch memory of convolutions
-    (None: there is none); the peaks are those without a limit. ``error_bytes``, ±, is how far the demand may be from
-    what was predicted: fits means that it does with this much less, does not fit that it does not with this much more,
-    or ``below_bytes`` more where the demand is less likely to be lower than higher."""
+    (None: there is none), those of ``varied`` with somewhat more of it, and less; the peaks are those without a limit.
+    ``error_bytes``, ±, is how far the demand may be from what was predicted: fits means that it does with this much
+    less, does not fit that it does not with this much more, or ``below_bytes`` more where the demand is less likely to
+    be lower than higher."""
     below = error_bytes if below_bytes is None else below_bytes
     spare = limit - peak_reserved
     if spare >= error_bytes:
@@ -81,11 +70,15 @@ def decide(
         limits = (limit - error_bytes, limit - error_bytes // 2, limit)
         tight = replay(limits[0])
         others = [(replay, at) for at in limits[1:]] + [(spared, at) for at in limits if spared is not None]
+        others += [(other, at) for other in varied for at in (limits[0], limit)]
         if tight.fits and all(again(at).fits for again, at in others):
             return Verdict("fits", limit, spare, tight.retries)
-        for more in (below, below // 2, 0):
+        for more in (below, 3 * below // 4, below // 2, below // 4, 0):  # near its least, more room may not help
             ample = replay(limit + more)
             if ample.fits:
+                return Verdict("too_close", limit, spare, ample.retries)
+        for other in varied:
+            if (ample := other(limit + below)).fits:
                 return Verdict("too_close", limit, spare, ample.retries)
         if tight.fits:
             return Verdict("too_close", limit, spare, tight.retries)

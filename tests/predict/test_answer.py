@@ -97,8 +97,10 @@ def test_a_share_of_the_card_is_a_limit_too():
 
 
 @pytest.mark.parametrize(
-    ("operations", "context"), [(["cudnn_convolution"], 631), (["cublas"], 743), (["cublas", "_cudnn_rnn"], 760)]
-)
+    ("operations", "context"),
+    [(["cudnn_convolution"], 631), (["cublas"], 743), (["cublas", "_cudnn_rnn"], 760), (["mv", "cublas", "mm"], 743),
+     (["cudnn_convolution", "cublas", "mv"], 694), (["cudnn_convolution", "cublas", "mv", "addmm"], 760)],
+)  # fmt: skip
 def test_a_context_holds_the_libraries_that_are_used(operations, context):
     """cuBLAS and cuDNN load their kernels when they are first asked for one."""
 

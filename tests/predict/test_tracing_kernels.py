@@ -23,6 +23,19 @@ MEASURED = {
 }
 
 
+BLIND = "tests.predict.families_blind"
+MEASURED |= {
+    # bags of an embedding, and an optimizer in place of one that had made its state
+    "bags": (Request(f"{BLIND}_signals:dcn_bags", batch=4096, amp="fp16", optimizer="adamw", fused=True), 695_442_432),
+    # the gradient of a part of a wider tensor is summed up column by column
+    "part": (Request(f"{BLIND}_signals:nerf", batch=512, tf32=False), 1_343_948_288),
+    # a backward pass inside of the forward one; weights that are normalised on the host before they are moved
+    "critic": (Request(f"{BLIND}_vision:gan_step", batch=16, amp="bf16", accumulate=4, tf32=False), 393_819_136),
+    # a depthwise convolution over what a transposed view holds
+    "scan": (Request(f"{BLIND}:mamba_scan", batch=12, tf32=False), 1_115_070_976),
+}
+
+
 def cells(batch: int, device: Any) -> Any:
     """Two steps of an LSTM's cell, of which some rows are picked by two indices."""
     cell = torch.nn.LSTMCell(32, 64).to(device)
@@ -160,10 +173,10 @@ def test_partial_sums_of_layer_normalization_are_as_large_as_on_an_h200() -> Non
     from gpuscope.predict.tracing.normalization import partial_rows
     from gpuscope.predict.tracing.reductions import HOPPER, buffer_bytes
 
-    rows = partial_rows(150_528, 80)
+    rows = partial_rows(150_528, 80, HOPPER[0])
     assert 4 * 80 * rows == 1_505_280
     assert buffer_bytes(rows, 80, False, False, HOPPER)[0] == 757_760
-    assert partial_rows(64 << 10, 80) == partial_rows(150_528, 66 * 32) == 0
+    assert partial_rows(64 << 10, 80, HOPPER[0]) == partial_rows(150_528, 66 * 32, HOPPER[0]) == 0
 
 
 def test_what_is_cached_of_a_mixer_is_what_was(tracer: Tracer) -> None:

@@ -78,3 +78,37 @@ def test_what_fits_does_so_with_scratch_memory_and_without(refused):
 
     assert word(fits) == word(None) == "fits"
     assert word(without) == "too_close"
+
+
+def test_what_is_certain_is_so_with_somewhat_more_scratch_memory_and_less():
+    limit, error = 1000 * MIB, 100 * MIB
+
+    def word(fits: bool, other: bool) -> str:
+        replays = [lambda at, fits=fits: Try(fits, 1) for fits in (fits, other)]
+        return decide(replays[0], limit, 2 * limit, limit, error, varied=replays[1:]).word
+
+    assert word(True, True) == "fits"
+    assert word(True, False) == word(False, True) == "too_close"
+    assert word(False, False) == "does_not_fit"
+
+
+@pytest.mark.parametrize(("operation", "segment"), [("cudnn_convolution", 1032 * MIB), ("cublas", 0)])
+def test_scratch_memory_that_just_fits_into_what_is_cached_may_need_a_segment_of_its_own(tmp_path, operation, segment):
+    """1000 MiB are freed and taken again: 3 % more find no room there."""
+
+    def tracer(request: Request) -> Traced:
+        write = Writer()
+        write.mark("step 1")
+        write.mark("forward")
+        for size, operator in ((1000 * MIB, "add"), (1000 * MIB, operation)):
+            write.drop(write.make(size, "workspace", "body", operator))
+        write.mark("end")
+        return Traced(write.trace, request.batch or 1, 1, "2.11.0")
+
+    card = Card("h200", "h200", 9000 * MIB, "9.0")
+    answer = Asking(Request("hand", batch=1), tracer, card, cache=tmp_path / "none.json").answer
+    assert answer.reserved.bytes == 1000 * MIB
+    above = answer.reserved.error_bytes - answer.reserved.less_bytes
+    assert above == pytest.approx(segment, abs=2 * MIB)
+    assert answer.allocated.error_bytes == answer.allocated.less_bytes
+    assert answer.reserved.error_percent == round(100 * answer.reserved.error_bytes / (1000 * MIB), 2)

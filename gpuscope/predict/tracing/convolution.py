@@ -32,9 +32,9 @@ MEASURED = {
 """Channels, filters and side of fp32 convolutions of 3 × 3 that the rules were made for, by samples."""
 _NEAR = 1.5
 """By how much the number of samples may differ from a measured one."""
-_NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA = 3, 64, 4608
+_NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA, _FEWEST_TILED = 3, 64, 4608, 16
 """No forward transform of so few samples (but one, of 46 MiB) or of wider sides was seen, no tiling of fewer
-positions."""
+positions or channels."""
 BENCHMARK = {
     True: Doubt("benchmark", "cuDNN tries several kernels for each convolution.", "convolution", 3.0),
     False: Doubt(
@@ -60,20 +60,23 @@ VOLUMES = Doubt(
 def most_bytes(shape: Shape, direction: str) -> int:
     """What the ``forward`` pass, or the gradient of the ``input`` or the ``weight``, may take at most, where cuDNN may
     transform although the rules say that it does not and nothing near was measured; 0 where they are sure."""
-    if shape.mode != "fp32" or not shape.plain3 or min(shape.channels, shape.filters) < 64 or _measured(shape):
+    if shape.mode != "fp32" or shape.dims != 2 or shape.stride > 1 or shape.groups > 1 or shape.taps < 9:
         return 0
+    if shape.plain3 and _measured(shape):
+        return 0
+    fewer = min(shape.channels, shape.filters)
+    usual = shape.plain3 and fewer >= 64
     if direction == "input":
-        if shape.batch * shape.side**2 <= _NEVER_AREA:
-            return 0
-        return _relaid(shape, SIZES["tiles"](shape))
-    if shape.side > _NEVER_SIDE:
-        return 0
+        tiled = fewer >= _FEWEST_TILED and shape.batch * shape.side**2 > _NEVER_AREA
+        return _relaid(shape, SIZES["tiles"](shape)) if tiled else 0
     if direction == "forward":
-        return 0 if shape.batch <= _NEVER_SAMPLES else _relaid(shape, SIZES["spectra"](shape))
-    # Weights were seen to be transformed once; numbers of channels that are powers of two were measured widely.
-    if all(number & (number - 1) == 0 for number in (shape.channels, shape.filters)):
-        return 0
-    return SIZES["spectra of weight"](shape)
+        transformed = usual and shape.side <= _NEVER_SIDE and shape.batch > _NEVER_SAMPLES
+        return _relaid(shape, SIZES["spectra"](shape)) if transformed else 0
+    # Of weights it was seen where a number of channels is odd for the other kernels, and once where they are usual;
+    # powers of two were measured widely.
+    odd = (shape.channels % 16 or shape.filters % 16) and shape.side <= 2 * _NEVER_SIDE
+    powers = all(number & (number - 1) == 0 for number in (shape.channels, shape.filters))
+    return SIZES["spectra of weight"](shape) if odd or (usual and not powers and shape.side <= _NEVER_SIDE) else 0
 
 
 def _measured(shape: Shape) -> bool:
@@ -96,19 +99,24 @@ class Convolutions:
         self._largest = 0
         self._advice: Doubt | None = None
 
-    def around(self) -> dict[Any, Any]:
-        return {aten.convolution.default: self.forward}
-
     def instead(self) -> dict[Any, Any]:
-        return {aten.convolution_backward.default: self.backward}
+        return {aten.convolution.default: self.forward, aten.convolution_backward.default: self.backward}
 
-    def forward(self, recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def forward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+        """What does not lie as the kernel reads it is copied first."""
         x, weight, _, stride, _, _, transposed, _, groups = args[:9]
-        if out.device.index is None or x.numel() == 0:
-            return
+        if x.device.index is None or x.numel() == 0:
+            return fakes.dispatch(func, (), args, kwargs)
+        recorder, size = fakes.recorder, x.numel() * x.element_size()
+        copied = None if _readable(x, weight, groups) else recorder.allocate(size, "contiguous", "temporary")
+        out = fakes.dispatch(func, (), args, kwargs)
+        fakes.hold(out, func)
         wide, narrow, direction = (out, x, "input") if transposed else (x, out, "forward")
         shape = Shape.of(wide, weight, narrow, stride, groups)
         _ask(recorder, shape, direction)
+        if copied is not None:
+            recorder.free(copied)
+        return out
 
     def backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         """One gradient after the other, each with its own scratch memory."""
@@ -167,6 +175,18 @@ class Convolutions:
 
 
 _LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _readable(x: Any, weight: Any, groups: int) -> bool:
+    """Whether a forward pass takes ``x`` as it lies: in the ordinary layout, or where cuDNN runs it with the channels
+    last. Depthwise kernels of torch's own take the ordinary one only (``Convolution.cpp``)."""
+    if x.is_contiguous():
+        return True
+    if groups == x.shape[1] > 1 and x.element_size() == 4:
+        return False
+    if x.dim() == 3:
+        return bool(x.stride() == (x.shape[1] * x.shape[2], 1, x.shape[1]))
+    return bool(x.is_contiguous(memory_format=_LAST[x.dim()]))
 
 
 def _ask(recorder: Recorder, shape: Shape, direction: str) -> None:

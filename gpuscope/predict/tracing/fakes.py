@@ -135,7 +135,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         around = self.around.get(func)
         if around is not None:
             around(self.recorder, func, args, kwargs, out)
-        if func is _ADD and self.sums_in_place and self.recorder.phase == BACKWARD and not torch.is_grad_enabled():
+        if func is _ADD and self.sums_in_place and not torch.is_grad_enabled() and self._backward():
             self._added(args, out)
         return out
 
@@ -153,6 +153,10 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             for part in strayed:
                 part.fake_device = DEVICE
         return out
+
+    def _backward(self) -> bool:
+        """Whether autograd runs: in the backward pass, or in one inside of the forward pass."""
+        return self.recorder.phase == BACKWARD or _node() is not None
 
     def _added(self, args: Any, out: Any) -> None:
         """Autograd adds up gradients in place where nothing else holds the first of them. It never does so with fakes:
@@ -246,6 +250,7 @@ def _on_device(args: Any) -> bool:
 
 
 _aten = torch.ops.aten
+_node = getattr(torch._C, "_current_autograd_node", lambda: None)
 _ADD = _aten.add.Tensor
 _DROPOUT = _aten.native_dropout.default
 _NO_SUM: tuple[int, _Held | None, Any] = (-1, None, None)

@@ -22,6 +22,10 @@ UNSORTED = 3072
 _SCAN_BYTES = 1279
 _DIGIT_BITS, _DIGITS, _TILE, _KEY_BITS = 8, 256, 4608, 64
 """Of cub's radix sort of 64-bit keys and values: bits in a pass, their values, pairs that a block of threads sorts."""
+_ROWS_A_PART = 10
+"""Of one index, that one thread adds up (``EmbeddingBackwardKernel.cu``)."""
+_MODE, _MAX = 4, 2
+"""The place of an embedding bag's mode among the arguments, and the mode that takes the largest."""
 _ADDING = {"IndexBackward0", "IndexSelectBackward0", "GatherBackward0", "MaskedSelectBackward0"}
 """Nodes of autograd that add into zeros of their own, in place unless a mode watches tensors."""
 
@@ -51,12 +55,20 @@ def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         for block in kept:
             recorder.free(block)
         return out
+    return _sorted(fakes, func, args, kwargs, kept, (count, rows, width))
+
+
+def _sorted(fakes: Fakes, func: Any, args: Any, kwargs: Any, kept: list[int], sizes: tuple[int, int, int]) -> Any:
+    """Adds up rows by sorted indices, as ``embedding_backward_cuda_kernel`` does. ``sizes``: the number of indices, of
+    rows and of their columns. ``kept``: blocks that go at the end."""
+    count, rows, width = sizes
+    recorder, name = fakes.recorder, func._schema.name[6:]
     kept += [recorder.allocate(8 * count, name, "temporary") for _ in range(2)]
     recorder.passing([8 * count, sort_bytes(count)], name)
     out = fakes.dispatch(func, (), args, kwargs)
     fakes.hold(out, func)
     unique = min(count, rows)
-    parts = unique + count // 10
+    parts = unique + count // _ROWS_A_PART
     kept += [recorder.allocate(size, name, "temporary") for size in (8 * count, 8)]
     recorder.passing([8 * count, _SCAN_BYTES], name)
     kept += [recorder.allocate(8 * unique, name, "temporary") for _ in range(2)]
@@ -66,6 +78,26 @@ def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     for block in reversed(kept):
         recorder.free(block)
     return out
+
+
+def bag(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """``_embedding_bag``: how many indices each bag has, and which bag each index is of, are made before the result
+    (``EmbeddingBag.cu``); the CPU's has other sizes."""
+    out, of_index, sizes, largest = fakes.dispatch(func, (), args, kwargs)
+    if out.device.index is None or (len(args) > _MODE and args[_MODE] == _MAX):
+        return out, of_index, sizes, largest
+    sizes, of_index, largest = (args[at].new_empty(args[at].shape if at else 0) for at in (2, 1, 0))
+    for made in (sizes, of_index, out):
+        fakes.hold(made, func)
+    return out, of_index, sizes, largest
+
+
+def bag_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+    """``_embedding_bag_backward``, of sums and means."""
+    grad, count, rows, mode, sparse = args[0], args[1].numel(), args[6], args[8], args[9]
+    if grad.device.index is None or mode == _MAX or sparse or not count:
+        return fakes.dispatch(func, (), args, kwargs)
+    return _sorted(fakes, func, args, kwargs, [], (count, rows, grad.shape[-1]))
 
 
 def embedding(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -138,6 +170,9 @@ def added(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 AROUND = {aten.embedding.default: embedding}
 INSTEAD = {
     aten.embedding_dense_backward.default: embedding_backward,
+    aten._embedding_bag.default: bag,
+    aten._embedding_bag_forward_only.default: bag,
+    aten._embedding_bag_backward.default: bag_backward,
     **dict.fromkeys((aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default), index_put),
     **dict.fromkeys((aten.index_add.default, aten.scatter_add.default, aten.masked_scatter.default), added),
 }

@@ -22,7 +22,6 @@ def around(architecture: tuple[int, int]) -> dict[Any, Around]:
         **normalization.AROUND,
         **workspaces.Workspaces(architecture).around(),
         **reductions.Reductions(architecture).around(),
-        **convolution.Convolutions(architecture).around(),
     }
 
 

@@ -33,17 +33,24 @@ def _up(value: int, by: int) -> int:
 
 
 def buffer_bytes(
-    inputs: int, outputs: int, fastest: bool, one_dimension: bool, processors: tuple[int, int], element: int = 4
+    inputs: int,
+    outputs: int,
+    fastest: bool,
+    one_dimension: bool,
+    processors: tuple[int, int],
+    element: int = 4,
+    neighbours: int = _VECTOR,
 ) -> tuple[int, int]:
     """Bytes of the buffer and of the semaphores, 0 where there are none. ``inputs``: numbers that are added up for one
-    output. ``fastest``: whether neighbours in memory are added up. ``element``: bytes of a partial result."""
+    output. ``fastest``: whether neighbours in memory are added up. ``element``: bytes of a partial result.
+    ``neighbours``: outputs that one thread can read at once, where they lie side by side."""
     vector = 1
     wide, high = (inputs, outputs) if fastest else (outputs, inputs)
     if fastest:
         if wide > 128 and one_dimension:
             wide //= _VECTOR
     else:
-        vector = math.gcd(outputs, _VECTOR)
+        vector = math.gcd(outputs, neighbours)
         wide //= vector
     most = _MOST_THREADS // vector
     width_bound, height_bound = (min(_last_power(value), most) for value in (wide, high))
@@ -93,8 +100,24 @@ class Reductions:
         flat = whole and x.is_contiguous()
         element = 8 if out.dtype in (torch.float64, torch.int64) else 4
         outputs = out.numel()
-        buffers = buffer_bytes(x.numel() // outputs, outputs, fastest, flat, self.processors, element)
+        inputs = x.numel() // outputs
+        side_by_side = _VECTOR if fastest else _neighbours(x, dims)
+        buffers = buffer_bytes(inputs, outputs, fastest, flat, self.processors, element, side_by_side)
         recorder.passing([_cast_bytes(x, out), *buffers], "sum")
+
+
+def _neighbours(x: Any, dims: set[int]) -> int:
+    """How many outputs that lie side by side one thread can read at once: what divides their number, where they begin,
+    and every other step (``get_output_vec_size``). A gradient that is a part of a wider one, as of ``cat``, may be
+    read one by one only."""
+    places = sorted((x.stride(dim), x.shape[dim], dim) for dim in range(x.dim()) if x.shape[dim] > 1)
+    found, side, end = math.gcd(_VECTOR, x.storage_offset()), 1, 1
+    for step, count, dim in places:
+        if dim not in dims and step == end:
+            side, end = side * count, step * count
+        else:
+            found = math.gcd(found, step)
+    return math.gcd(found, side)
 
 
 def _cast_bytes(x: Any, out: Any) -> int:

@@ -91,10 +91,11 @@ def _factory(request: Request) -> Subject:
     if request.checkpoint and not own:
         checkpointing.wrap(made.model, request.checkpoint)
     optimizer = optimizers.chosen(made.optimizer, request)
+    forward = made.forward  # not to hold the factory's optimizer, and what that has made, where another is asked for
 
     def loss() -> torch.Tensor:
         try:
-            return factory.checked(request.model, made.forward())
+            return factory.checked(request.model, forward())
         except factory.BadFactory as bad:
             raise CannotPredict(*bad.args) from bad
 

@@ -43,6 +43,8 @@ class Workspaces:
 
     def biased(self, recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """A product with a bias is cublasLt's, which has a small workspace beside."""
+        if out.device.index is None:
+            return
         self.product(recorder, func, args, kwargs, out)
         handle = recorder.phase == BACKWARD
         if args[0].dim() == 1 and handle not in self._light:
@@ -50,6 +52,9 @@ class Workspaces:
             recorder.allocate(LIGHT_BYTES, "cublaslt", "workspace")
 
     def product(self, recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Of tensors on the device: models are built, and normalised, on the host too."""
+        if out.device.index is None:
+            return
         handle = recorder.phase == BACKWARD
         if handle not in self._handles:
             self._handles.add(handle)
