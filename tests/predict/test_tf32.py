@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -44,3 +46,14 @@ def test_convolutions_of_torchs_defaults_use_tf32_and_products_do_not(tmp_path: 
     with Tracer() as tracer:
         own, on, off = (workspaces(tracer.trace(replace(request, tf32=value), 120)) for value in (None, True, False))
     assert own == on != off
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_a_program_that_sets_convolutions_alone_by_the_newer_switch_is_understood(precision):
+    """In a process of its own: torch cannot be asked by the older switch from then on."""
+    code = (
+        f"import torch; torch.backends.cudnn.conv.fp32_precision = {precision!r}\n"
+        "from gpuscope.predict.tracing.convolution_sizes import tf32_allowed; print(tf32_allowed())"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == str(precision == "tf32"), done.stderr

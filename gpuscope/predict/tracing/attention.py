@@ -6,12 +6,16 @@ kernel, else plain mathematics.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .fakes import DEVICE
 from .recorder import Recorder
+
+if TYPE_CHECKING:
+    from .fakes import Fakes
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
@@ -83,7 +87,8 @@ class Attention:
             and query.shape[-1] <= CUDNN_MAX_HEAD
             and self.architecture in CUDNN_FIRST
             and torch.backends.cuda.cudnn_sdp_enabled()
-            and not torch.are_deterministic_algorithms_enabled()
+            and not _deterministic()
+            and _cudnn_takes(query, key, mask, dropout)
         ):
             return "cudnn"
         if (
@@ -108,6 +113,24 @@ class Attention:
         ):
             return "efficient"
         return "math"
+
+
+def _deterministic() -> bool:
+    """Whether an algorithm that is not deterministic is refused, not only warned of."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _cudnn_takes(query: Any, key: Any, mask: Any, dropout: float) -> bool:
+    """By the lengths, and by the mask's shape: of two or four dimensions, not of three, each that of the scores or 1
+    (``check_attn_mask_shape`` and ``check_cudnn_tensor_shapes`` in ``sdp_utils``)."""
+    if key.shape[-2] == 1 or (query.shape[-2] == 1 and dropout > 0):
+        return False
+    if mask is None:
+        return True
+    scores = (*query.shape[:-1], key.shape[-2])
+    return mask.dim() in (2, 4) and all(
+        size in (1, whole) for size, whole in zip(reversed(mask.shape), reversed(scores), strict=False)
+    )
 
 
 def _plain(
@@ -172,36 +195,104 @@ def _up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def flash_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """The gradient of the query is summed in fp32; a row of softmax sums beside it."""
-    query = args[1]
-    batch, heads, length, head = query.shape
-    rows = batch * heads * _up(length, 128)
-    recorder.passing([4 * rows, 4 * rows * _up(head, 32)], "flash_attention_backward")
+class Backward:
+    """The backward passes of the fused kernels. ``processors``: multiprocessors of the GPU and threads on each;
+    ``architecture``: its compute capability."""
+
+    def __init__(self, architecture: tuple[int, int], processors: tuple[int, int]):
+        self._large = architecture in ((8, 0), *CUDNN_FIRST)
+        """Whether a block of threads has the shared memory for tiles of 128 rows."""
+        self._processors = processors[0]
+
+    def instead(self) -> dict[Any, Any]:
+        return {
+            aten._scaled_dot_product_cudnn_attention_backward.default: self.cudnn,
+            aten._scaled_dot_product_flash_attention_backward.default: self.flash,
+            aten._scaled_dot_product_efficient_attention_backward.default: self.efficient,
+        }
+
+    def flash(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+        """A row of softmax sums; the gradient of the query in fp32, in deterministic mode once for each part of the
+        keys; where several query heads share a key, its gradients and the value's for each of them (``mha_bwd`` in
+        ``flash_api.cpp``)."""
+        grad, query, key, _, out = args[:5]
+        batch, heads, length, head = query.shape
+        rows = batch * heads * _up(length, 128)
+        parts = -(-self._processors // (batch * heads)) if _deterministic() else 1
+        sizes = [4 * rows, 4 * parts * rows * _up(head, 32 if head <= 128 else 64)]
+        if key.shape[1] != heads:
+            sizes += [batch * key.shape[2] * heads * head * query.element_size()] * 2
+        copied = [part for part in (grad, out) if not part.transpose(1, 2).is_contiguous()]
+        return _around(fakes, func, args, kwargs, copied, lambda name: fakes.recorder.passing(sizes, name))
+
+    def efficient(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+        """A row of sums (delta) in fp32, of a product that kernels for halves do not write down; then what
+        :meth:`workspace_bytes` says (``_efficient_attention_backward`` in ``attention_backward.cu``)."""
+        grad, query, key, value = args[:4]
+        recorder = fakes.recorder
+        rows = query.numel() // max(1, query.shape[-1])
+        half = query.dtype in _HALVES
+
+        def scratch(name: str) -> None:
+            sums = [] if half else [rows * value.shape[-1] * query.element_size(), 4 * rows]
+            summed = [recorder.allocate(size, name, "temporary") for size in sums]
+            delta = recorder.allocate(4 * rows, name, "temporary")
+            for block in reversed(summed):
+                recorder.free(block)
+            workspace = self.workspace_bytes(query.shape, key.shape[2], value.shape[3], half)
+            tiles = recorder.allocate(workspace, name, "temporary")
+            recorder.free(delta)
+            recorder.free(tiles)
+
+        copied = [] if grad.transpose(1, 2).is_contiguous() else [grad]
+        return _around(fakes, func, args, kwargs, copied, scratch)
+
+    def workspace_bytes(self, query: Any, keys: int, value_head: int, half: bool) -> int:
+        """The gradient of the query in fp32 by tiles, each behind a lock; halves that are too wide for the registers
+        have those of key and value beside it (``workspace_size`` in ``kernel_backward.h``, whose tiles
+        ``generate_kernels.py`` lists). ``query``: its shape."""
+        batch, heads, length, head = query
+        widest = max(head, value_head)
+        special = half and not self._large and widest <= 96  # made for GPUs with less shared memory
+        high = 128 if widest > 64 and (self._large or special) else 64
+        in_registers = half and (widest <= 64 or widest <= high == 128 or special)
+        wide = 128 if in_registers and self._large and widest > 64 else 64
+        size = -(-length // high) * -(-head // wide) * (16 + 4 * high * wide)
+        if half and not in_registers:
+            parts = -(-keys // wide)
+            if batch * heads >= 256 and keys <= 2 * wide:
+                parts = 1
+            parts = 1 if _deterministic() else max(1, min(parts, 200 // (batch * heads)))
+            size += 4 * parts * wide * (_up(head, high) + _up(value_head, high))
+        return int(batch * heads * _up(size, 16))
+
+    def cudnn(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+        """One workspace: the gradient of the query in fp32, a row of sums, and 256 bytes, measured on an H200
+        (``CompositeSDPABackwardNode`` of cuDNN's frontend has the same, but for the last). Where several query heads
+        share a key, cuDNN may take more, which is not known. Rows that do not lie one behind the other are copied
+        first (``MHA.cpp``)."""
+        batch, heads, length, head = args[1].shape
+        rows = 4 * batch * heads * length
+        copied = [] if args[0].stride(-1) == 1 else [args[0]]
+        sizes = [rows * head + rows + 256]
+        return _around(fakes, func, args, kwargs, copied, lambda name: fakes.recorder.passing(sizes, name))
 
 
-def efficient_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """A row of sums (delta) in fp32, then the gradient of the query in fp32 by tiles of 64 rows and 64 columns."""
-    query = args[1]
-    batch, heads, length, head = query.shape
-    tiles = -(-length // 64) * (16 + 64 * _up(head, 64) * 4)
-    rows = batch * heads * length
-    size = query.element_size()
-    name = "efficient_attention_backward"
-    product = recorder.allocate(rows * args[3].shape[-1] * size, name, "temporary")
-    total = recorder.allocate(4 * rows, name, "temporary")
-    recorder.free(product)
-    delta = recorder.allocate(4 * rows, name, "temporary")
-    recorder.free(total)
-    recorder.passing([batch * heads * tiles], name)
-    recorder.free(delta)
-
-
-def cudnn_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """The gradient of the query is summed in fp32; a row of sums beside it."""
-    batch, heads, length, head = args[1].shape
-    rows = 4 * batch * heads * length
-    recorder.passing([rows * head + rows + 512], "cudnn_attention_backward")
+def _around(fakes: Fakes, func: Any, args: Any, kwargs: Any, copied: list[Any], scratch: Callable[[str], None]) -> Any:
+    """Copies of gradients as the kernel reads them, its results, its scratch memory."""
+    name = func._schema.name[6:].replace("_scaled_dot_product_", "")
+    recorder = fakes.recorder
+    if args[1].device.index is None or not args[1].numel():
+        return fakes.dispatch(func, (), args, kwargs)
+    copies = [recorder.allocate(part.numel() * part.element_size(), name, "temporary") for part in copied]
+    made = fakes.dispatch(func, (), args, kwargs)
+    for part in made:
+        if part is not None:
+            fakes.hold(part, func)
+    scratch(name)
+    for block in copies:
+        recorder.free(block)
+    return made
 
 
 def safe_softmax(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -220,9 +311,6 @@ def softmax_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out:
 AROUND = {
     **({aten._safe_softmax.default: safe_softmax} if hasattr(aten, "_safe_softmax") else {}),
     aten._softmax_backward_data.default: softmax_backward,
-    aten._scaled_dot_product_cudnn_attention_backward.default: cudnn_backward,
-    aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
-    aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward,
 }
 
 

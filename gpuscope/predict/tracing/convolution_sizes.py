@@ -26,6 +26,15 @@ def up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
+def tf32_allowed() -> bool:
+    """Whether fp32 convolutions may use TF32. A program that has set that by the newer switches, for convolutions
+    alone, cannot be asked by the older one."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")
+
+
 @dataclass(frozen=True)
 class Shape:
     """One convolution. ``x`` is the wide side, whose channels are the weight's second dimension, also of a transposed
@@ -54,7 +63,7 @@ class Shape:
     @classmethod
     def of(cls, x: Any, weight: Any, y: Any, stride: Any, groups: int) -> Shape:
         mode = "half" if x.element_size() == 2 else "fp32"
-        if x.dtype == torch.float32 and torch.backends.cudnn.allow_tf32:
+        if x.dtype == torch.float32 and tf32_allowed():
             mode = "tf32"
         sides = zip(x.shape[2:], y.shape[2:], weight.shape[2:], stride, strict=True)
         padding = max(-(-((out - 1) * step + kernel - side) // 2) for side, out, kernel, step in sides)

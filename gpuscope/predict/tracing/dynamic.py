@@ -31,7 +31,7 @@ def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """``.item()``, ``bool(tensor)``: the value itself where it is known, else what is likely, and a doubt unless the
     program only checks it."""
     tensor = args[0]
-    found = certain(tensor)
+    found = known.of(tensor)
     if found is not None:
         return found
     way = branches.must_be() if tensor.dtype == torch.bool else None
@@ -45,7 +45,7 @@ def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 def read(tensor: Any) -> Any:
     """``.item()`` of a floating point number, as the program itself calls it: doubted once something is decided by it,
     not where it is printed or summed up."""
-    value = certain(tensor)
+    value = known.of(tensor)
     if value is None:
         value = plain_value(tensor)
         if tensor.fake_mode.recorder.phase != OPTIMIZER and not _drawing():
@@ -61,18 +61,9 @@ READ = Doubt(
 )
 
 
-def certain(tensor: Any) -> Any:
-    """The value of a tensor of one number; None: not known."""
-    constant = getattr(tensor, "constant", None)
-    if constant is None:
-        return known.of(tensor)
-    with no_dispatch():
-        return constant.item()
-
-
 def plain_value(tensor: Any) -> Any:
     """What is certain or likely of a tensor of one number, else False, 1 or 1.0."""
-    found = certain(tensor)
+    found = known.of(tensor)
     if found is not None:
         return found
     fact = likely.of(tensor)

@@ -12,6 +12,8 @@ from .fakes import DEVICE, Around
 
 aten = torch.ops.aten
 _library: Any = None
+_composites: dict[str, Any] = {}
+"""Of the training that is traced, by operator. A process traces several, for GPUs of several architectures."""
 
 
 def around(architecture: tuple[int, int]) -> dict[Any, Around]:
@@ -28,15 +30,18 @@ def around(architecture: tuple[int, int]) -> dict[Any, Around]:
 def instead(architecture: tuple[int, int]) -> dict[Any, Any]:
     """Fakes that replace torch's own, by operator."""
     convolutions = convolution.Convolutions(architecture)
+    processors = reductions.Reductions(architecture).processors
     return {
         **dynamic.INSTEAD,
         **_OWN,
         **convolutions.instead(),
         **recurrent.INSTEAD,
-        **recurrent.Cells(reductions.Reductions(architecture).processors).instead(),
+        **recurrent.Cells(processors).instead(),
         **indexing.INSTEAD,
         **normalization.INSTEAD,
+        **normalization.Rows(processors).instead(),
         **attention.INSTEAD,
+        **attention.Backward(architecture, processors).instead(),
     }
 
 
@@ -83,21 +88,31 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def install(architecture: tuple[int, int]) -> None:
-    """Replaces composite operators by CUDA's choice of kernels, for as long as this process lives."""
+    """Replaces composite operators by CUDA's choice of kernels, for as long as this process lives; ``architecture`` is
+    that of the training to come."""
     global _library
+    rows = normalization.Rows(reductions.Reductions(architecture).processors)
+    _composites.update(
+        {
+            "scaled_dot_product_attention": attention.Attention(architecture),
+            "dropout": _dropout,
+            "linear": _linear,
+            "ctc_loss.Tensor": dynamic.ctc_loss,
+            "softmax.int": _softmax(aten._softmax),
+            "log_softmax.int": _softmax(aten._log_softmax),
+            **recurrent.composites(),
+            **({"rms_norm": rows.rms_norm} if hasattr(aten, "rms_norm") else {}),
+        }
+    )
     if _library is not None:
         return
     _library = library = torch.library.Library("aten", "IMPL")
     rnn = torch.nn.RNNBase
     rnn.flatten_parameters = recurrent.flattening(rnn.flatten_parameters)
-    for name, kernel in {
-        "scaled_dot_product_attention": attention.Attention(architecture),
-        "dropout": _dropout,
-        "linear": _linear,
-        "ctc_loss.Tensor": dynamic.ctc_loss,
-        "softmax.int": _softmax(aten._softmax),
-        "log_softmax.int": _softmax(aten._log_softmax),
-        **recurrent.composites(),
-        **({"rms_norm": normalization.rms_norm} if hasattr(aten, "rms_norm") else {}),
-    }.items():
-        library.impl(name, kernel, "AutogradCPU")
+    for name in _composites:
+        library.impl(name, _present(name), "AutogradCPU")
+
+
+def _present(name: str) -> Any:
+    """The kernel of the training that is traced. Torch keeps the first one it is given."""
+    return lambda *args, **kwargs: _composites[name](*args, **kwargs)

@@ -25,15 +25,16 @@ Number = bool | int | float
 
 
 def of(tensor: Any) -> Number | None:
-    """What every element of ``tensor`` is; None: not known, or they differ."""
-    noted = getattr(tensor, NAME, None)
-    if noted is None:
-        table = getattr(tensor, "constant", None)
-        if table is None or table.numel() != 1:
-            return None
+    """What every element of ``tensor`` is; None: not known, or they differ. Where torch itself still knows the number
+    (it computes with a small table as long as it can), that counts: what was noted may be of before a write."""
+    table = getattr(tensor, "constant", None)
+    if table is not None and table.numel() == 1:
         with no_dispatch():
             found: Number = table.item()
             return found
+    noted = getattr(tensor, NAME, None)
+    if noted is None:
+        return None
     number, version = noted
     return number if _version(tensor) == version else None
 
@@ -167,8 +168,10 @@ def _of_two(how: Callable[[Any, Any], Any], in_place: bool = False) -> Rule:
     def rule(func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if kwargs or len(args) != 2:
             return  # scaled, or rounded
+        if in_place and (args[0]._is_view() or getattr(args[0], "constant", None) is not None):
+            return  # torch has computed it already
         one, other = (of(part) if isinstance(part, torch.Tensor) else part for part in args)
-        if one is None or other is None or (in_place and args[0]._is_view()):
+        if one is None or other is None:
             return
         try:
             note(out, how(one, other), int(in_place))

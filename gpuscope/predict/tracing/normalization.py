@@ -10,7 +10,7 @@ from torch._prims_common import suggest_memory_format
 
 from .fakes import DEVICE
 from .recorder import Recorder
-from .reductions import HOPPER, buffer_bytes
+from .reductions import buffer_bytes
 
 if TYPE_CHECKING:
     from .fakes import Fakes
@@ -30,7 +30,7 @@ _WIDE = 32
 _MANY_ROWS, _MOST_GRID = 64 << 10, 32 << 10
 
 
-def partial_rows(rows: int, columns: int, multiprocessors: int = HOPPER[0]) -> int:
+def partial_rows(rows: int, columns: int, multiprocessors: int) -> int:
     """Rows of partial sums, from which the gradients of weight and bias are made in a second step; 0 where one step
     does. So many more rows than columns have images and the like (torch's ``LaunchGammaBetaBackwardCUDAKernel``)."""
     if rows <= _MANY_ROWS or columns // _WIDE >= multiprocessors // 2:
@@ -56,49 +56,16 @@ def layer_forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
-def layer_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """The gradient of the input lies in rows, whatever the input did."""
-    grad, x, shape = args[:3]
-    out = fakes.dispatch(func, (), args, kwargs)
-    if x.device.index is None or not x.numel():
-        return out
-    operation, recorder = "native_layer_norm_backward", fakes.recorder
-    copied = _in_rows(fakes, x, operation)
-    dx, *sums = out
-    if dx is not None:
-        if not dx.is_contiguous():
-            dx = torch.empty_like(dx, memory_format=torch.contiguous_format)
-        fakes.hold(dx, func)
-    columns = math.prod(shape)
-    wanted = [one for one in sums if one is not None]
-    partial = partial_rows(x.numel() // columns, columns) if wanted else 0
-    if not partial:
-        for one in wanted:
-            fakes.hold(one, func)
-        copied += _in_rows(fakes, grad, operation)
-    else:
-        first = [recorder.allocate(one.numel() * one.element_size(), operation, "temporary") for one in wanted]
-        copied += _in_rows(fakes, grad, operation)
-        for one in wanted:
-            copied.append(recorder.allocate(partial * one.numel() * one.element_size(), operation, "temporary"))
-        for one, before in zip(wanted, first, strict=True):
-            fakes.hold(one, func)
-            recorder.passing(buffer_bytes(partial, columns, False, False, HOPPER), operation)
-            recorder.free(before)
-    for block in reversed(copied):
-        recorder.free(block)
-    return (dx, *sums)
-
-
 class _FusedRms(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
     """One kernel, which keeps its input and a factor of each row in fp32. It takes rows, as layer normalization's."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, dims: int, weight: Any) -> Any:
+    def forward(ctx: Any, x: Any, dims: int, weight: Any, multiprocessors: int) -> Any:
         rows = x.contiguous()
         out = torch.empty_like(rows)
         factor = x.new_empty((*x.shape[: x.dim() - dims], *[1] * dims), dtype=torch.float32)
         ctx.save_for_backward(x, factor, weight)
+        ctx.multiprocessors = multiprocessors
         return out
 
     @staticmethod
@@ -107,27 +74,70 @@ class _FusedRms(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         rows = x.contiguous()
         dx = torch.empty_like(rows)
         if weight is None:
-            return dx, None, None
+            return dx, None, None, None
         sums = torch.empty_like(weight)
         in_rows = grad.contiguous()
-        partial = partial_rows(factor.numel(), weight.numel())
+        partial = partial_rows(factor.numel(), weight.numel(), ctx.multiprocessors)
         if partial:
             sums = weight.new_empty((partial, weight.numel())).sum(0).view(weight.shape)
         del rows, in_rows
-        return dx, None, sums
+        return dx, None, sums, None
 
 
-def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """``aten::rms_norm``: composed of single operators only where the weight has another type, where channels lie last,
-    and before 2.9."""
-    fused = hasattr(aten, "_fused_rms_norm") and x.device == DEVICE and not x.is_complex()
-    if (
-        not fused
-        or suggest_memory_format(x) is not torch.contiguous_format
-        or (weight is not None and weight.dtype != x.dtype)
-    ):
-        return aten.rms_norm.default.decompose(x, shape, weight, eps)
-    return _FusedRms.apply(x, len(shape), weight)
+class Rows:
+    """The gradients of weights that normalize rows: how they are summed up depends on the GPU's multiprocessors.
+    ``processors``: how many there are, and threads on each."""
+
+    def __init__(self, processors: tuple[int, int]):
+        self._processors = processors
+
+    def instead(self) -> dict[Any, Any]:
+        return {aten.native_layer_norm_backward.default: self.layer_backward}
+
+    def layer_backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+        """The gradient of the input lies in rows, whatever the input did."""
+        grad, x, shape = args[:3]
+        out = fakes.dispatch(func, (), args, kwargs)
+        if x.device.index is None or not x.numel():
+            return out
+        operation, recorder = "native_layer_norm_backward", fakes.recorder
+        copied = _in_rows(fakes, x, operation)
+        dx, *sums = out
+        if dx is not None:
+            if not dx.is_contiguous():
+                dx = torch.empty_like(dx, memory_format=torch.contiguous_format)
+            fakes.hold(dx, func)
+        columns = math.prod(shape)
+        wanted = [one for one in sums if one is not None]
+        partial = partial_rows(x.numel() // columns, columns, self._processors[0]) if wanted else 0
+        if not partial:
+            for one in wanted:
+                fakes.hold(one, func)
+            copied += _in_rows(fakes, grad, operation)
+        else:
+            first = [recorder.allocate(one.numel() * one.element_size(), operation, "temporary") for one in wanted]
+            copied += _in_rows(fakes, grad, operation)
+            for one in wanted:
+                copied.append(recorder.allocate(partial * one.numel() * one.element_size(), operation, "temporary"))
+            for one, before in zip(wanted, first, strict=True):
+                fakes.hold(one, func)
+                recorder.passing(buffer_bytes(partial, columns, False, False, self._processors), operation)
+                recorder.free(before)
+        for block in reversed(copied):
+            recorder.free(block)
+        return (dx, *sums)
+
+    def rms_norm(self, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+        """``aten::rms_norm``: composed of single operators only where the weight has another type, where channels lie
+        last, and before 2.9."""
+        fused = hasattr(aten, "_fused_rms_norm") and x.device == DEVICE and not x.is_complex()
+        if (
+            not fused
+            or suggest_memory_format(x) is not torch.contiguous_format
+            or (weight is not None and weight.dtype != x.dtype)
+        ):
+            return aten.rms_norm.default.decompose(x, shape, weight, eps)
+        return _FusedRms.apply(x, len(shape), weight, self._processors[0])
 
 
 def group_forward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -201,6 +211,5 @@ AROUND = {
 INSTEAD = {
     **dict.fromkeys((aten.native_batch_norm.default, aten.native_group_norm.default), with_statistics),
     aten.native_layer_norm.default: layer_forward,
-    aten.native_layer_norm_backward.default: layer_backward,
     aten.native_batch_norm_backward.default: batch_backward,
 }

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +11,7 @@ import torch
 from ..request import CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
 from ..trace import Mark
-from . import autocast, dynamic, kernels, optimizers, redirect, subjects
+from . import autocast, dynamic, kernels, optimizers, redirect, subjects, switches
 from .fakes import Fakes
 from .modules import Modules
 from .quick import Quick
@@ -54,12 +52,13 @@ def trace(request: Request, emulate: bool = True) -> Traced:
     else:
         fakes = Quick(recorder, {}, dynamic.INSTEAD)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(switches.kept())
         if emulate:
             autocast.install()
             kernels.install(chip)
             stack.enter_context(optimizers.as_on_cuda())
         stack.enter_context(autocast.redirected())
-        stack.enter_context(_switches(request))
+        switches.set_as(request)
         stack.enter_context(redirect.pretended(chip, lambda: recorder.live_bytes, fakes.doubt))
         stack.enter_context(fakes)
         stack.enter_context(redirect.redirected(fakes.doubt))
@@ -82,24 +81,6 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         doubts=[*fakes.doubts.values(), *doubts],
         seconds=time.perf_counter() - begin,
     )
-
-
-@contextlib.contextmanager
-def _switches(request: Request) -> Iterator[None]:
-    """Torch's global switches as ``request`` has them."""
-    cudnn = torch.backends.cudnn
-    names = ("benchmark", "deterministic", "allow_tf32")
-    before = [getattr(cudnn, name) for name in names]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the older name of tf32's switch, which works everywhere
-        cudnn.benchmark, cudnn.deterministic = request.cudnn_benchmark, request.deterministic
-        if request.tf32 is not None:
-            cudnn.allow_tf32 = request.tf32
-        try:
-            yield
-        finally:
-            for name, value in zip(names, before, strict=True):
-                setattr(cudnn, name, value)
 
 
 class _Training:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..request import CannotPredict, Request
-from . import checkpointing, optimizers, transformers_models
+from . import checkpointing, optimizers, switches, transformers_models
 from .failures import library
 from .redirect import CUDA
 from .transformers_models import PIXELS
@@ -81,7 +81,8 @@ def _factory(request: Request) -> Subject:
     from ...lab import factory
 
     try:
-        call = factory.find(request.model)
+        with switches.imported(request.model.partition(":")[0]):
+            call = factory.find(request.model)
         batch = request.batch or factory.BATCH
         own = request.checkpoint == 1 and factory.takes_checkpoint(call)
         torch.manual_seed(request.seed)
