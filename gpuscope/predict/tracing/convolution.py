@@ -57,6 +57,16 @@ VOLUMES = Doubt(
 )
 
 
+LINES = Doubt(
+    "unmeasured",
+    "Gradients of the weights of fp32 convolutions in one dimension may take copies of what they multiply.",
+    "convolution1d",
+    8.0,
+    True,
+)
+"""Of such gradients without scratch memory one in ten takes it."""
+
+
 def most_bytes(shape: Shape, direction: str) -> int:
     """What the ``forward`` pass, or the gradient of the ``input`` or the ``weight``, may take at most, where cuDNN may
     transform although the rules say that it does not and nothing near was measured; 0 where they are sure."""
@@ -130,6 +140,8 @@ class Convolutions:
             fakes.doubt(VOLUMES)
         wide, narrow, direction = (grad, x, "forward") if transposed else (x, grad, "input")
         shape = Shape.of(wide, weight, narrow, stride, groups)
+        if shape.mode == "fp32" and shape.dims == 1 and shape.groups == 1 and shape.taps > 1:
+            fakes.doubt(LINES)
         recorder = fakes.recorder
         layout = _LAST[x.dim()] if shape.last else torch.contiguous_format
         copied = [
@@ -185,7 +197,7 @@ def _readable(x: Any, weight: Any, groups: int) -> bool:
     if groups == x.shape[1] > 1 and x.element_size() == 4:
         return False
     if x.dim() == 3:
-        return bool(x.stride() == (x.shape[1] * x.shape[2], 1, x.shape[1]))
+        return False  # lest a transposed one be taken for one with channels last
     return bool(x.is_contiguous(memory_format=_LAST[x.dim()]))
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +24,8 @@ _OWN = (os.path.join("torch", "nn", "init.py"), os.path.join("torch", "utils", "
 SCALAR_PERCENT = 2.0
 SHAPE_PERCENT = 5.0
 """What a guessed value and a guessed shape add to the error bar."""
-LARGEST_PERCENT = 15.0
-"""The same where nothing is known of a shape but how large it can be."""
+LARGEST_PERCENT, LEAST_PERCENT = 15.0, 0.5
+"""The same where nothing is known of a shape but how large it can be, and where hardly a byte has such a shape."""
 
 
 def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
@@ -118,9 +119,20 @@ def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         )
     mask = _mask(args)
     sure = likely.sure(mask) if name in _OF_MASKS else name == _PACKED and numbers(args[1]) is not None
+    out = made(*args, **kwargs)
     if not sure:
         fakes.doubt(_shape_doubt(name, mask))
-    return made(*args, **kwargs)
+        parts = out if isinstance(out, tuple) else (out,)
+        fakes.guessed |= {max(1, likely.count(mask))} if name in _OF_MASKS else {max((1, *parts[0].shape))}
+    return out
+
+
+def bounded(fakes: Fakes) -> None:
+    """A guessed size cannot matter more than what all tensors hold that have it, at the moment when that is most."""
+    share = 100 * fakes.guessed_bytes / max(1, fakes.recorder.peak_bytes)
+    for key, doubt in fakes.doubts.items():
+        if doubt.code == "data_dependent" and doubt.operation in _LARGEST:
+            fakes.doubts[key] = replace(doubt, percent=min(doubt.percent, round(max(LEAST_PERCENT, share), 2)))
 
 
 def _mask(args: Any) -> Any:

@@ -59,6 +59,11 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         self.seen: dict[Any, int] = {}
         """How often each operator ran."""
         self._live: dict[int, _Held] = {}
+        self.guessed: set[int] = set()
+        """Sizes that were guessed."""
+        self.guessed_bytes = 0
+        """The most that tensors held at a time which have such a side, or a multiple, from a guessed one."""
+        self._of_guessed: dict[int, int] = {}
         self._nested = False
         self.sums_in_place = False
         """Whether autograd's sums are written down as without any mode that watches tensors."""
@@ -126,6 +131,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             for part in reversed(out) if func is _DROPOUT else out:  # its mask comes first
                 if isinstance(part, FakeTensor) and part.fake_device.index == 0:
                     self.hold(part, func)
+        if self.guessed:
+            self._follow(func, args, out)
         value = known.RULES.get(func)
         if value is not None:
             value(func, args, kwargs, out)
@@ -205,6 +212,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             new.block = held.block
             self._sum = _NO_SUM
             return
+        self._of_guessed.pop(held.block, None)
         self.recorder.free(held.block)
 
     def _write(self, tensor: Any) -> None:
@@ -233,6 +241,26 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         out = self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
         out.fake_device = place
         return out
+
+    def follow(self, tensor: FakeTensor) -> None:
+        """The size of ``tensor`` rests on a guess."""
+        held = self._live.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
+        if held is not None:
+            self._of_guessed[held.block] = self.recorder.trace.sizes[held.block]
+            self.guessed_bytes = max(self.guessed_bytes, sum(self._of_guessed.values()))
+
+    def _follow(self, func: Any, args: Any, out: Any) -> None:
+        """What is made of a tensor of a guessed size, and has that size; not what such a tensor is written into."""
+        parts = [part for part in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(part, FakeTensor)]
+        found = [p for p in parts if any(side % guess == 0 for side in p.shape for guess in self.guessed)]
+        if not found or func in _SIZED_BY_WORDS:
+            return
+        sources = args[:1] if func in _INTO else args
+        flat = (part for value in sources for part in (value if isinstance(value, (tuple, list)) else (value,)))
+        guess = func in _SIZED_BY_VALUES
+        if guess or any(isinstance(p, FakeTensor) and self.block(p) in self._of_guessed for p in flat):
+            for part in found:
+                self.follow(part)
 
     def _guess(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operator whose size depends on values: as large as it can be."""
@@ -269,6 +297,17 @@ def _overloads(*names: str) -> frozenset[Any]:
     return frozenset(found)
 
 
+_SIZED_BY_VALUES = _overloads(
+    *("nonzero", "masked_select", "index", "_unique2", "unique_dim", "unique_consecutive", "bincount"),
+    *("linalg_lstsq", "repeat_interleave", "_pack_padded_sequence"),
+)
+"""Operators whose results are as large as values say."""
+_INTO = _overloads(
+    *("index_put", "index_put_", "_index_put_impl_", "index_add", "scatter_add", "masked_scatter", "index_copy"),
+)
+"""Operators whose results have the size of the first argument."""
+_SIZED_BY_WORDS = _overloads("new_zeros", "new_empty", "new_full", "select_backward", "slice_backward")
+"""Operators whose results have a size that they are given: in a backward pass, that of what was picked from."""
 _ONES = _overloads("ones")
 _SAME: dict[Any, int | None] = {
     **dict.fromkeys(_ONES | _overloads("ones_like"), 1),

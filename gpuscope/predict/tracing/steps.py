@@ -68,6 +68,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         parameters = training.parameters
         batch = training.subject.batch
         del training
+    dynamic.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
         text = "cuDNN may run fp32 convolutions of these shapes by Fourier transforms, which take much scratch memory."
         percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)
