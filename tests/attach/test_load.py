@@ -52,7 +52,10 @@ def load(number):
     usual = (len(before) - 1) / (before[-1] - before[0])
     return sum(end < answer["ready"] for end in during) / (answer["ready"] - begin) / usual
 
-print(json.dumps([[load(number) for number in range(2)], full]))
+shares = []
+while len(shares) < 6 and max(shares, default=0.0) <= 0.6:  # on a busy machine others take from both sides of it
+    shares.append(load(len(shares)))
+print(json.dumps([shares, full]))
 """
 OBJECTS = """
 import gc, json, os, sys, tempfile, time

@@ -60,7 +60,7 @@ async def test_notes_are_cut_where_devices_need_the_rows():
     app = make_app(frames)
     async with app.run_test(size=(80, 21)) as pilot:
         screen = await until(pilot, "Devices", "rank 2 runs out")
-        assert "…" in next(line for line in screen.splitlines() if "rank 2 runs out" in line)
+        assert "…" in next(line for line in screen.splitlines() if "GiB per step" in line)
         await pilot.resize_terminal(80, 30)
         await until(pilot, "48202)", "tensors grow: empty_cache() cannot help.")
 
