@@ -118,7 +118,7 @@ class Convolutions:
         if x.device.index is None or x.numel() == 0:
             return fakes.dispatch(func, (), args, kwargs)
         recorder, size = fakes.recorder, x.numel() * x.element_size()
-        copied = None if _readable(x, weight, groups) else recorder.allocate(size, "contiguous", "temporary")
+        copied = None if _readable(x, groups) else recorder.allocate(size, "contiguous", "temporary")
         out = fakes.dispatch(func, (), args, kwargs)
         fakes.hold(out, func)
         wide, narrow, direction = (out, x, "input") if transposed else (x, out, "forward")
@@ -189,7 +189,7 @@ class Convolutions:
 _LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def _readable(x: Any, weight: Any, groups: int) -> bool:
+def _readable(x: Any, groups: int) -> bool:
     """Whether a forward pass takes ``x`` as it lies: in the ordinary layout, or where cuDNN runs it with the channels
     last. Depthwise kernels of torch's own take the ordinary one only (``Convolution.cpp``)."""
     if x.is_contiguous():

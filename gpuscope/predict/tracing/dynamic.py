@@ -109,7 +109,7 @@ def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """The result of an operator whose shape depends on values: as evenly spread values would have it, else the largest
     that it can be."""
     name = func._schema.name[6:]
-    made = _LARGEST.get(name)
+    made = SIZED_BY_VALUES.get(name)
     if made is None:
         raise CannotPredict(
             f"The shape of what {name} returns depends on values, which a prediction does not have.",
@@ -131,7 +131,7 @@ def bounded(fakes: Fakes) -> None:
     """A guessed size cannot matter more than what all tensors hold that have it, at the moment when that is most."""
     share = 100 * fakes.guessed_bytes / max(1, fakes.recorder.peak_bytes)
     for key, doubt in fakes.doubts.items():
-        if doubt.code == "data_dependent" and doubt.operation in _LARGEST:
+        if doubt.code == "data_dependent" and doubt.operation in SIZED_BY_VALUES:
             fakes.doubts[key] = replace(doubt, percent=min(doubt.percent, round(max(LEAST_PERCENT, share), 2)))
 
 
@@ -316,7 +316,7 @@ def _repeats(tensor: Any, *options: Any, **named: Any) -> Any:
 
 _PACKED = "_pack_padded_sequence"
 _OF_MASKS = ("nonzero", "masked_select", "index")
-_LARGEST: dict[str, Callable[..., Any]] = {
+SIZED_BY_VALUES: dict[str, Callable[..., Any]] = {
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "index": _index,

@@ -163,7 +163,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
     def _backward(self) -> bool:
         """Whether autograd runs: in the backward pass, or in one inside of the forward pass."""
-        return self.recorder.phase == BACKWARD or _node() is not None
+        return self.recorder.phase == BACKWARD or running_node() is not None
 
     def _added(self, args: Any, out: Any) -> None:
         """Autograd adds up gradients in place where nothing else holds the first of them. It never does so with fakes:
@@ -251,13 +251,15 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
     def _follow(self, func: Any, args: Any, out: Any) -> None:
         """What is made of a tensor of a guessed size, and has that size; not what such a tensor is written into."""
+        from .dynamic import SIZED_BY_VALUES
+
         parts = [part for part in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(part, FakeTensor)]
         found = [p for p in parts if any(side % guess == 0 for side in p.shape for guess in self.guessed)]
         if not found or func in _SIZED_BY_WORDS:
             return
         sources = args[:1] if func in _INTO else args
         flat = (part for value in sources for part in (value if isinstance(value, (tuple, list)) else (value,)))
-        guess = func in _SIZED_BY_VALUES
+        guess = func._schema.name[6:] in SIZED_BY_VALUES
         if guess or any(isinstance(p, FakeTensor) and self.block(p) in self._of_guessed for p in flat):
             for part in found:
                 self.follow(part)
@@ -278,7 +280,8 @@ def _on_device(args: Any) -> bool:
 
 
 _aten = torch.ops.aten
-_node = getattr(torch._C, "_current_autograd_node", lambda: None)
+running_node = getattr(torch._C, "_current_autograd_node", lambda: None)
+"""Autograd's node that runs; None: none does, or this torch does not tell."""
 _ADD = _aten.add.Tensor
 _DROPOUT = _aten.native_dropout.default
 _NO_SUM: tuple[int, _Held | None, Any] = (-1, None, None)
@@ -297,11 +300,6 @@ def _overloads(*names: str) -> frozenset[Any]:
     return frozenset(found)
 
 
-_SIZED_BY_VALUES = _overloads(
-    *("nonzero", "masked_select", "index", "_unique2", "unique_dim", "unique_consecutive", "bincount"),
-    *("linalg_lstsq", "repeat_interleave", "_pack_padded_sequence"),
-)
-"""Operators whose results are as large as values say."""
 _INTO = _overloads(
     *("index_put", "index_put_", "_index_put_impl_", "index_add", "scatter_add", "masked_scatter", "index_copy"),
 )

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import likely
+from .fakes import running_node
 from .recorder import BACKWARD, Recorder
 
 if TYPE_CHECKING:
     from .fakes import Fakes
 
 aten = torch.ops.aten
-_node = getattr(torch._C, "_current_autograd_node", lambda: None)
 UNSORTED = 3072
 """Up to so many indices a kernel adds without sorting."""
 _SCAN_BYTES = 1279
@@ -161,7 +161,7 @@ def _places(indices: list[Any]) -> int:
 def added(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """A gradient of picked elements is added into zeros in place, which autograd does not do with fakes."""
     if fakes.recorder.phase == BACKWARD and not torch.is_grad_enabled():
-        running = _node()
+        running = running_node()
         if running is not None and running.name() in _ADDING and fakes.block(args[0]) is not None:
             return args[0]
     return fakes.dispatch(func, (), args, kwargs)
