@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..lab.config import LabConfig
 from ..lab.toggles import BY_NAME, Toggle
 from .cells import bytes_text
-from .lab_choices import SWITCHES, note
+from .lab_choices import SWITCHES, Device, note
 from .widgets.text import cells_of, cut, first_rows, hang
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
     if runs.book.problem is not None:
         what, why, _ = runs.book.problem
         notes.append([("◆ ", "warn"), (f"{what} ", "text"), (why, "muted")])
-    needed = max(len(_about(runs, one, cells)) for one in SWITCHES)
+    needed = _rows_of_the_longest(runs.config, runs.device, cells)
     kept = _fitting(notes, cells, most - needed, most - 1)
     rows = max(least, min(most, len(kept) + needed))
-    own = first_rows(_about(runs, toggle, cells), rows - len(kept), cells)
+    own = first_rows(_about(toggle, runs.config, runs.device, cells), rows - len(kept), cells)
     return [*kept, *own, *([[]] * (rows - len(kept) - len(own)))]
 
 
@@ -85,9 +86,16 @@ def _fitting(notes: list[Line], cells: int, easy: int, most: int) -> list[Line]:
     return [*kept, [*_one_row(notes[most - 1], cells - len(tail)), (tail, "warn")]]
 
 
-def _about(runs: LabRuns, toggle: Toggle, cells: int) -> list[Line]:
+@lru_cache(maxsize=8)
+def _rows_of_the_longest(config: LabConfig, device: Device, cells: int) -> int:
+    """The rows that the longest description of a switch takes. Wrapping all of them took a third of the time of each
+    picture, and they change only with a switch or the terminal's width."""
+    return max(len(_about(one, config, device, cells)) for one in SWITCHES)
+
+
+def _about(toggle: Toggle, config: LabConfig, device: Device, cells: int) -> list[Line]:
     """What a switch is, and what it does here."""
-    about, here = note(toggle, runs.config, runs.device)
+    about, here = note(toggle, config, device)
     pieces: Line = [(f"{toggle.name.replace('_', ' ')}  ", "accent"), (about, "muted")]
     return hang([*pieces, *([("; ", "muted"), (here, "text")] if here else [])], cells)
 

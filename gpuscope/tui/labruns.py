@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ AFTER_SECONDS = 5.0
 """So long after a run of ours, memory that nobody is seen to hold may still be its own."""
 HOST_WAIT_SECONDS = 5.0
 """So long a start by itself waits for the first picture of the host: it must not take a GPU that is in use."""
+
+DRAWN_SECONDS = 0.4
+"""The worker reports five times a second. The figures of a run are drawn about twice a second: nobody reads faster."""
 
 
 class LabRuns:
@@ -58,6 +62,7 @@ class LabRuns:
         self._filing: set[asyncio.Task[Any]] = set()
         self._own: set[int] = set()
         self._judged: tuple[object, tuple[Verdict, ...]] = (None, ())
+        self._drawn = -math.inf
 
     # ── state ──
 
@@ -269,9 +274,13 @@ class LabRuns:
             run.begin(record)
             self._known = record
         elif isinstance(record, Step):
+            first = run.last is None or run.last.warming_up != record.warming_up
             run.heard(record)
             self._note_own()
             run.see(self._host(), self.pid, self._own)
+            if not first and time.monotonic() - self._drawn < DRAWN_SECONDS:
+                return  # the next report, or the end of the run, draws this one too
+        self._drawn = time.monotonic()
         self._changed()
 
     def _ended(self, run: Run, worker: LabRun) -> None:

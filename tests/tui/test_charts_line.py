@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
 from gpuscope.tui import theme
-from gpuscope.tui.charts.axes import share_ticks, time_axis, time_ticks, value_ticks
+from gpuscope.tui.charts.axes import round_end, share_ticks, time_axis, time_ticks, value_ticks
 from gpuscope.tui.charts.line import LARGEST, LineChart, Series, limits, values_between
 from tests.tui.snapshots import grid, run, text
 
@@ -74,6 +74,13 @@ def test_ticks() -> None:
     assert [label for _, label in time_ticks(60, 70)] == ["-60s", "-45s", "-30s", "-15s", "now"]
     assert [label for _, label in time_ticks(3600, 40)] == ["-60m", "-30m", "now"]
     assert time_ticks(math.nan, 70) == time_ticks(1e308, 70) == [(0.0, "now")]
+
+
+def test_a_growing_axis_ends_at_a_round_number_close_behind_its_newest_point() -> None:
+    assert [round_end(x) for x in (0, 7, 100, 1001, 1199)] == [0, 7, 100, 1200, 1200]
+    ends = [round_end(x) for x in range(1, 5000)]
+    assert all(x <= end <= max(x * 1.25, x + 1) for x, end in zip(range(1, 5000), ends, strict=True))
+    assert len(set(ends)) < 80
 
 
 @given(st.floats(), st.integers(0, 200))

@@ -376,6 +376,37 @@ async def test_a_filter_keeps_the_runs_that_contain_it(path):
 
 
 @in_loop
+async def test_a_worker_that_reports_often_is_drawn_about_twice_a_second(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("gpuscope.tui.labruns.time.monotonic", lambda: clock[0])
+    drawn: list[float] = []
+    runs = LabRuns(LabConfig(), lambda: drawn.append(clock[0]))
+    runs.current = Run(runs.config)
+    runs._record(lab_data.started(runs.config))
+    for n in range(1, 51):  # ten seconds at five reports a second
+        clock[0] = 100 + n / 5
+        runs._record(lab_data.step(n))
+    assert 15 <= len(drawn) <= 26
+    assert runs.current.step == 50, "a report that is not drawn is kept all the same"
+
+
+@in_loop
+async def test_the_axis_of_a_growing_curve_stays_while_the_curve_grows_into_it(path):
+    config = LabConfig(steps=5000)
+    app = make_app(views.vacant(), "lab", lab=config)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Demo trainer")
+        runs = running(app, config)
+        axes = set()
+        for n in range(1000, 1100, 5):
+            runs._record(lab_data.step(n, 1.0 + 1 / n))
+            app.main.refresh_all()
+            screen = await until(pilot, f"{n:,}/5,000")
+            axes.update(line[-76:] for line in screen.splitlines() if "└" in line and "┬" in line)
+        assert 1 <= len(axes) <= 3, axes
+
+
+@in_loop
 async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
     config = LabConfig(device="cuda", amp="fp16", accumulate=4, steps=500, validate="no-grad", loader="workers")
     app = make_app(views.vacant(), "lab", lab=config)

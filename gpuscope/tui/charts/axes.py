@@ -53,6 +53,15 @@ def nice_step(span: float, ticks: int) -> float:
     return 10 * power
 
 
+def round_end(newest: float, parts: int = 8) -> float:
+    """Where the axis of a curve that still grows ends: at the next of about ``parts`` round steps after ``newest``.
+    The axis then stays as it is while the curve grows into it, and need not be drawn again for every point."""
+    if not 0 < newest < math.inf:
+        return newest
+    step = nice_step(newest, parts)
+    return math.ceil(newest / step) * step
+
+
 SMALLEST = 1e-290
 """A shorter axis has no labels: its steps cannot be counted in floating point."""
 

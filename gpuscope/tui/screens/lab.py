@@ -235,6 +235,7 @@ class LabPane(Pane):
     # ── charts ──
 
     def show_charts(self, host: HostView | None) -> None:
+        from ..charts.axes import round_end
         from ..charts.line import LineChart
         from ..lab_pair import curves
 
@@ -245,9 +246,11 @@ class LabPane(Pane):
             self._right.mount(self._loss, before=self._table)
             self.show(host)
         self._charted = (self._pair.a, self._pair.b)
-        series, over = curves(self._pair, self.runs.current if self.runs.busy else None)
+        current = self.runs.current if self.runs.busy else None
+        series, over = curves(self._pair, current)
         set_title(self._loss, f"Loss over {over}")
-        self._loss.show(series, None, None, None, "", x="steps")
+        newest = max((one.seconds[-1] for one in series), default=0.0)
+        self._loss.show(series, None, None, None, "", now=newest if current is None else round_end(newest), x="steps")
 
     # ── room and keys ──
 
