@@ -33,6 +33,7 @@ class Work(Protocol):
     net: nn.Module
     """As it is trained: wrapped for several processes."""
     optimizer: Any
+    warm_up: WarmUp | None
     batch: int
     waited: float | None
     """Seconds that micro-batches were waited for so far; None where they cannot be told apart."""
@@ -65,6 +66,7 @@ class PresetWork:
         self._source = loaders.open_source(config, task.pool, self.batch, device, world.rank, world.size)
         self.net = parallel.wrap(self.model, config, world)
         self.optimizer = make_optimizer(config, preset, self.net)
+        self.warm_up: WarmUp | None = WarmUp(self.optimizer, preset.warm_up)
         mode = config.compile
         self._call: Callable[[Tensor], Tensor] = (
             self.net if mode == "off" else compiled(self.net, mode, config.fullgraph)
@@ -99,6 +101,7 @@ class FactoryWork:
         assert config.factory
         self.model = self.net = made.model
         self.optimizer = made.optimizer
+        self.warm_up: WarmUp | None = None  # the user's optimizer has rates of its own
         self.batch = batch
         self.waited: float | None = None
         self._name = config.factory
@@ -137,6 +140,23 @@ def make_optimizer(config: LabConfig, preset: models.Preset, net: nn.Module) -> 
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=preset.sgd_rate, momentum=MOMENTUM, **options)
     return torch.optim.AdamW(parameters, lr=preset.learning_rate, **options)
+
+
+class WarmUp:
+    """Raises an optimizer's learning rate linearly to what it was made with, over its first ``steps`` steps."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, steps: int):
+        self._groups, self._steps = optimizer.param_groups, steps
+        self._full = self._now = float(self._groups[0]["lr"])
+
+    def before_step(self, taken: int) -> None:
+        """Sets the rate of the step after the first ``taken`` ones. Leaves alone a rate that somebody else has set."""
+        if self._now == self._full and taken:
+            return
+        before, self._now = self._now, self._full * min(1.0, (taken + 1) / self._steps)
+        for group in self._groups:
+            if group["lr"] == before:
+                group["lr"] = self._now
 
 
 class Training:
@@ -193,7 +213,10 @@ class Training:
 
     def _take(self) -> None:
         """The optimizer's part of a step."""
-        optimizer, before = self.work.optimizer, self.taken
+        work, before = self.work, self.taken
+        optimizer = work.optimizer
+        if work.warm_up is not None:
+            work.warm_up.before_step(before)
         scale = None if self._hooked else self.scale
         self.scaler.step(optimizer)
         self.scaler.update()

@@ -193,7 +193,7 @@ def test_no_repeat_begins_after_the_time_but_the_least_are_made() -> None:
 
 def test_a_loop_trains_and_its_pool_begins_again() -> None:
     loop = Loop("mlp-small", CPU, batch=16)
-    first = [float(loop.step()) for _ in range(30)]
+    first = [float(loop.step()) for _ in range(60)]
     assert sum(first[-5:]) < 0.8 * sum(first[:5])
     loop.keep_one_step()
     again = [loop.next_batch()[0] for _ in range(3)]

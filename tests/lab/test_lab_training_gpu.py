@@ -51,6 +51,14 @@ def test_the_device_is_named_as_the_driver_names_it() -> None:
     assert found["ranks"][0]["peak_allocated_bytes"] == found["peak_allocated_bytes"]
 
 
+@pytest.mark.parametrize("model", ["mlp-large", "conv-large", "gpt-small", "gpt-medium"])
+@pytest.mark.parametrize("toggles", [{"amp": "bf16"}, {"amp": "bf16", "compile": "default"}])
+def test_half_precision_follows_the_loss_of_full_precision(model: str, toggles: dict[str, str]) -> None:
+    full, half = (document(model=model, steps=60, **more) for more in ({}, toggles))
+    assert half["loss_last"] == pytest.approx(full["loss_last"], rel=0.01)
+    assert max(losses(full)) < losses(full)[0] * 1.05, "the loss spikes"
+
+
 @pytest.mark.parametrize("model", ["mlp", "conv", "gpt"])
 def test_tf32_is_faster_and_says_nothing(model: str) -> None:
     records, errors = worker(model=model, tf32=True, steps=40)
