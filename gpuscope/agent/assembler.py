@@ -68,6 +68,8 @@ class Assembler:
         reasons = dict(picture.host_reasons)
         if picture.nvml is not None:
             reasons["nvml"] = picture.nvml
+        if picture.unread is not None:
+            reasons["trainers"] = picture.unread
         self.stream.define("host", _HOST, picture.host, reasons)
         self._row("h", _HOST, picture.host_readings, picture.host_stamp)
 

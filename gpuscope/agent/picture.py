@@ -71,6 +71,8 @@ class Picture:
     trainers: List[TrainerNews] = field(default_factory=list)
     farewells: Dict[int, str] = field(default_factory=dict)
     problems: List[str] = field(default_factory=list)
+    unread: Optional[Unknown] = None
+    """Why ``trainers`` are not all that have a probe here; None where they are."""
     xids: List[Tuple[str, int]] = field(default_factory=list)
     """Critical errors since the last picture: the UUID of the device, "" where it is not known, and the number."""
     hidden: Optional[Unknown] = None
@@ -175,6 +177,7 @@ class Collector:
             picture.xids = [(uuids.get(index, ""), code) for index, code in self.nvml.xids.take()]
         if self.probes is not None:
             picture.trainers, picture.farewells, picture.problems = self.probes.take()
+            picture.unread = self.probes.unread
         wanted = {news.pid for news in picture.trainers if news.pid is not None}
         listed = frozenset(pid for device in picture.devices for pid, _ in device.processes or ())
         picture.hidden = self.processes.hidden(listed, any(_unowned(device) for device in picture.devices))

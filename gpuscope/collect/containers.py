@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
-MAX_NAMESPACES = 64
+MAX_NAMESPACES = 1024
+MAX_NAMESPACES_OF_ONE = 64
+"""Of a user who is neither root nor we."""
+MAX_DIRECTORIES = 512
 MAX_PROCESSES = 32768
 AGAIN_SECONDS = 5.0
 _DIRECTORY = re.compile(r"^gpuscope-(0|[1-9][0-9]{0,9})$")
@@ -24,30 +27,57 @@ class Finder:
         self._proc = proc
         self._found: List[Tuple[str, int]] = []
         self._next = float("-inf")
+        self.left_out: List[str] = []
+        """One sentence for each limit that cut the last search short."""
 
     def places(self, now: float) -> List[Tuple[str, int]]:
         """Paths as :func:`open_inside` takes them, and who must own each."""
         if now >= self._next:
             self._next = now + AGAIN_SECONDS
-            self._found = [place for pid in self._namespaces() for place in self._directories(pid)]
+            self.left_out = []
+            found = [place for pid in self._namespaces() for place in self._directories(pid)]
+            if len(found) > MAX_DIRECTORIES:
+                self._leave_out(f"containers have {len(found)} directories for probes: {MAX_DIRECTORIES} are searched")
+            self._found = found[:MAX_DIRECTORIES]
         return self._found
 
+    def _leave_out(self, what: str) -> None:
+        self.left_out.append(f"{what}, and trainers in the others are not seen")
+
     def _namespaces(self) -> List[int]:
-        """One process of every mount namespace but our own."""
+        """One process of every mount namespace but our own.
+
+        Any user can make such namespaces, so nobody but root gets more than his share of the limit."""
         found: Dict[str, int] = {}
+        count: Dict[int, int] = {}
+        cut: Dict[int, Set[str]] = {}
         try:
             own = os.readlink(f"{self._proc}/self/ns/mnt")
-            names = os.listdir(self._proc)[:MAX_PROCESSES]
+            names = os.listdir(self._proc)
         except OSError:
             return []
-        for name in names:
-            if name.isdigit() and len(found) < MAX_NAMESPACES:
-                try:
-                    namespace = os.readlink(f"{self._proc}/{name}/ns/mnt")
-                except OSError:
-                    continue  # another user's, or just gone
-                if namespace != own:
-                    found.setdefault(namespace, int(name))
+        if len(names) > MAX_PROCESSES:
+            self._leave_out(f"more than {MAX_PROCESSES} processes run here: so many were asked for their container")
+        for name in names[:MAX_PROCESSES]:
+            if not name.isdigit():
+                continue
+            try:
+                namespace = os.readlink(f"{self._proc}/{name}/ns/mnt")
+                owner = os.stat(f"{self._proc}/{name}").st_uid
+            except OSError:
+                continue  # another user's, or just gone
+            if namespace == own or namespace in found:
+                continue
+            most = MAX_NAMESPACES if owner in (0, os.geteuid()) else MAX_NAMESPACES_OF_ONE
+            if count.get(owner, 0) < most and len(found) < MAX_NAMESPACES:
+                found[namespace] = int(name)
+                count[owner] = count.get(owner, 0) + 1
+            else:
+                cut.setdefault(owner, set()).add(namespace)
+        for owner, namespaces in cut.items():
+            left = len(namespaces - found.keys())
+            if left:
+                self._leave_out(f"uid {owner} has {count.get(owner, 0) + left} containers: {left} are not searched")
         return list(found.values())
 
     def _directories(self, pid: int) -> List[Tuple[str, int]]:
@@ -59,18 +89,38 @@ class Finder:
         except OSError:
             return []
         try:
-            for name in filter(_DIRECTORY.match, os.listdir(descriptor)):
+            numbers = _uid_map(f"{self._proc}/{pid}/uid_map")
+            for match in filter(None, map(_DIRECTORY.match, os.listdir(descriptor))):
                 try:
-                    owner = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid
+                    owner = os.stat(match.group(), dir_fd=descriptor, follow_symlinks=False).st_uid
                 except OSError:
                     continue  # just removed, by the last trainer of its user
-                if uid in (0, owner):
-                    found.append((f"{path}/{name}", owner))
+                # Each user has one directory, named by his number in there: what else bears such a name is nobody's.
+                if uid in (0, owner) and _inside(numbers, owner) == int(match.group(1)):
+                    found.append((f"{path}/{match.group()}", owner))
         except OSError:
             pass
         finally:
             os.close(descriptor)
         return found
+
+
+def _uid_map(path: str) -> List[Tuple[int, int, int]]:
+    """Rows of (first number inside, first number here, how many) of a user namespace; [] where they are not told."""
+    try:
+        with open(path, "rb") as stream:
+            rows = [tuple(int(word) for word in line.split()) for line in stream.read(16384).splitlines()]
+    except (OSError, ValueError):
+        return []
+    return [(row[0], row[1], row[2]) for row in rows if len(row) == 3]
+
+
+def _inside(numbers: List[Tuple[int, int, int]], uid: int) -> int:
+    """The number that a user of ours has in a user namespace: the same where nothing is mapped."""
+    for inside, here, count in numbers:
+        if here <= uid < here + count:
+            return uid - here + inside
+    return uid
 
 
 def open_inside(path: str) -> int:

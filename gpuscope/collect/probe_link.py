@@ -78,11 +78,14 @@ class ProbeLink:
     """A connected probe. Not thread-safe: :class:`~gpuscope.collect.trainers.Probes` calls it under its lock.
 
     ``name`` is never reused. ``pid`` and ``start`` come from the kernel and the name of the socket, never from what the
-    probe says; ``pid`` is None when the kernel cannot tell it across process namespaces. ``closed`` is "" or why the
-    link ended."""
+    probe says; ``pid`` is None when the kernel cannot tell it across process namespaces. ``owner`` is its uid.
+    ``closed`` is "" or why the link ended."""
 
-    def __init__(self, name: int, sock: socket.socket, pid: Optional[int], start: Optional[int], now: float) -> None:
+    def __init__(
+        self, name: int, sock: socket.socket, pid: Optional[int], start: Optional[int], now: float, owner: int
+    ) -> None:
         self.name = name
+        self.owner = owner
         self.sock = sock
         self.pid, self.start = pid, start
         self.opened = self.heard = now

@@ -12,12 +12,23 @@ import re
 import socket
 import stat
 import struct
-from dataclasses import dataclass
-from typing import Iterator, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import containers, processes
 
-MAX_DIRECTORIES = 64
+MAX_DIRECTORIES = 256
+"""Directories of other users that are searched each second."""
+MAX_NAMES = 4096
+"""Names in one directory that are looked at."""
+MAX_SOCKETS = 256
+"""Sockets in one directory that are tried."""
+BASES = (
+    ("/tmp", re.compile(r"^gpuscope-([1-9][0-9]{0,9})$"), ""),
+    ("/run/user", re.compile(r"^([1-9][0-9]{0,9})$"), "gpuscope"),
+)
+"""Where users have their directories: parent, name with the uid in it, and what lies inside."""
 _SOCKET_NAME = re.compile(r"^([1-9][0-9]{0,9})-([0-9]{1,19})\.sock$")
 _SO_PEERCRED = getattr(socket, "SO_PEERCRED", 17)
 
@@ -42,36 +53,63 @@ class Found:
         return self.place[2]
 
 
-def places(directories: Optional[Sequence[str]] = None) -> Iterator[Tuple[str, int]]:
-    """Directories to search, and who must own each; ``directories`` replaces the usual ones."""
+@dataclass
+class Places:
+    """The directories to search now, each with the user who must own it, and what is not among them."""
+
+    found: List[Tuple[str, int]] = field(default_factory=list)
+    squatted: Dict[int, List[str]] = field(default_factory=dict)
+    """Directories named for one user that belong to another, by the uid that they belong to."""
+    left_out: List[str] = field(default_factory=list)
+    """One sentence for each limit that cut the search short."""
+
+
+def places(directories: Optional[Sequence[str]] = None) -> Places:
+    """Looks where probes may listen; ``directories`` replaces the usual places."""
     uid = os.geteuid()
     if directories is not None:
-        for path in directories:
-            yield path, uid
-        return
-    yield f"/tmp/gpuscope-{uid}", uid
+        return Places([(path, uid) for path in directories])
+    found = Places([(f"/tmp/gpuscope-{uid}", uid)])
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime):
-        yield os.path.join(runtime, "gpuscope"), uid
+        found.found.append((os.path.join(runtime, "gpuscope"), uid))
     if uid == 0:
-        yield from _everybody()
+        _add_everybodys(found)
+    return found
 
 
-def _everybody() -> Iterator[Tuple[str, int]]:
-    found = 0
-    for base, pattern, inside in (
-        ("/tmp", r"^gpuscope-([1-9][0-9]*)$", ""),
-        ("/run/user", r"^([1-9][0-9]*)$", "gpuscope"),
-    ):
+def _add_everybodys(places: Places) -> None:
+    """Adds the directories of all users.
+
+    Anybody may make a directory of any such name in /tmp, but only as his own: so the owner is compared with the name
+    first, which leaves one for each user, and only what remains counts against the limit."""
+    own: List[Tuple[str, int]] = []
+    for base, pattern, inside in BASES:
         try:
             names = os.listdir(base)
         except OSError:
             continue
         for name in names:
-            match = re.match(pattern, name)
-            if match and found < MAX_DIRECTORIES:
-                found += 1
-                yield os.path.join(base, name, inside).rstrip("/"), int(match.group(1))
+            match = pattern.match(name)
+            if match is None:
+                continue
+            path, uid = os.path.join(base, name, inside).rstrip("/"), int(match.group(1))
+            try:
+                owner = os.lstat(path).st_uid
+            except OSError:
+                continue  # this user has none here
+            if owner == uid:
+                own.append((path, uid))
+            else:
+                places.squatted.setdefault(owner, []).append(path)
+    if len(own) > MAX_DIRECTORIES:
+        running = processes.owners()
+        own.sort(key=lambda place: (place[1] not in running, place[1]))
+        places.left_out.append(
+            f"{len(own)} users have a directory for probes, and {MAX_DIRECTORIES} are searched, those with running "
+            "processes first: trainers of the others are not seen"
+        )
+    places.found += own[:MAX_DIRECTORIES]
 
 
 class Directory:
@@ -80,7 +118,9 @@ class Directory:
     Opening raises :class:`Refused` for one that is not safe and ``FileNotFoundError`` where there is none."""
 
     def __init__(self, path: str, owner: int) -> None:
-        self._owner = owner
+        self.owner = owner
+        self.left_out = ""
+        """Why :meth:`sockets` did not return all, "" where it did."""
         try:
             self._fd = containers.open_inside(path)
         except FileNotFoundError:
@@ -103,9 +143,15 @@ class Directory:
         os.close(self._fd)
 
     def sockets(self) -> List[Found]:
-        """The sockets here that have a probe's name and the right owner."""
+        """The sockets here that have a probe's name and the right owner.
+
+        At most ``MAX_SOCKETS`` of them, those of running processes first; ``left_out`` says where that cut."""
         found = []
-        for name in os.listdir(self._fd):
+        with os.scandir(self._fd) as entries:
+            names = [entry.name for entry in islice(entries, MAX_NAMES + 1)]
+        if len(names) > MAX_NAMES:
+            self.left_out = f"more than {MAX_NAMES} files: not all were looked at"
+        for name in names[:MAX_NAMES]:
             match = _SOCKET_NAME.match(name)
             if match is None:
                 continue
@@ -113,10 +159,13 @@ class Directory:
                 info = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
             except OSError:
                 continue
-            if stat.S_ISSOCK(info.st_mode) and info.st_uid == self._owner:
+            if stat.S_ISSOCK(info.st_mode) and info.st_uid == self.owner:
                 place = (self._stat.st_dev, self._stat.st_ino, name)
                 found.append(Found(place, int(match.group(1)), int(match.group(2))))
-        return found
+        if len(found) > MAX_SOCKETS:
+            self.left_out = f"{len(found)} sockets: {MAX_SOCKETS} were tried, those of running processes first"
+            found.sort(key=lambda one: processes.start_ticks(one.pid) != one.start)
+        return found[:MAX_SOCKETS]
 
     def connect(self, found: Found) -> Optional[Tuple[socket.socket, Optional[int]]]:
         """A non-blocking connection and the peer's pid (None: of another pid namespace); None when nobody is there (our
@@ -141,8 +190,8 @@ class Directory:
         return sock, peer_pid or None
 
     def _check(self, found: Found, peer_pid: int, peer_uid: int) -> None:
-        if peer_uid != self._owner:
-            raise Refused(f"served by uid {peer_uid}, not {self._owner}: left alone")
+        if peer_uid != self.owner:
+            raise Refused(f"served by uid {peer_uid}, not {self.owner}: left alone")
         if peer_pid not in (0, found.pid) and containers.number_inside(peer_pid) != found.pid:
             raise Refused(f"served by pid {peer_pid}, not the one it is named for: left alone")
         ticks = processes.start_ticks(peer_pid or found.pid)
@@ -150,7 +199,7 @@ class Directory:
             raise Refused("named for an earlier process with this pid: left alone")
 
     def _remove(self, name: str) -> None:
-        if self._owner != os.geteuid():
+        if self.owner != os.geteuid():
             return
         try:
             os.unlink(name, dir_fd=self._fd)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from ..wire.frames import LOST, MAX_STRING_CHARS, NO_PERMISSION, NOT_INITIALISED, ProcDef, Reading, Unknown
 from .belonging import belonging
@@ -18,7 +18,7 @@ from .procfs import read, why_process
 
 __all__ = [
     "ProcessSampler", "container", "describe", "holds_gpu", "invisible", "namespace_pids", "own_pid_namespace",
-    "pid_namespace_note", "start_ticks", "visible",
+    "owners", "pid_namespace_note", "start_ticks", "visible",
 ]  # fmt: skip
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -130,6 +130,21 @@ def describe(
     except OSError as error:
         unknown["command"] = why_process(error, pid, "cmdline")
     return definition, unknown
+
+
+def owners(root: str = "/") -> FrozenSet[int]:
+    """The uids that have a process now, as far as /proc shows them."""
+    found = set()
+    try:
+        for name in os.listdir(os.path.join(root, "proc")):
+            if name.isdigit():
+                try:
+                    found.add(os.stat(os.path.join(root, "proc", name)).st_uid)
+                except OSError:
+                    continue  # just ended
+    except OSError:
+        pass
+    return frozenset(found)
 
 
 def visible(pid: int, root: str = "/") -> bool:

@@ -21,6 +21,10 @@ OnAnswer = Callable[[ProbeLink, Answer], None]
 
 SCAN_SECONDS = 1.0
 MAX_LINKS = 512
+MAX_LINKS_OF_ONE = 128
+"""Of another user than ours: nobody takes all the links from the others."""
+MAX_TOLD_OF_ONE = 64
+"""Problems with the places and probes of one user that are told, each once."""
 SILENT_SECONDS = 5.0
 EXIT_SECONDS = 5.0
 """A socket closes before its process is gone (a process with much GPU memory takes seconds to end): so long to wait
@@ -74,7 +78,8 @@ class Probes:
         self._by_name: Dict[int, ProbeLink] = {}
         self._retries: Dict[Place, _Retry] = {}
         self._problems: List[str] = []
-        self._told: Set[str] = set()
+        self._told: Dict[int, Set[str]] = {}  # by the uid that they are about
+        self._left_out: List[str] = []
         self._ended: List[Tuple[float, ProbeLink]] = []
         self._answers: List[Answer] = []  # of the link that is being served
         self._silent: Set[int] = set()
@@ -85,6 +90,8 @@ class Probes:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
+        self.unread: Optional[frames.Unknown] = None
+        """Why the last search does not show all probes of this host, None where it does."""
         self.scans = 0
         """How many complete searches have been made."""
         self.on_news: Callable[[], None] = lambda: None
@@ -169,7 +176,7 @@ class Probes:
         self._silent.discard(link.name)
         self._ended.append((now, link))
         if link.violated or link.hello is None:
-            self._problem(f"the probe of pid {link.pid} is left alone: {link.closed}")
+            self._problem(link.owner, f"the probe of pid {link.pid} is left alone: {link.closed}")
         self._retries[key] = _Retry(now + (60.0 if link.violated else SCAN_SECONDS), SCAN_SECONDS)
         self._answers.extend(frames.Error(request, "gone", link.closed) for request in link.pending)
 
@@ -178,20 +185,29 @@ class Probes:
     def scan(self, now: float) -> None:
         """Look for new sockets and connect to them."""
         seen: Set[Place] = set()
+        here = probe_sockets.places(self._directories)
         elsewhere = self._containers.places(now) if self._directories is None else []
-        for path, owner in (*probe_sockets.places(self._directories), *elsewhere):
+        self._left_out = [*here.left_out, *(self._containers.left_out if self._directories is None else [])]
+        for owner, paths in here.squatted.items():
+            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            self._problem(owner, f"{paths[0]}{more}: named for others, owned by uid {owner}: not searched for trainers")
+        for path, owner in (*here.found, *elsewhere):
             try:
                 with probe_sockets.Directory(path, owner) as directory:
                     self._scan_directory(path, directory, now, seen)
+                    if directory.left_out:
+                        self._left_out.append(f"{path} has {directory.left_out}")
             except FileNotFoundError:
                 continue
             except Refused as error:
-                self._problem(str(error))
+                self._problem(owner, str(error))
             except OSError as error:
-                self._problem(f"{path} could not be searched for trainers: {error.strerror}")
+                self._problem(owner, f"{path} could not be searched for trainers: {error.strerror}")
         with self._lock:
             for place in [place for place in self._retries if place not in seen]:
                 del self._retries[place]
+            limits = dict.fromkeys(self._left_out)
+            self.unread = frames.Unknown(frames.TOO_MANY, "; ".join(limits)) if limits else None
             self.scans += 1
 
     def _scan_directory(self, path: str, directory: probe_sockets.Directory, now: float, seen: Set[Place]) -> None:
@@ -201,13 +217,12 @@ class Probes:
                 retry = self._retries.get(found.place)
                 if found.place in self._links or (retry is not None and now < retry.at):
                     continue
-                if len(self._links) >= MAX_LINKS:
-                    self._problem(f"more than {MAX_LINKS} probes here: the others are not read")
+                if self._is_full(directory.owner):
                     return
             try:
                 connected = directory.connect(found)
             except Refused as error:
-                self._problem(f"{path}/{found.name}: {error}")
+                self._problem(directory.owner, f"{path}/{found.name}: {error}")
                 delay = min(60.0, 2 * retry.delay if retry else SCAN_SECONDS)
                 self._retries[found.place] = _Retry(now + delay, delay)
                 continue
@@ -215,15 +230,31 @@ class Probes:
                 sock, pid = connected
                 with self._lock:
                     self._last_id += 1
-                    link = ProbeLink(self._last_id, sock, pid, found.start if pid else None, now)
+                    link = ProbeLink(self._last_id, sock, pid, found.start if pid else None, now, directory.owner)
                     self._links[found.place] = self._by_name[link.name] = link
                     self._retries.pop(found.place, None)
 
-    def _problem(self, text: str) -> None:
+    def _is_full(self, owner: int) -> bool:
+        """Whether no other probe of this user can be read; notes it."""
+        own = sum(link.owner == owner for link in self._links.values())
+        if len(self._links) >= MAX_LINKS:
+            self._left_out.append(f"more than {MAX_LINKS} probes run here: the others are not read")
+        elif own >= MAX_LINKS_OF_ONE and owner != os.geteuid():
+            self._left_out.append(f"uid {owner} has more than {MAX_LINKS_OF_ONE} probes: the others are not read")
+        else:
+            return False
+        return True
+
+    def _problem(self, owner: int, text: str) -> None:
+        """Tell a problem with what belongs to ``owner`` once; who causes many is not told of without end."""
         with self._lock:
-            if text not in self._told and len(self._told) < 1000:
-                self._told.add(text)
-                self._problems.append(text[:MAX_REASON_CHARS])
+            told = self._told.setdefault(owner, set())
+            if text in told or len(told) > MAX_TOLD_OF_ONE:
+                return
+            told.add(text)
+            if len(told) > MAX_TOLD_OF_ONE:
+                text = f"more than {MAX_TOLD_OF_ONE} problems with probes of uid {owner}: the others are not told"
+            self._problems.append(text[:MAX_REASON_CHARS])
 
     # ── for the agent ──
 

@@ -50,6 +50,7 @@ def examine(host: HostView, history: HistoryOf = no_history, pids: Collection[in
         findings=tuple(one for one in said if isinstance(one, Finding)),
         abstained=tuple(one for one in said if isinstance(one, Abstained)),
         examined=tuple(examined),
+        problems=() if host.unread is None else (f"Not all trainers here were looked at: {host.unread.text}",),
     )
 
 

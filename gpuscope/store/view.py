@@ -164,6 +164,12 @@ class HostView(Entity):
     events: tuple[Event, ...]  # newest last, bounded
     marks: tuple[Mark, ...] = ()  # oldest first, bounded
 
+    @property
+    def unread(self) -> Unknown | None:
+        """Why not all trainers of this host are told; None where they are."""
+        reason = self.readings.get("trainers")
+        return reason if isinstance(reason, Unknown) else None
+
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -88,13 +88,18 @@ def about_room(host: HostView, history: HistoryOf) -> list[Line]:
 
 
 def problems(host: HostView) -> list[Line]:
-    """Devices that are lost, hung or broken, with the reason in full; those with one reason together."""
+    """Above the jobs: devices that are lost, hung or broken, those with one reason together; trainers not read."""
     found: dict[tuple[str, str], list[int]] = {}
     for device in host.devices:
         verdict = judge(host, device)
         if verdict.kind == "bad":
             found.setdefault((verdict.word, verdict.reason), []).append(device.definition.index)
-    return [[(f"GPU {ranges(indices)} {word}: ", "bad"), (reason, "text")] for (word, reason), indices in found.items()]
+    lines: list[Line] = [
+        [(f"GPU {ranges(indices)} {word}: ", "bad"), (reason, "text")] for (word, reason), indices in found.items()
+    ]
+    if host.unread is not None:
+        lines.append([("Not all trainers are shown: ", "warn"), (host.unread.text, "text")])
+    return lines
 
 
 def _hidden(host: HostView, history: HistoryOf) -> list[Line]:

@@ -48,9 +48,11 @@ def examine(
     chosen = None if pid is None else {t.definition.pid for t in trainers if _descends(t.definition.pid, pid)}
     if chosen is not None and not chosen:
         return Report(problems=(_no_probe(host, pid or 0),))
-    if not trainers:
-        return Report(examined=("trainers here (none has a probe)",), problems=_unanswered(complete, timeout))
     from ..doctor import live
+
+    if not trainers:
+        none = Report(examined=("trainers here (none has a probe)",), problems=_unanswered(complete, timeout))
+        return none + live.examine(host)
     from . import doctor_live_script
 
     past = _Past(trainers)

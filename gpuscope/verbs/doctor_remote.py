@@ -82,5 +82,5 @@ def _report(host: HostView, target: Target, complete: bool, timeout: float, hist
         )
         return Report(problems=(why, *late))
     if not trainers:
-        return Report(examined=(f"trainers on {name} (none has a probe)",), problems=late)
+        return Report(examined=(f"trainers on {name} (none has a probe)",), problems=late) + live.examine(host)
     return live.examine(host, history, None if target.pid is None else {target.pid}) + Report(problems=late)

@@ -68,8 +68,9 @@ def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -
 
 
 def find_problems(picture: Picture) -> list[dict[str, Any]]:
-    """What could not be looked at: the driver, or the list of a device."""
-    problems = [problem(None, "unchecked", picture.nvml.text)] if picture.nvml is not None else []
+    """What could not be looked at: the driver, some of the probes, or the list of a device."""
+    unchecked = [reason for reason in (picture.nvml, picture.unread) if reason is not None]
+    problems = [problem(None, "unchecked", reason.text) for reason in unchecked]
     for device in picture.devices:
         reason = device.reasons.get("processes")
         if (

@@ -33,6 +33,7 @@ def picture_of(host: HostView) -> Picture:
         for one in processes
         if one not in foreign
     }
+    picture.unread = host.unread
     picture.trainers = [_trainer(one, by_id) for one in host.trainers if one.gone is None]
     unowned = any(not d.processes and (_number(d, "used_bytes") or 0) > UNOWNED_BYTES for d in picture.devices)
     if foreign or (unowned and host.definition.container):

@@ -39,7 +39,8 @@ Scalar = Union[int, float, str, bool, None]
 Row = List[Scalar]
 
 HOST_ID = 0
-"""The host's own id: its row in table h, and host-wide reasons such as ``[0, "nvml", "driver_error", …]``."""
+"""The host's own id: its row in table h, and host-wide reasons: ``[0, "nvml", "driver_error", …]`` why there are no
+devices, ``[0, "trainers", "too_many", …]`` why not all trainers are told."""
 
 # ── reasons for unknowns ────────────────────────────────────────────────────────────────────────────────────
 
@@ -50,7 +51,8 @@ HIDDEN_BY_CONTAINER = "hidden_by_container"
 TIMEOUT = "timeout"
 NOT_INITIALISED = "not_initialised"
 DRIVER_ERROR = "driver_error"
-CODES = (NOT_SUPPORTED, LOST, NO_PERMISSION, HIDDEN_BY_CONTAINER, TIMEOUT, NOT_INITIALISED, DRIVER_ERROR)
+TOO_MANY = "too_many"
+CODES = (NOT_SUPPORTED, LOST, NO_PERMISSION, HIDDEN_BY_CONTAINER, TIMEOUT, NOT_INITIALISED, DRIVER_ERROR, TOO_MANY)
 
 
 @dataclass(frozen=True)

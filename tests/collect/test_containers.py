@@ -103,7 +103,7 @@ def test_who_serves_under_another_number_is_still_left_alone(tmp_path):
 
 def test_nothing_is_searched_where_nobody_else_is(tmp_path):
     assert containers.Finder(str(tmp_path)).places(0.0) == []
-    assert list(probe_sockets.places([str(tmp_path)])) == [(str(tmp_path), os.geteuid())]
+    assert probe_sockets.places([str(tmp_path)]).found == [(str(tmp_path), os.geteuid())]
 
 
 def test_a_directory_that_goes_meanwhile_hides_no_other(tmp_path, monkeypatch):
