@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from .. import __version__
 from ..wire import boxes, codec
 from ..wire.frames import KEY_SECONDS, Def, Event, Frame, Hello, Key, Sample
-from . import records, rendezvous
+from . import file_size, records, rendezvous
 from .on_import import debug
 from .sampler import Reasons, changes
 
@@ -176,8 +176,10 @@ class BlackBox:
             offset, begin = self._mark  # a number of an inode is soon used again: the header's checksum is not
             if not self._is_ours(os.fstat(descriptor)) or os.pread(descriptor, len(begin), offset) != begin:
                 raise FileNotFoundError
-            for offset, data in runs:
-                os.pwrite(descriptor, data, offset)
+            with file_size.no_signal():
+                for offset, data in runs:
+                    file_size.check(offset + len(data), "the black box")
+                    os.pwrite(descriptor, data, offset)
         finally:
             os.close(descriptor)
 
@@ -198,6 +200,7 @@ class BlackBox:
         directory = _directory()
         clean(directory)
         records.check_room(directory, boxes.FILE_BYTES)
+        file_size.check(boxes.FILE_BYTES, "the black box")
         self._nonce = os.urandom(16)
         self._generation = self._next = 0
         path = os.path.join(directory, f"{os.getpid()}-{rendezvous.start_ticks()}.box")
@@ -208,9 +211,10 @@ class BlackBox:
             pass
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, boxes.FILE_BYTES)
-            offset, header = self._header(None)
-            os.pwrite(descriptor, header, offset)
+            with file_size.no_signal():
+                os.posix_fallocate(descriptor, 0, boxes.FILE_BYTES)
+                offset, header = self._header(None)
+                os.pwrite(descriptor, header, offset)
             self._mark = offset, header[:MARK_BYTES]
             found = os.fstat(descriptor)
         except OSError:

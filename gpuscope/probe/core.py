@@ -84,6 +84,7 @@ class Probe:
                 server = Server(self.sampler, requests, self._look_after, self.detach)
                 safety = Safety(self.steps, requests.history, self.announce, server.errand, self.sampler.hello)
                 self.sampler.also = safety.columns
+                self.sampler.no_box = lambda: safety.box.problem
                 server.start()
                 self.server, self.safety = server, safety
                 safety.install(server)

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import cuda
+from . import cuda, file_size
 from .acts import Act, Answer, Refusal
 from .history import count_of
 from .spool import OwnFile, directory, refuse_without_memory
@@ -48,7 +48,12 @@ def serve(act: Act, steps: Steps) -> Answer:
     place = tempfile.mkdtemp(prefix=".gpuscope-", dir=directory())
     try:
         path = os.path.join(place, "trace.json")
-        value = _record(act, torch, config, steps, wanted, path)
+        with file_size.no_signal():
+            value = _record(act, torch, config, steps, wanted, path)
+        most = file_size.limit()
+        # torch says nothing of a trace that was cut, and keeps none where a temporary file was.
+        if most is not None and (not os.path.exists(path) or os.path.getsize(path) >= most):
+            raise Refusal("refused", f"the trace is larger than the {most} bytes that a file here may have (ulimit -f)")
         descriptor = os.open(path, os.O_RDONLY)
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -10,6 +10,8 @@ import stat
 import time
 from typing import List, Tuple
 
+from . import file_size
+
 MAX_FILES = 64
 MAX_BYTES = 64 << 20
 FREE_BYTES = 64 << 20
@@ -51,14 +53,16 @@ def write(name: str, data: bytes) -> str:
     check_private(directory)
     prune(directory)
     check_room(directory, len(data))
+    file_size.check(len(data), "a record")
     path = os.path.join(directory, name)
     fresh = path + ".new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(fresh, flags, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        with file_size.no_signal():
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
     except OSError:
         os.unlink(fresh)
         raise

@@ -71,6 +71,8 @@ class Sampler:
         self._pre_hook = pre_hook
         self.also: Optional[Callable[[], Dict[str, Any]]] = None
         """More columns of the trainer, asked for with every sample."""
+        self.no_box: Callable[[], str] = lambda: ""
+        """Why no black box is kept of this trainer, "" where one is."""
         self._phase: Any = None
         self._retries: Dict[int, int] = {}  # by ordinal
         self._origin = origin
@@ -122,6 +124,9 @@ class Sampler:
                 sample.a.append(self._row(entity, ALLOCATOR_COLUMNS, values))
             breathe()
         sample.t.append(self._row(TRAINER_ID, TRAINER_COLUMNS, self._trainer()))
+        without_box = self.no_box()
+        if without_box:
+            self._reasons[TRAINER_ID, "black_box"] = (NOT_SUPPORTED, without_box)
         breathe()
         return sample, self._reasons
 

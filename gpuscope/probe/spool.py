@@ -7,7 +7,7 @@ import tempfile
 from typing import Any, BinaryIO, Optional, Tuple, cast
 
 from ..wire.blobs import MAX_BLOB_BYTES
-from . import rendezvous
+from . import file_size, rendezvous
 from .acts import Refusal
 
 SPARE_BYTES = 256 << 20
@@ -100,9 +100,14 @@ class OwnFile:
             self._look += LOOK_BYTES
             if free_bytes(self._place) < SPARE_BYTES:
                 raise Refusal("refused", f"no room in {self._place} for what it has written so far ({self.size} bytes)")
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        try:
+            file_size.check(self.size + length, "what is to be sent")
+        except OSError as error:
+            raise Refusal("refused", str(error)) from None
+        with file_size.no_signal():
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
         self.size += length
         return length
 

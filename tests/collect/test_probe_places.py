@@ -1,4 +1,4 @@
-"""Directories and sockets that are made to hide other users' trainers from root hide none; a limit that cuts says so."""
+"""Directories and sockets made to hide other users' trainers from root hide none, and a limit that cuts says so."""
 
 from __future__ import annotations
 
