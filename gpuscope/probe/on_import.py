@@ -122,17 +122,18 @@ def _diagnose_at_the_end():  # type: () -> None
         # Ctrl-C: what compiles a string from here on (an import may) makes Python forget that it is to die of SIGINT.
         if error is None or isinstance(error, KeyboardInterrupt) or os.getpid() != pid:
             return
-        if os.lstat(here).st_uid != os.geteuid():
-            return
         archive = os.path.join(here, "probe.zip")
-        sys.path.insert(0, archive)
         try:
-            from _gpuscope_probe.probe.diagnosis import show  # type: ignore[import-not-found]
-        except Exception as failure:
+            if os.lstat(here).st_uid != os.geteuid():
+                return
+            sys.path.insert(0, archive)
+            try:
+                from _gpuscope_probe.probe.diagnosis import show  # type: ignore[import-not-found]
+            finally:
+                sys.path.remove(archive)
+        except Exception as failure:  # the trainer may be in a chroot by now, or another user
             debug("no diagnosis", failure)
             return
-        finally:
-            sys.path.remove(archive)
         show(error)
 
     atexit.register(gpuscope_diagnosis)

@@ -322,6 +322,13 @@ def test_a_torch_that_fails_to_import_fails_as_before(tmp_path, error):
     assert out.endswith("False\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
+@pytest.mark.parametrize("away", ["os.chroot('.')", "os.setgroups([]); os.setuid(65534)"])
+def test_an_error_behind_a_chroot_or_a_change_of_user_looks_as_without_us(tmp_path, away, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    both(tmp_path, f"import os\n{away}\nraise ValueError('theirs')")
+
+
 LEARN = """
 import os, signal, sys, threading, warnings
 warnings.simplefilter("ignore")
