@@ -79,6 +79,7 @@ def _inject(
     began, pid = time.monotonic(), found.pid
     with Place(found) as place:
         place.lock(patience)
+        place.clear()
         if place.has_probe():
             return Injected("probe", None, None, None, time.monotonic() - began)
         known = python(found)

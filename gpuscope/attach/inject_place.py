@@ -15,6 +15,7 @@ import stat
 import time
 from typing import Callable, Dict, List, Optional
 
+from ..wire import injected
 from .inject_payload import names
 from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, CannotInject
 from .inject_target import Process, main_thread_state, permission
@@ -143,6 +144,13 @@ class Place:
             if not self._dying() or time.monotonic() > end:
                 return
             time.sleep(POLL_SECONDS)
+
+    def clear(self) -> None:
+        """Remove what injectors have left here that were killed."""
+        try:
+            injected.remove_left(f"/proc/self/fd/{self._directory}")
+        except OSError:
+            pass  # it costs a little room, and no injection
 
     def _dying(self) -> bool:
         """Whether the main thread has ended and others have not."""

@@ -6,8 +6,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, Optional
 
+from ..wire import injected
 from ..wire.frames import Hello
-from . import collectives
+from . import collectives, rendezvous
 from .blackbox import BlackBox
 from .endings import Endings
 from .history import History
@@ -47,7 +48,7 @@ class Safety:
     def install(self, server: Server) -> None:
         """The server has started."""
         server.keeper = self.box
-        server.errand(lambda: None)  # the thread waits already, and knows nothing of the box
+        server.errand(_clear)  # also because the thread waits already, and knows nothing of the box
         self.endings.install()
 
     def cuda_initialised(self) -> None:
@@ -107,3 +108,11 @@ class Safety:
     def _keep(self, done: threading.Event) -> None:
         self.box.keep()
         done.set()
+
+
+def _clear() -> None:
+    """Remove what injectors that were killed have left in our directory."""
+    try:
+        injected.remove_left(rendezvous.directory())
+    except OSError as error:
+        debug("what injections left is not removed", error)
