@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
+import re
 import sys
 from importlib import import_module
 from typing import List, NoReturn, Optional
@@ -54,8 +56,10 @@ class Parser(argparse.ArgumentParser):
     """argparse with the usage exit code of this program and one line that says what to do next."""
 
     def error(self, message: str) -> NoReturn:
+        from .wire.clean import clean
+
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\nSee: {self.prog} --help\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {clean(message)}\nSee: {self.prog} --help\n")
 
 
 def parser() -> Parser:
@@ -134,13 +138,46 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 def _usable_streams() -> None:
     """Streams that were closed (``>&-``) become the null device, not inherited, so that ``gpuscope run`` leaves them
-    closed; a character that the encoding lacks becomes "?"."""
+    closed; a character that the encoding lacks becomes "?". What a terminal would obey becomes visible."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-        elif mode == "w" and stream.errors in ("strict", "surrogateescape"):  # the latter: LC_ALL=C
+            continue
+        if mode == "w" and stream.errors in ("strict", "surrogateescape"):  # the latter: LC_ALL=C
             stream.reconfigure(errors="replace")
+        if name == "stderr" or (name == "stdout" and stream.isatty()):
+            setattr(sys, name, Printer(stream))
+
+
+class Printer(io.TextIOWrapper):
+    """A stream on which nothing but our own sequences is more than text.
+
+    These are colours on standard output, and on standard error the line that is kept up to date. Messages repeat what
+    the command line, a file or another host said, and whoever chose the name of a file may have put there what a
+    terminal obeys. Every message passes here, whoever prints it."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(
+            stream.buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering or stream is sys.stderr
+        )
+        self._stream = stream  # who else holds it? Its end would close the buffer
+        self._own = _PROGRESS if stream is sys.stderr else _COLOURS
+
+    def write(self, text: str) -> int:
+        if not (text.isascii() and text.isprintable()):
+            from .wire.clean import clean_lines
+
+            pieces = self._own.split(text)
+            pieces[::2] = [clean_lines(piece) for piece in pieces[::2]]
+            super().write("".join(pieces))
+        else:
+            super().write(text)
+        return len(text)
+
+
+_PROGRESS = re.compile(r"(\A\r|\x1b\[K\Z)")
+_COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def _silence() -> None:

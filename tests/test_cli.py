@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -92,3 +93,46 @@ def test_no_home_and_nowhere_to_write(tmp_path):
 def test_a_timeout_that_makes_no_sense_is_a_usage_error(seconds):
     done = gpuscope_cli("ps", "--timeout", seconds)
     assert (done.returncode, "from 0.1 to 600" in done.stderr) == (64, True)
+
+
+EVIL = "\x1b]0;mine\x07\x1b[31mX\u202e\x9b2J\u200b"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "EVIL", "enable EVIL", "run EVIL", "run DIR", "run -- DIR/EVIL", "record DIR", "record FILE", "snapshot FILE",
+        "snapshot 1 -o FILE", "doctor EVIL", "ps --via EVIL x",
+    ],
+)  # fmt: skip
+def test_nothing_that_was_typed_is_obeyed_by_a_terminal(words, tmp_path):
+    (tmp_path / f"dir{EVIL}").mkdir()
+    (tmp_path / f"file{EVIL}").write_text("no recording")
+    names = {"DIR": str(tmp_path / f"dir{EVIL}"), "FILE": str(tmp_path / f"file{EVIL}"), "EVIL": EVIL}
+    typed = words.split(" ")
+    for name, real in names.items():
+        typed = [word.replace(name, real) for word in typed]
+    done = gpuscope_cli(*typed, XDG_CONFIG_HOME=str(tmp_path))
+    assert done.returncode in (3, 64), done.stderr
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said
+    assert not set(EVIL) & set(said) - set("[]0123456789;minemJX")
+
+
+def test_a_line_end_that_was_typed_begins_no_line_of_ours():
+    for words in (["enable", "a\ngpuscope: all is well"], ["run", "a\ngpuscope: all is well"]):
+        assert "\ngpuscope: all" not in gpuscope_cli(*words).stderr
+
+
+def test_a_printer_lets_our_own_sequences_pass():
+    def printed(own, text):
+        raw = io.BytesIO()
+        printer = cli.Printer(io.TextIOWrapper(raw, "utf-8"))
+        printer._own = own
+        printer.write(text)
+        printer.flush()
+        return raw.getvalue().decode()
+
+    assert printed(cli._COLOURS, "\x1b[31mred\x1b[0m\n\x1b[2J") == "\x1b[31mred\x1b[0m\n\\x1b[2J"
+    assert printed(cli._PROGRESS, "\r5 % é\x1b[K") == "\r5 % é\x1b[K"
+    assert printed(cli._PROGRESS, "a\rb\x1b[31m\x1b[K\n") == "a\\x0db\\x1b[31m\\x1b[K\n"

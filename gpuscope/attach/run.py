@@ -13,6 +13,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..probe import rendezvous
 from ..probe.rendezvous import Refused
+from ..wire.clean import clean
 from .hook_directory import prepare
 
 DOCTOR = "GPUSCOPE_DOCTOR"
@@ -133,7 +134,8 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
     """(argv, environment, the line for stderr). Raises :class:`Usage`; where no probe can go in, the line says why."""
     words, env = options(words, env)
     argv = command(words, env)
-    who = f"gpuscope: pid {os.getpid()} ({argv[0]})"
+    program = clean(argv[0])
+    who = f"gpuscope: pid {os.getpid()} ({program})"
     outside = "Only seen from outside:  gpuscope ps"
     if env.get("GPUSCOPE") == "0":
         return argv, dict(env), f"{who} runs without the probe: GPUSCOPE=0. {outside}"
@@ -145,7 +147,7 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
     except (Refused, OSError) as error:
         why = error if isinstance(error, Refused) else f"no room for it in {rendezvous.directory()}: {error.strerror}"
         return argv, dict(env), f"{who} runs without the probe: {why}. {outside}"
-    line = f"gpuscope: watching pid {os.getpid()} ({argv[0]}). See it from another terminal:  gpuscope"
+    line = f"gpuscope: watching pid {os.getpid()} ({program}). See it from another terminal:  gpuscope"
     if env.get("GPUSCOPE_HISTORY", "0").strip("0"):
         count = env["GPUSCOPE_HISTORY"]
         line += f"\ngpuscope: remembers the last {count} allocations; what that costs is measured, and told there"

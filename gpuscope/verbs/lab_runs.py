@@ -15,9 +15,9 @@ from ..lab.compare import Comparison, Row, compare
 from ..lab.ledger import Entry, Ledger, LedgerError
 from ..lab.measures import MEASURES
 from ..lab.sweep import SweepError, stored
-from ..wire.clean import clean
+from ..wire.clean import clean, clean_lines
 from . import plain
-from .lab_sweep import clean_lines, rendered
+from .lab_sweep import rendered
 
 COMPARANDS = """What can be compared:
   12              a run of the ledger, by its id

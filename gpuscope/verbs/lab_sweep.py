@@ -34,7 +34,7 @@ from ..lab.sweep import (
     stored,
     unfinished,
 )
-from ..wire.clean import clean
+from ..wire.clean import clean, clean_lines
 from . import lab_devices, plain
 
 BAR_CELLS = 20
@@ -268,11 +268,6 @@ def rendered(plan: Plan, found: Sequence[tables.CellResult], kind: str | None) -
     rows = tables.text_rows(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
     lines = plain.table(rows, right=[index for index in range(len(rows[0])) if index != 1])
     return "\n".join([*lines, *tables.remarks(plan, found)]) + "\n"
-
-
-def clean_lines(text: str) -> str:
-    """Safe to show, with its line ends."""
-    return "\n".join(clean(line) for line in text.splitlines())
 
 
 def _say(*lines: str) -> None:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.file.is_dir():
         inside = quote(str(args.file / "run.gsr"))
         print(
-            f"gpuscope record: cannot write {args.file}: Is a directory. Next: gpuscope record {inside}",
+            f"gpuscope record: cannot write {_name(args.file)}: Is a directory. Next: gpuscope record {clean(inside)}",
             file=sys.stderr,
         )
         return EXIT_UNCHECKED
@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
     except RecordingError as error:
         print(f"gpuscope record: {error}", file=sys.stderr)
         if args.file.is_file() and not args.force:
-            print(f"Next: gpuscope record --force {quote(str(args.file))}    or another name", file=sys.stderr)
+            print(f"Next: gpuscope record --force {clean(quote(str(args.file)))}    or another name", file=sys.stderr)
         return EXIT_UNCHECKED
     size = summary.size_bytes / 1024
-    print(f"{summary.path}: {summary.seconds:.0f} s, {summary.lines:,} lines, {size:,.0f} KiB", file=sys.stderr)
+    print(f"{_name(summary.path)}: {summary.seconds:.0f} s, {summary.lines:,} lines, {size:,.0f} KiB", file=sys.stderr)
     if summary.error:
         print(f"It ended early: {summary.error}", file=sys.stderr)
         return EXIT_PROBLEMS
@@ -76,8 +76,12 @@ def run(args: argparse.Namespace) -> int:
         summary.path.unlink(missing_ok=True)  # an empty one would only be in the way of the next try
         print(f"Nothing came from the agent{': ' + said if said else ''}.", file=sys.stderr)
         return EXIT_UNCHECKED
-    print(f"Next: gpuscope replay {quote(str(summary.path))}", file=sys.stderr)
+    print(f"Next: gpuscope replay {clean(quote(str(summary.path)))}", file=sys.stderr)
     return EXIT_OK
+
+
+def _name(path: Path) -> str:
+    return clean(str(path))
 
 
 async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Summary, str]:
@@ -116,7 +120,7 @@ async def _progress(path: Path, seconds: float | None, waits: Callable[[], str])
     live = sys.stderr.isatty()
     end = "stops at Ctrl-C" if seconds is None else f"of {seconds:g} s, Ctrl-C stops earlier"
     if not live:
-        print(f"gpuscope: recording to {path} ({end})", file=sys.stderr, flush=True)
+        print(f"gpuscope: recording to {_name(path)} ({end})", file=sys.stderr, flush=True)
         return
     began = time.monotonic()
     try:

@@ -34,11 +34,12 @@ def main(words: List[str]) -> int:
         sys.stdout.write(HELP)
         return 0
     from ..attach import run
+    from ..wire.clean import clean
 
     try:
         run.execute(*run.plan(words, os.environ))
     except run.Usage as error:
-        sys.stderr.write(f"gpuscope run: {error}\nSee: gpuscope run --help\n")
+        sys.stderr.write(f"gpuscope run: {clean(str(error))}\nSee: gpuscope run --help\n")
     except OSError as error:
-        sys.stderr.write(f"gpuscope run: cannot start it: {error}\nSee: gpuscope run --help\n")
+        sys.stderr.write(f"gpuscope run: cannot start it: {clean(str(error))}\nSee: gpuscope run --help\n")
     return EXIT_USAGE

@@ -79,7 +79,10 @@ def run_live(args: argparse.Namespace) -> int:
         print("gpuscope snapshot: --history takes no snapshot, so -o has nothing to write", file=sys.stderr)
         return EXIT_USAGE
     if args.output is not None and args.output.exists() and not args.force:
-        print(f"gpuscope snapshot: {args.output} is there already. Next: --force, or another name", file=sys.stderr)
+        from ..wire.clean import clean
+
+        name = clean(str(args.output))
+        print(f"gpuscope snapshot: {name} is there already. Next: --force, or another name", file=sys.stderr)
         return EXIT_UNCHECKED
     import asyncio  # here: reading a file needs none of it
 
@@ -308,8 +311,10 @@ def _show_progress(progress: Progress | None) -> None:
 def _text(answer: Mapping[str, Any], target: str) -> str:
     if "path" not in answer:
         return _history_text(answer, target)
-    size, entries = answer["bytes"], answer["entries"]
-    lines = [f"{answer['path']}: {size / 1e6:,.1f} MB" if size >= 1e5 else f"{answer['path']}: {size:,} bytes"]
+    from ..wire.clean import clean
+
+    size, entries, path = answer["bytes"], answer["entries"], clean(answer["path"])
+    lines = [f"{path}: {size / 1e6:,.1f} MB" if size >= 1e5 else f"{path}: {size:,} bytes"]
     if answer["snapshot_seconds"] is not None:
         lines[0] += f", the trainer stood {answer['snapshot_seconds'] * 1e3:.0f} ms"
     held = f"{entries:,} events of history" if entries else "no events"
@@ -317,7 +322,7 @@ def _text(answer: Mapping[str, Any], target: str) -> str:
     lines.append(f"In it: every segment and block of the allocator, {held}; {stacks}")
     if not answer["history"]:
         lines.append(f"Stacks next time: gpuscope snapshot {target} --history 100000 --trial    shows their price")
-    lines.append(f"Read it: gpuscope snapshot {quote(answer['path'])}    (or pytorch.org/memory_viz)")
+    lines.append(f"Read it: gpuscope snapshot {clean(quote(answer['path']))}    (or pytorch.org/memory_viz)")
     return "\n".join(lines)
 
 
