@@ -12,6 +12,7 @@ from typing import Any
 
 from . import alerts_settings
 from .alerts_settings import AlertSettings
+from .wire.files import open_regular
 
 MAX_CONFIG_BYTES = 64 * 1024
 
@@ -46,9 +47,11 @@ def load(path: Path | None = None) -> tuple[Settings, list[str]]:
     """The settings, and one line for each thing in the file that is wrong. Never raises for what a file holds."""
     path = path or config_path()
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
+        with open_regular(path) as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+        if len(data) > MAX_CONFIG_BYTES:
             return Settings(), [f"{path}: larger than {MAX_CONFIG_BYTES // 1024} KiB, not read; defaults are used"]
-        text = path.read_text(encoding="utf-8")
+        text = data.decode("utf-8")
     except FileNotFoundError:
         return Settings(), []
     except (OSError, UnicodeDecodeError) as error:

@@ -14,6 +14,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from ..probe import rendezvous
 from ..probe.rendezvous import Refused
 from ..wire.clean import clean
+from ..wire.files import NotAFile, open_regular
 from .hook_directory import prepare
 
 DOCTOR = "GPUSCOPE_DOCTOR"
@@ -171,8 +172,10 @@ def _check_script(path: str) -> None:
     if not os.path.isfile(path):
         return  # a pipe can be read once, and that is for Python
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             start = file.read(256)
+    except NotAFile:
+        return  # of the kernel's: whatever it is, it is for Python, too
     except OSError as error:
         raise Usage(f"{path} cannot be read: {error.strerror}") from None
     line = start.partition(b"\n")[0].decode("utf-8", "replace").strip()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..wire.files import open_regular
 from .config import ConfigError, LabConfig
 from .toggles import BY_NAME, TOGGLES, Value, shown
 
@@ -84,7 +85,7 @@ def read_file(path: Path, base: LabConfig) -> Matrix:
     except ModuleNotFoundError:
         raise ConfigError("--matrix needs Python 3.11 or newer, which reads TOML. --vary works here too.") from None
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"The matrix {shown(str(path))} cannot be read: {error.strerror}.") from None

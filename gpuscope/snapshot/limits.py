@@ -9,6 +9,8 @@ import os
 import re
 from pathlib import Path
 
+from ..wire.files import open_regular
+
 MIB = 1 << 20
 FLOOR_BYTES = 192 * MIB
 """Less than this and not even the interpreter fits: its libraries alone reserve some tens of MiB of address space."""
@@ -85,7 +87,7 @@ def _size(path: str | os.PathLike[str]) -> int:
 def is_packed(path: str | os.PathLike[str]) -> bool:
     """Whether the file begins as gzip does. False where it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(2) == b"\x1f\x8b"
     except OSError:
         return False

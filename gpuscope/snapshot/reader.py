@@ -17,7 +17,6 @@ import json
 import os
 import select
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -28,6 +27,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ..wire.clean import clean
+from ..wire.files import NotAFile, open_regular
 from . import history, limits
 from .model import MAX_MESSAGE_BYTES, MAX_ROWS, At, Between, Diff, Failure, Summary
 
@@ -89,15 +89,15 @@ class Reading:
 
     def __init__(self, path: Path, memory_limit: int | None, timeout: float | None) -> None:
         try:
-            status = path.stat()
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
         except OSError as error:
-            code = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
-            raise SnapshotError(code, clean(f"cannot open {path}: {error.strerror}")) from None
-        if not stat.S_ISREG(status.st_mode):
-            raise SnapshotError("unusable", clean(f"{path} is not a file"))
+            missing = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
+            code = "unusable" if isinstance(error, NotAFile) else missing
+            raise SnapshotError(code, clean(f"cannot read {path}: {error.strerror}")) from None
         limit, seconds = limits.for_files(path)
         self.path = path
-        self.file_bytes = status.st_size
+        self.file_bytes = size
         self.limit_bytes = memory_limit or limit
         self._seconds = timeout or seconds
         self._lock = threading.Lock()

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ..wire.files import open_regular
+
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 4096
 PADDING_BYTES = 1 << 18
@@ -100,7 +102,7 @@ def load(path: str, on_progress: Callable[[float], None], more_memory: Callable[
 
     From protocol 4 on a pickle comes in frames of 64 KiB, and the unpickler wants a whole one before it looks. A file
     that was cut is read once more with an end added, so that what it has of its last frame counts too."""
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path).detach() as file:  # type: ignore[attr-defined]
         loaded = _attempt(file, on_progress, more_memory, 0)
         if loaded.problem == "truncated" and (loaded.protocol or 0) >= 4:
             loaded.root = None

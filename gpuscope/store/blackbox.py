@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
-import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +18,7 @@ from typing import Any
 
 from ..wire import boxes, codec
 from ..wire.clean import clean
+from ..wire.files import open_regular
 from ..wire.frames import (
     HOST_ID,
     NOT_SUPPORTED,
@@ -235,10 +234,7 @@ def _wire_lines(data: bytes, nonce: bytes) -> Iterator[bytes]:
 
 def _content(path: Path) -> bytes:
     """The box, unpacked where it is a copy. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("it is not a file")
+    with open_regular(path) as file:
         begin = file.read(2)
         file.seek(0)
         if begin != _GZIP:
@@ -252,10 +248,7 @@ def _content(path: Path) -> bytes:
 def is_box(path: str | Path) -> bool:
     """Whether a file begins as a box or the compressed copy of one does."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return False
+        with open_regular(path) as file:
             begin = file.read(64 << 10)
     except OSError:
         return False

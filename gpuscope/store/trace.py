@@ -7,8 +7,10 @@ data: names are cleaned and cut, numbers checked, everything is bounded. Stdlib 
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import re
 import sys
 from array import array
@@ -16,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import IO, Any, TypeAlias
+
+from ..wire.files import open_regular
 
 MAX_FILE_BYTES = 4 << 30
 MAX_EVENTS = 8_000_000
@@ -339,13 +343,11 @@ def _steps(sums: _Sums) -> list[float]:
 
 def read_table(path: str) -> Table:
     """The table of a file. Raises :class:`TraceError` and OSError."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        if file.seekable():
-            size = file.seek(0, 2)
-            file.seek(0)
-            if size > MAX_FILE_BYTES:
-                raise TraceError(f"the trace is {size:,} bytes large, more than the {MAX_FILE_BYTES:,} that are read")
-        return tabulate(read_events(file))
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_FILE_BYTES:
+            raise TraceError(f"the trace is {size:,} bytes large, more than the {MAX_FILE_BYTES:,} that are read")
+        return tabulate(read_events(io.TextIOWrapper(file, encoding="utf-8", errors="replace")))
 
 
 def decode_table(line: bytes) -> Table:

@@ -9,6 +9,8 @@ import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from ..wire.files import open_regular
+
 MAX_STATE_BYTES = 16 * 1024
 TABS = ("overview", "memory", "doctor", "lab", "log")
 SORTS = ("index", "used", "utilization", "power", "temperature")
@@ -46,7 +48,7 @@ def load(path: Path | None = None) -> tuple[ViewState, str]:
     """The state, and "" or one line that says why the file was ignored."""
     path = path or state_path()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_STATE_BYTES + 1)
     except FileNotFoundError:
         return ViewState(), ""

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..doctor.finding import Report
 from ..wire.clean import clean
+from ..wire.files import open_regular
 from . import remote
 
 HEAD_BYTES = PIECE_BYTES = 64 << 10
@@ -155,7 +156,7 @@ def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
     """The file, to be read once. A named pipe that nobody opens to write within ``timeout`` seconds is refused: opening
     it would wait for ever."""
     if not fifo:
-        return open(path, "rb", buffering=HEAD_BYTES)
+        return io.BufferedReader(open_regular(path).detach(), HEAD_BYTES)  # type: ignore[attr-defined]
     import select
     import time
 

@@ -69,7 +69,8 @@ def _visible(match: re.Match[str]) -> str:
 
 def _bounded(match: re.Match[str]) -> str:
     """A run of characters in which each letter has ``MAX_MARKS`` marks at most: of more, one U+FFFD stands for all."""
-    kept, marks = [], 0
+    kept: list[str] = []
+    marks = 0
     for char in match[0]:
         marks = marks + 1 if _is_mark(char) else 0
         if not kept and marks and not match.start():

@@ -10,11 +10,9 @@ Nothing read here is trusted: sizes are bounded, no exception leaves the reader,
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import stat
 import time
 import zlib
 from dataclasses import dataclass, replace
@@ -24,6 +22,7 @@ from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Union
 
 from . import codec
 from .clean import clean
+from .files import open_regular
 from .frames import Hello, Key
 from .recorded_lines import DAMAGED, MAX_UNCHECKED_BYTES, Line, LineBuffer, Stop, until_damage
 from .redact import Redactor
@@ -223,11 +222,7 @@ class RecordingReader:
         return self.header.get("redacted") is True
 
     def _open(self) -> IO[bytes]:
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a FIFO one would wait for a writer
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "it is not a file")
-        return open(fd, "rb")
+        return open_regular(self.path)
 
     def _unreadable(self, error: OSError) -> Problem:
         return Problem("unreadable", f"cannot read {clean(str(self.path))}: {error.strerror}")

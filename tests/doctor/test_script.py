@@ -175,7 +175,7 @@ def test_what_cannot_be_read_is_a_problem(content: bytes, reason: str, tmp_path:
 
 def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train.py")
-    assert "not a regular file" in examine([str(tmp_path / "train.py")])[2][0]
+    assert "a named pipe, not a file" in examine([str(tmp_path / "train.py")])[2][0]
     assert "No such file" in examine([str(tmp_path / "none.py")])[2][0]
 
 

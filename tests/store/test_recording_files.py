@@ -61,8 +61,8 @@ NO_RECORDINGS = {
     "of the future": (as_content(gzip.compress(header(v=9, version="7.0"))), "newer gpuscope (7.0): update gpuscope"),
     "only a header": (as_content(gzip.compress(header())), "empty"),
     "cut in the header": (as_content(gzip.compress(header())[:30]), "was cut at its beginning"),
-    "a directory": (Path.mkdir, "it is not a file"),
-    "a FIFO": (as_fifo, "it is not a file"),
+    "a directory": (Path.mkdir, "it is a directory, not a file"),
+    "a FIFO": (as_fifo, "it is a named pipe, not a file"),
     "missing": (lambda path: None, "No such file"),
 }
 

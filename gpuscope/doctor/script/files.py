@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import tokenize
 from collections.abc import Iterator
+
+from ...wire.files import open_regular
 
 MAX_FILE_BYTES = 1 << 20
 MAX_FILES = 3000
@@ -76,11 +77,7 @@ def _below(top: str, refused: list[str]) -> tuple[list[str], bool]:
 def read(path: str) -> str:
     """The text of one file, in the encoding that it declares."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(handle, "rb") as file:
-            about = os.fstat(handle)
-            if not stat.S_ISREG(about.st_mode):
-                raise Refused(f"{path} was not checked: it is not a regular file.")
+        with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise Refused(f"{path} was not checked: {error.strerror or error}.") from None

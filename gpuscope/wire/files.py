@@ -1,0 +1,58 @@
+"""Opens the files that users name, and nothing that only looks like one.
+
+A pipe waits for a writer, a device may act on being opened, and what the kernel shows under /proc may give nothing for
+ever. Stdlib only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO, Union
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a directory",
+}
+
+
+class NotAFile(OSError):
+    """What bears the name is no regular file. ``strerror`` says what it is and what to do."""
+
+    def __init__(self, kind: str, path: Union[str, os.PathLike[str]]) -> None:
+        then = "name a file in it" if kind == "a directory" else "write what it gives to a file, and name that"
+        super().__init__(errno.EINVAL, f"it is {kind}, not a file. Next: {then}", os.fspath(path))
+
+
+def open_regular(path: Union[str, os.PathLike[str]]) -> BinaryIO:
+    """The file at ``path``, opened to be read. Never waits; raises OSError, :class:`NotAFile` where it is none."""
+    _check(os.stat(path), path)  # before it is opened: that alone may do something
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _check(os.fstat(descriptor), path)
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check(found: os.stat_result, path: Union[str, os.PathLike[str]]) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise NotAFile(_KINDS.get(stat.S_IFMT(found.st_mode), "something else"), path)
+    if not found.st_size and found.st_dev in _kernels_own():
+        raise NotAFile("a view into the kernel", path)
+
+
+def _kernels_own() -> set[int]:
+    """Devices of the file systems that hold no files: /proc, /sys and what is mounted there."""
+    found = set()
+    for place in ("/proc", "/sys", "/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/debug/tracing"):
+        try:
+            found.add(os.stat(place).st_dev)
+        except OSError:
+            continue
+    return found
