@@ -8,7 +8,7 @@ from typing import Any
 from ..agent.picture import Picture
 from ..collect.visible_devices import ORDER, VISIBLE, ordinals
 from ..wire.clean import clean
-from ..wire.frames import Unknown
+from ..wire.frames import NO_PERMISSION, Unknown
 from . import plain
 
 MAX_PROCESSES = 64
@@ -57,6 +57,15 @@ def rows(picture: Picture, environments: Environments) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def unknown(found: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The rows of the document for processes whose numbers are not known; other nulls in ``found`` say: none."""
+    unknowns = plain.Unknowns()
+    for position, row in enumerate(found):
+        if row["ordinals"] is None:
+            unknowns.add(f"cuda_order[{position}].ordinals", Unknown(NO_PERMISSION, row["reason"]))
+    return unknowns.rows
 
 
 def _by_probe(picture: Picture, news: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from ..agent.picture import DevicePicture, Picture
 from ..collect.clock_events import clock_event_words
 from ..collect.xid import HARMLESS, xid_advice, xid_words
 from ..wire.clean import clean
-from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, TIMEOUT, Unknown
+from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, NOT_INITIALISED, TIMEOUT, Reading, Unknown
 from . import cuda_order, free, plain, remote, watching
 from .plain import Unknowns, exit_code, gib, number, problem
 
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -
     if not host:
         shot.environments = cuda_order.of_this_machine(shot.picture)
     result["cuda_order"] = cuda_order.rows(shot.picture, shot.environments)
+    result["unknown"] += cuda_order.unknown(result["cuda_order"])
     more = cuda_order.lines(result["cuda_order"])
     more = ["", *more] if more else []
     if args.holders:
@@ -76,10 +77,9 @@ def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -
         holding = devices_holders.by_device(shot)
         held = devices_holders.lines(shot, holding)
         more += held
-        for device in result["devices"]:
+        for position, device in enumerate(result["devices"]):
             device["holders"] = holding.get(device["index"])
-        if isinstance(shot.holders, Unknown):
-            result["unknown"].append({"path": "devices[].holders", "code": shot.holders.code, "reason": held[-1][2:]})
+            result["unknown"] += devices_holders.unknown(shot, f"devices[{position}].holders", device["holders"])
     print(plain.dump(result) if args.json else "\n".join([text(shot.picture, problems, host), *more]))
     return int(result["exit_code"])
 
@@ -90,8 +90,6 @@ def document(picture: Picture, problems: list[dict[str, Any]], host: str = "") -
     if picture.nvml is not None and not picture.devices:
         unknowns.add("devices", picture.nvml)
     versions = unknowns.fields("", picture.host, ("driver_version", "cuda_driver_version"), picture.host_reasons)
-    for row in unknowns.rows:
-        row["path"] = row["path"].lstrip(".")
     return {
         "host": clean(host or os.uname().nodename),
         **versions,
@@ -118,20 +116,32 @@ def _device(unknowns: Unknowns, position: int, device: DevicePicture, picture: P
         if isinstance(reasons, int)
         else unknowns.value(f"{path}.clock_event_reasons", reasons),
         "idle_seconds": unknowns.value(f"{path}.idle_seconds", free.idle_seconds(picture, device)),
-        "last_xid_words": xid_words(int(xid)) if isinstance(xid, int) and xid else None,
-        "unaccounted_bytes": unaccounted(device),
+        "last_xid_words": unknowns.value(f"{path}.last_xid_words", _xid_words(xid)),
+        "unaccounted_bytes": unknowns.value(f"{path}.unaccounted_bytes", unaccounted(device)),
         "processes": _processes(unknowns, f"{path}.processes", device, picture),
     }
 
 
-def unaccounted(device: DevicePicture) -> int | None:
-    """Bytes in use that no process holds which the driver names; None where that cannot be known."""
+def _xid_words(xid: Reading | None) -> Reading:
+    if isinstance(xid, int) and xid:
+        return xid_words(xid)
+    return xid if isinstance(xid, Unknown) else Unknown(NOT_INITIALISED, "the driver has reported no critical error")
+
+
+def unaccounted(device: DevicePicture) -> Reading:
+    """Bytes in use that no process holds which the driver names."""
     used = device.readings.get("used_bytes")
-    if not isinstance(used, int) or device.processes is None:
-        return None
-    sizes = [size for _, size in device.processes]
-    known = [size for size in sizes if isinstance(size, int)]
-    return max(0, used - sum(known)) if len(known) == len(sizes) else None
+    if not isinstance(used, int):
+        return used if isinstance(used, Unknown) else plain.NOT_TOLD
+    if device.processes is None:
+        return device.reasons.get("processes", plain.NOT_TOLD)
+    known = 0
+    for pid, size in device.processes:
+        if not isinstance(size, int):
+            why = size.text if isinstance(size, Unknown) else "not told"
+            return Unknown(NOT_INITIALISED, f"how much process {pid} holds is not known: {why}")
+        known += size
+    return max(0, used - known)
 
 
 def _processes(unknowns: Unknowns, path: str, device: DevicePicture, picture: Picture) -> list[dict[str, Any]] | None:
@@ -145,13 +155,19 @@ def _processes(unknowns: Unknowns, path: str, device: DevicePicture, picture: Pi
         known = picture.processes.get(pid) if picture.hidden is None else None
         for name in ("start_time", "user", "command"):
             if known is not None:
-                row[name] = unknowns.value(f"{here}.{name}", getattr(known.definition, name), known.reasons.get(name))
+                why = reason_of(name, known.reasons)
+                row[name] = unknowns.value(f"{here}.{name}", getattr(known.definition, name), why)
             else:
                 row[name] = unknowns.value(f"{here}.{name}", None, picture.hidden)
         row["used_bytes"] = unknowns.value(f"{here}.used_bytes", used)
         row["sm_percent"] = unknowns.value(f"{here}.sm_percent", device.load.get(pid))
         rows.append(row)
     return rows
+
+
+def reason_of(name: str, reasons: Mapping[str, Unknown]) -> Unknown | None:
+    """Why a field of a process is not known. Of one that cannot be seen, only its start in ticks has a reason."""
+    return reasons.get(name, reasons.get("start") if name == "start_time" else None)
 
 
 def find_problems(picture: Picture) -> list[dict[str, Any]]:
@@ -260,7 +276,7 @@ def _unowned(picture: Picture) -> list[str]:
     return [
         f"{plain.DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope devices --holders"
         for index, size in sizes
-        if size is not None and size > UNOWNED_BYTES and picture.hidden is None
+        if isinstance(size, int) and size > UNOWNED_BYTES and picture.hidden is None
     ]
 
 

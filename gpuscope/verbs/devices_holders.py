@@ -8,7 +8,7 @@ from typing import Any
 from ..agent.oneshot import OneShot
 from ..agent.picture import Picture
 from ..wire.clean import clean
-from ..wire.frames import Unknown
+from ..wire.frames import NO_PERMISSION, NOT_INITIALISED, Unknown
 from . import plain
 
 COMMAND_CHARS = 60
@@ -52,6 +52,23 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "user": clean(user) if isinstance(user, str) else None,
         "command": clean(command) if isinstance(command, str) else None,
     }
+
+
+def unknown(shot: OneShot, path: str, found: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """The rows for what is null in the holders of one device."""
+    unknowns = plain.Unknowns()
+    if found is None:
+        unseen = Unknown(NOT_INITIALISED, "the number of its file under /dev is not known")
+        unknowns.add(path, shot.holders if isinstance(shot.holders, Unknown) else unseen)
+        return unknowns.rows
+    why = Unknown(NO_PERMISSION, found["why"]) if found["why"] else plain.NOT_TOLD
+    if found["hidden_processes"] is None:
+        unknowns.add(f"{path}.hidden_processes", why)
+    for index, row in enumerate(found["processes"]):
+        for name, value in row.items():
+            if value is None:
+                unknowns.add(f"{path}.processes[{index}].{name}", why)
+    return unknowns.rows
 
 
 def lines(shot: OneShot, found: Mapping[int, Mapping[str, Any]]) -> list[str]:

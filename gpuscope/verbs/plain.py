@@ -18,6 +18,7 @@ EXIT_OK, EXIT_WARNINGS, EXIT_PROBLEMS, EXIT_UNCHECKED = 0, 1, 2, 3
 DASH = "–"
 GIB = 1 << 30
 MAX_TIMEOUT_SECONDS = 600.0
+NOT_TOLD = Unknown(NOT_INITIALISED, "whoever was asked did not tell")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,19 +121,20 @@ class Unknowns:
         self.rows.append({"path": path, "code": reason.code, "reason": clean(reason.text)})
 
     def value(self, path: str, value: Any, reason: Unknown | None = None) -> Any:
-        """``value`` as JSON: strings made safe, an Unknown (or None with a ``reason``) as null with its row."""
+        """``value`` as JSON: strings made safe, an Unknown or None as null with its row."""
         if isinstance(value, Unknown):
             self.add(path, value)
             return None
-        if value is None and reason is not None:
-            self.add(path, reason)
+        if value is None:
+            self.add(path, NOT_TOLD if reason is None else reason)
         return clean(value) if isinstance(value, str) else value
 
     def fields(
         self, path: str, definition: Any, names: Iterable[str], reasons: Mapping[str, Unknown]
     ) -> dict[str, Any]:
-        """Static fields by name, each None with its reason, where there is one."""
-        return {name: self.value(f"{path}.{name}", getattr(definition, name), reasons.get(name)) for name in names}
+        """Static fields by name, each None with its reason."""
+        prefix = f"{path}." if path else ""
+        return {name: self.value(prefix + name, getattr(definition, name), reasons.get(name)) for name in names}
 
     def columns(self, path: str, readings: Mapping[str, Reading], names: Mapping[str, str]) -> dict[str, Any]:
         """Readings by their names in the document (``names``: that name → column)."""

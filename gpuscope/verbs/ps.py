@@ -22,6 +22,7 @@ from ..wire.frames import (
     Unknown,
 )
 from . import died, plain, remote, watching
+from .devices import reason_of
 from .plain import Unknowns, exit_code, gib, number, problem, seconds
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
@@ -33,6 +34,16 @@ _TRAINER_FIELDS = (
 _SUMMED = ("allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes")
 NO_CUDA = Unknown(NOT_INITIALISED, "this trainer has not initialised CUDA: torch counts no memory for the CPU")
 NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
+
+UNMAPPED = Unknown(NOT_INITIALISED, "which GPU this is was not told by the probe, or the driver here does not know it")
+_ALONE = Unknown(NOT_INITIALISED, "the trainer does not say that it is one of several ranks")
+_UNSAID = {
+    **dict.fromkeys(_TRAINER_FIELDS, Unknown(NOT_INITIALISED, "the probe does not tell")),
+    **dict.fromkeys(("rank", "local_rank", "world_size", "job"), _ALONE),
+    "backend": NO_CUDA,
+    "allocator_settings": Unknown(NOT_INITIALISED, "none was set when the process was started, as far as is told"),
+}
+"""Why a field of a trainer is null where its probe gives no reason."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,9 +150,13 @@ def _process(
     path = f"processes[{index}]"
     return {
         "pid": process.pid,
-        **unknowns.fields(path, process, ("start_time", "user", "command"), reasons),
+        **{
+            name: unknowns.value(f"{path}.{name}", getattr(process, name), reason_of(name, reasons))
+            for name in ("start_time", "user", "command")
+        },
         "mine": process.mine,
-        **{name: unknowns.value(path, getattr(process, name)) for name in ("container", "pod", "slurm_job")},
+        # Of these, and of the trainer, null says that there is none.
+        **{name: _cleaned(getattr(process, name)) for name in ("container", "pod", "slurm_job")},
         "devices": [
             {
                 "uuid": clean(device.definition.uuid),
@@ -155,11 +170,15 @@ def _process(
     }
 
 
+def _cleaned(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) else value
+
+
 def _trainer(unknowns: Unknowns, path: str, news: TrainerNews, picture: Picture) -> dict[str, Any]:
     on_gpu = [allocator for allocator in news.allocators if allocator.definition.ordinal >= 0]
     readings = news.readings or dict.fromkeys(TRAINER_COLUMNS, NO_SAMPLE)
     return {
-        **unknowns.fields(path, news.definition, _TRAINER_FIELDS, news.reasons),
+        **unknowns.fields(path, news.definition, _TRAINER_FIELDS, {**_UNSAID, **news.reasons}),
         **unknowns.columns(path, readings, {name: name for name in TRAINER_COLUMNS}),
         **{name: unknowns.value(f"{path}.{name}", _sum(news, on_gpu, name)) for name in _SUMMED},
         "allocators": [
@@ -188,8 +207,8 @@ def _allocator(unknowns: Unknowns, path: str, news: AllocatorNews, picture: Pict
     readings = news.readings or dict.fromkeys(ALLOCATOR_COLUMNS, NO_SAMPLE)
     return {
         "ordinal": news.definition.ordinal,
-        "uuid": unknowns.value(f"{path}.uuid", uuid, news.reasons.get("uuid")),
-        "index": None if device is None else device.definition.index,
+        "uuid": unknowns.value(f"{path}.uuid", uuid, news.reasons.get("uuid", UNMAPPED)),
+        "index": unknowns.value(f"{path}.index", UNMAPPED if device is None else device.definition.index),
         **unknowns.columns(path, readings, {name: name for name in ALLOCATOR_COLUMNS}),
         "split": _split(unknowns, f"{path}.split", readings),
     }
