@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Union
@@ -38,6 +41,7 @@ def collect_once(
 ) -> OneShot:
     """Ask everybody once and wait until all have answered, or ``timeout`` seconds. Threads that hang are left behind:
     they are daemons, and the caller is about to end."""
+    keep_stdout()
     began = time.monotonic()
     # Each is asked once: at this rate nothing that has answered counts as late before we are gone.
     collector = Collector(1.0 / max(timeout, 1.0), probe_hz=_PROBE_HZ, make_nvml=make_nvml, directories=directories)
@@ -52,6 +56,30 @@ def collect_once(
             collector.stop()
             return OneShot(picture, complete)
         collector.bell.wait(min(timeout - waited, 0.1))
+
+
+def keep_stdout() -> None:
+    """Keep standard output for what this program prints, before a driver's library is loaded into it.
+
+    Such a library may print, too, now or when the process ends, and that would spoil a document: what it writes to
+    descriptor 1 goes to standard error from now on. Does nothing where ``sys.stdout`` is not that descriptor."""
+    buffer = getattr(sys.stdout, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)
+    try:
+        if type(raw) is not io.FileIO or raw.fileno() != 1:
+            return
+        sys.stdout.flush()
+        kept = os.dup(1)
+        try:
+            os.dup2(2, 1)
+        except OSError:  # standard error is closed
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1)
+            os.close(nothing)
+        # The stream stays the same object, for whoever holds it: only its descriptor is another.
+        io.FileIO.__init__(raw, kept, "w", closefd=False)
+    except (OSError, ValueError):
+        return
 
 
 class Search:

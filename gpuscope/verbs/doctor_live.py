@@ -88,6 +88,7 @@ def _no_probe(host: HostView, pid: int) -> str:
 
 
 def _collector() -> Collector:
+    oneshot.keep_stdout()
     return Collector(2.0, probe_hz=PROBE_HZ)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -317,6 +318,6 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
 def _room() -> int:
     """Cells for the command: what the terminal leaves, plenty where there is none."""
     try:
-        return max(20, os.get_terminal_size(1).columns - 92)
-    except OSError:
+        return max(20, os.get_terminal_size(sys.stdout.fileno()).columns - 92)
+    except (OSError, ValueError):
         return 120

@@ -30,18 +30,19 @@ def environment(
     init_error: int | None = None,
     as_measured: int | None = None,
     idle: str | None = None,
+    chatty: int | None = None,
 ) -> dict[str, str]:
     """This process's environment with the fake library in front.
 
     ``pid``: who uses GPU 0, or "PID:GPU,PID:GPU". ``delay_ms``: each call takes so long. ``hang``: the call of this
     name (as in nvml.h) never returns. ``lost``: this GPU answers GpuIsLost to all but its identity. ``init_error``: the
     nvmlReturn_t of nvmlInit (9 driver not loaded, 18 driver and library versions differ). ``as_measured`` 1: calls take
-    what they took on 8 H200s. ``idle``: these GPUs have no load, "1,3"."""
+    what they took on 8 H200s. ``idle``: these GPUs have no load, "1,3". ``chatty`` 1: it prints to standard output."""
     found = {name: value for name, value in os.environ.items() if not name.startswith("GPUSCOPE_FAKE_")}
     path = [str(library().parent), *filter(None, [found.get("LD_LIBRARY_PATH")])]
     found["LD_LIBRARY_PATH"] = os.pathsep.join(path)
     asked = {"GPUS": gpus, "PID": pid, "DELAY_MS": delay_ms, "HANG": hang, "LOST": lost, "INIT_ERROR": init_error}
-    asked["AS_MEASURED"], asked["IDLE"] = as_measured, idle
+    asked["AS_MEASURED"], asked["IDLE"], asked["CHATTY"] = as_measured, idle, chatty
     found.update({f"GPUSCOPE_FAKE_{name}": str(value) for name, value in asked.items() if value is not None})
     return found
 

@@ -362,3 +362,23 @@ def test_a_device_of_another_host_that_is_late_is_waited_for():
     say(102, [[1, "used_bytes", "", ""]], used_bytes=7)
     assert store.host("k").devices[0].reading("used_bytes") == 7
     assert settled(store.host("k"))
+
+
+@pytest.mark.parametrize("words", ["devices --json", "ps --json", "doctor --json", "-u devices --json"])
+def test_a_driver_that_prints_does_not_spoil_a_document(words):
+    unbuffered = ["-u"] if words.startswith("-u ") else []
+    words = words.removeprefix("-u ").split()
+    command = [sys.executable, *unbuffered, "-m", "gpuscope", *words]
+    done = subprocess.run(command, env=shim.environment(gpus=1, chatty=1), capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout)
+    assert "driver: at once" in done.stderr
+    assert "driver: kept until the end" in done.stderr
+
+
+def test_a_chatty_driver_harms_neither_pipes_nor_closed_streams():
+    command = f"{sys.executable} -m gpuscope"
+    line = f"{command} devices --json 2>/dev/null | head -c 1; {command} ps --json 2>&-"
+    env = shim.environment(gpus=1, chatty=1)
+    done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout[0] == "{"
+    assert json.loads(done.stdout[1:])
