@@ -309,7 +309,7 @@ def test_what_was_read_while_looking_for_a_writer_is_not_lost():
         (lambda place: (place / "x").symlink_to(place / "x"), "symbolic links"),
         (lambda place: socket.socket(socket.AF_UNIX).bind(str(place / "x")), "cannot be read"),
         (lambda place: ((place / "x").touch(), os.truncate(place / "x", 3 << 30)), "a binary file"),
-        (lambda place: (place / "x").symlink_to("/dev/zero"), "a binary file"),
+        (lambda place: (place / "x").symlink_to("/dev/zero"), "it is a device, not a file"),
         (lambda place: (place / "x").mkdir(), "no Python file in it"),
         (lambda place: (place / "x").write_bytes(b"\x1f\x8b\x08"), "gzip"),
         (lambda place: (place / "x").write_text("panic: index out of range\ngoroutine 1 [running]:\n"), "PyTorch"),
