@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 
@@ -11,6 +12,8 @@ import pytest
 
 import gpuscope
 from gpuscope import cli
+
+PYTHON = shlex.quote(sys.executable)
 
 
 def gpuscope_cli(*words: str, encoding: str = "utf-8", **more: str | None) -> subprocess.CompletedProcess[str]:
@@ -61,20 +64,20 @@ def test_an_encoding_without_our_characters_shows_question_marks(verb, encoding)
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_closed_streams_are_no_accident(words, closed):
     whole = gpuscope_cli(*words.split()).returncode
-    line = f"{sys.executable} -m gpuscope {words} {closed}"
+    line = f"{PYTHON} -m gpuscope {words} {closed}"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert (done.returncode, "Traceback" in done.stderr) == (whole, False)
 
 
 def test_run_leaves_closed_streams_closed():
     code = "import os; os.fstat(1)"
-    line = f"{sys.executable} -m gpuscope run -- {sys.executable} -c '{code}' >&-"
+    line = f"{PYTHON} -m gpuscope run -- {PYTHON} -c '{code}' >&-"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert "Bad file descriptor" in done.stderr
 
 
 def test_a_full_disk_is_said_and_a_reader_that_left_is_not():
-    line = f"{sys.executable} -m gpuscope devices --json"
+    line = f"{PYTHON} -m gpuscope devices --json"
     full = subprocess.run(["sh", "-c", line + " > /dev/full"], capture_output=True, text=True, timeout=60)
     assert (full.returncode, full.stderr) == (3, "gpuscope: cannot write the output: No space left on device\n")
     left = subprocess.run(

@@ -27,7 +27,8 @@ cxx = bool(shutil.which(os.environ.get("CXX") or "g++") or (not os.environ.get("
 cc = bool(shutil.which(os.environ.get("CC") or "cc") or (not os.environ.get("CC") and shutil.which("gcc")))
 triton = importlib.util.find_spec("triton") is not None
 print(json.dumps({"gpus": gpus, "names": names, "capability": capability, "free": free,
-                  "torch": str(torch.__version__), "cxx": cxx, "cuda_compiler": cc and triton}))
+                  "torch": str(torch.__version__), "folder": os.path.dirname(torch.__file__),
+                  "cxx": cxx, "cuda_compiler": cc and triton}))
 """
 
 
@@ -43,7 +44,13 @@ class Machine:
         gpus = self._told.get("gpus")
         cuda = config.device == "cuda" or (config.device == "auto" and bool(gpus))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        facts = Facts("cuda" if cuda else "cpu", gpus=gpus, torch_version=self._told.get("torch"), cores=cores)
+        facts = Facts(
+            "cuda" if cuda else "cpu",
+            gpus=gpus,
+            torch_version=self._told.get("torch"),
+            torch_folder=self._told.get("folder"),
+            cores=cores,
+        )
         if not cuda:
             return replace(facts, has_compiler=self._told.get("cxx"))
         names, capability = self._told.get("names"), self._told.get("capability")

@@ -38,6 +38,8 @@ class Facts:
     cores: int = 1
     has_compiler: bool | None = None
     """Whether torch.compile finds the C++ compiler (CPU) or Triton and the C compiler (CUDA) it needs."""
+    torch_folder: str | None = None
+    """Where torch is installed."""
     parameters: int | None = None
     """Of a user's own model; those of the presets are known."""
     factory_takes_checkpoint: bool | None = None

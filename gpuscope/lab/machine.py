@@ -87,6 +87,7 @@ def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None)
         torch_version=str(torch.__version__),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         has_compiler=_has_compiler(cuda) if config.compile != "off" else None,
+        torch_folder=os.path.dirname(torch.__file__),
         factory_takes_checkpoint=takes_checkpoint,
         processes=world.local_size if world.backend else None,
         world_size=world.size if world.backend else None,

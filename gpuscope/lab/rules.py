@@ -162,6 +162,13 @@ def _compile(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
             "torch.compile cannot make its kernels here.", f"it needs {missing}.", config, compile="off",
             fullgraph=False,
         )  # fmt: skip
+    if facts.device_type == "cpu" and " " in (facts.torch_folder or ""):
+        yield _refuse(
+            "torch.compile cannot make its kernels here.",
+            f"torch lies in a folder with a blank in its name ({facts.torch_folder}), which it hands to the C++ "
+            "compiler in pieces. An environment in another folder has no such trouble.",
+            config, compile="off", fullgraph=False,
+        )  # fmt: skip
     if config.fullgraph and config.parallel == "ddp":
         yield _refuse(
             "--fullgraph does not go together with DDP.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def test_a_process_with_the_device_open_is_named(child: subprocess.Popen[bytes])
     assert held["minor"] == 1
     (one,) = held["processes"]
     assert (one["pid"], held["more"]) == (child.pid, 0)
-    assert one["command"].startswith(sys.executable)
+    assert one["command"].startswith(shlex.quote(sys.executable))
     assert one["user"]
 
 

@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from tests.fakes.waiting import alive, until
 PATIENCE = 30.0
 
 
-def start(python: str = sys.executable, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    words = bootstrap.command(python)
+def start(python: str = "", env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    words = bootstrap.command(python or pythons.by_plain_path())
     pipe = subprocess.PIPE
     return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/")
 

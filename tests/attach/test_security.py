@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import socket
 import stat
 import subprocess
@@ -369,7 +370,7 @@ UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def agent(tmp_path_factory):
     path = tmp_path_factory.mktemp("evil") / "agent.py"
     path.write_text(HOSTILE_AGENT)
-    return lambda mode: f"--via={sys.executable} {path} {mode}"
+    return lambda mode: f"--via={shlex.quote(sys.executable)} {path} {mode}"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gpuscope.attach import bootstrap
 from gpuscope.attach.targets import BadTarget, parse, parse_all
 from gpuscope.attach.transport import route, through_prefix, words_to
 from gpuscope.attach.transport_failures import judge
-from tests.fakes import stand_ins
+from tests.fakes import pythons, stand_ins
 
 NASTY = ["a b", "it's", 'say "x"', "$HOME", "`id`", "a;b|c&d", "*", "\\n", "!!", "", "\u00e9", "-x", "(y)"]
 SHOW = [sys.executable, "-I", "-S", "-c", "import json,sys;print(json.dumps(sys.argv[1:]))", *NASTY]
@@ -60,7 +60,7 @@ def test_the_command_starts_the_loader_in_every_login_shell(shell):
     path = shutil.which(shell)
     if path is None:
         pytest.skip(f"no {shell} here")
-    text = words_to(parse("h"), bootstrap.command(sys.executable))[-1]
+    text = words_to(parse("h"), bootstrap.command(pythons.by_plain_path()))[-1]
     assert not set(text) & set("\n\\!")
     sent = b"import sys;os.write(1,b'up')\n"
     done = subprocess.run([path, "-c", text], input=sent, capture_output=True, timeout=60)

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import statistics
 import subprocess
-import sys
 import time
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from gpuscope.attach import bootstrap
 from gpuscope.verbs import remote
 from gpuscope.wire.frames import Hello, Sample
-from tests.fakes import sshd
+from tests.fakes import pythons, sshd
 from tests.fakes.probe_client import wait_for
 
 pytestmark = [
@@ -64,12 +63,12 @@ def test_from_the_start_of_ssh_to_the_first_frame(tmp_path, host, bar):
             master = subprocess.Popen([*server.ssh, "-M", "-N", "shared"], stdin=subprocess.DEVNULL)
             wait_for(lambda: (server.folder / "master").exists())
         try:
-            words = argparse.Namespace(via="", ssh_command=server.ssh_command, remote_python=sys.executable)
+            words = argparse.Namespace(via="", ssh_command=server.ssh_command, remote_python=pythons.by_plain_path())
             with remote.Ways(words) as ways:
                 target = remote.one_place(words, host)
                 runs = [asyncio.run(_once(ways, target)) for _ in range(ROUNDS)]
             login = _median([*server.ssh, host, "true"])
-            python = _median([*server.ssh, host, f"{sys.executable} -I -S -c 0"])
+            python = _median([*server.ssh, host, f"{pythons.by_plain_path()} -I -S -c 0"])
         finally:
             if master is not None:
                 master.terminate()

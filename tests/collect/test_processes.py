@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def test_a_process_of_ours(child: subprocess.Popen[bytes]) -> None:
     assert definition.user == pwd.getpwuid(os.getuid()).pw_name
     assert definition.command is not None
     assert definition.command.endswith("--note 'two words'")
-    assert definition.command.startswith(sys.executable)
+    assert definition.command.startswith(shlex.quote(sys.executable))
     assert definition.start == processes.start_ticks(child.pid)
     assert definition.start_time is not None
     assert abs(definition.start_time - time.time()) < 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_every_variable_that_a_rule_asks_for_is_allowed():
 def agent(tmp_path_factory):
     path = tmp_path_factory.mktemp("far") / "agent.py"
     path.write_text(ANSWERS)
-    return lambda mode: f"--via={sys.executable} {path} {mode}"
+    return lambda mode: f"--via={shlex.quote(sys.executable)} {path} {mode}"
 
 
 @pytest.mark.parametrize(

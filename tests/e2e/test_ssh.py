@@ -23,7 +23,7 @@ from gpuscope.wire.codec import decode
 from gpuscope.wire.frames import Hello, Sample
 from gpuscope.wire.recording import RecordingReader
 from tests.e2e.tmux import TMUX, Tmux
-from tests.fakes import sshd
+from tests.fakes import pythons, sshd
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
 pytestmark = pytest.mark.skipif(bool(sshd.why_not()), reason=sshd.why_not() or "-")
@@ -152,7 +152,7 @@ def test_a_noisy_login_is_no_hindrance(gpuscope, tmp_path):
 
 
 def test_a_python_is_chosen_and_a_wrong_one_named(gpuscope):
-    done = gpuscope("devices", "good", "--json", "--remote-python", sys.executable)
+    done = gpuscope("devices", "good", "--json", "--remote-python", pythons.by_plain_path())
     assert json.loads(done.stdout)["host"] == os.uname().nodename, done.stderr
     done = gpuscope("devices", "good", "--remote-python", "/no/such/python3")
     assert done.returncode == 3

@@ -74,7 +74,7 @@ def install(entries: int = 0, slow_seconds: float = 0.0) -> Allocator:
     made = Allocator(entries, slow_seconds)
     core: Any = sys.modules["torch._C"]
     torch.cuda.is_initialized = lambda: True
-    torch.cuda.device_count = lambda: 2
+    torch.cuda.device_count = core._cuda_getDeviceCount = lambda: 2
     torch.cuda.memory._snapshot = made.snapshot
     torch.cuda.memory._record_memory_history = made.record
     core._cuda_isHistoryEnabled = lambda: made.recording

@@ -120,6 +120,13 @@ def wait_for(good: Callable[[], Any], seconds: float = 20.0, what: str = "it") -
     return value
 
 
+def lines_of_ours(text: str) -> list[str]:
+    """The lines that name gpuscope. That the checkout or its environment lies in a folder of that name does not count:
+    a warning of torch begins with its path."""
+    bare = text.replace(sys.prefix, "").replace(str(ROOT), "")
+    return [line for line, rest in zip(text.splitlines(), bare.splitlines(), strict=True) if "gpuscope" in rest]
+
+
 def environment(**more: str | None) -> dict[str, str]:
     """Ours without what would lead a child elsewhere, and with the checkout importable. None removes a variable."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCOPE", "PYTHONPATH", "RANK", "WORLD_SIZE"))}

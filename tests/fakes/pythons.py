@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -41,6 +44,19 @@ def starts(inside: Path, minor: int) -> bool:
     )
     inside.chmod(0o755)
     return not subprocess.run([inside, "-c", "pass"], capture_output=True).returncode
+
+
+@cache
+def by_plain_path() -> str:
+    """This environment's Python by a path of plain characters, which is all that a remote shell is given: through a
+    link to the environment where its own path has others, such as a blank."""
+    if re.fullmatch(r"[\w./+-]+", sys.executable, re.ASCII):
+        return sys.executable
+    folder = tempfile.mkdtemp(prefix="gpuscope-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    link = Path(folder, "environment")
+    link.symlink_to(sys.prefix)
+    return str(link / "bin" / Path(sys.executable).name)
 
 
 @cache

@@ -17,7 +17,10 @@ from gpuscope.lab.compiling import a_break, a_recompile  # noqa: E402
 from gpuscope.lab.config import LabConfig  # noqa: E402
 from gpuscope.lab.run import Run  # noqa: E402
 
-needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++ on a CPU")
+needs_compiler = pytest.mark.skipif(
+    not shutil.which("g++") or " " in torch.__file__,
+    reason="torch.compile needs g++ on a CPU, and torch in a folder without a blank in its name",
+)
 MODULE = """
 import torch
 from torch import nn

@@ -153,7 +153,7 @@ if os.environ.get("RANK") == "1":
     ("fault", "ended", "words"),
     [
         ("raise ValueError('sample 17 has no label')", "ended with exit code 2", "sample 17 has no label"),
-        ("print('the disk is full'); os._exit(7)", "ended with exit code 7", "the disk is full"),
+        ("print('the disk is full', flush=True); os._exit(7)", "ended with exit code 7", "the disk is full"),
     ],
 )
 def test_the_rank_that_fails_is_named_not_those_that_wait_for_it(

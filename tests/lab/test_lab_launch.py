@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -226,9 +227,8 @@ def test_a_rank_of_somebody_elses_job_starts_a_worker_that_is_none(monkeypatch: 
 def test_what_a_killed_worker_leaves_behind_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that it had started holds its output open: nobody waits for that one."""
     python, left = tmp_path / "python", tmp_path / "left"
-    python.write_text(
-        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nsleep 600 &\necho $! > {left}\nkill -9 $$\n'
-    )
+    real = shlex.quote(sys.executable)
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {real} "$@"\nsleep 600 &\necho $! > {left}\nkill -9 $$\n')
     python.chmod(0o755)
     monkeypatch.setenv(PYTHON_VARIABLE, str(python))
 

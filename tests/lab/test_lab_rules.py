@@ -44,6 +44,8 @@ REFUSED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
     ({"fused": True, "optimizer": "sgd"}, replace(ONE, torch_version="2.1.2"), "no fused sgd", {"fused": None}),
     ({"compile": "default", "fullgraph": True}, replace(CPU, has_compiler=False), "torch.compile cannot make",
      {"compile": "off", "fullgraph": False}),
+    ({"compile": "default"}, replace(CPU, torch_folder="/home/my own/torch"), "torch.compile cannot make",
+     {"compile": "off"}),
     ({"compile": "default", "parallel": "dp"}, GPUS, "torch.compile and DataParallel", {"parallel": "ddp"}),
     ({"compile": "default", "fullgraph": True, "parallel": "ddp"}, CPU, "--fullgraph does not",
      {"fullgraph": False}),

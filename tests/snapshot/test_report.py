@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -226,7 +227,7 @@ def test_two_files_where_the_first_is_hostile(files, tmp_path):
 
 
 def test_colours_on_a_terminal_only_where_wanted(files):
-    command = f"{sys.executable} -m gpuscope snapshot --text --top 1 {files[1]}"
+    command = f"{shlex.quote(sys.executable)} -m gpuscope snapshot --text --top 1 {files[1]}"
     import os
     import pty
 

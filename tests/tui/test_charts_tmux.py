@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -65,8 +66,8 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
     session = Tmux(f"gpuscope-charts-{os.getpid()}")
     script = tmp_path / "live.py"
     script.write_text(SCRIPT)
-    root = Path(__file__).parents[2]
-    command = f"env PYTHONPATH={root} COLORTERM=truecolor {sys.executable} {script} 2>&1"
+    root = shlex.quote(str(Path(__file__).parents[2]))
+    command = f"env PYTHONPATH={root} COLORTERM=truecolor {shlex.quote(sys.executable)} {script} 2>&1"
     session("new-session", "-d", "-x", "100", "-y", "34", "-c", str(tmp_path), command)
     yield session
     subprocess.run([*session.base, "kill-server"], capture_output=True, timeout=20)

@@ -148,6 +148,8 @@ def _check(bench: Bench) -> None:
             raise Cannot("torch.compile needs triton for a GPU, and this Python has none")
     elif not _has_compiler():
         raise Cannot("torch.compile needs a C++ compiler for a CPU, and there is none: install g++")
+    elif " " in torch.__file__:
+        raise Cannot(f"torch.compile fails on a CPU where torch's path has a blank in it: {torch.__file__}")
 
 
 def _has_compiler() -> bool:
