@@ -53,12 +53,22 @@ def describe() -> List[Dict[str, Any]]:
         label = str(getattr(group, "group_desc", "") or "")[:MAX_TEXT]
         launched = _sequence(group)
         mine = [entry for entry in entries if _group_of(entry) == name]
-        done = [_number(entry, "collective_seq_id") for entry in mine if _state(entry) == "completed"]
-        completed = max([number for number in done if number is not None], default=None)
+        completed = _completed(mine)
         common = {"group": name, "label": label, "backend": backend, "launched": launched, "completed": completed}
         rows.append({**common, "sequence": launched, "op": None, "state": None, "seconds": None, "size": None})
         rows.extend({**common, **_entry(entry)} for entry in mine[-LAST_ENTRIES:])
     return rows
+
+
+def _completed(entries: List[Dict[str, Any]]) -> Optional[int]:
+    """The sequence number of the last one that is done; like ``launched``, the sum over a group's backends."""
+    last: Dict[str, int] = {}
+    for entry in entries:
+        number = _number(entry, "collective_seq_id")
+        if number is not None and _state(entry) == "completed":
+            backend = str(entry.get("profiling_name", "")).partition(":")[0]
+            last[backend] = max(number, last.get(backend, number))
+    return sum(last.values()) if last else None
 
 
 def _groups() -> Union[List[Tuple[Any, str]], Unknown]:
@@ -94,24 +104,45 @@ def _sequence(group: Any) -> Optional[int]:
 
 
 def _recorded(backends: List[str]) -> List[Dict[str, Any]]:
-    """What the flight recorder has, oldest first; nothing where it is off or this torch has none."""
+    """What the flight recorders have, oldest first; nothing where they are off or this torch has none.
+
+    From torch 2.15 on each backend has a recorder of its own, and a dump that names none is Gloo's. Before, NCCL's has
+    a function of its own and all others share one."""
     c10d: Any = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
-    names = ["_dump_fr_trace_json", "_dump_nccl_trace_json"]
-    if any("nccl" in backend for backend in backends):
-        names.reverse()
-    for name in names:
-        dump = getattr(c10d, name, None)
-        if dump is None:
-            continue
-        try:
-            text = dump()
-            found = json.loads(text) if len(text) <= MAX_DUMP_BYTES else {}
-            entries = found.get("entries") if isinstance(found, dict) else None
+    found: Dict[Any, Dict[str, Any]] = {}
+    for name in sorted({part.rpartition(":")[2] for backend in backends for part in backend.split(",")}):
+        ways: List[Tuple[str, Dict[str, str]]] = [
+            ("_dump_fr_trace_json", {"backend": name}),
+            ("_dump_fr_trace_json", {}),
+        ]
+        if name == "nccl":
+            ways.insert(1, ("_dump_nccl_trace_json", {}))
+        for function, arguments in ways:
+            entries = _dumped(getattr(c10d, function, None), arguments)
             if entries:
-                return [entry for entry in entries if isinstance(entry, dict)]
-        except Exception as error:
-            debug("the flight recorder cannot be read", error)
-    return []
+                # Two names may lead to one recorder: each of its entries counts once.
+                found.update(((_group_of(one), one.get("record_id"), _created(one)), one) for one in entries)
+                break
+    return sorted(found.values(), key=_created)
+
+
+def _dumped(dump: Any, arguments: Dict[str, str]) -> List[Dict[str, Any]]:
+    if dump is None:
+        return []
+    try:
+        text = dump(**arguments)
+        found = json.loads(text) if len(text) <= MAX_DUMP_BYTES else {}
+        entries = found.get("entries") if isinstance(found, dict) else None
+        return [entry for entry in entries or () if isinstance(entry, dict)]
+    except TypeError:
+        return []  # this torch's recorder is not asked by name
+    except Exception as error:
+        debug("the flight recorder cannot be read", error)
+        return []
+
+
+def _created(entry: Dict[str, Any]) -> int:
+    return _number(entry, "time_created_ns") or 0
 
 
 def _group_of(entry: Dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A CUDA allocator that is not there: put into ``torch.cuda.memory`` and ``torch._C`` of a trainer on a CPU build.
+"""A CUDA allocator that is not there: put into ``torch.cuda.memory`` and ``torch._C`` of a trainer without a card.
 
 Only for what cannot be had without a card. ``install()`` runs in the trainer's own process."""
 
@@ -74,6 +74,7 @@ def install(entries: int = 0, slow_seconds: float = 0.0) -> Allocator:
     made = Allocator(entries, slow_seconds)
     core: Any = sys.modules["torch._C"]
     torch.cuda.is_initialized = lambda: True
+    torch.cuda.is_available = lambda: False  # else an optimizer of a build with CUDA asks its streams
     torch.cuda.device_count = core._cuda_getDeviceCount = lambda: 2
     torch.cuda.memory._snapshot = made.snapshot
     torch.cuda.memory._record_memory_history = made.record

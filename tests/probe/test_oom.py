@@ -43,7 +43,8 @@ torch._C._cuda_memoryStats = stats
 torch._C._cuda_memorySnapshot = snapshot
 torch._C._cuda_attach_out_of_memory_observer = observers.append
 torch.cuda.is_initialized = lambda: True
-torch.cuda.device_count = lambda: 1
+torch.cuda.is_available = lambda: False
+torch.cuda.device_count = torch._C._cuda_getDeviceCount = lambda: 1
 torch._C._cuda_hasPrimaryContext = lambda ordinal: True
 def allocate(size):
     for observer in observers: observer(0, size, 140 << 30, 3 << 30)
