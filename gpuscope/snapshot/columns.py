@@ -20,12 +20,13 @@ from .stacks import NO_STACK, StackTable
 
 ACTIONS = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
-    "snapshot", "oom", "user_defined",
+    "snapshot", "oom", "user_defined", "annotate",
 )  # fmt: skip
-ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SNAPSHOT, OOM, USER = (
-    range(10)
-)
-OTHER = 10
+(
+    ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP,
+    SNAPSHOT, OOM, USER, ANNOTATE,
+) = range(11)  # fmt: skip
+OTHER = 11
 """An action that is not known here: it changes nothing and gets a mark."""
 CODES = {name: code for code, name in enumerate(ACTIONS)}
 ASKED_LIMIT = 1 << 60
@@ -194,8 +195,10 @@ def _add_marks(columns: Columns, part: list[Any], begin: int) -> None:
 
 
 def _thin(columns: Columns) -> None:
-    """Out-of-memory marks outlive the others, newer ones the older."""
-    order = sorted(range(len(columns.marks)), key=lambda number: (columns.marks[number].action == "oom", number))
+    """Out-of-memory marks outlive the others, newer ones the older. Annotations go first: a program may make one for
+    each tensor that it saves."""
+    last = {"annotate": 0, "oom": 2}
+    order = sorted(range(len(columns.marks)), key=lambda number: (last.get(columns.marks[number].action, 1), number))
     kept = sorted(order[-MAX_MARKS:])
     columns.dropped_marks += len(columns.marks) - len(kept)
     columns.marks = [columns.marks[number] for number in kept]

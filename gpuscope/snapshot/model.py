@@ -32,7 +32,8 @@ Scalar = str | int | float | bool | None
 @dataclass
 class Note:
     """What is missing or odd, in a sentence. ``code``: truncated, memory, no_frames, no_trace, history_off, before,
-    level, times, left_out, unknown_action, unknown_state, unknown_key, malformed, mismatch, folded, segments_only."""
+    level, times, left_out, unknown_action, unknown_state, unknown_key, malformed, mismatch, folded, segments_only,
+    pinned."""
 
     code: str
     text: str
@@ -176,7 +177,7 @@ class Timeline:
 
 @dataclass
 class Mark:
-    """Something to show on the timeline. ``action`` as torch names it: oom, snapshot, user_defined or one that is not
+    """Something to show on the timeline. ``action`` as torch names it: oom, snapshot, user_defined, annotate or one not
     known here. For an oom ``size_bytes`` is what was asked and ``free_bytes`` what the device had free."""
 
     index: int

@@ -231,6 +231,8 @@ def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
                 segments.append(one)
             elif "max_split_size" in one or "PYTORCH_CUDA_ALLOC_CONF" in one:
                 top["allocator_settings"] = one
+        elif kind is str and one == "host_segments":
+            break  # what follows lies in pinned memory, not on a device
         elif kind is str:
             in_traces = in_traces or one == "device_traces"
         elif kind is list and in_traces:

@@ -19,7 +19,10 @@ from .stacks import StackTable
 from .unpickle import Loaded, Unreadable, check_root, load
 
 MAX_DEVICES = 64
-_KNOWN_KEYS = {"segments", "device_traces", "allocator_settings", "external_annotations", "gpuscope", "traces"}
+_KNOWN_KEYS = {
+    "segments", "device_traces", "allocator_settings", "external_annotations", "host_segments", "host_traces",
+    "gpuscope", "traces",
+}  # fmt: skip
 
 
 class Snapshot:
@@ -47,6 +50,7 @@ class Snapshot:
         try:
             found = read_segments(root.get("segments"), self.stacks, budget)
             entries = _traces(root, budget) if traces else {}
+            pinned = read_segments(root.get("host_segments"), StackTable(), budget)
         except TooMuch:
             raise Unreadable(
                 "hostile",
@@ -66,6 +70,12 @@ class Snapshot:
         )
         complete = read_record(root.get("gpuscope"), summary) and not loaded.problem
         self._note_whole(root, loaded, found)
+        for host in pinned.values():
+            text = (
+                f"pinned host memory: {size(host.totals.reserved_bytes)} in {host.totals.segments:,} blocks, "
+                f"{size(host.totals.active_bytes)} of it in use. It is the host's: no sum of a device holds it."
+            )
+            self.notes.append(Note("pinned", text))
         numbers = sorted(set(found) | {number for number, rows in entries.items() if rows})
         for number in numbers[:MAX_DEVICES]:
             here = found.get(number) or DeviceBlocks(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import pytest
 from gpuscope.snapshot.reader import open_snapshot
 
 DATA = Path(__file__).parents[2] / "demos" / "snapshots"
+NEWEST = Path(__file__).parents[1] / "data" / "snapshot-torch-2.15.pickle.gz"
+"""By torch 2.15's own allocators, over a driver that only counted: what they wrote is real, the memory was not."""
 
 TRAINING = """
 import json, sys, torch
@@ -57,6 +60,25 @@ def test_committed_snapshots_add_up(path):
     for device in summary.devices:
         assert "mismatch" not in {note.code for note in device.notes}
         assert device.totals.reserved_bytes == device.totals.active_bytes + device.totals.inactive_bytes > 0
+
+
+def test_annotations_and_pinned_memory_of_newer_torch_are_read():
+    with open_snapshot(NEWEST) as reading:
+        summary = reading.summary
+    (device,) = summary.devices
+    assert {note.code for note in summary.notes} == {"pinned"}
+    assert summary.notes[0].text.startswith("pinned host memory: 8.00 MiB in 2 blocks, 8.00 MiB of it in use")
+    assert "unknown_action" not in {note.code for note in device.notes}
+    assert device.totals.reserved_bytes == 20 << 20
+    assert device.trace.actions["annotate"] == 1
+    assert [(mark.action, mark.text) for mark in device.trace.marks] == [("annotate", "saved for backward")]
+
+
+def test_a_file_that_ends_in_pinned_memory_has_only_its_devices(tmp_path):
+    whole = gzip.decompress(NEWEST.read_bytes())
+    (tmp_path / "cut.pickle").write_bytes(whole[:-100])
+    with open_snapshot(tmp_path / "cut.pickle") as reading:
+        assert [(device.device, device.trace.entries) for device in reading.summary.devices] == [(0, 6)]
 
 
 @pytest.mark.gpu
