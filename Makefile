@@ -7,8 +7,13 @@ STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.dev-installed
 JOBS   ?= 4
 RECORDING ?= demos/recordings/h200-lab.gsr
+# no: install the tested torch, whatever the machine has
+SHARE_TORCH ?= yes
 
-.PHONY: demo replay test check e2e bench soak gpu lint types contracts format clean pictures help
+# What it leads to is for the machine's own Python: pip would take it for installed in .venv.
+unexport PYTHONPATH
+
+.PHONY: demo replay test check e2e bench soak gpu lint types contracts format wheel clean pictures help
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t14
@@ -19,11 +24,12 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv"; exit 1; }
 
-# The machine's own torch is used where python3 has one (seen through a .pth, nothing is copied or changed);
-# otherwise the tested build is installed.
+# The machine's own torch is used where python3 has one (through links, nothing is copied or changed); otherwise the
+# tested build is installed.
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -e . -c constraints.txt
-	@PYTHON=$(PYTHON) sh demos/share-torch.sh $(BIN)/python || $(PIP) install -q torch -c constraints.txt
+	@{ [ '$(SHARE_TORCH)' = yes ] && PYTHONPATH='$(PYTHONPATH)' $(PYTHON) demos/share_torch.py $(BIN)/python; } || \
+	  $(PIP) install -q torch -c constraints.txt
 	@touch $@
 
 $(DEV): $(STAMP)
@@ -65,6 +71,10 @@ soak: $(DEV)  ## 200 injections of the probe into each kind of running program; 
 
 gpu: $(DEV)  ## tests that need a real GPU
 	$(BIN)/python -m pytest -q -m gpu
+
+wheel: $(VENV)/bin/python  ## dist/gpuscope-VERSION-py3-none-any.whl, to install elsewhere without a clone
+	$(PIP) wheel -q --no-deps -w dist .
+	@ls dist/*.whl
 
 pictures: $(DEV)  ## redraw docs/*.svg from the committed recordings
 	$(BIN)/python -m tests.tui.readme_picture

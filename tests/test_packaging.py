@@ -224,30 +224,39 @@ def test_installed_without_dependencies_a_script_is_watched(wheel, training_envi
 
 # ── the Makefile's set-up ───────────────────────────────────────────────────────────────────────────────────
 
-SHARE = ROOT / "demos" / "share-torch.sh"
-
 
 def share(machine: Path, venv: Path) -> subprocess.CompletedProcess[str]:
-    return run("sh", SHARE, venv, env={**os.environ, "PYTHON": str(machine)})
+    return run(machine, ROOT / "demos" / "share_torch.py", venv)
 
 
-def give_torch(python: Path, content: str) -> None:
-    package = site_packages(python) / "torch"
+def give(python: Path, name: str, content: str, *requires: str) -> None:
+    """Installs a distribution of one package."""
+    package, about = site_packages(python) / name, site_packages(python) / f"{name}-1.0.dist-info"
     package.mkdir()
+    about.mkdir()
     (package / "__init__.py").write_text(content)
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0", *(f"Requires-Dist: {one}" for one in requires)]
+    (about / "METADATA").write_text("\n".join(lines) + "\n")
+    (about / "RECORD").write_text(f"{name}/__init__.py,,\n{about.name}/METADATA,,\n../../../bin/{name},,\n")
 
 
 def test_the_machines_own_torch_is_shared(tmp_path):
     machine, venv = make_venv(tmp_path / "machine"), make_venv(tmp_path / "new one")
-    give_torch(machine, "__version__ = 'the machine’s'\n")
+    give(machine, "torch", "import needed\n", "needed>=1; python_version > '3'", "absent; extra == 'more'")
+    give(machine, "needed", "")
+    give(machine, "ruff", "")
     assert run(venv, "-c", "import torch").returncode == 1
     shared = share(machine, venv)
     assert shared.returncode == 0, shared.stderr
     assert str(tmp_path / "machine") in shared.stdout
-    assert done(venv, "-c", "import torch; print(torch.__file__)").strip().startswith(str(tmp_path / "machine"))
+    path = done(venv, "-c", "import torch; print(torch.__file__)").strip()
+    assert Path(path).resolve().is_relative_to(tmp_path / "machine")
+    # Nothing else of the machine is in sight: pip would take its tools for installed here.
+    seen = "from importlib.metadata import distributions; print({one.name for one in distributions()})"
+    assert done(venv, "-c", seen).strip() in ("{'torch', 'needed'}", "{'needed', 'torch'}")
     # What the environment has itself comes first, and a second call changes nothing.
     assert share(machine, venv).returncode == 0
-    give_torch(venv, "mine = True\n")
+    give(venv, "torch", "mine = True\n")
     assert done(venv, "-c", "import torch; print(torch.mine)") == "True\n"
 
 
@@ -264,10 +273,11 @@ def test_the_machines_own_torch_is_shared(tmp_path):
 def test_a_torch_that_cannot_be_imported_is_not_shared(tmp_path, content):
     machine, venv = make_venv(tmp_path / "machine"), make_venv(tmp_path / "new")
     if content is not None:
-        give_torch(machine, content)
+        give(machine, "torch", content)
     shared = share(machine, venv)
     assert (shared.returncode, shared.stdout) == (1, "")
     assert not list(site_packages(venv).glob("*.pth"))
+    assert not (tmp_path / "new" / "machine-torch").exists()
 
 
 def make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -280,7 +290,7 @@ def make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_make_demo_and_make_test_would_set_up_and_then_run(checkout):
     demo = make("-n", "demo", cwd=checkout)
     assert demo.returncode == 0, demo.stderr
-    order = [demo.stdout.index(word) for word in ("-m venv", "install -q -e .", "share-torch.sh", "gpuscope --lab")]
+    order = [demo.stdout.index(word) for word in ("-m venv", "install -q -e .", "share_torch.py", "gpuscope --lab")]
     assert order == sorted(order)
     assert demo.stdout.count("constraints.txt") >= 2
     assert "[dev]" not in demo.stdout
