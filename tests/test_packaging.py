@@ -315,3 +315,35 @@ def test_make_help_lists_what_the_readme_names(checkout):
     named = set(re.findall(r"^make ([a-z]+)", (ROOT / "README.md").read_text(), re.M))
     assert named
     assert named <= known
+
+
+RECIPE = """check test:
+\t@pwd; ls; echo "$@ shared=$(SHARE_TORCH) venv=$$VIRTUAL_ENV path=$$PYTHONPATH"
+"""
+
+
+def test_ci_tests_a_clone_of_the_commit_named_gpuscope_and_takes_nothing_along(tmp_path):
+    script = ROOT / ".ci" / "run"
+    if not script.exists() or shutil.which("git") is None or shutil.which("make") is None:
+        pytest.skip("needs a clone, git and make")
+    checkout, stand_ins = tmp_path / "my checkout", tmp_path / "bin"
+    (checkout / ".ci").mkdir(parents=True)
+    shutil.copy(script, checkout / ".ci")
+    (checkout / "Makefile").write_text(RECIPE)
+    git = ("git", "-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "All")):
+        done(*git, *words, cwd=checkout)
+    (checkout / "not-committed").touch()
+    stand_ins.mkdir()
+    (stand_ins / "id").write_text("#!/bin/sh\necho 1000\n")  # root would install packages
+    (stand_ins / "id").chmod(0o755)
+    more = {
+        "PATH": f"{stand_ins}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": "/theirs",
+        "PYTHONPATH": "/theirs",
+        "CI": "true",
+    }
+    said = done("bash", ".ci/run", cwd=checkout, env={**os.environ, **more}, stdin=subprocess.DEVNULL).splitlines()
+    assert said[1:] == ["Makefile", "check shared=no venv= path=", said[0], "Makefile", "test shared=no venv= path="]
+    assert Path(said[0]).name == "gpuscope"
+    assert not Path(said[0]).parent.exists()
