@@ -1,10 +1,13 @@
 """gpuscope: see inside a PyTorch training from the terminal.
 
-``import gpuscope`` imports nothing else: in a training environment ``pip install --no-deps gpuscope`` is enough for
-:func:`watch`, and a script that calls it runs unchanged where nobody is looking.
+``import gpuscope`` imports nothing else: in a training environment ``pip install --no-deps PATH``, of a clone or of the
+wheel that ``make wheel`` builds, is enough for :func:`watch`. A script that calls it runs unchanged where nobody is
+looking.
 """
 
 __version__ = "0.1.0"
+DISTRIBUTION = "gpuscope"
+"""What pip calls this program, for messages. No package index has it: advice names a clone or a wheel."""
 
 
 def watch(model=None, optimizer=None):  # type: (object, object) -> None

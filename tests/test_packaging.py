@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope import DISTRIBUTION
 from tests.fakes import probe_client
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +80,15 @@ def test_the_wheel_holds_every_module_and_style_and_nothing_else(wheel):
     assert any(name.endswith("/LICENSE") for name in infos)
     assert "gpuscope = gpuscope.cli:entry" in entry_points
     assert wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_pip_is_never_told_our_name_which_no_index_has(about):
+    """What an index has by a similar name is somebody else's. Messages that name us get it from one constant."""
+    assert about["Name"] == DISTRIBUTION
+    places = [ROOT / "README.md", *(p for name in ("gpuscope", "docs", "demos") for p in (ROOT / name).rglob("*"))]
+    texts = [path for path in places if path.suffix in (".md", ".py", ".toml", ".tcss") or path.name == "Dockerfile"]
+    advice = re.compile(rf"pip3? install(?:[ \t]+[^\s#]+)*?[ \t]+['\"]?{DISTRIBUTION}(?:[\['\"`)\s]|$)", re.M)
+    assert [path for path in texts if advice.search(path.read_text())] == []
 
 
 REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*)(?:;\s*(.*))?$")

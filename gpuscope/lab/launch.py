@@ -95,7 +95,7 @@ def _no_torch(why: str) -> NoTorch:
         metrics.Failure(
             "The lab needs a Python with PyTorch, and found none.",
             why,
-            f"pip install 'gpuscope[torch]'    or    export {PYTHON_VARIABLE}=/path/to/python",
+            f"pip install torch    or    export {PYTHON_VARIABLE}=/path/to/python",
         )
     )
 

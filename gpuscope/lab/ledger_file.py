@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
 
+from .. import DISTRIBUTION
 from ..wire.clean import clean
 
 APPLICATION_ID = 0x67704C61
@@ -91,7 +92,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         raise LedgerError(
             f"The ledger {clean(str(path))} was not opened.",
             f"A newer gpuscope has written it (schema {schema}, this one knows {SCHEMA}).",
-            f"pip install -U gpuscope    or    export GPUSCOPE_LEDGER={_other(path)}    for a ledger of its own",
+            f"pip install {DISTRIBUTION}-NEWER-py3-none-any.whl    (make wheel, in its clone)    or    "
+            f"export GPUSCOPE_LEDGER={_other(path)}    for a ledger of its own",
         )
     if application or schema or tables:
         raise LedgerError(

@@ -24,8 +24,8 @@ LISTEN = "127.0.0.1:9400"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Serve what gpuscope knows of this machine as Prometheus metrics: devices, torch's allocator, steps, stalls, "
-        "out-of-memory errors. On loopback unless told otherwise; needs the extra: pip install 'gpuscope[export]'. "
-        "For a cluster see demos/fleet."
+        "out-of-memory errors. On loopback unless told otherwise; needs one more library: "
+        "pip install prometheus-client. For a cluster see demos/fleet."
     )
     parser.epilog = "Exit codes: 0 ended by SIGTERM or Ctrl-C, 3 could not serve, write or read, 64 usage."
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve (default {LISTEN})")
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
         print(
-            "gpuscope export: prometheus_client is not installed here. Next:  pip install 'gpuscope[export]'",
+            "gpuscope export: prometheus_client is not installed here. Next:  pip install prometheus-client",
             file=sys.stderr,
         )
         return EXIT_UNCHECKED

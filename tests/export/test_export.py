@@ -354,4 +354,4 @@ def test_without_prometheus_client_the_extra_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 3
-    assert "pip install 'gpuscope[export]'" in done.stderr
+    assert "pip install prometheus-client" in done.stderr

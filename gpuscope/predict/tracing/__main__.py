@@ -82,7 +82,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
             raise CannotPredict(
                 "Nothing can be predicted without PyTorch.",
                 f"{sys.executable}: {error}.",
-                "pip install 'gpuscope[torch]'",
+                "pip install torch",
                 "no_torch",
             ) from None
         from .failures import in_words
