@@ -10,6 +10,10 @@ import pytest
 
 # Workers of pytest-xdist share few cores: threads of torch that wait for each other spin, and all get slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell's own settings for its terminal are not those of the terminals that tests make.
+os.environ["TERM"] = "xterm-256color"
+for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 # No test reads or writes the ledger of whoever runs them; those of one process share a new one.
 os.environ.setdefault("GPUSCOPE_LEDGER", os.path.join(tempfile.mkdtemp(prefix="gpuscope-tests-"), "lab.sqlite"))
 # Started in the background of a shell, all that we start would ignore Ctrl-C like ourselves.

@@ -41,7 +41,7 @@ def terminal(tmp_path):
 
 def _pid_of_program(terminal: Tmux) -> int:
     shell = terminal.flag("pane_pid")
-    children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", shell], capture_output=True, text=True).stdout
+    children = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", shell], capture_output=True, text=True).stdout
     return next(int(line.split()[0]) for line in children.splitlines() if "gpuscope" in line)
 
 

@@ -5,12 +5,12 @@ of it. So a sweep's failures can be made at will."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, entry_of
+from tests.fakes import pythons
 
 FAILS, HANGS, DIES = 13, 14, 15
 """Micro-batches with which the stand-in runs out of memory, never ends, or is killed."""
@@ -59,7 +59,13 @@ def stand_in(folder: Path, seconds: float = 0.0) -> tuple[Path, Path]:
     root = str(Path(__file__).resolve().parents[2])
     path.write_text(
         _STAND_IN.format(
-            python=sys.executable, root=root, log=str(log), fails=FAILS, hangs=HANGS, dies=DIES, seconds=seconds
+            python=pythons.by_plain_path(),
+            root=root,
+            log=str(log),
+            fails=FAILS,
+            hangs=HANGS,
+            dies=DIES,
+            seconds=seconds,
         )
     )
     path.chmod(0o755)

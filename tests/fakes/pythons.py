@@ -48,9 +48,9 @@ def starts(inside: Path, minor: int) -> bool:
 
 @cache
 def by_plain_path() -> str:
-    """This environment's Python by a path of plain characters, which is all that a remote shell is given: through a
-    link to the environment where its own path has others, such as a blank."""
-    if re.fullmatch(r"[\w./+-]+", sys.executable, re.ASCII):
+    """This environment's Python by a short path of plain characters, which is all that a remote shell or a script's
+    first line is given: through a link to the environment where its own is longer or has others, such as a blank."""
+    if re.fullmatch(r"[\w./+-]{1,100}", sys.executable, re.ASCII):
         return sys.executable
     folder = tempfile.mkdtemp(prefix="gpuscope-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

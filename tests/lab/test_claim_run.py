@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gpuscope.lab.claim_run import Machine, Options, Runner, Unusable
 from gpuscope.lab.claim_table import BY_ID
 from gpuscope.lab.claims import Result
 from gpuscope.verbs import lab_claims
+from tests.fakes import pythons
 
 FACTS = {
     "torch_version": "2.13.0", "cuda_version": None, "python_version": "3.12.1", "gpus": [], "cpu": "A CPU",
@@ -50,7 +50,7 @@ def program(tmp_path: Path) -> Any:
 
     def write(body: str = GOOD) -> Machine:
         path = tmp_path / "python"
-        path.write_text(HEAD.format(python=sys.executable, facts=FACTS) + body)
+        path.write_text(HEAD.format(python=pythons.by_plain_path(), facts=FACTS) + body)
         path.chmod(0o755)
         return Machine(str(path), "cpu", 0, dict(FACTS))
 
@@ -152,7 +152,7 @@ def test_a_python_that_cannot_say_what_is_here_ends_it(tmp_path: Path):
     path.chmod(0o755)
     with pytest.raises(Unusable, match=r"libtorch\.so"):
         claim_run.look(str(path), "auto")
-    path.write_text(f"#!{sys.executable}\nprint('''{json.dumps(FACTS)}''')\n")
+    path.write_text(f"#!{pythons.by_plain_path()}\nprint('''{json.dumps(FACTS)}''')\n")
     assert claim_run.look(str(path), "auto").device == "cpu"
     with pytest.raises(Unusable, match="finds no CUDA device"):
         claim_run.look(str(path), "cuda")
