@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 
@@ -227,7 +226,7 @@ def test_two_files_where_the_first_is_hostile(files, tmp_path):
 
 
 def test_colours_on_a_terminal_only_where_wanted(files):
-    command = f"{shlex.quote(sys.executable)} -m gpuscope snapshot --text --top 1 {files[1]}"
+    command = [sys.executable, "-m", "gpuscope", "snapshot", "--text", "--top", "1", files[1]]
     import os
     import pty
 
@@ -237,7 +236,7 @@ def test_colours_on_a_terminal_only_where_wanted(files):
     ):
         leader, follower = pty.openpty()
         child = subprocess.Popen(
-            command.split(), stdout=follower, stdin=follower, stderr=subprocess.DEVNULL, env={**os.environ, **env}
+            command, stdout=follower, stdin=follower, stderr=subprocess.DEVNULL, env={**os.environ, **env}
         )
         os.close(follower)
         said = b""
