@@ -29,7 +29,7 @@ class Evidence:
 class Fix:
     """One way out. ``code`` replaces ``before``; ``environment`` is the exact line to set, ``command`` the exact
     command. ``now``: it helps without a restart. ``effect``: what it is predicted to bring, with its unit, where that
-    can be computed; ``cost``: what it takes."""
+    can be computed; ``cost``: what it takes. ``causes``: of a fix in the table, those that it is for; none: all."""
 
     title: str
     code: str = ""
@@ -39,6 +39,7 @@ class Fix:
     now: bool = False
     effect: str = ""
     cost: str = ""
+    causes: tuple[str, ...] = ()
 
 
 Bound = Literal["exactly", "about", "at most"]

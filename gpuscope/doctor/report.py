@@ -58,7 +58,7 @@ def settled(report: Report, table: Mapping[str, Pitfall]) -> Report:
 
 
 def _finding(finding: Finding, row: Pitfall | None) -> Finding:
-    fixes = finding.fixes or (row.fixes if row else ())
+    fixes = finding.fixes or (row.fixes_for(finding.cause) if row else ())
     made = {
         "evidence": tuple(_strings(one, {}) for one in finding.evidence[:MAX_EVIDENCE]),
         "fixes": tuple(_fix(one) for one in fixes[:MAX_FIXES]),
@@ -111,10 +111,15 @@ def _plain_finding(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence,
         "where": finding.where or None,
         "evidence": [{"text": one.text, "source": one.source or None} for one in finding.evidence],
-        "fixes": [{key: None if value == "" else value for key, value in asdict(fix).items()} for fix in finding.fixes],
+        "fixes": [_plain_fix(fix) for fix in finding.fixes],
         "effect": None if finding.effect is None else asdict(finding.effect),
         "verify": finding.verify or None,
     }
+
+
+def _plain_fix(fix: Fix) -> dict[str, Any]:
+    """What a reader of one finding needs; which causes a fix is for has been settled by then."""
+    return {key: None if value == "" else value for key, value in asdict(fix).items() if key != "causes"}
 
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -43,6 +43,13 @@ class Pitfall:
     verify: str = ""
     sources: tuple[str, ...]
 
+    def fixes_for(self, cause: str) -> tuple[Fix, ...]:
+        """The fixes of one cause: those that name it, then those that are for every cause. All of them where the row
+        has neither."""
+        named = [fix for fix in self.fixes if cause in fix.causes]
+        general = [fix for fix in self.fixes if not fix.causes]
+        return (*named, *general) or self.fixes
+
 
 @cache
 def load() -> dict[str, Pitfall]:

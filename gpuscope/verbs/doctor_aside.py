@@ -133,7 +133,7 @@ def _told(found: Report, pid: int, ended: float, path: Path, look: str, verb: st
     out = []
     for one in found.findings:
         where = one.where if f"pid {pid}" in one.where else ", ".join(filter(None, (f"pid {pid}", one.where)))
-        known = one.fixes or table.load()[one.pitfall].fixes
+        known = one.fixes or table.load()[one.pitfall].fixes_for(one.cause)
         out.append(replace(one, where=where, evidence=(*one.evidence, line), fixes=(way, *known)))
     return replace(found, findings=tuple(out), examined=())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import math
@@ -35,7 +36,12 @@ FIXES = {
     "host-memory-limit": (1,),
     "shm-size": (2,),
     "process-limits": (1,),
-    "num-workers": (0, 1),
+    "num-workers": (0, 1, 2),
+    "main-guard": (0,),
+    "collate-sizes": (3,),
+    "shape-mismatch": (0, 1, 4, 5),
+    "weights-only-load": (1, 2),
+    "damaged-checkpoint": (2,),
     "too-small-workload": (0, 1),
     "autocast-inside-forward": (0,),
     "find-unused-parameters": (1,),
@@ -57,13 +63,13 @@ FIXES = {
     "move-inputs-to-device": (0, 1),
     "move-model-to-device": (0, 1),
     "buffers-not-registered": (0, 1),
-    "cast-to-model-dtype": (1, 2),
-    "bad-index-or-label": (1, 3),
+    "cast-to-model-dtype": (2, 3, 5, 6),
+    "bad-index-or-label": (2, 3, 5, 6, 8, 9, 10, 11),
     "host-sync-in-loop": (0,),
     "zero-grad-missing": (0,),
     "eval-mode-missing": (0,),
     "loss-not-divided": (0,),
-    "use-module-attr": (0, 1, 2),
+    "use-module-attr": (0, 1, 2, 3, 4),
     "dp-on-cpu": (0,),
     "cudnn-benchmark-on": (0,),
     "cudnn-benchmark-off": (0,),
@@ -81,7 +87,7 @@ ON_A_CPU = {
 AS_ON_A_CPU = {
     "mixed-precision": (0, 1),
     "image-validation-full-set-on-gpu": (0,),
-    "cast-to-model-dtype": (0,),
+    "cast-to-model-dtype": (4,),
     "synchronize-timing": (0,),
     "bf16-instead-of-fp16": (1, 2),
     "grad-scaler-unscale-order": (0, 1),
@@ -147,7 +153,11 @@ def scene():
         "epochs": 2, "rank": 0, "DistributedSampler": torch.utils.data.DistributedSampler,
         "train_epoch": lambda model, loader: [model(x).sum().backward() for x, _ in loader],
     }  # fmt: skip
-    return {**modules, **training, **rest, **more}
+    places = {
+        "width": 8, "max_length": 9, "vocabulary": ["a", "b"], "embedding": nn.Embedding(5, 4), "ids": torch.arange(5),
+        "index": torch.arange(3), "values": torch.zeros(3, 2), "dim": 0, "args": argparse.Namespace(lr=0.1),
+    }  # fmt: skip
+    return {**modules, **training, **rest, **more, **places}
 
 
 @pytest.mark.parametrize("fix", CASES)
@@ -165,11 +175,24 @@ def test_the_code_of_a_fix_runs(fix, request):
                 raise torch.cuda.OutOfMemoryError("out of memory")
 
         names["step"] = step
-    elif case in ("use-module-attr-0", "use-module-attr-1"):
+    elif case in ("use-module-attr-0", "use-module-attr-3", "use-module-attr-4"):
         names["model"] = nn.DataParallel(names["model"])
+        names["state"] = names["model"].module.state_dict()
+    elif case == "use-module-attr-2":
+        names["state"] = {f"_orig_mod.{name}": value for name, value in names["model"].state_dict().items()}
+    elif case == "bad-index-or-label-2":
+        names["targets"] = names["targets"] + 1
+    elif case == "main-guard-0":
+        names["step"] = lambda batch: None
+    elif case.startswith("collate-sizes"):
+        names["data"] = [(torch.zeros(size), torch.zeros(1)) for size in (3, 5)]
+    elif case == "shape-mismatch-4":
+        names["logits"], names["targets"] = torch.zeros(2, 3, 4), torch.zeros(2, 3).long()
+    elif case == "weights-only-load-1":
+        torch.save({"args": names["args"]}, names["path"])
     elif case.startswith("load-checkpoint"):
         torch.save({"model": names["model"].state_dict()}, names["path"])
-    elif case.startswith("reduce-seq-length"):
+    elif case.startswith("reduce-seq-length") or case == "shape-mismatch-5":
         names["batch"] = {"inputs": names["inputs"]}
     elif case == "find-unused-parameters-1":
         names["model"].unused_head = nn.Linear(2, 2)

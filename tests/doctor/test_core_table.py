@@ -48,6 +48,14 @@ def test_a_fix_says_what_to_do(fix):
         assert shlex.split(fix.command)
 
 
+def test_a_fix_is_for_causes_of_its_row_and_each_cause_has_a_fix():
+    for row in ROWS.values():
+        assert {cause for fix in row.fixes for cause in fix.causes} <= set(row.causes), row.id
+        assert [
+            cause for cause in row.causes if not any(not one.causes or cause in one.causes for one in row.fixes)
+        ] == []
+
+
 def commands():
     """Every command of this program that the table names."""
     for row in ROWS.values():

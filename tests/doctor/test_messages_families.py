@@ -50,7 +50,7 @@ MESSAGES = (
     ("subprocess.py launch: return code = -7", "shm-size"),
     ("OSError: [Errno 28] No space left on device: '/dev/shm/torch_77'", "shm-size"),
     ("RuntimeError: An attempt has been made to start a new process before the current process has finished its "
-     "bootstrapping phase.", "num-workers"),
+     "bootstrapping phase.", "main-guard"),
     ("RuntimeError: DataLoader timed out after 77 seconds", "num-workers"),
     ('OSError: [WinError 1455] The paging file is too small for this operation to complete. Error loading "C:\\x.dll"',
      "num-workers"),

@@ -169,6 +169,7 @@ def test_every_name_is_in_the_table():
     """Also of the causes that the samples above do not reach."""
     from gpuscope.doctor.messages import (
         rules_build,
+        rules_data,
         rules_devices,
         rules_distributed,
         rules_host,
@@ -180,7 +181,7 @@ def test_every_name_is_in_the_table():
     )  # fmt: skip
 
     rows = table.load()
-    rooms = (rules_build, rules_devices, rules_distributed, rules_host, rules_libraries, rules_training)
+    rooms = (rules_build, rules_data, rules_devices, rules_distributed, rules_host, rules_libraries, rules_training)
     used = {(one.pitfall, rule.cause) for room in rooms for rule in room.RULES for one in rule.options}
     for symptom in (*symptoms_memory.SYMPTOMS, *symptoms_speed.SYMPTOMS, *symptoms_speed.PRINTED):
         used |= {(pitfall, symptom.cause) for pitfall, _, _ in symptom.votes}

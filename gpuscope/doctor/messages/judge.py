@@ -16,7 +16,10 @@ from .text import Log
 from .votes import Vote, best, finding
 from .weights import TITLES
 
-_TABLES = ("rules_devices", "rules_distributed", "rules_host", "rules_build", "rules_libraries", "rules_training")
+_TABLES = (
+    "rules_devices", "rules_distributed", "rules_host", "rules_build", "rules_libraries", "rules_training",
+    "rules_data",
+)  # fmt: skip
 MOST_REFUSALS = 4
 """Refusals of one log that are judged; a loop that catches them repeats itself."""
 _PINNED = ("host.pinned",)

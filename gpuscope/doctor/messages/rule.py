@@ -30,12 +30,14 @@ class Option:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A message. ``gate``: literal texts in lower case of which one must stand in the log, so that most rules cost one
-    search; ``pattern``: the message itself where the gate says too little; both read without spaces."""
+    search; ``pattern``: the message itself where the gate says too little; ``unlike``: a pattern of the messages that
+    another rule knows better; all are read without spaces."""
 
     cause: str
     gate: tuple[str, ...]
     options: tuple[Option, ...]
     pattern: str = ""
+    unlike: str = ""
     severity: Severity = "problem"
 
 
@@ -49,7 +51,7 @@ def apply(rules: tuple[Rule, ...], log: Log, scene: Scene) -> Iterator[Vote]:
         hit = log.first(*rule.gate)
         if hit is not None and rule.pattern:
             hit = log.find(rule.pattern)
-        if hit is not None:
+        if hit is not None and not (rule.unlike and log.find(rule.unlike)):
             yield from _votes(rule, hit, log, scene)
 
 

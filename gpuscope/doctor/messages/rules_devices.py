@@ -1,9 +1,10 @@
-"""Messages about tensors and modules on the wrong device or of the wrong type, and about labels out of range."""
+"""Messages about tensors and modules on the wrong device, or of the wrong type."""
 
 from __future__ import annotations
 
 from .rule import Option as O
 from .rule import Rule
+from .rules_data import DOUBLE, WRONG_LABELS
 
 INPUTS = "An input, index or target is not on the model's device"
 MODEL = "The model, or a layer of it, was not moved"
@@ -46,7 +47,9 @@ CPU_MODULE = r"on device:? ?cpu|them on device: ?cpu"
 OTHER = r"found one of them on device: ?(?:cuda|hip)"
 REPLICAS = "DataParallel's threads know that autocast is on, not that it is bf16: they compute in fp16"
 BOTH_HALVES = r"bfloat16[^~]{0,300}(?<!b)(?:half|float16)|(?:half|(?<!b)float16)[^~]{0,300}bfloat16"
-LABEL = "An index or label is outside its range"
+
+# "Missing key(s) in state_dict: ", up to the first name.
+KEYS = r"keys?(?:\(s\))?(?: in state_dict)?[^:]{0,40}:[^:\"']{0,4}"
 
 RULES = (
     Rule(
@@ -232,6 +235,7 @@ RULES = (
             O("mixed-precision", "The forward pass is outside autocast", 0.3),
         ),
         pattern=r"floating scalartype|(?:dtype|scalar type|type)[^.]{0,80}?(?:half|bfloat16|float16|float|double|long)",
+        unlike=f"{DOUBLE}|{WRONG_LABELS}",
     ),
     Rule(
         "dtype.half-on-cpu",
@@ -241,35 +245,6 @@ RULES = (
             O("cast-to-model-dtype", "The operation has no half-precision form on this device", 0.6, "likely"),
             O("wrong-torch-build-cpu-only", "The device was not found, so the model stayed on the CPU", 0.3),
         ),
-    ),
-    Rule(
-        "label.range",
-        (
-            "device-side assert triggered",
-            "index out of range in self",
-            "srcindex < srcselectdimsize",
-            "t >= 0 && t < n_classes",
-            "cur_target >= 0",
-            "indexing.cu",
-            "out of bounds for dimension",
-            "scattergatherkernel",
-            "is out of bounds.",
-            "class values must be",
-        ),
-        (
-            O(
-                "bad-index-or-label",
-                LABEL,
-                0.95,
-                "definite",
-                words=r"srcselectdimsize|n_classes|cur_target|index out of range in self|indexing\.cu"
-                r"|target \d+ is out of bounds|target_val",
-            ),
-            O("bad-index-or-label", LABEL, 0.85, "likely"),
-        ),
-        pattern=r"device-side assert triggered|index out of range in self|srcindex < srcselectdimsize"
-        r"|t >= 0 && t < n_classes|cur_target >= 0|index out of bounds[`'\x22] ?failed|target -?\d+ is out of bounds"
-        r"|index -?\d+ is out of bounds for dimension|class values must be (?:smaller|non-negative|in)",
     ),
     Rule(
         "dp.module-device",
@@ -287,11 +262,22 @@ RULES = (
         r"|object has no attribute '?module'?(?![a-z0-9_])",
     ),
     Rule(
-        "dp.state-dict",
-        ("in state_dict", "unexpected key", "missing key"),
-        (O("use-module-attr", "The checkpoint was saved from, or is loaded into, a wrapped model", 0.85, "likely"),),
-        pattern=r"(?:missing|unexpected) keys?(?:\(s\))?(?: in state_dict)?:? ?[{\[]?[\"'](?:[a-z_]+\.)?module\."
-        r"|(?:missing|unexpected)[^:]{0,40}:[^:]{0,4}[\"']module\.",
+        "dp.saved-wrapped",
+        ("in state_dict", "unexpected key"),
+        (O("use-module-attr", "The checkpoint was saved from a wrapped model, and this one is not", 0.9, "likely"),),
+        pattern=rf"unexpected {KEYS}[\"'](?:[a-z_]+\.)?module\.",
+    ),
+    Rule(
+        "dp.saved-compiled",
+        ("_orig_mod.",),
+        (O("use-module-attr", "The checkpoint was saved from a compiled model, and this one is not", 0.9, "likely"),),
+        pattern=rf"unexpected {KEYS}[\"'](?:[a-z_]+\.)?_orig_mod\.",
+    ),
+    Rule(
+        "dp.loaded-wrapped",
+        ("in state_dict", "missing key"),
+        (O("use-module-attr", "The model is wrapped, and the checkpoint was saved without a wrapper", 0.85, "likely"),),
+        pattern=rf"missing {KEYS}[\"'](?:[a-z_]+\.)?module\.",
     ),
     Rule(
         "dp.chunks",

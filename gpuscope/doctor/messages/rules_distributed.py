@@ -10,6 +10,12 @@ SHARED = "Two ranks use one device"
 
 RULES = (
     Rule(
+        "ddp.unused-lightning",
+        ("ddp_find_unused_parameters_true", "it looks like your lightningmodule has parameters"),
+        (O("find-unused-parameters", "Parameters took no part in the loss", 0.97, "definite"),),
+        pattern=r"lightningmodule has parameters that were not used in producing the loss",
+    ),
+    Rule(
         "ddp.unused-parameters",
         (
             "expected to have finished reduction in the prior iteration",

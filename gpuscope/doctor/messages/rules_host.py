@@ -269,7 +269,6 @@ RULES = (
     Rule(
         "loader.spawn",
         (
-            "before the current process has finished its bootstrapping phase",
             "ran out of input",
             "can't pickle",
             "can't get attribute",
@@ -284,7 +283,7 @@ RULES = (
             ),
             O("host-memory-limit", HOST, 0.25),
         ),
-        pattern=r"finished its bootstrapping phase|dataloader timed out after"
+        pattern=r"dataloader timed out after"
         r"|(?:dataloader|_multiprocessing|spawn|popen)[^~]{0,600}(?:ran out of input|can'?t pickle"
         r"|can'?t get attribute)",
     ),
