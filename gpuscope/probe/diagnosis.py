@@ -24,6 +24,8 @@ WAIT_SECONDS = 5.0
 it ran or slept: where other programs have the cores, as when eight ranks fail at once, it is given more."""
 LONGEST_SECONDS, LOOK_SECONDS = 30.0, 0.25
 MARK = "diagnosed-"
+_TOLD = {b"LOCAL_RANK", b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"PMIX_RANK"}
+"""Variables by which launchers tell a process that it is one of several."""
 PATIENCE_SECONDS = 3.0
 _MARK_NAME = re.compile(MARK + r"([1-9][0-9]{0,9})-([0-9]{1,19})-[0-9]{1,9}")
 _FOLLOWS = re.compile(
@@ -104,7 +106,7 @@ def _is_first(text: str) -> bool:
     if "LOCAL_RANK" not in os.environ:
         own = f"{MARK}{os.getpid()}-{rendezvous.start_ticks()}-"
         return not any(name.startswith(own) for name in os.listdir(place))
-    launcher = os.getppid()
+    launcher = _launcher()
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if not attempt.isdigit():
         attempt = "0"
@@ -119,6 +121,17 @@ def _is_first(text: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _launcher() -> int:
+    """The process that started this rank. A rank that was not told its number in the environment that it was started
+    with gave it to itself: Lightning's first rank does, and starts the others."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            told = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
+    except OSError:
+        return os.getppid()
+    return os.getppid() if told & _TOLD else os.getpid()
 
 
 def _clean(place: str) -> None:

@@ -102,6 +102,30 @@ def launched(tmp_path, rank, end="sys.exit(max(codes))\n"):
     return code, err
 
 
+STARTS_THE_OTHER = (
+    "import os, subprocess, sys\n"
+    "if os.environ.setdefault('LOCAL_RANK', '0') == '1': sys.stdin.read()\n"
+    "else:\n"
+    "    other = subprocess.Popen([sys.executable, sys.argv[0]], env={**os.environ, 'LOCAL_RANK': '1'}, stdin=-1)\n"
+    "    class Last:\n"
+    "        def __del__(self, other=other, wait=os.waitpid):\n"
+    "            other.stdin.close(), wait(other.pid, 0)\n"
+    "    last = Last()\n"
+)
+"""The program that the user starts becomes rank 0 and starts rank 1, as with Lightning. What is called at its very end,
+or when ``last`` goes, lets rank 1 go on and waits for it."""
+
+
+@pytest.mark.parametrize("before", ["", "    del last\n"], ids=["the first fails first", "the other fails first"])
+def test_a_rank_that_starts_the_others_is_one_of_them(tmp_path, before):
+    script = write(tmp_path / "train.py", f"{STARTS_THE_OTHER}{before}raise RuntimeError({FULL!r})\n")
+    for _ in range(2):  # both times by one parent, that no rank speaks for
+        code, _, err = finished(script)
+        assert code == 1
+        assert err.count("Traceback") == 2
+        assert err.count(HEAD) == 1
+
+
 def test_of_the_ranks_of_one_launcher_the_first_is_diagnosed(tmp_path):
     """Its process is long gone when the other fails."""
     gone = f"mark = {str(tmp_path / 'gone')!r}\n"
