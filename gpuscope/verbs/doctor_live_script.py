@@ -40,11 +40,16 @@ def _report(path: Path, ranks: list[TrainerView]) -> Report:
 
     if _changed(path, ranks):
         return Report(examined=(f"{path.name} (changed since it was started: not judged)",))
-    found = script.report([str(path)])
+    found = script.report([str(path)], on_cpu=all(_on_cpu(rank) for rank in ranks))
     pids = ", ".join(str(rank.definition.pid) for rank in ranks[:8])
     told = Evidence(text=f"the script that pid {pids} runs", source="/proc")
     findings = [replace(one, evidence=(*one.evidence, told)) for one in found.findings if not _idle(one, ranks)]
     return Report(findings=tuple(findings), abstained=found.abstained, examined=found.examined)
+
+
+def _on_cpu(rank: TrainerView) -> bool:
+    """Whether it has taken steps and not begun to use CUDA."""
+    return not rank.definition.cuda and bool(rank.number("step"))
 
 
 def _script(trainer: TrainerView) -> Path | None:

@@ -37,6 +37,14 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 model = DDP(model, device_ids=[0])
 """
 
+LONG = """\
+batches = DataLoader(
+    Pictures(folder, transform=transforms.Compose([transforms.RandomCrop(224), transforms.ToTensor()])),
+    batch_size=arguments.batch_size * arguments.accumulation_steps, shuffle=True,
+    num_workers=2,  # how many is for the machine to say
+)
+"""
+
 # cause, the mistake, the same without it
 CASES = {
     "loss-kept, sum": ("loss-kept", MODEL + "total = 0\n" + LOOP + "    total += loss\n", MODEL + "total = 0\n" + LOOP + "    total += loss.item()\n"),
@@ -96,10 +104,18 @@ CASES = {
     "memory-not-pinned": ("memory-not-pinned", MODEL + "batches = DataLoader(data, shuffle=True, num_workers=2)\n" + LOOP, MODEL + "batches = DataLoader(data, shuffle=True, num_workers=2, pin_memory=True)\n" + LOOP),
     "waits-each-step": ("waits-each-step", MODEL + LOOP + "    print(loss.item())\n", MODEL + LOOP + "    if len(x) < 3:\n        print(loss.item())\n"),
     "waits-each-step, on purpose": ("waits-each-step", MODEL + LOOP + "    seen += float(loss)\n", MODEL + LOOP + "    torch.cuda.synchronize()\n    seen += float(loss)\n"),
+    "waits-each-step, detached": ("waits-each-step", MODEL + LOOP + "    seen += loss.detach().item()\n", MODEL + LOOP + "    seen += loss.detach()\n"),
+    "waits-each-step, shown by accelerate": ("waits-each-step", "import accelerate\n" + MODEL + LOOP + "    logs = {'loss': loss.item()}\n    kept.append(logs)\n", "import accelerate\n" + MODEL + LOOP + "    logs = {'loss': loss.item()}\n    bar.set_postfix(**logs)\n    run.log(logs, step=3)\n"),
+    "waits-each-step, benchmark": ("waits-each-step", MODEL + LOOP + "    loss.item()\n", MODEL + "def bench_one_epoch():\n" + textwrap.indent(LOOP, "    ") + "        loss.item()\n"),
     "clock-without-synchronize": ("clock-without-synchronize", MODEL + "begun = time.time()\nout = model(x)\ntook = time.time() - begun\n", MODEL + "begun = time.time()\nout = model(x)\ntorch.cuda.synchronize()\ntook = time.time() - begun\n"),
     "clock-without-synchronize, item": ("clock-without-synchronize", MODEL + "begun = time.time()\nout = model(x)\ntook = time.time() - begun\n", MODEL + "begun = time.time()\nout = model(x).sum().item()\ntook = time.time() - begun\n"),
     "first-compiled-call-timed": ("first-compiled-call-timed", MODEL + "def lap(net):\n    begun = time.time()\n    net(x)\n    return time.time() - begun\nfast = torch.compile(model)\nprint(lap(fast))\n", MODEL + "def lap(net):\n    begun = time.time()\n    net(x)\n    return time.time() - begun\nfast = torch.compile(model)\nfast(x)\nprint(lap(fast))\n"),
     "benchmark-and-deterministic": ("benchmark-and-deterministic", "torch.backends.cudnn.deterministic = True\ntorch.backends.cudnn.benchmark = True\n", "if fast:\n    torch.backends.cudnn.benchmark = True\nelse:\n    torch.backends.cudnn.deterministic = True\n"),
     "benchmark-with-seed": ("benchmark-with-seed", "torch.manual_seed(3)\ntorch.backends.cudnn.benchmark = True\n", "torch.manual_seed(3)\n"),
+    "loss-kept, in a name with loss": ("loss-kept", MODEL + "total_loss = 0\n" + LOOP + "    total_loss += loss\n", MODEL + "total_loss = 0\n" + LOOP + "    total_loss += loss.item()\n"),
+    "memory-not-pinned, in many lines": ("memory-not-pinned", MODEL + LONG + LOOP, MODEL + LONG.replace("num_workers=2,", "num_workers=2, pin_memory=True,") + LOOP),
+    "memory-not-pinned, accelerate": ("memory-not-pinned", MODEL + "batches = DataLoader(data, shuffle=True, num_workers=2)\n" + LOOP, "import accelerate\n" + MODEL + "batches = DataLoader(data, shuffle=True, num_workers=2)\n" + LOOP),
+    "no-loader-workers, numbers": ("no-loader-workers", MODEL + "batches = DataLoader(pictures, shuffle=True)\n" + LOOP, MODEL + "some = DataLoader(range(9), shuffle=True)\nedges = split['idx'].to(device)\nmore = DataLoader(train_idx, shuffle=True)\nrest = DataLoader(mask.nonzero().view(-1), shuffle=True)\nrows = DataLoader(torch.utils.data.TensorDataset(x, y), shuffle=True)\n" + LOOP),
+    "benchmark-with-seed, of a split": ("benchmark-with-seed", "def main():\n    torch.manual_seed(3)\n    torch.backends.cudnn.benchmark = True\n", "def split(data):\n    torch.manual_seed(3)\n    return torch.randperm(9)\ndef main():\n    torch.backends.cudnn.benchmark = True\n"),
     "odd-last-batch": ("odd-last-batch", "net = nn.DataParallel(nn.BatchNorm1d(4))\n" + MODEL + "batches = DataLoader(data, shuffle=True)\n" + LOOP, "net = nn.DataParallel(nn.BatchNorm1d(4))\n" + MODEL + "batches = DataLoader(data, shuffle=True, drop_last=True)\n" + LOOP),
 }  # fmt: skip

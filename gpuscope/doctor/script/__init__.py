@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..finding import Abstained, Evidence, Finding, Fix, Report
 
 if TYPE_CHECKING:
-    from .facts import Script
+    from .facts import Found, Script
 
 __all__ = ["examine", "report"]
 
@@ -28,8 +28,9 @@ def examine(paths: Iterable[str]) -> tuple[list[Finding], list[Abstained], list[
     return list(whole.findings), list(whole.abstained), list(whole.problems)
 
 
-def report(paths: Iterable[str]) -> Report:
-    """The same as a report, with the files that were looked at."""
+def report(paths: Iterable[str], on_cpu: bool = False) -> Report:
+    """The same as a report, with the files that were looked at. ``on_cpu``: they are known to train on the CPU, so what
+    is a mistake on a GPU alone is left out."""
     from . import files
 
     findings: list[Finding] = []
@@ -45,7 +46,7 @@ def report(paths: Iterable[str]) -> Report:
                     f"{path} was checked in part: after {_MAX_SECONDS} s the rest was left, from {name} on."
                 )
                 break
-            found, undecided = _file(name, text, problems)
+            found, undecided = _file(name, text, problems, on_cpu)
             findings += found
             abstained += [one for one in undecided if one not in abstained]
             seen.append(name)
@@ -55,7 +56,7 @@ def report(paths: Iterable[str]) -> Report:
     )
 
 
-def _file(path: str, text: str, problems: list[str]) -> tuple[list[Finding], list[Abstained]]:
+def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list[Finding], list[Abstained]]:
     from . import checks
     from .facts import Script
     from .source import TooMuch
@@ -76,22 +77,31 @@ def _file(path: str, text: str, problems: list[str]) -> tuple[list[Finding], lis
     if not script.uses_torch:
         return [], []
     try:
-        return _findings(script, problems), list(checks.undecided(script))
+        return _findings(script, problems, on_cpu), list(checks.undecided(script))
     except (TooMuch, RecursionError):
         problems.append(f"{path} was not checked: its code is too large or too deeply nested to be followed in time.")
         return [], []
 
 
-def _findings(script: Script, problems: list[str]) -> list[Finding]:
+def _fix(script: Script, found: Found) -> Fix:
+    """The fix with its lines, where they are Python again and change something; else in words."""
+    from . import edits
+
+    before = edits.text(script, found.node) if found.before is None else found.before
+    if not found.code or not edits.usable(before, found.code):
+        return Fix(title=found.fix)
+    return Fix(title=found.fix, before=before, code=found.code)
+
+
+def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding]:
     from . import checks
     from .source import line
 
     findings: dict[tuple[str, int], Finding] = {}
-    for found in checks.run(script):
+    for found in checks.run(script, on_cpu):
         if script.ignored(found.node, found.pitfall):
             continue
         place = script.place(found.node)
-        before = found.before or script.code(found.node)
         lines = [Evidence(text=f"{script.code(found.node)}: {found.why}", source=place)]
         lines += [Evidence(text=script.code(node), source=script.place(node)) for node in found.more[:20]]
         finding = Finding(
@@ -101,7 +111,7 @@ def _findings(script: Script, problems: list[str]) -> list[Finding]:
             severity=found.severity,
             confidence=found.confidence,
             evidence=tuple(lines),
-            fixes=(Fix(title=found.fix, before=before if found.code else "", code=found.code),),
+            fixes=(_fix(script, found),),
             where=place,
         )
         findings.setdefault((found.cause, line(found.node)), finding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from . import edits
 from .facts import Found, Script
 from .source import constant
 
@@ -22,7 +23,7 @@ def cudnn_conflict(s: Script) -> Iterator[Found]:
     benchmark, deterministic = settings.get("benchmark"), settings.get("deterministic")
     if benchmark is None or not constant(benchmark.value, True):
         return
-    code = s.code(benchmark).replace("True", "False")
+    code = edits.edited(s, benchmark, (benchmark.value, "False"))
     if deterministic is not None:
         if (
             constant(deterministic.value, True)
@@ -42,6 +43,7 @@ def cudnn_conflict(s: Script) -> Iterator[Found]:
             )
         return
     seeded = [call for call in s.calls_to("torch.manual_seed") if call.args and isinstance(call.args[0], ast.Constant)]
+    seeded = [call for call in seeded if _of_the_training(s, call, benchmark)]
     if seeded and "use_deterministic_algorithms" not in s.identifiers:
         yield Found(
             node=benchmark,
@@ -54,6 +56,15 @@ def cudnn_conflict(s: Script) -> Iterator[Found]:
             fix="Where results must repeat: benchmark off, torch.use_deterministic_algorithms(True).",
             code=code,
         )
+
+
+def _of_the_training(s: Script, seed: ast.Call, benchmark: ast.AST) -> bool:
+    """Whether a seed is there for the whole program: one in some other function may be for a split or a sample, and
+    promises nothing about the weights."""
+    scope = s.scope(seed)
+    if scope in (s.scope(benchmark), s.tree) or "seed" in getattr(scope, "name", "").lower():
+        return True
+    return any(s.scope(loop) is scope for loop in s.training_loops)
 
 
 def convolutions(s: Script) -> Iterator[Found]:
@@ -82,7 +93,7 @@ def convolutions(s: Script) -> Iterator[Found]:
         title="Convolutions of one shape without cudnn.benchmark",
         why="cuDNN takes what its heuristics name; another algorithm may be faster.",
         fix="Where all batches have one shape, and results need not repeat to the bit.",
-        before=s.code(layer),
+        before="",
         code="torch.backends.cudnn.benchmark = True",
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from . import edits
 from .facts import Found, Script
-from .source import Loop, after, key, keyword, names, open_ended, receiver, swap
+from .source import Loop, after, key, keyword, names, open_ended, receiver
 
 _MAKERS = ("arange", "zeros", "ones", "randn", "rand", "randint", "linspace", "eye", "full", "randperm", "triu_indices")
 _DEFAULTS = {"set_default_device", "set_default_tensor_type"}
@@ -28,9 +29,6 @@ def left_behind(s: Script) -> Iterator[Found]:
             if call is not None and not s.under(call, ast.If, ast.IfExp, ast.Try):
                 other = next(iter(sorted(moved)))
                 move = next(iter(_moves(s, other, loop)))
-                text = s.code(call)
-                first = s.code(call.args[0])
-                rest = text.partition(first)[2]
                 yield Found(
                     node=call,
                     pitfall="move-inputs-to-device",
@@ -40,10 +38,7 @@ def left_behind(s: Script) -> Iterator[Found]:
                     title=f"{name} stays on the CPU",
                     why=f"{other} is moved, {name} is not, and the two meet in the loss.",
                     fix="Move it too, before the operation.",
-                    before=text,
-                    code=text[: len(text) - len(rest)] + swap(rest, name, name + s.code(move)[len(other) :])
-                    if rest
-                    else "",
+                    code=edits.edited(s, call, (call.args[1], name + edits.text(s, move)[len(other) :])),
                 )
 
 
@@ -124,7 +119,7 @@ def moves_without_effect(s: Script) -> Iterator[Found]:
                 title=f"{name} is not moved",
                 why="to() of a tensor returns the moved copy, and this one is dropped.",
                 fix="Keep the result.",
-                code=f"{name} = {s.code(call)}",
+                code=f"{name} = {edits.text(s, call)}",
                 confidence="definite" if tensor else "likely",
             )
 
@@ -182,7 +177,7 @@ def model_left(s: Script) -> Iterator[Found]:
             title="The model is never moved to the GPU",
             why="the inputs follow it: it all runs on the CPU." if followed else "its inputs are: the two cannot meet.",
             fix="Move it before the optimizer gets its parameters.",
-            code=f"{s.code(node)}.to({device})" if device else f"{s.code(node)}.cuda()",
+            code=f"{edits.text(s, node)}.to({device})" if device else f"{edits.text(s, node)}.cuda()",
         )
 
 
@@ -298,7 +293,7 @@ def _made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator
                     title=f"{name} is made on the CPU",
                     why=f"{key(call.func)} is wherever the model is, and {name} is not.",
                     fix="Make it on the device of the input.",
-                    code=f"{name} = {s.code(made)[:-1]}, device={argument}.device)",
+                    code=f"{name} = {edits.with_argument(s, made, f'device={argument}.device')}",
                 )
                 break
 

@@ -40,7 +40,8 @@ _STATELESS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a check reports about one place of the file; ``more`` are further places of the same mistake."""
+    """What a check reports about one place of the file; ``more`` are further places of the same mistake. ``code`` goes
+    in place of ``before``, by itself that of ``node``; an empty ``before`` says that it is only added."""
 
     node: ast.AST
     pitfall: str
@@ -49,7 +50,7 @@ class Found:
     why: str
     fix: str
     code: str = ""
-    before: str = ""
+    before: str | None = None
     severity: Severity = "warning"
     confidence: Confidence = "likely"
     more: Sequence[ast.AST] = ()

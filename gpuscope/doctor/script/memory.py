@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterator
 
+from . import edits
 from .facts import Found, Script
-from .source import after, key, keyword, names, open_ended, receiver, swap
+from .source import after, key, keyword, names, open_ended, receiver
 
 _NUMBERS = {"item", "detach", "detach_", "tolist", "cpu", "numpy", "size", "shape", "numel", "data"}
 
@@ -25,7 +27,7 @@ def kept_losses(s: Script) -> Iterator[Found]:
             grown, added = _grown(node)
             if added is None or not grown or s.scope(node) is not function or grown in summed:
                 continue
-            loss = next(iter(_bare(added) & losses), "")
+            loss = next(iter(sorted({part.id for part in _added(added)} & losses)), "")
             if (
                 not loss
                 or s.without_grad(node)
@@ -33,11 +35,7 @@ def kept_losses(s: Script) -> Iterator[Found]:
                 or _detached(s, node, loss, inner)
             ):
                 continue
-            if isinstance(node, ast.Call):
-                fix = swap(s.code(node.args[0]), loss, f"{loss}.item()")
-                code = f"{grown}.append({fix})"
-            else:
-                code = s.code(node).replace(s.code(added), _numbered(s, added, loss))
+            kept = next(part for part in _added(added) if part.id == loss)
             yield Found(
                 node=node,
                 pitfall="detach-loss-accumulation",
@@ -45,7 +43,7 @@ def kept_losses(s: Script) -> Iterator[Found]:
                 title="A sum or list keeps the graph of every loss",
                 why=f"{loss} still hangs on its graph, and {grown} outlives the step: the graph stays alive.",
                 fix=f"Keep the number: {loss}.item(), or {loss}.detach() where it must not wait for the GPU.",
-                code=code,
+                code=edits.edited(s, node, (kept, f"{loss}.item()")),
             )
 
 
@@ -70,16 +68,16 @@ def _grown(node: ast.AST) -> tuple[str, ast.expr | None]:
     return "", None
 
 
-def _bare(node: ast.expr) -> set[str]:
+def _added(node: ast.expr) -> list[ast.Name]:
     """The names that go into ``node`` through arithmetic alone, so with their graph."""
-    found: set[str] = set()
+    found: list[ast.Name] = []
     waiting: list[ast.expr] = [node]
     while waiting:
         part = waiting.pop()
         if isinstance(part, ast.BinOp):
             waiting += [part.left, part.right]
         elif isinstance(part, ast.Name):
-            found.add(part.id)
+            found.append(part)
     return found
 
 
@@ -112,11 +110,6 @@ def _detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool:
             if last in _NUMBERS or last in ("float", "reduce_tensor", "reduce_loss", "reduce_mean"):
                 return True
     return any(receiver(call) == loss for call in s.methods("detach_", within=loop))
-
-
-def _numbered(s: Script, added: ast.expr, loss: str) -> str:
-    text = s.code(added)
-    return f"{loss}.item()" if text == loss else swap(text, loss, f"{loss}.item()")
 
 
 def evaluation_with_grad(s: Script) -> Iterator[Found]:
@@ -154,8 +147,8 @@ def evaluation_with_grad(s: Script) -> Iterator[Found]:
             title="Evaluation records gradients",
             why=f"{name}.eval() does not switch gradients off: every output keeps the activations it came from.",
             fix="Evaluate under torch.no_grad(), or torch.inference_mode().",
-            before=s.lines[loop.lineno - 1].strip(),
-            code="with torch.no_grad():\n    " + s.lines[loop.lineno - 1].strip(),
+            before=edits.head(s, loop),
+            code="with torch.no_grad():\n" + textwrap.indent(edits.head(s, loop), "    "),
         )
 
 
@@ -263,7 +256,7 @@ def loads_without_place(s: Script) -> Iterator[Found]:
             more=[*found[1:]],
             why=why if ranks else "it takes GPU memory beside the model, and fails where that GPU does not exist.",
             fix="Load it on the CPU; load_state_dict copies it to where the model is.",
-            code=s.code(found[0])[:-1] + ', map_location="cpu")',
+            code=edits.with_argument(s, found[0], 'map_location="cpu"'),
             severity="warning" if ranks else "info",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from . import edits
 from .facts import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Found, Script
 from .source import after, constant, key, keyword, open_ended
 
@@ -22,12 +23,12 @@ def data_parallel(s: Script) -> Iterator[Found]:
                 title="DataParallel around a model on the CPU",
                 why="nothing here moves the model to a GPU: without one it does nothing, with one it fails.",
                 fix="Leave it out.",
-                code=s.code(call.args[0]) if call.args else "",
+                code=edits.text(s, call.args[0]) if call.args else "",
             )
             continue
         if not s.backwards or s.distributed:
             continue  # for inference it may do; a file that knows the other has its reason
-        model = s.code(call.args[0]) if call.args else "model"
+        model = edits.text(s, call.args[0]) if call.args else "model"
         yield Found(
             node=call,
             pitfall="ddp-instead-of-dp",
@@ -134,8 +135,8 @@ def process_group(s: Script) -> Iterator[Found]:
             confidence="definite" if s.training_loops else "likely",
             why="nothing in this program calls init_process_group: the wrapper has nobody to average gradients with.",
             fix="Make it before the model is wrapped, and start with torchrun.",
-            before=s.lines[s.statement(call).lineno - 1].strip(),
-            code=f"torch.distributed.init_process_group({named})\n{s.lines[s.statement(call).lineno - 1].strip()}",
+            before=edits.statement(s, call),
+            code=f"torch.distributed.init_process_group({named})\n{edits.statement(s, call)}",
         )
     if len(inits) == 1 and s.cuda:
         call = inits[0]
@@ -150,7 +151,7 @@ def process_group(s: Script) -> Iterator[Found]:
                 more=[on_gpu[0]],
                 why="it carries every gradient through the CPU's memory.",
                 fix="NCCL goes from GPU to GPU.",
-                code=s.code(call).replace("gloo", "nccl"),
+                code=edits.edited(s, call, (backend, '"nccl"')) if backend is not None else "",
                 confidence="definite",
             )
 
@@ -183,7 +184,7 @@ def device_of_rank(s: Script) -> Iterator[Found]:
     ) or any(isinstance(text, ast.JoinedStr) and "cuda:" in s.code(text) for text in s.nodes)
     if not own and not any(isinstance(keyword(call, "device_ids"), ast.List) for call in s.distributed):
         return
-    first: list[ast.AST] = []
+    first: list[ast.Call] = []
     for call in s.methods("cuda", "to"):
         if s.resolve(call).startswith("torch.") or (call.args and not constant(call.args[0], "cuda")):
             continue
@@ -195,7 +196,7 @@ def device_of_rank(s: Script) -> Iterator[Found]:
             continue
         first.append(call)
     if first:
-        text = s.code(first[0])
+        moved = first[0].func.value if isinstance(first[0].func, ast.Attribute) else first[0]
         yield Found(
             node=first[0],
             pitfall="move-inputs-to-device" if own else "set-device-per-rank",
@@ -206,7 +207,7 @@ def device_of_rank(s: Script) -> Iterator[Found]:
             why="nothing sets this process's device, so cuda means cuda:0 on each rank.",
             fix="Move it to the rank's own device"
             + ("." if own else ", or call torch.cuda.set_device(local_rank) first."),
-            code=(text[: text.rfind(".cuda(")] if ".cuda(" in text else text[: text.rfind(".to(")]) + ".to(device)",
+            code=f"{edits.text(s, moved)}.to(device)",
         )
 
 
@@ -246,7 +247,7 @@ def samplers(s: Script) -> Iterator[Found]:
         epochs = _epochs(s)
         if epochs is None:
             continue
-        head = s.lines[epochs.lineno - 1].strip()
+        head = edits.head(s, epochs)
         indent = " " * max(epochs.body[0].col_offset - epochs.col_offset, 1)
         yield Found(
             node=call,
@@ -262,19 +263,23 @@ def samplers(s: Script) -> Iterator[Found]:
 
 
 def _with_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
-    """(what stands there, the same with a sampler of its own): lines where the loader is made in one line."""
-    data = s.code(call.args[0]) if call.args else "data"
-    text, statement = s.code(call), s.statement(call)
-    if statement.lineno != statement.end_lineno or not call.args:
-        return text, text.replace("shuffle=True", f"sampler=torch.utils.data.DistributedSampler({data})")
-    line_ = s.lines[statement.lineno - 1].strip()
-    made = []
-    if not isinstance(call.args[0], ast.Name):
-        made = [f"dataset = {data}"]
-        text, data = text.replace(data, "dataset", 1), "dataset"
-    made.append(f"sampler = torch.utils.data.DistributedSampler({data})")
-    made.append(line_.replace(s.code(call), text.replace("shuffle=True", "sampler=sampler")))
-    return line_, "\n".join(made)
+    """(what stands there, the same with a sampler of its own)."""
+    given = call.args[0] if call.args else keyword(call, "dataset")
+    shuffled = next(item for item in call.keywords if item.arg == "shuffle")
+    if given is None:
+        return "", ""
+    data = edits.text(s, given)
+    whole = edits.statement(s, call)
+    if not whole:
+        return edits.text(s, call), edits.edited(
+            s, call, (shuffled, f"sampler=torch.utils.data.DistributedSampler({data})")
+        )
+    if isinstance(given, ast.Name):
+        made, changes = "", []
+    else:
+        made, changes, data = f"dataset = {data}\n", [(given, "dataset")], "dataset"
+    made += f"sampler = torch.utils.data.DistributedSampler({data})\n"
+    return whole, made + edits.statement(s, call, *changes, (shuffled, "sampler=sampler"))
 
 
 def _names_of(s: Script, call: ast.Call) -> Iterator[ast.AST]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from . import edits
 from .facts import AUTOCASTS, Found, Script
 from .source import after, constant, key, keyword, open_ended, receiver
 
@@ -41,9 +42,10 @@ def old_amp(s: Script) -> Iterator[Found]:
         device = _device_type(s, found[0]) or device
         parts = [device]
         for name, arg in zip(_OLD_ORDER if "autocast" in full else [""] * 9, found[0].args, strict=False):
-            parts.append(f"{name}{s.code(arg)}")
+            parts.append(f"{name}{edits.text(s, arg)}")
         parts += [
-            f"{item.arg}={s.code(item.value)}" if item.arg else f"**{s.code(item.value)}" for item in found[0].keywords
+            f"{item.arg}={edits.text(s, item.value)}" if item.arg else f"**{edits.text(s, item.value)}"
+            for item in found[0].keywords
         ]
         yield Found(
             node=found[0],
@@ -54,6 +56,7 @@ def old_amp(s: Script) -> Iterator[Found]:
             fix=f"{new}({device}), as of torch {'1.10' if 'autocast' in new else '2.3'}.",
             code=f"{new}({', '.join(parts)})",
             more=list(found[1:]),
+            severity="info",
             confidence="definite",
         )
 
@@ -121,8 +124,8 @@ def scaler_protocol(s: Script) -> Iterator[Found]:
                 confidence="definite",
                 why=f"{name} has multiplied them, by up to 65536 and more, so the limit cuts almost everything away.",
                 fix="Unscale first.",
-                before=s.code(clip),
-                code=f"{name}.unscale_({optimizer})\n{s.code(clip)}",
+                before=edits.statement(s, clip),
+                code=f"{name}.unscale_({optimizer})\n{edits.statement(s, clip)}",
             )
             break
     yield from _scaler_steps(s, scaled)
@@ -175,7 +178,8 @@ def _scaler_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
                 more=[call],
                 why=f"{name}.scale() has multiplied them, and nothing divides them again.",
                 fix="Let the scaler step: it unscales, and leaves out steps with inf or NaN.",
-                code=f"{name}.step({optimizer})\n{name}.update()",
+                before=edits.statement(s, plain[0]),
+                code=f"{edits.statement(s, plain[0], (plain[0], f'{name}.step({optimizer})'))}\n{name}.update()",
             )
         elif "step" in own and "update" not in own:
             step = next(
@@ -192,7 +196,8 @@ def _scaler_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
                 confidence="definite",
                 why="step() twice without update() is an error, and the scale never follows the gradients.",
                 fix="Update it after each step.",
-                code=f"{s.code(step)}\n{name}.update()",
+                before=edits.statement(s, step),
+                code=f"{edits.statement(s, step)}\n{name}.update()",
             )
         return
 
@@ -218,7 +223,7 @@ def half_without_scaler(s: Script) -> Iterator[Found]:
                     title="fp16 gradients without a GradScaler",
                     why="what is smaller than 6e-8 becomes zero, and is not learned.",
                     fix="Use bf16, which has the range of fp32; on a card without it, scale the loss by GradScaler.",
-                    before=s.code(call),
+                    before=edits.text(s, call),
                     code=_in_bf16(s, call),
                 )
                 return
@@ -226,11 +231,10 @@ def half_without_scaler(s: Script) -> Iterator[Found]:
 
 def _in_bf16(s: Script, call: ast.Call) -> str:
     """The text of an autocast with bfloat16 for its type."""
-    text = s.code(call)
     dtype = keyword(call, "dtype") or (call.args[1] if len(call.args) > 1 else None)
     if dtype is not None:
-        return text.replace(s.code(dtype), "torch.bfloat16")
-    return f"{text[:-1]}{', ' if call.args or call.keywords else ''}dtype=torch.bfloat16)"
+        return edits.edited(s, call, (dtype, "torch.bfloat16"))
+    return edits.with_argument(s, call, "dtype=torch.bfloat16")
 
 
 def _half(s: Script, call: ast.Call) -> bool:

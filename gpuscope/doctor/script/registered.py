@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from . import edits
 from .facts import Found, Script
 from .source import key, receiver
 
@@ -39,8 +40,9 @@ def _plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.Functi
             continue
         if not made or not _used_unregistered(s, owner, attribute, node):
             continue
-        text = s.code(value)
-        code = f"{attribute} = nn.ModuleList({'' if text == '[]' else text})"
+        text = edits.text(s, value)
+        maker = "nn.ModuleList" if s.imports.get("nn") == "torch.nn" else "torch.nn.ModuleList"
+        code = f"{attribute} = {maker}({'' if text == '[]' else text})"
         yield Found(
             node=node,
             pitfall="buffers-not-registered",

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import accumulate
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -250,6 +251,24 @@ class Source:
         joined = " ".join(part.decode("utf-8", "replace").strip() for part in parts)
         return joined if len(joined) <= _MAX_CODE else joined[: _MAX_CODE - 1] + "…"
 
+    @cached_property
+    def encoded(self) -> bytes:
+        """The file in UTF-8: columns of the syntax tree count its bytes."""
+        return self.text.encode("utf-8", "replace")
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        sizes = (len(line) + 1 for line in self.encoded.split(b"\n"))
+        return [0, *accumulate(sizes)]
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Where ``node`` begins and ends in ``encoded``; (0, -1) for what has no place."""
+        last, column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
+        if last is None or column is None:
+            return 0, -1
+        starts = self._line_starts
+        return starts[line(node) - 1] + getattr(node, "col_offset", 0), starts[last - 1] + column
+
     def place(self, node: ast.AST) -> str:
         """``file:line``."""
         return f"{self.path}:{line(node)}"
@@ -307,11 +326,6 @@ def constant(node: ast.AST | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value if value is None or isinstance(value, bool) else (
         isinstance(node, ast.Constant) and node.value == value and not isinstance(node.value, bool)
     )  # fmt: skip
-
-
-def swap(text: str, name: str, new: str) -> str:
-    """``text`` with ``new`` in place of the first plain ``name`` in it."""
-    return re.sub(rf"(?<![\w.]){re.escape(name)}\b", lambda _: new, text, count=1)
 
 
 def line(node: ast.AST) -> int:

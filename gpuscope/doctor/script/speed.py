@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 from collections.abc import Iterator
 
+from . import edits
 from .facts import CLOCKS, LOADER, Found, Script
 from .source import after, constant, key, keyword, names, open_ended
 
@@ -14,6 +17,12 @@ _SLOW_READS = {
     "torchvision.io.read_image", "torchvision.io.decode_image", "torchaudio.load", "librosa.load", "soundfile.read",
     "requests.get", "time.sleep", "pandas.read_csv", "torchvision.datasets.folder.default_loader", "scipy.io.loadmat",
 }  # fmt: skip
+
+# What holds numbers by its name: train_idx, edge_label_index, mask.nonzero().
+_INDEX = re.compile(r"(?:^|[._])(?:idx|index|indices|indexes|ids|nonzero)$")
+_HANDING_ON = {"detach", "float", "mean", "cpu", "clone"}
+_SHOWING = {"set_postfix", "set_postfix_str", "set_description", "log", "log_dict", "info", "debug", "write", "print"}
+_TENSORS = {"torch.arange", "torch.randperm", "torch.utils.data.TensorDataset"}
 
 
 def loaders(s: Script) -> Iterator[Found]:
@@ -30,19 +39,15 @@ def loaders(s: Script) -> Iterator[Found]:
             slow = _slow_dataset(s, call)
             if slow is not None:
                 yield _without_workers(s, [call], slow)
-            else:
+            elif not _numbers_only(s, call):
                 idle.append(call)
+        elif s.managed:
+            pass  # the copy to the GPU is the library's, and so is how it waits for it
         elif (pinned is None or constant(pinned, False)) and not s.ignored(call, "pin-memory"):
             unpinned.append(call)
     if idle:
         yield _without_workers(s, idle, None)
     if unpinned:
-        text = s.code(unpinned[0])
-        with_pin = (
-            text.replace("pin_memory=False", "pin_memory=True")
-            if "pin_memory" in text
-            else _with(text, "pin_memory=True")
-        )
         yield Found(
             node=unpinned[0],
             pitfall="pin-memory",
@@ -52,13 +57,11 @@ def loaders(s: Script) -> Iterator[Found]:
             severity="info",
             more=list(unpinned[1:]),
             fix="Pin them, and copy with non_blocking=True.",
-            code=with_pin,
+            code=edits.with_keyword(s, unpinned[0], "pin_memory", "True"),
         )
 
 
 def _without_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) -> Found:
-    text = s.code(found[0])
-    code = text.replace("num_workers=0", "num_workers=4") if "num_workers" in text else _with(text, "num_workers=4")
     waits = f"and {s.code(slow)} makes it wait." if slow is not None else "while the GPU waits."
     return Found(
         node=found[0],
@@ -67,15 +70,33 @@ def _without_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) ->
         title="The loader has no worker processes",
         why=f"the training itself reads and prepares every sample, {waits}",
         fix="Let processes read ahead; how many depends on the cores and on what a sample costs.",
-        code=code,
+        code=edits.with_keyword(s, found[0], "num_workers", "4"),
         severity="info" if slow is None else "warning",
         more=[*found[1:], *([] if slow is None else [slow])],
     )
 
 
-def _with(call: str, argument: str) -> str:
-    """The text of a call with one more argument."""
-    return f"{call[:-1].rstrip(', ')}, {argument})" if call.endswith(")") else call
+def _numbers_only(s: Script, call: ast.Call) -> bool:
+    """Whether a sample is only an index, or a row of a tensor that is in memory: a worker would take longer to send it
+    than it takes to get it."""
+    data = call.args[0] if call.args else keyword(call, "dataset")
+    for _ in range(12):
+        if _INDEX.search(key(data)):
+            return True
+        if isinstance(data, ast.Name):
+            bound = [value for _, value in s.values(data, data.id)]
+            data = bound[0] if len(bound) == 1 else None
+        elif isinstance(data, ast.Subscript):
+            data = data.value  # split_idx["train"]
+        elif isinstance(data, ast.Call) and (s.resolve(data) in _TENSORS or key(data.func) == "range"):
+            return True
+        elif isinstance(data, ast.Call) and key(data.func) in ("list", "tuple", "sorted") and data.args:
+            data = data.args[0]
+        elif isinstance(data, ast.Call) and isinstance(data.func, ast.Attribute):
+            data = data.func if data.func.attr == "nonzero" else data.func.value  # mask.nonzero().view(-1)
+        else:
+            return False
+    return False
 
 
 def _slow_dataset(s: Script, call: ast.Call) -> ast.Call | None:
@@ -109,7 +130,7 @@ def waits_each_step(s: Script) -> Iterator[Found]:
             continue  # it waits on purpose
         made = {
             key(target) for node in s.below(loop) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-            for target in node.targets
+            for target in node.targets if key(target)
         } | {name for call in s.backwards if s.inside(call, loop) for name in s.losses(call)}  # fmt: skip
         found: list[ast.AST] = []
         for call in s.calls:
@@ -119,9 +140,7 @@ def waits_each_step(s: Script) -> Iterator[Found]:
                 or s.under(call, ast.If, ast.IfExp, ast.BoolOp, ast.ExceptHandler)
             ):
                 continue
-            if (isinstance(call.func, ast.Attribute) and call.func.attr == "item" and key(call.func.value) in made) or (
-                key(call.func) == "float" and len(call.args) == 1 and key(call.args[0]) in made and key(call.args[0])
-            ):
+            if _read(call) in made and not _by_design(s, call, loop):
                 found.append(call)
         losses = {name for call in s.backwards if s.inside(call, loop) for name in s.losses(call)}
         found = [node for node in found if names(node) & losses]
@@ -136,6 +155,48 @@ def waits_each_step(s: Script) -> Iterator[Found]:
                 severity="info",
                 more=found[1:],
             )
+
+
+def _read(call: ast.Call) -> str:
+    """The name whose number ``call`` brings from the GPU: ``loss`` of ``loss.detach().item()`` and of ``float(loss)``;
+    "" for any other call."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "item":
+        value: ast.expr = call.func.value
+    elif key(call.func) == "float" and len(call.args) == 1:
+        value = call.args[0]
+    else:
+        return ""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _HANDING_ON:
+        value = value.func.value
+    return key(value)
+
+
+def _by_design(s: Script, call: ast.Call, loop: ast.AST) -> bool:
+    """Whether the wait is wanted: a benchmark, or a loop of a library that shows or logs each step's loss in the form
+    that the library's own scripts have."""
+    function = getattr(s.scope(call), "name", "")
+    if "bench" in function.lower() or "bench" in os.path.basename(s.path).lower():
+        return True
+    return bool(s.managed) and _only_shown(s, call, loop)
+
+
+def _only_shown(s: Script, node: ast.AST, loop: ast.AST) -> bool:
+    """Whether the number goes to a progress bar or a log and nowhere else, also through a dict."""
+    statement = s.statement(node)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Dict):
+        return _shows(statement)
+    bound = {key(target) for target in statement.targets}
+    uses = [
+        other
+        for other in s.below(loop)
+        if isinstance(other, ast.Name) and isinstance(other.ctx, ast.Load) and other.id in bound
+    ]
+    return bool(uses) and all(_shows(s.statement(use)) for use in uses)
+
+
+def _shows(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and key(call.func).rpartition(".")[2] in _SHOWING
 
 
 def clocks(s: Script) -> Iterator[Found]:
@@ -175,8 +236,8 @@ def clocks(s: Script) -> Iterator[Found]:
                 title="The clock does not wait for the GPU",
                 why="a call that starts GPU work returns at once: this is how long starting it took.",
                 fix="Synchronise before both readings.",
-                before=s.lines[stop.lineno - 1].strip(),
-                code="torch.cuda.synchronize()\n" + s.lines[stop.lineno - 1].strip(),
+                before=edits.statement(s, end),
+                code=f"torch.cuda.synchronize()\n{edits.statement(s, end)}",
                 confidence="definite",
             )
 
@@ -247,9 +308,9 @@ def first_compiled_call(s: Script) -> Iterator[Found]:
                     title="The first compiled call is timed",
                     why=f"it compiles: {function.name}() reads the clock around it, and nothing has warmed {name} up.",
                     fix="Call it a few times before the clock starts; fullgraph=True makes graph breaks an error.",
-                    before=s.lines[node.lineno - 1].strip(),
+                    before=edits.statement(s, call),
                     confidence="definite",
-                    code=f"for _ in range(3):\n    {s.code(call)}\n{s.lines[node.lineno - 1].strip()}",
+                    code=f"for _ in range(3):\n    {edits.text(s, call)}\n{edits.statement(s, call)}",
                 )
             break
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from . import edits
 from .facts import Found, Script
-from .source import after, key, names, receiver, swap
+from .source import after, key, names, receiver
 
 
 def accumulation(s: Script) -> Iterator[Found]:
@@ -38,7 +39,7 @@ def accumulation(s: Script) -> Iterator[Found]:
             loss = next(iter(sorted(s.losses(call))), "")
             if not loss:
                 continue
-            text = s.code(call)
+            divided = next(node for node in ast.walk(call) if isinstance(node, ast.Name) and node.id == loss)
             yield Found(
                 node=call,
                 pitfall="loss-not-divided",
@@ -47,7 +48,7 @@ def accumulation(s: Script) -> Iterator[Found]:
                 title="The loss is not divided by the number of micro-batches",
                 why=f"the gradients of {count} micro-batches add up to {count} times that of the whole batch.",
                 fix="Divide each loss by their number.",
-                code=swap(text, loss, f"({loss} / {count})"),
+                code=edits.edited(s, call, (divided, f"({loss} / {count})")),
             )
 
 
@@ -68,7 +69,8 @@ def _cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | N
                             if s.inside(other, loop) and s.optimizer_of(other) == s.optimizer_of(step)
                         ]
                         if all(s.inside(other, ancestor) for other in others) and len(s.backwards) == 1:
-                            return step, s.code(node.right)
+                            count = s.code(node.right)
+                            return step, f"({count})" if isinstance(node.right, ast.BinOp) else count
     return None
 
 
@@ -153,7 +155,8 @@ def zeroing(s: Script) -> Iterator[Found]:
                 why="each backward() adds to those of all steps before.",
                 fix="Zero them once a step.",
                 more=[step],
-                code=f"{name}.zero_grad()\n{s.code(backward)}",
+                before=edits.statement(s, backward),
+                code=f"{name}.zero_grad()\n{edits.statement(s, backward)}",
                 severity="problem",
                 confidence="definite",
             )
