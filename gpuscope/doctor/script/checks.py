@@ -25,11 +25,11 @@ ALL = (
 ON_A_GPU = frozenset(
     f"script.{name}"
     for name in (
-        "autocast-around-dataparallel", "benchmark-and-deterministic", "benchmark-with-seed", "clip-before-unscale",
+        "autocast-around-dataparallel", "benchmark-and-deterministic", "benchmark-with-seed",
         "clock-without-synchronize", "dataparallel", "empty-cache-each-step", "first-gpu-in-every-rank",
-        "fp16-without-scaler", "gloo-between-gpus", "labels-not-moved", "load-without-map-location", "made-on-cpu",
-        "memory-not-pinned", "model-not-moved", "move-without-effect", "no-cudnn-benchmark", "no-loader-workers",
-        "odd-last-batch", "optimizer-steps-scaled", "outputs-kept", "scaler-not-updated", "waits-each-step",
+        "gloo-between-gpus", "labels-not-moved", "load-without-map-location", "made-on-cpu", "memory-not-pinned",
+        "model-not-moved", "move-without-effect", "no-cudnn-benchmark", "no-loader-workers", "odd-last-batch",
+        "outputs-kept", "waits-each-step",
     )
 )  # fmt: skip
 
