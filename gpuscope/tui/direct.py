@@ -8,11 +8,12 @@ them, the span can be sent as it is. What is not as simple as that is left to th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textual.geometry import Region
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
     from textual.widget import Widget
 
     from .charts.strips import Painted
@@ -25,15 +26,24 @@ AGAIN_SECONDS = 0.25
 """When room is looked for again, if nobody says so before."""
 
 
+class Changed(NamedTuple):
+    """Regions of a widget that wait to be drawn. They mean something in this picture of it only: painted for another
+    size, it may have fewer lines."""
+
+    picture: object
+    regions: list[Region]
+
+
 class Direct:
     """Gathers what changed until all widgets of a picture have painted, and sends it in one write."""
 
     def __init__(self, app: LeanApp[Any], update: Callable[[list[Placed]], Any]) -> None:
         self._app, self._update = app, update
-        self._waiting: dict[Painted, list[Region]] = {}
+        self._waiting: dict[Painted, Changed] = {}
         self.sends = 0
         """How often something was drawn: for tests."""
         self._asked = False
+        self._timer: Timer | None = None
         self._charts = 0
         self._map: object = None
         self._free: dict[Widget, Region] = {}
@@ -42,9 +52,12 @@ class Direct:
         """Whether these regions of the widget's content will be drawn; else it has to refresh them itself."""
         if not self._simple(widget):
             return False
+        changed = self._waiting.setdefault(widget, Changed(widget.picture, []))
+        if changed.picture != widget.picture:  # all of it is drawn when their turn comes
+            return False
         offset = widget.content_offset
         widget._styles_cache.set_dirty(*(region.translate(offset) for region in regions))
-        self._waiting.setdefault(widget, []).extend(regions)
+        changed.regions.extend(regions)
         if not self._asked:
             self._asked = True
             self._app.call_later(self.send)
@@ -76,18 +89,24 @@ class Direct:
         waiting, self._waiting = self._waiting, {}
         urgent: list[Placed] = []
         patient: list[tuple[Painted, list[Region]]] = []
-        for widget, regions in waiting.items():
+        simple: dict[Painted, Changed] = {}
+        for widget, changed in waiting.items():
             if not widget.is_attached:
                 continue
+            if changed.picture != widget.picture:
+                widget.refresh()
+                continue
             if not self._simple(widget):
-                widget.refresh(*regions)
-            elif widget.PATIENT:
-                patient.append((widget, _distinct(regions)))
+                widget.refresh(*changed.regions)
+                continue
+            simple[widget] = changed
+            if widget.PATIENT:
+                patient.append((widget, _distinct(changed.regions)))
             else:
-                urgent += self._spans(widget, self._free[widget], _distinct(regions))
+                urgent += self._spans(widget, self._free[widget], _distinct(changed.regions))
         link = self._app.link
         if urgent and link.room() <= 0:
-            self._waiting = waiting
+            self._waiting = simple
         else:
             self._draw(urgent)
             before, room = link.total, link.room() / BYTES_A_CELL
@@ -96,13 +115,12 @@ class Direct:
                 kept = []
                 for region in regions:
                     room -= region.width
-                    (
-                        spans.extend(self._spans(widget, self._free[widget], [region]))
-                        if room > 0
-                        else kept.append(region)
-                    )
+                    if room > 0:
+                        spans += self._spans(widget, self._free[widget], [region])
+                    else:
+                        kept.append(region)
                 if kept:
-                    self._waiting[widget] = kept
+                    self._waiting[widget] = Changed(widget.picture, kept)
             self._draw(spans)
             self._charts += link.total - before
             if patient and not self._waiting:
@@ -110,7 +128,12 @@ class Direct:
                 self._charts = 0
         if self._waiting:
             link.waits = self._again
-            self._app.set_timer(AGAIN_SECONDS, self._again)
+            if self._timer is None:
+                self._timer = self._app.set_timer(AGAIN_SECONDS, self._again_later)
+
+    def _again_later(self) -> None:
+        self._timer = None
+        self._again()
 
     def _again(self) -> None:
         if self._waiting and not self._asked:

@@ -162,3 +162,31 @@ def test_numbers_go_before_charts_and_what_waits_comes_as_it_is_then() -> None:
         assert app.terminal.rows == app.redrawn().rows
 
     run(Panel, body, 70, 16)
+
+
+@pytest.mark.parametrize("room", [0.0, 1.0])
+def test_what_waits_for_a_panel_that_shrinks_meanwhile_is_drawn_as_it_is_then(room: float) -> None:
+    """A room of 1 byte is enough for the line, not for the chart."""
+
+    async def body(pilot: Any) -> None:
+        app, rooms = pilot.app, [float("inf")]
+        app.link.room = lambda: rooms[0]
+        lines, chart = app.query_one(Lines), app.query_one(LineChart)
+
+        def draw(number: int) -> None:
+            lines.show([[(f"number {number}", "text")]])
+            chart.show([Series("x", "series1", [n / 2 for n in range(121)], [float(number)] * 121)], 60, 0, 100)
+
+        draw(10)
+        await pilot.pause()
+        rooms[0] = room
+        draw(90)
+        await pilot.pause()
+        chart.styles.height = 3
+        await pilot.pause()
+        rooms[0] = float("inf")
+        app.direct.send()
+        await pilot.pause()
+        assert app.terminal.rows == app.redrawn().rows
+
+    run(Panel, body, 70, 16)

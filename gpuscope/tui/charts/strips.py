@@ -196,6 +196,11 @@ class Painted(Widget):
             self.refresh(*regions)
 
     @property
+    def picture(self) -> object:
+        """What its lines were painted for, None where they are not of its size and look any more."""
+        return self._painted if self._painted is not None and self._painted[0] == self.size else None
+
+    @property
     def ground(self) -> Color:
         """The background that the lines were painted for."""
         return self._ground
