@@ -18,7 +18,7 @@ from textual.screen import Screen
 from .filters import Guard, PlainAscii
 from .keymap import always
 from .lean import LeanApp
-from .palette import ActionProvider
+from .palette import ActionProvider, Palette
 from .screens.main import TABS, MainScreen
 from .session import Session
 from .theme import COLOUR_BLIND, DARK, LIGHT, css_variables, register
@@ -97,6 +97,11 @@ class GpuscopeApp(LeanApp[int]):
     def carry_out(self, name: str) -> None:
         """Carry out an action of the registry once the palette has gone."""
         self.call_later(self.main.action_do, name)
+
+    def action_command_palette(self) -> None:
+        """Open the palette, unless it is open."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def leave(self, code: int = 0) -> None:
         """Restore the terminal and end with this exit code. The agent is killed, not waited for."""

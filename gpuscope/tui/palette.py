@@ -5,13 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual import events
+from textual.app import ComposeResult
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from .actions import ACTIONS, Action
 from .keymap import shown_keys
+from .widgets.dialog import ClosesOnce
 
 if TYPE_CHECKING:
     from .app import GpuscopeApp
+
+
+class Entries(CommandList):
+    """The list of the palette. Each letter typed replaces its entries, and a click on one that went is no click."""
+
+    def _on_click(self, event: events.Click) -> None:  # type: ignore[override]
+        if event.style.meta.get("option", -1) >= self.option_count:
+            event.prevent_default()
+
+
+class Palette(ClosesOnce, CommandPalette):
+    """Textual's, but for two clicks that come together, or late."""
+
+    def compose(self) -> ComposeResult:
+        for widget in super().compose():
+            yield Entries() if type(widget) is CommandList else widget
 
 
 class ActionProvider(Provider):

@@ -108,13 +108,18 @@ class Predictions:
                 found, fixes = self._queue.pop()  # the newest question first
             try:
                 self._answer(found, fixes, loop)
-            except Exception as error:  # a fault of ours must not end the screen; it is in the log and on it
-                log.exception("prediction failed")
-                found.problem = ("The prediction failed.", f"{type(error).__name__}: {error}", "gpuscope predict …")
+            except Exception as error:  # a fault of ours must not end the screen
+                self._failed(found, error)
             found.doing = ""
             self._tell(loop)
         if child is not None:
             child.close()  # torch takes memory; the next question starts another
+
+    def _failed(self, found: Prediction, error: Exception) -> None:
+        """It is in the log and on the screen; but not when the program leaves, which ends the child amid an answer."""
+        if not self._closed:
+            log.error("prediction failed", exc_info=error)
+            found.problem = ("The prediction failed.", f"{type(error).__name__}: {error}", "gpuscope predict …")
 
     def _answer(self, found: Prediction, fixes: bool, loop: asyncio.AbstractEventLoop) -> None:
         from ..predict.answer import REFERENCE, Asking

@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
+from rich.style import Style
+from textual import events
+from textual.command import CommandList
 
 from gpuscope.tui.actions import ACTIONS, GROUPS
 from gpuscope.tui.app import GpuscopeApp
@@ -126,3 +129,41 @@ async def test_what_cannot_be_done_says_why():
         await pilot.press("left_square_bracket")
         await pilot.pause()
         assert "only in a replay" in app.session.notices.all[-1].text
+
+
+@in_loop
+async def test_what_is_closed_twice_closes_nothing_else():
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("P")
+        await until(pilot, "RSS GiB")
+        processes = app.screen
+        await pilot.press("c")
+        columns = app.screen
+        assert columns is not processes
+        for screen, below in ((columns, processes), (processes, app.main)):
+            screen.dismiss()
+            screen.dismiss()  # the second of two clicks that came together
+            await pilot.pause()
+            assert app.screen is below
+        await pilot.press("colon")
+        palette = app.screen
+        assert palette.id == "--command-palette"
+        palette.dismiss()
+        palette.dismiss()
+        await pilot.pause()
+        assert app.screen is app.main
+
+
+@in_loop
+async def test_a_click_on_an_entry_of_the_palette_that_went_meanwhile_does_nothing():
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        entries = app.screen.query_one(CommandList)
+        style, (x, y) = Style(meta={"option": 999}), entries.region.offset
+        entries.post_message(events.Click(entries, 1, 1, 0, 0, 1, False, False, False, x + 1, y + 1, style))
+        await pilot.pause()
+        assert app.screen.id == "--command-palette"

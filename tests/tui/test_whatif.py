@@ -179,6 +179,23 @@ async def test_what_is_under_way_and_what_went_wrong_is_said(labs):
 
 
 @in_loop
+async def test_leaving_amid_a_prediction_is_no_failure_of_it(caplog):
+    predictions = memory().session.predictions
+
+    def leave(request: Request) -> Traced:
+        predictions.close()
+        raise AssertionError("the child is gone")
+
+    predictions.tracer = leave
+    found = predictions.want(LabConfig(model="gpt"), None, fixes=False)
+    thread = predictions._thread
+    assert thread is not None
+    await asyncio.to_thread(thread.join)
+    assert not caplog.records
+    assert not found.problem
+
+
+@in_loop
 async def test_a_prediction_is_made_once_and_again_for_other_switches():
     app = memory()
     asked: list[Request] = []

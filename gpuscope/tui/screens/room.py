@@ -11,6 +11,7 @@ from textual.screen import ModalScreen
 
 from ..charts.strips import Segments
 from ..keeping import short_path
+from ..widgets.dialog import ClosesOnce
 from ..widgets.text import Lines, cells_of, cut
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def named_path(path: Path) -> list[tuple[str, str]]:
     return [(path.name, "text"), (f"  {short_path(path.parent)}", "muted")]
 
 
-class Room(ModalScreen[None]):
+class Room(ClosesOnce, ModalScreen[None]):
     """Fills the terminal. Subclasses compose their panels and end with :attr:`foot`."""
 
     DEFAULT_CSS = """

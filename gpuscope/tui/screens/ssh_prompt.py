@@ -13,6 +13,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from ..widgets.dialog import ClosesOnce
 from ..widgets.text import Lines, hang
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 WIDTH, FRAME = 78, 4
 
 
-class SshPrompt(ModalScreen[str | None]):
+class SshPrompt(ClosesOnce, ModalScreen[str | None]):
     """Enter answers, Esc refuses: ssh then gives up, and the host says so."""
 
     DEFAULT_CSS = """

@@ -1,15 +1,35 @@
-"""What dialogs have in common: a framed body that scrolls, and the keys that close it."""
+"""What dialogs have in common: they close once, a framed body scrolls, and keys close it."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
+if TYPE_CHECKING:
+    from textual.screen import Screen
 
-class Dialog(ModalScreen[None]):
+    Base = Screen[Any]
+else:
+    Base = object
+
+
+class ClosesOnce(Base):
+    """A screen that closes itself and nothing else, however often it is told to.
+
+    Textual's ``dismiss`` takes away whatever lies on top: with two clicks that came together, the screen below as
+    well, and the program ends where there is none."""
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """Close this screen, if it is the one on top."""
+        stack = self.app.screen_stack
+        return super().dismiss(result) if stack and stack[-1] is self else AwaitComplete(*())
+
+
+class Dialog(ClosesOnce, ModalScreen[None]):
     """Esc and q close it, j and k scroll. Subclasses compose one ``VerticalScroll`` of the class ``dialog``."""
 
     DEFAULT_CSS = """
