@@ -13,10 +13,10 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test check e2e bench soak gpu lint types contracts format wheel clean pictures help
+.PHONY: demo replay test check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures help
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t14
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -68,6 +68,10 @@ SOAK_VICTIMS ?= tight alloc train loader
 SOAK_TRIES ?= 200
 soak: $(DEV)  ## 200 injections of the probe into each kind of running program; fails if one did harm
 	for one in $(SOAK_VICTIMS); do $(BIN)/python -m tests.soak.injection --victim $$one --tries $(SOAK_TRIES) || exit 1; done
+
+SOAK_SECONDS ?= 1800
+soak-screens: $(DEV)  ## half an hour of random keys and sizes over random hosts; fails if the screen died
+	$(BIN)/python -m tests.soak.screens --seconds $(SOAK_SECONDS)
 
 gpu: $(DEV)  ## tests that need a real GPU
 	$(BIN)/python -m pytest -q -m gpu
