@@ -19,6 +19,8 @@ from textual.app import App, ScreenStackError
 from textual.message_pump import MessagePump
 from textual.screen import Screen
 
+from .keymap import ALWAYS
+
 WAIT_SECONDS = 0.5
 """For a screen to be ready, or for a widget to deal with what a key led to: no longer than this does a key wait for the
 one before while the program has all the time it wants. See :func:`_within`."""
@@ -39,6 +41,9 @@ class TypeAhead:
         """Whether this key of the terminal, or pasted text, will be answered here; else it is Textual's."""
         if event.is_forwarded:
             return False
+        if isinstance(event, events.Key) and event.key in ALWAYS:  # who leaves waits for nothing typed before
+            while len(self._keys) > 1:
+                self._keys.pop()
         self._keys.append(event)
         if len(self._keys) == 1:
             self._app.call_later(self._next)

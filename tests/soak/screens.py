@@ -108,6 +108,7 @@ class Terminal:
     def __init__(self, seed: int, folder: Path, size: tuple[int, int], slow: bool) -> None:
         self.log = folder / "errors.log"
         self.slow, self._taken = slow, time.monotonic()
+        self.left_seconds = 0.0
         own = {name: str(folder) for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
         over_ssh = {"SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"} if slow and seed % 2 else {}
         environment = {**os.environ, **own, **over_ssh, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
@@ -159,6 +160,7 @@ class Terminal:
         """Tell the program to end; what is wrong with how it did, "" for nothing."""
         self.slow = False
         self.type("\x03")
+        began = time.monotonic()
         until = time.monotonic() + LEAVING_SECONDS
         while self.wait(0.2):
             if time.monotonic() > until:
@@ -167,6 +169,7 @@ class Terminal:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
                 return f"it does not leave:\n{self.log.with_suffix('.stacks').read_text()}"
+        self.left_seconds = time.monotonic() - began
         return ""
 
     def ended(self) -> str:
@@ -199,7 +202,7 @@ def play(seed: int, seconds: float) -> tuple[str, str]:
             if time.monotonic() > until:
                 failure = terminal.leave() or terminal.ended()
                 break
-    return f"{what}: {typed} steps", failure
+    return f"{what}: {typed} steps, left in {terminal.left_seconds:.1f} s", failure
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from gpuscope.tui import typeahead
 from gpuscope.tui.screens.process_signal import SignalDialog
 from gpuscope.wire import frames as f
 from tests.fakes import views
-from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.pilot import WAIT_SECONDS, feed, in_loop, make_app, until
 
 NAMES = {"\r": "enter", "\x1b": "escape"}
 
@@ -121,3 +121,25 @@ async def test_keys_behind_the_last_one_do_nothing():
         assert app._exit
         assert len(app.screen_stack) <= 1
         assert app._exception is None
+
+
+@in_loop
+async def test_who_leaves_waits_for_no_key_typed_before():
+    app = make_app(views.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live")
+        done: list[str] = []
+        act = app.main.action_do
+
+        async def note(name: str) -> None:
+            done.append(name)
+            await act(name)
+
+        app.main.action_do = note
+        burst(app, "2345" * 20)
+        app.post_message(events.Key("ctrl+c", None))
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not app._exit:
+                await asyncio.sleep(0.02)
+        assert done[-1] == "quit"
+        assert len(done) <= 2, "the key that is being answered, and that"
