@@ -197,7 +197,7 @@ def play(seed: int, seconds: float) -> tuple[str, str]:
                 terminal.type(step)
             typed += 1
             if not terminal.wait(pause):
-                failure = terminal.ended() or "it ended by itself"
+                failure = terminal.ended()  # in order where the palette was told to quit
                 break
             if time.monotonic() > until:
                 failure = terminal.leave() or terminal.ended()
