@@ -21,6 +21,8 @@ NAMED_OTHERS = 3
 SKEW_SECONDS = 0.1
 """Readings of the allocator and of the driver further apart than this are said to be so."""
 LEAST_FREEABLE = 64 << 20
+CLEARLY = 1.25
+"""So many times as large as what was advised before, something else is advised."""
 TOLERATED_BYTES, TOLERATED_SHARE = 8 << 20, 0.005
 """Of the card's use: so much that no process is told to hold is not worth a row."""
 
@@ -140,13 +142,15 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
              about=found.cut and name == "gradients")
         for (name, _, free_by), size in zip(COUNTED, sizes, strict=True)
     ]  # fmt: skip
+    if any(isinstance(size, Unknown) for size in sizes):
+        parts.append(Part("not told apart", "allocated", found.rest, "allocated", LESS))
+    else:
+        parts.append(Part(REST, "allocated", found.rest, "allocated", LESS, about=found.gradients > 0))
+        if found.cut:
+            notes.append("gradients were counted after the step; part of them is freed by now")
     if workspaces:
         parts.append(Part(WORKSPACES, "allocated", found.workspaces, "allocated", about=True))
-    if any(isinstance(size, Unknown) for size in sizes):
-        return [*parts, Part("not told apart", "allocated", found.rest, "allocated", LESS)]
-    if found.cut:
-        notes.append("gradients were counted after the step; part of them is freed by now")
-    return [*parts, Part(REST, "allocated", found.rest, "allocated", LESS, about=found.gradients > 0)]
+    return parts
 
 
 def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list[Part]:
@@ -188,7 +192,8 @@ def expandable_segments(trainer: TrainerView | None) -> bool | None:
 
 
 def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> Account:
-    """The rows of a device and their total. ``allocator`` is the trainer looked at, None where none has a probe.
+    """The rows of a device and their total, always in one order: by kind, as sizes rise and fall within a step.
+    ``allocator`` is the trainer looked at, None where none has a probe.
 
     A process's bytes are read after the card's: while they grow, the rows end at the total all the same."""
     used = _size(device, "used_bytes")
@@ -329,25 +334,20 @@ def on_cpu(allocator: AllocView) -> list[Part]:
     return [Part(n, token, _size(allocator, c)) for (n, c, _), token in zip(COUNTED, tokens, strict=True)]
 
 
-# ── order and advice ──
+# ── advice ──
 
 
-def by_size(parts: list[Part]) -> list[Part]:
-    """The largest first, each followed by the parts inside it in the same order; unknown ones last."""
+def largest_freeable(parts: list[Part], now: bool = False, before: str = "") -> Part | None:
+    """The largest row that can be given back, with ``now`` without another run; None when nothing of 64 MiB can.
 
-    def rank(part: Part) -> tuple[bool, float]:
-        return isinstance(part.size, Unknown), -part.known
-
-    out: list[Part] = []
-    for part in sorted((p for p in parts if not p.inside), key=rank):
-        out += [part, *sorted((p for p in parts if p.inside == part.name), key=rank)]
-    return out
-
-
-def largest_freeable(parts: list[Part], now: bool = False) -> Part | None:
-    """The largest row that can be given back, with ``now`` without another run; None when nothing of 64 MiB can."""
-    candidates = [part for part in parts if part.free_by and part.known >= LEAST_FREEABLE and (part.now or not now)]
-    return max(candidates, key=lambda part: part.known, default=None)
+    ``before`` names the row that was the answer so far. It stays the answer until another is clearly larger, so that
+    the advice does not waver between two of about one size."""
+    candidates = [part for part in parts if part.free_by and (part.now or not now)]
+    found = max((part for part in candidates if part.known >= LEAST_FREEABLE), key=lambda p: p.known, default=None)
+    last = next((part for part in candidates if part.name == before), None)
+    if last is None or last.known < LEAST_FREEABLE / CLEARLY or (found and found.known > last.known * CLEARLY):
+        return found
+    return last
 
 
 def _size(entity: AllocView | DeviceView, column: str) -> float | Unknown:

@@ -234,6 +234,7 @@ class Glyphs(NamedTuple):
     stall: str = "■"
     phase: str = "│"
     step: str = "╵"
+    moment: str = "│"  # on a bar of what was most: what it is now
     dashes: str = "╌"  # a line across a chart
     about: str = "≈"
     opened: str = "▾"
@@ -279,6 +280,7 @@ ASCII: Final = Glyphs(
     stall="#",
     phase="|",
     step="'",
+    moment="|",
     dashes="-",
     about="~",
     opened="-",

@@ -77,6 +77,19 @@ def test_every_row_has_its_value_with_a_unit_and_bars_from_one_zero() -> None:
     assert "40%" in lines[0]
 
 
+def test_what_a_part_is_now_is_marked_on_the_bar_of_what_it_was_at_most() -> None:
+    parts = [
+        Part("rises and falls", 80 * GIB, "allocated", now=40 * GIB),
+        Part("stands", 80 * GIB, "allocated", now=80 * GIB),
+        Part("has grown", 20 * GIB, "cached", now=40 * GIB),
+        Part("was there", 20 * GIB, "cached", now=0.0),
+    ]
+    marked, whole, beyond, gone = lines_at(90, 14, parts)[:4]
+    assert "│" not in whole
+    assert marked.index("│") == beyond.index("│") == (whole.index("▆") + len(whole)) // 2
+    assert gone.index("│") == whole.index("▆")
+
+
 def test_the_largest_bar_can_be_read_on_a_card_that_is_nearly_empty() -> None:
     small = [Part("cached", 700 << 20, "cached"), Part("allocated", 250 << 20, "allocated"), Part("rest", 0, "other")]
     lines = lines_at(90, 14, small, Part("used", 950 << 20, "text"))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuscope.store.view import HostView
-from gpuscope.tui.parts import TOLERATED_BYTES, Account, account, by_size, expandable_segments, largest_freeable
+from gpuscope.tui.parts import TOLERATED_BYTES, Account, account, expandable_segments, largest_freeable
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.fakes.views import GIB
@@ -85,10 +85,13 @@ def test_every_row_of_a_crowded_card_and_their_sum():
         assert sum(p.known for p in found.parts if p.inside == name) == pytest.approx(sizes(found)[name], abs=1)
 
 
-def test_the_largest_comes_first_and_its_parts_behind_it():
+def test_rows_stand_by_kind_whatever_their_size():
     _, found = told(inside.crowded(5.0))
-    names = [part.name for part in by_size(found.parts)]
-    assert names[:3] == ["allocated", "activations + temp", "optimizer state"]
+    names = [part.name for part in found.parts]
+    assert names[:6] == ["allocated", "parameters", "optimizer state", "gradients", "activations + temp",
+                         "cuBLAS workspaces"]  # fmt: skip
+    kinds = [name for name in names if name in ("allocated", "cached", "outside torch", "other processes")]
+    assert kinds == ["allocated", "cached", "outside torch", "other processes"]
     assert names.index("cached") < names.index("releasable") < names.index("inactive split")
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from ...store.view import HostView, TrainerView
-from ..parts import Account, Part, account, by_size, on_cpu
+from ..fullest import account_at_the_fullest
+from ..parts import Account, Part, on_cpu
 from ..session import Session
 from ..subjects import Subject, process_of, subjects
 from ..widgets import waterfall
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from ..widgets.waterfall import Waterfall
-from .memory_advice import MEMORY, advice, fitting, of_the_card
+from .memory_advice import MEMORY, SaidBefore, advice, fitting, of_the_card
 from .memory_views import ModulesView, SummaryView
 from .memory_whatif import WhatIfView
 from .pane import Pane
@@ -68,6 +69,7 @@ class MemoryPane(Pane, can_focus=True):
         self._window = 60.0
         self._drawn: tuple[object, ...] = ()
         self._found: tuple[str, Finding | None] = ("", None)
+        self._said: tuple[str, SaidBefore] = ("", SaidBefore())
 
     def compose(self) -> ComposeResult:
         self._waterfall.border_title = "Where the bytes are"
@@ -128,8 +130,12 @@ class MemoryPane(Pane, can_focus=True):
             self._modules.show(subject)
 
     def _show_waterfall(self, host: HostView, subject: Subject) -> None:
+        now: Mapping[tuple[str, str], float] = {}
+        seen = 0.0
         if subject.device is not None:
-            found = account(host, subject.device, subject.allocator)
+            found, now, seen = account_at_the_fullest(
+                host, subject.device, subject.allocator, subject.trainer, self.session.history
+            )
             last = waterfall.Part("used, as nvidia-smi", found.total, "text")
             foot = of_the_card(subject.device)
         else:
@@ -139,11 +145,16 @@ class MemoryPane(Pane, can_focus=True):
             last = waterfall.Part("known", found.total, "text")
             foot = "torch counts no other memory on a CPU"
         beside = [_row(part) for part in found.beside]
-        self._waterfall.show([_row(p) for p in by_size(found.parts)], last, foot, beside)
+        self._waterfall.show([_row(p, now.get((p.inside, p.name))) for p in found.parts], last, foot, beside)
+        glyphs, most = self._waterfall.tokens.glyphs, max(5, 5 * round(seen / 5))
+        legend = [(glyphs.fill("allocated"), "allocated", f"most in {most} s"), (glyphs.moment, "title", "now")]
+        self._waterfall.legend(legend if now else [])
         columns, rows = self._terminal
         finding = self._found[1] if self._found[0] == subject.key else None
         needed = len(found.parts) + FRAME_ROWS
-        lines = advice(host, subject, found, finding, self._diagnosis(subject))
+        if self._said[0] != subject.key:
+            self._said = (subject.key, SaidBefore())
+        lines = advice(host, subject, found, finding, self._diagnosis(subject), self._said[1], seen)
         width = max(30, (columns if columns < WIDE else columns // 2) - 4)
         shown = fitting(lines, width, rows - AROUND_ROWS - needed - len(beside) - 1)
         self._advice.show(shown)
@@ -425,5 +436,5 @@ class MemoryPane(Pane, can_focus=True):
             self.session.notices.say("that key acts on the tree of modules: m")
 
 
-def _row(part: Part) -> waterfall.Part:
-    return waterfall.Part(part.name, part.size, part.token, 1 if part.inside else 0, part.about)
+def _row(part: Part, now: float | None = None) -> waterfall.Part:
+    return waterfall.Part(part.name, part.size, part.token, 1 if part.inside else 0, part.about, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...store.view import DeviceView, HostView
@@ -28,11 +29,37 @@ MEMORY = frozenset((*RULED_OUT, "live.fragmentation"))
 """Causes of the doctor that are about a trainer's memory."""
 
 
+SEEN_SECONDS = 5.0
+"""From fewer readings than of so long nobody knows what a step needs again of what is idle now."""
+HELD_SECONDS = 5.0
+"""A note stays for so long after what it says was last so: two readings in turn may be close together and apart."""
+
+
+@dataclass
+class SaidBefore:
+    """What was said of one subject by now, so that not every reading brings other words."""
+
+    largest: str = ""
+    at_once: str = ""
+    notes: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """By how a note begins: when it last held, and its words then."""
+
+    def held(self, notes: Sequence[str], now: float) -> list[str]:
+        """These notes, and those that held a short while ago."""
+        for note in notes:
+            self.notes[note[:16]] = (now, note)
+        self.notes = {begin: one for begin, one in self.notes.items() if 0 <= now - one[0] <= HELD_SECONDS}
+        return [note for _, note in self.notes.values()]
+
+
 def advice(
-    host: HostView, subject: Subject, found: Account, finding: Finding | None, said: Diagnosis | None = None
-) -> list[Line]:
+    host: HostView, subject: Subject, found: Account, finding: Finding | None, said: Diagnosis | None = None,
+    before: SaidBefore | None = None, seen_seconds: float = 0.0,
+) -> list[Line]:  # fmt: skip
     """Lines, the most important first; they may be longer than the screen is wide. ``said``: what the doctor found
-    wrong with this trainer's memory. What it has ruled out is not advised."""
+    wrong with this trainer's memory. What it has ruled out is not advised. ``before`` keeps what is said here.
+    ``seen_seconds``: over how long ``found`` is what was held at most."""
+    before = before or SaidBefore()
     if subject.trainer is not None and subject.trainer.gone:
         return [[("ended: ", "warn"), (f"{subject.trainer.gone.reason}; the last state is shown", "muted")]]
     if subject.device is None:
@@ -44,8 +71,12 @@ def advice(
         lines.append([("inside: ", "muted"), ("no probe here. Next run: ", "muted"),
                       ("gpuscope run python train.py", "accent")])  # fmt: skip
     else:
-        lines += _to_free(found, RULED_OUT.get(said.cause, "") if said else "")
-    notes = found.notes
+        ruled_out = [
+            RULED_OUT.get(said.cause, "") if said else "",
+            "" if seen_seconds >= SEEN_SECONDS else "empty_cache",
+        ]
+        lines += _to_free(found, [cure for cure in ruled_out if cure], before)
+    notes = before.held(found.notes, host.sampled_seconds or 0.0)
     if finding is not None and finding.kind == "async":  # it says so already
         notes = [note for note in notes if not note.startswith("cudaMallocAsync")]
     return lines + [[("≈ ", "faint"), (note, "faint")] for note in notes]
@@ -59,16 +90,18 @@ def _recognised(finding: Finding) -> list[Line]:
     return lines
 
 
-def _to_free(found: Account, ruled_out: str) -> list[Line]:
-    parts = [part for part in found.parts if not ruled_out or ruled_out not in part.free_by]
-    largest = largest_freeable(parts)
+def _to_free(found: Account, ruled_out: list[str], before: SaidBefore) -> list[Line]:
+    parts = [part for part in found.parts if not any(cure in part.free_by for cure in ruled_out)]
+    largest = largest_freeable(parts, before=before.largest)
+    before.largest = largest.name if largest is not None else ""
     if largest is None:
         return [[("Nothing of 64 MiB or more to free.", "muted")]]
     lines: list[Line] = [
         [("largest to free: ", "muted"), (f"{largest.name}, {bytes_text(largest.known)}", "text")],
         [("how: ", "muted"), (largest.free_by, "accent")],
     ]
-    at_once = None if largest.now else largest_freeable(parts, now=True)
+    at_once = None if largest.now else largest_freeable(parts, now=True, before=before.at_once)
+    before.at_once = at_once.name if at_once is not None else ""
     if at_once is not None:
         lines.append([("at once: ", "muted"), (f"{at_once.name}, {bytes_text(at_once.known)}: ", "text"),
                       (at_once.free_by, "accent")])  # fmt: skip

@@ -20,13 +20,15 @@ from .text import cut, wrap
 @dataclass(frozen=True, slots=True)
 class Part:
     """One row. ``amount`` in bytes, or why it is unknown. ``indent`` above 0 marks a part of the row above it;
-    ``about`` an amount that is not exact."""
+    ``about`` an amount that is not exact. ``now``: what it is at this moment, where the amount is what it was at
+    most; marked on the bar."""
 
     label: str
     amount: float | Unknown
     token: str
     indent: int = 0
     about: bool = False
+    now: float | None = None
 
 
 class Waterfall(Painted):
@@ -95,9 +97,10 @@ class Waterfall(Painted):
                 bars = [(other.amount, other.token) for other in self._parts if not other.indent]
                 pieces += stacked_bar(bars, None if unknown else shape.scale, shape.bar, glyphs, slim=True)
             elif unknown or _known(part) > 0:
-                pieces += stacked_bar(
+                bar = stacked_bar(
                     [(part.amount, part.token)], shape.scale, shape.bar, glyphs._replace(track=" "), slim=True
                 )
+                pieces += bar if part.now is None else _marked(bar, part, shape, glyphs.moment)
         return strip_of(cut(pieces, shape.width, glyphs.ellipsis), shape.width, tokens)
 
 
@@ -121,6 +124,25 @@ class _Shape:
         rest = width - label - 2 - value
         share = 6 if shares and rest >= 22 else 0
         return cls(width, label, value, share, max(rest - share - 2, 0), scale)
+
+
+def _marked(bar: list[tuple[str, str]], part: Part, shape: _Shape, mark: str) -> list[tuple[str, str]]:
+    """The bar of a part with a mark where it would end now, if that is not where it ends."""
+    if shape.scale <= 0:
+        return bar
+    ends, now = (round(min(size / shape.scale, 1.0) * shape.bar) for size in (_known(part), part.now or 0.0))
+    if now == ends:
+        return bar
+    place = min(now, shape.bar - 1)
+    pieces, at = [], 0
+    for text, spec in bar:
+        cut_at = place - at
+        if 0 <= cut_at < len(text):
+            pieces += [(text[:cut_at], spec), (mark, "title"), (text[cut_at + 1 :], spec)]
+        else:
+            pieces.append((text, spec))
+        at += len(text)
+    return [piece for piece in pieces if piece[0]]
 
 
 def _known(part: Part) -> float:
