@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..store.reserved import COLUMNS, POOL_COLUMNS
-from ..store.view import AllocView, DeviceView, History, HostView, TrainerView
+from ..store.view import AllocView, History, HostView, TrainerView
 from ..wire.frames import Reading
 from .cells import bytes_text
-from .parts import Account, account
+from .parts import Account, account, on_cpu
+from .subjects import Subject
 
 STEPS = 5
 """So many steps are looked back at, and at least :data:`LEAST_SECONDS`, so that readings meet all moments of a step."""
@@ -45,13 +46,17 @@ class Shown(NamedTuple):
     seconds: float
 
 
-def account_at_the_fullest(
-    host: HostView, device: DeviceView, allocator: AllocView | None, trainer: TrainerView | None, history: Histories
-) -> Shown:
-    """The rows of a device with the trainer's part as it was when it was fullest. Their total is what is used now."""
+def account_at_the_fullest(host: HostView, subject: Subject, history: Histories) -> Shown:
+    """The rows of a device with the trainer's part as it was when it was fullest. Their total is what is used now.
+    On a CPU, what the probe counted."""
+    device, allocator = subject.device, subject.allocator
+    if device is None:
+        assert allocator is not None
+        parts = on_cpu(allocator)
+        return Shown(Account(parts, sum(part.known for part in parts)), {}, 0.0)
     if allocator is None:
         return Shown(account(host, device, None), {}, 0.0)
-    then, seconds = at_the_fullest(allocator, history, seconds_of(trainer))
+    then, seconds = at_the_fullest(allocator, history, seconds_of(subject.trainer))
     found = account(host, device, then)
     found.notes[:0] = _missed(then)
     moment = account(host, device, allocator).parts

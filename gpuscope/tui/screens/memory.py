@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -10,15 +10,13 @@ from textual.containers import Horizontal, Vertical
 
 from ...store.view import HostView, TrainerView
 from ..fullest import account_at_the_fullest
-from ..parts import Account, Part, on_cpu
 from ..session import Session
 from ..subjects import Subject, process_of, subjects
-from ..widgets import waterfall
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from ..widgets.waterfall import Waterfall
-from .memory_advice import MEMORY, SaidBefore, advice, fitting, of_the_card
-from .memory_views import ModulesView, SummaryView
+from .memory_advice import MEMORY, SaidBefore, advice, fitting
+from .memory_views import ModulesView, SummaryView, show_account
 from .memory_whatif import WhatIfView
 from .pane import Pane
 
@@ -130,25 +128,8 @@ class MemoryPane(Pane, can_focus=True):
             self._modules.show(subject)
 
     def _show_waterfall(self, host: HostView, subject: Subject) -> None:
-        now: Mapping[tuple[str, str], float] = {}
-        seen = 0.0
-        if subject.device is not None:
-            found, now, seen = account_at_the_fullest(
-                host, subject.device, subject.allocator, subject.trainer, self.session.history
-            )
-            last = waterfall.Part("used, as nvidia-smi", found.total, "text")
-            foot = of_the_card(subject.device)
-        else:
-            assert subject.allocator is not None
-            parts = on_cpu(subject.allocator)
-            found = Account(parts, sum(p.known for p in parts))
-            last = waterfall.Part("known", found.total, "text")
-            foot = "torch counts no other memory on a CPU"
-        beside = [_row(part) for part in found.beside]
-        self._waterfall.show([_row(p, now.get((p.inside, p.name))) for p in found.parts], last, foot, beside)
-        glyphs, most = self._waterfall.tokens.glyphs, max(5, 5 * round(seen / 5))
-        legend = [(glyphs.fill("allocated"), "allocated", f"most in {most} s"), (glyphs.moment, "title", "now")]
-        self._waterfall.legend(legend if now else [])
+        found, now, seen = account_at_the_fullest(host, subject, self.session.history)
+        show_account(self._waterfall, subject, found, now, seen)
         columns, rows = self._terminal
         finding = self._found[1] if self._found[0] == subject.key else None
         needed = len(found.parts) + FRAME_ROWS
@@ -156,7 +137,7 @@ class MemoryPane(Pane, can_focus=True):
             self._said = (subject.key, SaidBefore())
         lines = advice(host, subject, found, finding, self._diagnosis(subject), self._said[1], seen)
         width = max(30, (columns if columns < WIDE else columns // 2) - 4)
-        shown = fitting(lines, width, rows - AROUND_ROWS - needed - len(beside) - 1)
+        shown = fitting(lines, width, rows - AROUND_ROWS - needed - len(found.beside) - 1)
         self._advice.show(shown)
         if needed + len(shown) != self._wanted:
             self._wanted = needed + len(shown)
@@ -434,7 +415,3 @@ class MemoryPane(Pane, can_focus=True):
             act()
         else:
             self.session.notices.say("that key acts on the tree of modules: m")
-
-
-def _row(part: Part, now: float | None = None) -> waterfall.Part:
-    return waterfall.Part(part.name, part.size, part.token, 1 if part.inside else 0, part.about, now)

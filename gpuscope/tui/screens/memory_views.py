@@ -1,14 +1,19 @@
-"""The tables of the memory tab that ask the trainer: torch's memory summary, and bytes by module."""
+"""What the memory tab is made of: the rows of the waterfall, and the tables that ask the trainer, torch's memory
+summary and bytes by module."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..cells import age_text, seconds_text
+from ..parts import Account
 from ..session import Session
 from ..subjects import Subject
 from ..widgets.memory_tables import MODULES, SUMMARY, module_rows, summary_rows
 from ..widgets.table import LiveTable
+from ..widgets.waterfall import Part, Waterfall
+from .memory_advice import of_the_card
 from .pane import set_title
 
 if TYPE_CHECKING:
@@ -24,6 +29,26 @@ SOURCES = {
     "found in the training loop": "found in the training loop",
     "optimizers only": "from the optimizers: no module is known",
 }
+
+
+def show_account(
+    panel: Waterfall, subject: Subject, found: Account, now: Mapping[tuple[str, str], float], seconds: float
+) -> None:
+    """Rows at the fullest moment of so many ``seconds``; ``now``: what they are at this one, by (inside, name)."""
+    on_card = subject.device is not None
+    rows = [
+        Part(part.name, part.size, part.token, bool(part.inside), part.about, now.get((part.inside, part.name)))
+        for part in found.parts
+    ]
+    panel.show(
+        rows,
+        Part("used, as nvidia-smi" if on_card else "known", found.total, "text"),
+        of_the_card(subject.device) if subject.device else "torch counts no other memory on a CPU",
+        [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
+    )
+    glyphs, most = panel.tokens.glyphs, max(5, 5 * round(seconds / 5))
+    legend = [(glyphs.fill("allocated"), "allocated", f"most in {most} s"), (glyphs.moment, "title", "now")]
+    panel.legend(legend if now else [])
 
 
 class _View:
