@@ -23,7 +23,7 @@ def standing(scene: Scene, job: JobView) -> Said:
         return
     if stall.busy:
         yield Abstained(
-            pitfall="distributed-sampler",
+            pitfall="hang-in-collective",
             missing=f"whether it hangs: {stall.text}. If no step follows within minutes, look again: gpuscope doctor",
         )
         return
@@ -43,9 +43,10 @@ def _finding(
     at, function = stands_at(first)
     where = place(scene, first) + (f", {at}" if at else "")
     pid = first.definition.pid
-    look = Fix(title="See its whole stack now", now=True, command=f"gpuscope    (S on pid {pid})")
+    look = Fix(title="See where every thread of it stands: S on its row", now=True, command=f"gpuscope attach {pid}")
+    alone = len(living(job)) == 1 and (first.definition.world_size or 1) <= 1
     if not culprits:
-        pitfall, cause = "nccl-config", "stall.all_in_collective"
+        pitfall, cause = "hang-in-collective", "stall.all_in_collective"
         title = f"No step on any rank: all wait in {function or 'a collective'}"
         evidence.append(
             Evidence(text="all ranks launched as many collectives: none is behind, the transport is suspect")
@@ -56,16 +57,16 @@ def _finding(
             Fix(title="Rule out a broken peer path, next run", environment="NCCL_P2P_DISABLE=1"),
         )
     elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
-        pitfall, cause = "num-workers", "stall.loader"
+        pitfall, cause = "hang-in-loader", "stall.loader"
         title = f"Standing still: {stall.text}"
         evidence.append(Evidence(text=f"{function or at} is the input pipeline: it waits for data, not for the GPU"))
         fixes = (
             look,
-            Fix(title="What the loader opens or waits for there: a file server, a lock, a worker that died"),
-            Fix(title="Fail instead of hanging", code="DataLoader(…, num_workers=N, timeout=60)"),
+            Fix(title="Find what it opens or waits for there: a file server, a lock, a worker that died"),
+            Fix(title="Fail instead of hanging, next run", code="DataLoader(…, num_workers=N, timeout=120)"),
         )
-    elif len(living(job)) > 1 or (first.definition.world_size or 1) > 1:
-        pitfall, cause = "distributed-sampler", "stall.ranks_differ"
+    elif not alone:
+        pitfall, cause = "hang-in-collective", "stall.ranks_differ"
         title = f"Standing still: {stall.text}"
         fixes = (
             look,
@@ -75,12 +76,13 @@ def _finding(
             ),
         )
     else:
-        pitfall, cause = "synchronize-timing", "stall.alone"
+        pitfall, cause = "hang-alone", "stall.alone"
         title = f"Standing still: {stall.text}"
-        evidence.append(
-            Evidence(text="where it stands is where it waits; with CUDA that may be an earlier kernel's line")
-        )
-        fixes = (look, Fix(title="Find the kernel that does not end, next run", environment="CUDA_LAUNCH_BLOCKING=1"))
+        fixes = (look,)
+        if first.definition.cuda:
+            evidence.append(Evidence(text="with CUDA that line may wait for a kernel of an earlier one"))
+            launches = "Find the kernel that does not end, next run"
+            fixes += (Fix(title=launches, environment="CUDA_LAUNCH_BLOCKING=1"),)
     sure = bool(culprits) and bool(at)
     return Finding(
         pitfall=pitfall,

@@ -38,7 +38,7 @@ COLUMNS = (
 )
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
-STACKS = re.compile(r"gpuscope +\(S on pid (\d+)\)")
+STACKS = re.compile(r"gpuscope attach (\d+)")
 """A command that is this screen's own key."""
 TOLD = frozenset((
     "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone", "live.memory_grows",

@@ -42,6 +42,8 @@ FIXES = {
     "shape-mismatch": (0, 1, 4, 5),
     "weights-only-load": (1, 2),
     "damaged-checkpoint": (2,),
+    "hang-in-loader": (1, 2),
+    "hang-alone": (1,),
     "too-small-workload": (0, 1),
     "autocast-inside-forward": (0,),
     "find-unused-parameters": (1,),
@@ -100,7 +102,7 @@ IN_A_GROUP = {
     "optimizer-state": (1,),
     "fsdp-or-zero": (0,),
     "distributed-sampler": (0, 1),
-    "collective-stall": (0,),
+    "hang-in-collective": (1,),
 }
 """They want a process group: one of one process."""
 CASES = [

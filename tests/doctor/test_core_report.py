@@ -84,7 +84,7 @@ def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
     own = Fix(title="Own", command="true")
     report = settled(
         finding(fixes=(own,)),
-        finding("collective-stall", "warning"),
+        finding("hang-in-collective", "warning"),
         abstained=(Abstained(pitfall="empty-cache", missing="a second snapshot"),),
         problems=("x could not be read.",),
         examined=("log", "log"),
@@ -100,7 +100,7 @@ def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
     assert first["fixes"][0]["environment"] is None
     assert first["fixes"][0]["now"] is False
     assert first["verify"] == TABLE["no-grad-eval"].verify
-    assert [fix["title"] for fix in second["fixes"]] == [fix.title for fix in TABLE["collective-stall"].fixes]
+    assert [fix["title"] for fix in second["fixes"]] == [fix.title for fix in TABLE["hang-in-collective"].fixes]
     assert second["verify"] is None
     assert document["abstained"] == [{"pitfall": "empty-cache", "missing": "a second snapshot"}]
     assert document["problems"] == [{"severity": "unchecked", "reason": "x could not be read."}]

@@ -101,10 +101,10 @@ def test_list_and_explain(capsys):
 def test_list_and_explain_as_json(capsys):
     listed = json.loads(run(capsys, "--list", "--json")[1])["pitfalls"]
     assert [row["id"] for row in listed] == [*table.load()]
-    one = json.loads(run(capsys, "--explain", "collective-stall", "--json")[1])
+    one = json.loads(run(capsys, "--explain", "hang-in-collective", "--json")[1])
     assert one in listed
     assert one["verify"] is None
-    assert one["fixes"][0]["before"]
+    assert one["fixes"][1]["before"]
 
 
 @pytest.mark.parametrize(

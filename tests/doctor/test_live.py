@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from random import Random
 
 import pytest
 
-from gpuscope.doctor import live
+from gpuscope.doctor import live, table
 from gpuscope.doctor.finding import Finding, Report
 from gpuscope.doctor.order import rank
 from gpuscope.store.store import Store
@@ -222,6 +223,30 @@ def test_a_stall_names_rank_line_and_collective():
     assert finding.title == ("Standing still: rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce")
     assert finding.where.startswith("rank 3, GPU 3")
     assert "rank 3: last step 47" in text(finding)
+
+
+@pytest.mark.parametrize(
+    ("scene", "pitfall"),
+    [
+        (jobs.ranks(stalled=True), "hang-in-loader"),
+        (one(stall_at="train.py:60 backward", step_age_seconds=60.0), "hang-alone"),
+        (one(stall_at="data.py:88 __getitem__", step_age_seconds=60.0), "hang-in-loader"),
+        (put(jobs.ranks(stalled=True), "stall_at", lambda _: "train.py:70 evaluate"), "hang-in-collective"),
+        (put(jobs.ranks(2, stalled=True), "stall_at", lambda _: "c10d.py:9 all_reduce"), "hang-in-collective"),
+    ],
+)
+def test_a_hang_is_a_pitfall_of_its_own_and_shows_the_stacks(scene, pitfall):
+    finding = found(scene)[0]
+    assert (finding.pitfall, finding.severity) == (pitfall, "problem")
+    pid = re.search(r"pid (\d+)", finding.where)
+    assert pid is not None
+    look = finding.fixes[0]
+    assert (look.now, look.command) == (True, f"gpuscope attach {pid[1]}")
+    assert "S on" in look.title
+    row = table.load()[pitfall]
+    assert finding.cause in row.causes
+    assert row.fixes[0].now
+    assert "S on" in row.now
 
 
 def test_a_rank_that_died_while_the_others_wait():

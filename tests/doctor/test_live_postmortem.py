@@ -44,7 +44,7 @@ def test_a_healthy_recording_gives_nothing_of_warning_or_worse(name):
 
 def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
     first, *others = found(DEMOS / "recordings" / "h200x2-stall.gsr", "recording")
-    assert (first.pitfall, first.severity, first.confidence) == ("num-workers", "problem", "definite")
+    assert (first.pitfall, first.severity, first.confidence) == ("hang-in-loader", "problem", "definite")
     assert first.title == (
         "Standing still: rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at <path>:62 in main"
     )
