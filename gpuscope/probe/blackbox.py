@@ -58,6 +58,7 @@ class BlackBox:
         self._remade = 0
         self._lock = threading.Lock()
         self._closed = False
+        self._how: Optional[Dict[str, Any]] = None
         if os.environ.get("GPUSCOPE_BLACKBOX") == "0":
             self._give_up("switched off by GPUSCOPE_BLACKBOX=0")
 
@@ -85,8 +86,11 @@ class BlackBox:
         return fresh
 
     def ended(self, how: Dict[str, Any]) -> None:
-        """Write into the header how the trainer ended: plain JSON, ``how`` and what is known besides."""
+        """Write into the header how the trainer ended: plain JSON, ``how`` and what is known besides.
+
+        A trainer may end before its first sample: then the file does not exist yet, and is made with this header."""
         with self._lock:
+            self._how = how
             if self.path:
                 try:
                     header = self._header(how)
@@ -213,7 +217,7 @@ class BlackBox:
         try:
             with file_size.no_signal():
                 os.posix_fallocate(descriptor, 0, boxes.FILE_BYTES)
-                offset, header = self._header(None)
+                offset, header = self._header(self._how)
                 os.pwrite(descriptor, header, offset)
             self._mark = offset, header[:MARK_BYTES]
             found = os.fstat(descriptor)

@@ -414,3 +414,10 @@ def test_ps_names_the_newest_box_of_the_dead_and_the_command(place):
     (directory / "notes.txt").touch()
     assert died.line(directory).startswith("A trainer of yours died here")
     assert died.line(directory).endswith(f"gpuscope replay {path}")
+
+
+def test_an_end_before_the_first_sample_stands_in_the_box_that_follows(box):
+    """The trainer's thread says how it ends while the probe's is still taking the first sample."""
+    box.ended({"how": "exception", "type": "ValueError", "message": "m", "stack": []})
+    fill(box, 1)
+    assert (BoxReader(box.path).ended or {}).get("type") == "ValueError"
