@@ -49,12 +49,16 @@ def examine(facts: Facts) -> Report:
 
 
 def _examined(facts: Facts) -> tuple[str, ...]:
-    found = ["environment"]
-    if facts.devices is None:
-        found.append("driver: none")
+    """What this machine is, before anything is said about it: its GPUs and its torch, or why there are none."""
+    found = []
+    if not facts.devices:
+        found.append(f"no GPU: {facts.why.get('devices', 'the driver lists none')}")
     else:
         found.append(f"{len(facts.devices)} GPU{'' if len(facts.devices) == 1 else 's'}")
-        if facts.driver_version:
-            found.append(f"driver {facts.driver_version}")
-    found.append(f"torch {facts.build.version}" if facts.build is not None else "torch: none")
-    return tuple(found)
+    if facts.driver_version:
+        found.append(f"driver {facts.driver_version}")
+    if facts.build is not None:
+        found.append(f"torch {facts.build.version} in {facts.build.prefix}")
+    else:
+        found.append(facts.why.get("build", "no torch"))
+    return (*found, "environment variables, limits, installed packages")

@@ -61,7 +61,8 @@ class Effect:
 class Finding:
     """A cause that the evidence names. ``pitfall`` is an id of the table, ``cause`` the examiner's own id
     (``oom.fragmentation``). ``effect``: of its cure. No ``fixes`` and no ``verify`` mean those of the table. ``where``
-    is a file and line, a rank or a device; ``rank`` orders findings that are otherwise equal, the highest first."""
+    is a file and line, a rank or a device; ``rank`` orders findings that are otherwise equal, the highest first.
+    ``past``: it is about a trainer that has ended, so it comes after everything that is true now."""
 
     pitfall: str
     cause: str
@@ -74,6 +75,7 @@ class Finding:
     where: str = ""
     rank: float = 0.0
     effect: Effect | None = None
+    past: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +87,23 @@ class Abstained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A trainer that has ended: which, when and how, in a line; ``command`` shows more of it."""
+
+    text: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What one or several examiners found. ``problems``: what could not be checked, and why, as whole sentences;
-    ``examined``: what was looked at, as short names."""
+    ``examined``: what was looked at and what it is, in a few words each; ``ended``: trainers that died before."""
 
     findings: tuple[Finding, ...] = ()
     abstained: tuple[Abstained, ...] = ()
     problems: tuple[str, ...] = ()
     examined: tuple[str, ...] = ()
+    ended: tuple[Ended, ...] = ()
 
     def __add__(self, other: Report) -> Report:
         """Both together, in this order."""
@@ -101,4 +112,5 @@ class Report:
             abstained=self.abstained + other.abstained,
             problems=self.problems + other.problems,
             examined=self.examined + other.examined,
+            ended=self.ended + other.ended,
         )

@@ -32,7 +32,7 @@ def examine(path: str | Path, kind: str) -> Report:
 
 def _replayed(path: Path, box: bool) -> Report:
     """The live rules at the last moment of every job in it, and how each ended."""
-    from ..store.blackbox import BoxReader
+    from ..store.blackbox import BoxReader, how_it_ended
     from ..wire.recording import RecordingReader
 
     name = clean(path.name, 100)
@@ -50,7 +50,8 @@ def _replayed(path: Path, box: bool) -> Report:
             watchers[line.source].take(line.line, line.rx)
         if number >= MAX_LINES:
             break
-    report = Report(examined=(name,))
+    ended = getattr(reader, "ended", None)  # of a box
+    report = Report(examined=(f"{name}, whose trainer {clean(how_it_ended(ended), 400)}" if ended else name,))
     for watcher in watchers.values():
         report += watcher.report()
     problem = reader.problem

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..wire.clean import clean
-from .finding import Abstained, Effect, Evidence, Finding, Fix, Report
+from .finding import Abstained, Effect, Ended, Evidence, Finding, Fix, Report
 from .order import rank
 from .table import Pitfall
 from .wrapping import cells, wrap
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_WARNINGS, EXIT_PROBLEMS, EXIT_UNCHECKED = 0, 1, 2, 3
 FailOn = Literal["warning", "problem", "never"]
-Made = TypeVar("Made", Abstained, Effect, Evidence, Finding, Fix)
+Made = TypeVar("Made", Abstained, Effect, Ended, Evidence, Finding, Fix)
 MAX_FINDINGS, MAX_EVIDENCE, MAX_FIXES, MAX_OTHERS = 200, 20, 12, 500
 MAX_TEXT, MAX_CODE = 600, 4000
 SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3
@@ -54,6 +54,7 @@ def settled(report: Report, table: Mapping[str, Pitfall]) -> Report:
         abstained=tuple(_strings(one, {}) for one in list(abstained.values())[:MAX_OTHERS]),
         problems=tuple(_clean(text) for text in dict.fromkeys(problems[:MAX_OTHERS])),
         examined=examined,
+        ended=tuple(_strings(one, {}) for one in report.ended[:MAX_OTHERS]),
     )
 
 
@@ -96,7 +97,7 @@ def document(report: Report, code: int) -> dict[str, Any]:
     return {
         "findings": [_plain_finding(finding) for finding in report.findings],
         "abstained": [asdict(one) for one in report.abstained],
-        "examined": list(report.examined),
+        "examined": [*report.examined, *(one.text for one in report.ended)],
         "problems": [{"severity": "unchecked", "reason": text} for text in report.problems],
         "exit_code": code,
     }
@@ -127,9 +128,10 @@ def _plain_fix(fix: Fix) -> dict[str, Any]:
 
 def lines(report: Report, code: int, width: int) -> list[Line]:
     """The text of a settled report, at most ``width`` columns but for lines that are to be copied."""
-    out: list[Line] = []
-    surer = [one for one in report.findings if one.confidence != "prior"]
-    priors = [one for one in report.findings if one.confidence == "prior"]
+    out = _checked(report.examined, width)
+    now = [one for one in report.findings if not one.past or not report.ended]
+    surer = [one for one in now if one.confidence != "prior"]
+    priors = [one for one in now if one.confidence == "prior"]
     shown: set[Evidence] = set()
     for finding in surer:
         out += [*_finding_lines(finding, width, shown), []]
@@ -145,7 +147,19 @@ def lines(report: Report, code: int, width: int) -> list[Line]:
         for text in report.problems:
             out += _item(text, width)
         out.append([])
-    return out + _ending(report, code, width)
+    if report.ended:
+        out.append([("Ended earlier", "accent")])
+        for ended in report.ended:
+            out += [*_item(ended.text, width), [("    ", ""), (ended.command, "faint")]]
+        out.append([])
+    return out + _ending(report, now, code, width)
+
+
+def _checked(examined: Sequence[str], width: int) -> list[Line]:
+    """What was looked at, first of all where that is more than one thing; a single one stands in the last line."""
+    if len(examined) < 2:
+        return []
+    return [[("Checked", "accent")], *(line for text in examined for line in _item(text, width)), []]
 
 
 def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[Line]:
@@ -215,7 +229,7 @@ def _labelled(label: str, texts: Sequence[str]) -> list[Line]:
 
 
 def _prior_lines(priors: Sequence[Finding], width: int, besides: bool) -> list[Line]:
-    head = "Also possible" if besides else "Nothing here decides. Most often it is, first the most common"
+    head = "Also possible" if besides else "No clear cause was found. Possible causes, the most common first:"
     out: list[Line] = [[(head, "accent")]]
     for finding in priors:
         first = f": {finding.fixes[0].title}" if finding.fixes else ""
@@ -228,15 +242,15 @@ def _item(text: str, width: int) -> list[Line]:
     return [[("  · " if number == 0 else "    ", "muted"), (part, "text")] for number, part in enumerate(parts)]
 
 
-def _ending(report: Report, code: int, width: int) -> list[Line]:
+def _ending(report: Report, now: Sequence[Finding], code: int, width: int) -> list[Line]:
     count = dict.fromkeys(_SIGNS, 0)
-    for finding in report.findings:
+    for finding in now:
         if finding.confidence != "prior":
             count[finding.severity] += 1
     said = [_count(count["problem"], "problem"), _count(count["warning"], "warning")]
-    nothing = "nothing was decided" if report.findings else "nothing wrong was found"
+    nothing = "nothing conclusive was found" if now else "nothing wrong was found"
     text = ", ".join(filter(None, said)) or (nothing if report.examined else "nothing was examined")
-    looked = f" in {', '.join(report.examined)}" if report.examined else ""
+    looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
     return [[(part, "muted")] for part in wrap(f"{text[:1].upper()}{text[1:]}{looked}. Exit code {code}.", width)]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,6 +43,7 @@ GPU_ID = PROC_ID + 1
 MAX_GPUS = 64
 _NO_HOST: list[int | str] = [HOST_ID, "load_1m", NOT_SUPPORTED, "a black box holds nothing about its host"]
 _GZIP = b"\x1f\x8b"
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -107,7 +109,7 @@ class BoxReader:
 
     def _words(self, hello: Hello) -> str:
         if self.ended is not None:
-            return _how(self.ended)
+            return f"The trainer {how_it_ended(self.ended)}."
         name = self.path.name.partition(".")[0].split("-")
         pid, start = (name[0], name[1]) if len(name) == 2 else ("", "")
         if hello.boot and hello.boot == _boot() and _start_of(pid) == start:
@@ -260,18 +262,21 @@ def is_box(path: str | Path) -> bool:
     return boxes.MAGIC in (begin[:8], begin[boxes.HEADER_BYTES : boxes.HEADER_BYTES + 8])
 
 
-def _how(ended: dict[str, Any]) -> str:
+def how_it_ended(ended: dict[str, Any]) -> str:
+    """What a trainer's own description of its end says, to go on after its name: ``ended by ValueError: the message (at
+    train.py:12 main)``. Of the stack the innermost line of the user's own code is named."""
     if ended.get("how") == "exception":
-        where = next(iter(_stack(ended)), "")
+        rows = _stack(ended)
+        where = next((row for row in rows if not _INSTALLED.search(row)), rows[0] if rows else "")
         message = str(ended.get("message", "")).partition("\n")[0]
-        text = f"The trainer ended by {ended.get('type', 'an exception')}: {message}"[:1500]
+        text = f"ended by {ended.get('type', 'an exception')}: {message}"[:1500]
         return f"{text} (at {where})" if where else text
     code = ended.get("code")
     if code:
-        return f"The trainer ended itself with exit code {code}."
+        return f"ended itself with exit code {code}"
     if ended.get("oom"):
-        return "The trainer ended right after an out-of-memory error."
-    return "The trainer ended itself; its exit code cannot be seen from inside."
+        return "ended right after an out-of-memory error"
+    return "ended itself; its exit code cannot be seen from inside"
 
 
 def _stack(ended: dict[str, Any]) -> list[str]:

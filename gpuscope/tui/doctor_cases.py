@@ -46,6 +46,11 @@ class Case:
         return pid_of(self.finding)
 
     @property
+    def dead(self) -> bool:
+        """Whether it is about a trainer that has ended."""
+        return self.kind in ("end", "left")
+
+    @property
     def grave(self) -> bool:
         """Whether it holds and is a warning or worse."""
         return not self.past and self.finding.severity != "info"
@@ -58,14 +63,17 @@ def pid_of(finding: Finding) -> int | None:
 
 
 def ordered(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """The worst and surest first, what no longer holds last. Small changes of a figure change no places."""
+    """The worst and surest first, then what no longer holds, last the trainers that have ended. Small changes of a
+    figure change no places."""
     return tuple(sorted(cases, key=_place))
 
 
-def _place(case: Case) -> tuple[bool, int, int, float, int]:
+def _place(case: Case) -> tuple[bool, bool, int, int, float, int]:
     finding = case.finding
+    if case.dead:
+        return (True, case.past, 0, 0, 0.0, case.number)
     order = SEVERITIES[finding.severity], CONFIDENCES[finding.confidence], -round(finding.rank, 1)
-    return (case.past, *order, case.number)
+    return (False, case.past, *order, case.number)
 
 
 class Course:

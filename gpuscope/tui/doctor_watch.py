@@ -39,11 +39,13 @@ ELSEWHERE = "the environment: it is another machine's, and examined there by  gp
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a trainer left that died: its process, the wall clock of its end, the findings."""
+    """What a trainer left that died: its process, the wall clock of its end, the findings; ``words`` say which trainer
+    it was and how it ended."""
 
     pid: int
     ended: float
     report: Report
+    words: str = ""
 
 
 class Watch:
@@ -167,7 +169,8 @@ class Watch:
     def _heard(self, part: str, report: Report, more: Mapping[str, Any]) -> None:
         if part == "left":
             pid, ended = int(more["pid"]), float(more["ended"])
-            self._left[pid, ended] = Left(pid, ended, report)
+            words = " ".join(str(more.get(part, "")) for part in ("name", "how")).strip()
+            self._left[pid, ended] = Left(pid, ended, report, words)
         elif part == "environment":
             self.environment = report
         else:
@@ -188,19 +191,29 @@ class Watch:
         """All there is to show: what holds, the worst first, then what no longer does."""
         if self._cases is None:
             here = self._local()
-            told = {left.pid for left in self._left.values()} if here else set()
+            left = self._known_left()
+            told = {one.pid for one in left}
             out = [case for case in self._course.cases if case.kind != "end" or case.pid not in told]
             number = -1
             if self.environment is not None and here:
                 for one in self.environment.findings:
                     out.append(Case(number, one, "environment"))
                     number -= 1
-            for left in self._left.values() if here else ():
-                for one in left.report.findings:
-                    out.append(Case(number, one, "left", since=left.ended))
+            for dead in left:  # numbers fall: the newest comes first
+                for one in reversed(dead.report.findings):
+                    out.append(Case(number, one, "left", since=dead.ended))
                     number -= 1
             self._cases = ordered(out)
         return self._cases
+
+    def _known_left(self) -> list[Left]:
+        """Trainers that died on this machine, the oldest first."""
+        return sorted(self._left.values(), key=lambda one: one.ended) if self._local() else []
+
+    @property
+    def unexplained(self) -> tuple[str, ...]:
+        """Trainers that died of something no rule knows: which and how, the newest first."""
+        return tuple(one.words for one in reversed(self._known_left()) if one.words and not one.report.findings)
 
     def counts(self) -> tuple[int, int]:
         """Problems and warnings that hold; what died long ago is not counted."""

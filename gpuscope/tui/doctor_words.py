@@ -30,12 +30,15 @@ Line = list[Piece]
 NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing was examined so far"
 ABOUT = "about"
 """The key of the row that tells what was examined."""
+FOLDED = "ended"
+"""The key of the row into which trainers that have ended are folded."""
 COLUMNS = (
     Column("what", "WHAT", 44, flex=6),
     Column("where", "WHERE", 20, flex=2, most=44, priority=3),
     Column("sure", "SURE", 8, priority=2),
     Column("since", "HOLDS", 14, align="right", priority=1),
 )
+MOST_ENDED = 4
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
 STACKS = re.compile(r"gpuscope attach (\d+)")
@@ -63,16 +66,25 @@ class Group:
     @property
     def key(self) -> str:
         """Of its row; it stays while the first does."""
-        return str(self.first.number)
+        return FOLDED if self.ended > 1 else str(self.first.number)
+
+    @property
+    def ended(self) -> int:
+        """How many trainers that have ended it folds into one row; 0 for findings on what runs."""
+        return len({case.pid for case in (self.first, *self.others)}) if self.first.dead else 0
 
 
 def grouped(cases: Sequence[Case]) -> list[Group]:
-    """Cases in order; those of one job that say the same with the same weight together."""
+    """Cases in order; those of one job that say the same with the same weight together, and all trainers that have
+    ended where there are several."""
     found: dict[tuple[object, ...], list[Case]] = {}
+    fold = len({case.pid for case in cases if case.dead}) > 1
     for case in cases:
         finding = case.finding
-        alike = (finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind, case.past, case.job)
-        found.setdefault(alike, []).append(case)
+        alike: tuple[object, ...] = (
+            finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind, case.past, case.job,
+        )  # fmt: skip
+        found.setdefault((FOLDED,) if fold and case.dead else alike, []).append(case)
     return [Group(first, tuple(rest)) for first, *rest in found.values()]
 
 
@@ -83,8 +95,8 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
     """A finding in a line."""
     case, finding = group.first, group.first.finding
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
-    many = f"{1 + len(group.others)}× " if group.others else ""
-    text = "faint" if case.past else "title" if case.grave else "text"
+    many = f"{group.ended} ended earlier, the last: " if group.ended > 1 else _times(group)
+    text = "faint" if case.past else "title" if case.grave and not case.dead else "text"
     return TableRow(
         group.key,
         {
@@ -95,6 +107,10 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
         },
         "faint" if case.past else "muted",
     )
+
+
+def _times(group: Group) -> str:
+    return f"{1 + len(group.others)}× " if group.others else ""
 
 
 def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
@@ -308,6 +324,8 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
     if watch.cost_seconds is not None:
         text = f"the rules took {watch.cost_seconds * 1e3:.1f} ms of a core; they are asked once a second at most"
         out += _labelled("Price", [(text, "muted")], cells)
+    for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
+        out += _labelled("Ended" if number == 0 else "", [(text, "muted")], cells)
     out += _abstained(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
@@ -336,7 +354,7 @@ def top(cases: Sequence[Case], glyphs: Glyphs, rows: int, short: bool = False) -
     out: list[Line] = []
     for group in groups[:rows]:
         finding = group.first.finding
-        many = f"{1 + len(group.others)}× " if group.others else ""
+        many = _times(group)
         sign: Piece = (f"{glyph_of(finding.severity, glyphs)} ", SEVERITY_TOKENS[finding.severity])
         out.append([sign, (many, "muted"), (finding.title, "text"), ("  " + finding.where, "faint")])
     if len(groups) > rows and out:

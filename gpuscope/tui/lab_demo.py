@@ -70,7 +70,7 @@ class Demo:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,  # the terminal's Ctrl-C is for us
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "GPUSCOPE_BLACKBOX": "0"},  # its end is seen here
             )
         except OSError as error:
             self.state, self.problem = "failed", f"{self.command[0]} cannot be started: {error.strerror}"

@@ -31,6 +31,10 @@ WATCH_SECONDS = 2.2
 PROBE_HZ = 5.0
 TICK_SECONDS = 0.2
 MAX_BOXES = 16
+NO_TRAINER = (
+    "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE examines a script, a "
+    "log, or what a trainer left"
+)
 _KEY = "here"
 
 
@@ -51,7 +55,7 @@ def examine(
     from ..doctor import live
 
     if not trainers:
-        none = Report(examined=("trainers here (none has a probe)",), problems=_unanswered(complete, timeout))
+        none = Report(examined=(NO_TRAINER,), problems=_unanswered(complete, timeout))
         return none + live.examine(host)
     from . import doctor_live_script
 

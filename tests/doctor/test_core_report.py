@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
-from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
+from gpuscope.doctor.finding import Abstained, Ended, Evidence, Finding, Fix, Report
 from gpuscope.doctor.order import rank
 from gpuscope.doctor.wrapping import cells, wrap
 
@@ -187,6 +188,24 @@ def test_evidence_is_told_once():
 def test_without_findings_it_says_what_was_looked_at():
     assert text(settled(examined=("log",)))[-1] == "Nothing wrong was found in log. Exit code 0."
     assert text(settled(problems=("why",)), code=3)[-1] == "Nothing was examined. Exit code 3."
+
+
+def test_first_stands_what_was_looked_at_and_last_what_has_ended():
+    gone = finding("host-memory-limit", "info", past=True, title="pid 9 was killed", where="train.py (pid 9)")
+    ended = Ended(text="train.py (pid 9), 3 min ago, was killed", command="gpuscope replay 9.box")
+    looked = ("no GPU: no driver", "no torch in /usr")
+    report = settled(gone, finding("empty-cache", "info"), finding("pin-memory", confidence="prior"))
+    report = replace(report, examined=looked, ended=(ended,))
+    shown = text(report)
+    assert shown[:3] == ["Checked", "  · no GPU: no driver", "  · no torch in /usr"]
+    wanted = ["  · no torch in /usr", "It is so.", "Also possible", "Ended earlier", ended.text, ended.command]
+    places = [next(n for n, line in enumerate(shown) if one in line) for one in wanted]
+    assert places == sorted(places)
+    assert "pid 9 was killed" not in "\n".join(shown), "it is folded into its line"
+    assert [one.pitfall for one in report.findings] == ["empty-cache", "pin-memory", "host-memory-limit"]
+    assert ended.text in reports.document(report, 0)["examined"]
+    assert shown[-1] == "Nothing conclusive was found. Exit code 0."
+    assert text(replace(report, findings=(), ended=()))[-1] == "Nothing wrong was found. Exit code 0."
 
 
 def test_findings_that_are_left_out_are_counted():

@@ -108,7 +108,15 @@ def test_nothing_at_all_on_the_healthy_one():
     report = environment.examine(HEALTHY)
     assert report.findings == ()
     assert report.abstained == ()
-    assert report.examined == ("environment", "2 GPUs", "driver 580.159.03", "torch 2.11.0+cu130")
+    assert report.examined[:3] == ("2 GPUs", "driver 580.159.03", "torch 2.11.0+cu130 in /env")
+
+
+def test_what_the_machine_has_not_is_said_with_the_reason():
+    why = {"devices": "no NVIDIA driver here: x", "build": "no torch in /env, /usr"}
+    bare = replace(HEALTHY, devices=None, driver_version=None, build=None, why=why)
+    assert environment.examine(bare).examined[:2] == ("no GPU: no NVIDIA driver here: x", "no torch in /env, /usr")
+    headless = replace(HEALTHY, devices=(), why={})
+    assert environment.examine(headless).examined[:2] == ("no GPU: the driver lists none", "driver 580.159.03")
 
 
 # ── driver, CUDA, torch ─────────────────────────────────────────────────────────────────────────────────────────────

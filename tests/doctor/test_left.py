@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,12 @@ import pytest
 from gpuscope.collect import container
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
+from gpuscope.probe import blackbox, records
+from gpuscope.probe.sampler import TRAINER_ID
+from gpuscope.verbs import died as boxes_of
 from gpuscope.verbs import doctor_left
+from gpuscope.verbs.attach_local import audit
+from gpuscope.wire import frames
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
 
@@ -47,10 +53,12 @@ def died(place, *ends):
 def test_each_is_named_with_its_end_and_none_sets_the_exit_code(place, tmp_path):
     unknown, known = died(place, "unknown", "known")
     report = doctor_left.examine(kernel_log=str(tmp_path / "none"))
-    newest, other = report.examined
-    assert newest.startswith(f"pid {known}, which died ")
-    assert other.startswith(f"pid {unknown}, which died ")
-    assert other.endswith("(ValueError: my own \\x1b[1mcheck)")
+    newest, other = report.ended
+    assert newest.text.startswith(f"python -c (pid {known}), ")
+    assert newest.command.startswith("gpuscope doctor ")
+    assert re.search(r"ago, ended by AssertionError: Torch not compiled .* \[\S+\]$", newest.text)
+    assert other.text.startswith(f"python -c (pid {unknown}), ")
+    assert "s ago, ended by ValueError: my own \\x1b[1mcheck (at <string>:" in other.text
     assert {one.severity for one in report.findings} == {"info"}
     (told,) = {one.where for one in report.findings}
     assert f"pid {known}" in told
@@ -61,15 +69,16 @@ def test_each_is_named_with_its_end_and_none_sets_the_exit_code(place, tmp_path)
 def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_path):
     killed, crashed = died(place, "killed", "crashed")
     (bare, _) = doctor_left.examine(kernel_log=str(tmp_path / "none")).findings
-    assert (bare.confidence, "ended without a word" in bare.title) == ("prior", True)
+    assert (bare.confidence, bare.past) == ("prior", True)
+    assert "was killed by a signal, crashed, or ended by os._exit" in bare.title
     log = tmp_path / "kmsg"
     log.write_text(
         f"3,1,9,-;Out of memory: Killed process {killed} (python3) total-vm:9999999kB, anon-rss:8888888kB\n"
         f"4,2,9,-;python3[{crashed}]: segfault at 0 ip 00007f3 sp 00007ffc error 4 in libtorch_cpu.so\n"
     )
     first, second = doctor_left.examine(kernel_log=str(log)).findings
-    assert (first.title, first.severity) == (f"pid {crashed} crashed: the kernel noted a fault in its own or a "
-                                             "library's code", "info")  # fmt: skip
+    assert first.title == f"python -c (pid {crashed}) crashed: the kernel noted a fault in its own or a library's code"
+    assert first.severity == "info"
     assert "libtorch_cpu.so" in first.evidence[0].text
     assert (second.cause, second.confidence) == ("end.host_memory", "definite")
     assert "anon-rss:8888888kB" in second.evidence[0].text
@@ -86,11 +95,52 @@ def test_the_pids_of_another_namespace_prove_nothing(place, tmp_path, monkeypatc
 
 def test_what_ended_by_itself_and_what_is_old_is_not_told(place, tmp_path):
     died(place, "well", "killed")
-    assert len(doctor_left.examine(kernel_log=str(tmp_path / "none")).examined) == 1
+    assert len(doctor_left.examine(kernel_log=str(tmp_path / "none")).ended) == 1
     (box,) = (tmp_path / "boxes").glob("*.box")
     hours_ago = time.time() - 2 * 3600
     os.utime(box, (hours_ago, hours_ago))
-    assert doctor_left.examine(kernel_log=str(tmp_path / "none")).examined == ()
+    assert doctor_left.examine(kernel_log=str(tmp_path / "none")).ended == ()
+
+
+def box(place, job, script="train.py", how=None, pid=4_000_000):
+    """The black box of a trainer that is gone."""
+    made = blackbox.BlackBox(lambda hz: frames.Hello(role="probe", cols={"t": ["step"]}, pid=pid, t=1.0, m=5))
+    trainer = frames.TrainerDef(pid=pid, start=1, script=script, job=job)
+    definitions = {TRAINER_ID: frames.Def(TRAINER_ID, trainer=trainer)}
+    made.sample(frames.Sample(1, 10**9, t=[[TRAINER_ID, 7]]), {}, definitions, {})
+    if how is not None:
+        made.ended(how)
+    os.rename(made.path, os.path.join(place["GPUSCOPE_BLACKBOX_DIR"], f"{pid}-1.box"))
+
+
+def raised(kind, message="", when=1.0):
+    return {"how": "exception", "type": kind, "message": message, "stack": [["/home/a/train.py", 7, "f"]], "time": when}
+
+
+def told(**more):
+    return [one.text for one in doctor_left.examine(kernel_log="/nowhere", **more).ended]
+
+
+def test_what_its_user_ended_is_left_out(place, monkeypatch):
+    monkeypatch.setattr(records, "FREE_BYTES", 0)
+    box(place, "a", how=raised("KeyboardInterrupt"), pid=4_000_001)
+    box(place, "b", how=raised("lightning.fabric.utilities.exceptions.SIGTERMException"), pid=4_000_002)
+    box(place, "c", script="/lib/python3/site-packages/ipykernel_launcher.py", pid=4_000_003)
+    box(place, "d", pid=4_000_004)
+    assert [text.partition(",")[0] for text in told()] == ["train.py (pid 4000004)"]
+    audit("signal TERM to pid 4000004 (start 1, ada) on box: python train.py: sent")
+    assert told() == []
+    assert [path.name for _, path in boxes_of.boxes()] == ["4000003-1.box"]  # only its script tells of a notebook
+
+
+def test_of_the_ranks_of_a_job_the_first_that_raised_stands_for_all(place, monkeypatch):
+    monkeypatch.setattr(records, "FREE_BYTES", 0)
+    ends = [None, raised("RuntimeError", "Connection closed by peer", 9.0), raised("ValueError", "bad row", 8.0), None]
+    for rank, how in enumerate(ends):
+        box(place, "job", how=how, pid=4_000_010 + rank)
+    (text,) = told()
+    assert text.startswith("train.py (pid 4000012), ")
+    assert text.endswith("ended by ValueError: bad row (at /home/a/train.py:7 f)")
 
 
 # ── in a job script ─────────────────────────────────────────────────────────────────────────────────────────────────

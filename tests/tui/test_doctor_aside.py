@@ -18,7 +18,7 @@ from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.tui.doctor_aside import SCRIPT, Aside, report_of
 from gpuscope.tui.doctor_watch import FRESH_SECONDS, Watch
-from gpuscope.verbs import doctor_aside
+from gpuscope.verbs import doctor_left
 from tests.fakes import views
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
@@ -79,7 +79,8 @@ def test_the_child_examines_the_environment_and_what_died_here(tmp_path):
     assert done.returncode == 0, done.stderr.decode()
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["part"] for one in said] == ["environment", "left", "left", "end"]
-    assert said[0]["report"]["examined"][0] == "environment"
+    assert any("torch" in one for one in said[0]["report"]["examined"])
+    assert all(one["name"] == f"python -c (pid {one['pid']})" for one in said[1:3])
     firsts = {report_of(one["report"]).findings[0].cause: one for one in said[1:3]}
     assert "end.unseen" in firsts
     (exception,) = (report_of(one["report"]) for cause, one in firsts.items() if cause != "end.unseen")
@@ -113,9 +114,10 @@ def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
         return Report(findings=(one,))
 
     monkeypatch.setattr(doctor_targets, "examine", examine)
-    ((found_pid, _, report),) = doctor_aside.left()
+    (death,) = doctor_left.deaths()
+    report = death.report
     assert seen == [f"oom-h-{pid}-77-1.confirmed.pickle.gz"]
-    assert found_pid == pid
+    assert death.pid == pid
     assert report.findings[0].where == f"pid {pid}, cuda:0"
     assert report.findings[0].fixes[0].command.startswith("gpuscope snapshot ")
     assert len(report.findings[0].fixes) > 1, "with the fixes of its pitfall"

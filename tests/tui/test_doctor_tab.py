@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,6 +129,34 @@ async def test_without_a_gpu_and_before_the_first_reading_it_says_so():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "waiting for the first reading")
         await pilot.press("y", "n", "r", "enter", "j", "k", "ctrl+d")  # nothing of it fails
+
+
+@in_loop
+async def test_trainers_that_have_ended_are_one_row_below_all_that_is_true_now():
+    app = make_app(views.training(), "doctor")
+    at_home(app)
+    watch = app.session.doctor
+    watch.environment = Report(findings=many(2), examined=("environment",))
+
+    def left(pid: int, age: float, *found: Finding) -> None:
+        more = {"pid": pid, "ended": time.time() - age, "name": f"train.py (pid {pid})", "how": "ended by KeyError: 7"}
+        watch._heard("left", Report(findings=found), more)
+
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until(pilot, "finding number 1")
+        grave = replace(many(1)[0], severity="problem", title="it ran out of memory", where="train.py (pid 7)")
+        left(7, 60.0, grave)
+        screen = await until(pilot, "▲ it ran out of memory")
+        assert screen.index("finding number 0") < screen.index("it ran out of memory")
+        left(8, 30.0, replace(grave, title="no space left", where="train.py (pid 8)"))
+        left(9, 20.0)
+        screen = await until(pilot, "▲ 2 ended earlier, the last: no space left")
+        assert screen.index("finding number 0") < screen.index("2 ended earlier")
+        assert "▸ ◆ finding number 1" in screen
+        await pilot.press("G", "k")
+        await until(pilot, "Also", "it ran out of memory (train.py (pid 7))")
+        await pilot.press("G")
+        await until(pilot, "Ended", "train.py (pid 9) ended by KeyError: 7")
 
 
 @in_loop

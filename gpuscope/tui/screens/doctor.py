@@ -107,6 +107,8 @@ class DoctorPane(Pane):
         here, there = self._group(), self._groups.get(key)
         if here is None or there is None or here.first.past:
             return True
+        if here.first.dead != there.first.dead:
+            return here.first.dead
         return SEVERITIES[there.first.finding.severity] < SEVERITIES[here.first.finding.severity]
 
     def show_findings(self) -> None:
