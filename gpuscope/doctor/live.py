@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from ..store.view import HostView, JobView
-from . import live_devices, live_effects, live_memory, live_stall, live_time
+from . import live_devices, live_effects, live_input, live_memory, live_stall, live_time
 from .finding import Abstained, Finding, Report
 from .live_scene import HistoryOf, Said, Scene, living, no_history
 
@@ -24,7 +24,7 @@ _OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
     live_devices.ranks_on_one_device,
     live_devices.data_parallel,
     live_devices.on_the_cpu,
-    live_time.waits_for_input,
+    live_input.waits_for_input,
     live_time.copies,
     live_time.communication,
     live_time.straggling,

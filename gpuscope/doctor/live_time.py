@@ -1,18 +1,16 @@
-"""Live rules about time: the loader, copies, communication, a rank that is slower, launches, skipped steps.
+"""Live rules about time: copies, communication, a rank that is slower, launches, skipped steps.
 
-Shares of a step are those measured on the device where there are any. The waiting of the training thread alone proves
-nothing: while it waits for the loader, the GPU may still work through what was launched before.
+Shares of a step are those measured on the device where there are any.
 """
 
 from __future__ import annotations
 
-from ..store.ranks import find_stall, name_of, own_seconds, shares_of, split_of, straggler
+from ..store.ranks import input_share, name_of, own_seconds, shares_of, split_of, straggler
 from ..store.view import JobView, TrainerView
-from .finding import Abstained, Confidence, Evidence, Finding, Fix
-from .live_scene import MIN_STEPS, Said, Scene, living, percent, place, seconds, warmed_up
+from .finding import Abstained, Evidence, Finding, Fix
+from .live_input import STARVED, steady_ranks, workers_fixes
+from .live_scene import MIN_STEPS, Said, Scene, percent, place, seconds
 
-STARVED, STARVED_CPU = 0.20, 0.50
-"""On a CPU the loader and the training share the cores: while one waits the other works, up to a point."""
 COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
 STRAGGLES_MUCH = 1.30
@@ -21,16 +19,9 @@ HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
 SM_LOW, SM_TENTH = 20.0, 10.0
 SHORT_STEP = 0.01
 """Whatever such a step waits for besides, the GPU has little to do in it."""
-BUSY_HOST = 90.0
 SKIPPED_STEPS, SKIPPED_SHARE = 10, 0.05
 SETTLED = 2.0
 """So many times as many steps without one left out as were left out before: the scaler has found its scale."""
-WORKERS = Fix(
-    title="Load in worker processes, so that the next batches are ready",
-    code="DataLoader(…, num_workers=8, pin_memory=True, persistent_workers=True)",
-    cost="memory of the host for each worker",
-)
-
 LAUNCHES = (
     Fix(title="More work per launch: a larger batch"),
     Fix(
@@ -41,88 +32,9 @@ LAUNCHES = (
 )
 
 
-def _runs(job: JobView) -> list[TrainerView]:
-    """Ranks whose times mean something: warm, and the job does not stand."""
-    ranks = living(job)
-    return [] if not ranks or find_stall(ranks) is not None else [trainer for trainer in ranks if warmed_up(trainer)]
-
-
-def waits_for_input(scene: Scene, job: JobView) -> Said:
-    """The device waits for the loader."""
-    found: list[tuple[float, TrainerView, Confidence, list[Evidence]]] = []
-    for trainer in _runs(job):
-        judged = _input(scene, trainer)
-        if isinstance(judged, Abstained):
-            yield judged
-        elif judged is not None:
-            found.append((judged[0], trainer, judged[1], judged[2]))
-    if not found:
-        return
-    share, trainer, confidence, evidence = max(found, key=lambda one: one[0])
-    if len(found) > 1:
-        names = ", ".join(f"{name_of(one[1])} {percent(one[0])}" for one in found[:8])
-        evidence.append(Evidence(text=f"waiting for input: {names}", source="probe"))
-    step = trainer.number("step_seconds")
-    fixes = [WORKERS]
-    cpu = scene.mean(scene.host, "cpu_percent")
-    busy = cpu is not None and cpu >= BUSY_HOST
-    if busy:
-        evidence.append(
-            Evidence(text=f"all cores of the host are {cpu:.0f} % busy: more workers will not help", source="host")
-        )
-        fixes = [
-            Fix(title="Make the preparation cheaper: prepare once and store, decode smaller, augment on the GPU"),
-            *fixes,
-        ]
-    elif cpu is not None:
-        evidence.append(
-            Evidence(text=f"the host's cores are {cpu:.0f} % busy: there is room for workers", source="host")
-        )
-    effect = f"at best {seconds(step * (1 - share))} instead of {seconds(step)} a step" if step else ""
-    yield Finding(
-        pitfall="num-workers",
-        cause="live.input_bound",
-        severity="warning" if trainer.definition.cuda or (share >= STARVED_CPU and not busy) else "info",
-        confidence=confidence,
-        title=f"{name_of(trainer)} waits for its input {percent(share)} of each step".capitalize(),
-        evidence=tuple(evidence),
-        where=place(scene, trainer),
-        rank=share,
-        fixes=(Fix(title=fixes[0].title, code=fixes[0].code, cost=fixes[0].cost, effect=effect), *fixes[1:]),
-        verify="gpuscope lab pitfall slow-input",
-    )
-
-
-def _input(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
-    step = trainer.number("step_seconds")
-    measured, waited = trainer.number("input_seconds"), trainer.number("loader_wait_seconds")
-    parts = sum(max(0.0, value) for value in split_of(trainer).values())
-    if measured is not None and parts > 0:
-        share = measured / parts
-        if share < STARVED:
-            return None
-        text = f"{seconds(measured)} of {seconds(parts)} a step the device waits for the loader: {percent(share)}"
-        return share, "definite", [Evidence(text=text, source="probe")]
-    if waited is None or not step or waited < STARVED * step:
-        return None
-    share = min(1.0, waited / step)
-    text = f"the training thread waits {seconds(waited)} of {seconds(step)} a step for the loader: {percent(share)}"
-    evidence = [Evidence(text=text, source="probe")]
-    if not trainer.definition.cuda:
-        return share, "definite", evidence
-    busy = [value for one in scene.devices(trainer) if (value := scene.mean(one, "sm_active_percent")) is not None]
-    if not busy:
-        missing = "whether the GPU waits too while the thread waits for its loader: the SM activity, unknown here"
-        return Abstained(pitfall="num-workers", missing=missing)
-    if max(busy) / 100 + share > 1.0 + STARVED / 2:
-        return None  # it works meanwhile: launched before
-    evidence.append(Evidence(text=f"meanwhile the SMs are active {max(busy):.0f} % of the time", source="nvml"))
-    return share, "likely", evidence
-
-
 def copies(scene: Scene, job: JobView) -> Said:
     """Copies to the device that nothing overlaps."""
-    for trainer in _runs(job)[:1]:
+    for trainer in steady_ranks(job)[:1]:
         share = shares_of([trainer]).get("h2d")
         took = trainer.number("h2d_seconds")
         if share is None or took is None or share < COPIES:
@@ -149,7 +61,7 @@ def copies(scene: Scene, job: JobView) -> Said:
 def communication(scene: Scene, job: JobView) -> Said:
     """Collectives that nothing overlaps, where no single rank makes the others wait. Ranks on a CPU wait for its cores
     as well, and nothing tells the two apart."""
-    ranks = _runs(job)
+    ranks = steady_ranks(job)
     if len(ranks) < 2:
         return
     share = shares_of(ranks).get("communication")
@@ -185,7 +97,7 @@ def communication(scene: Scene, job: JobView) -> Said:
 def straggling(scene: Scene, job: JobView) -> Said:
     """One rank's own work takes longer: the others wait for it in every step. On a CPU, whose cores the ranks share
     with all else that runs there, that is no more than worth a word."""
-    ranks = _runs(job)
+    ranks = steady_ranks(job)
     slow, words = straggler(ranks)
     if slow is None:
         return
@@ -201,7 +113,7 @@ def straggling(scene: Scene, job: JobView) -> Said:
     parts = split_of(slow)
     waits = parts.get("input", 0.0) > 0.5 * max(own - usual, 1e-9)
     pitfall, cause = ("num-workers", "ranks.slow_input") if waits else ("distributed-sampler", "ranks.straggler")
-    fixes = [WORKERS] if waits else []
+    fixes = workers_fixes(scene, job, slow)[0] if waits else []
     for device in scene.devices(slow):
         foreign = scene.others(device, job)
         alike = all(scene.others(d, job) for t in ranks if t is not slow for d in scene.devices(t))
@@ -272,7 +184,7 @@ def _late_launches(scene: Scene, slow: TrainerView, paced: Evidence) -> Finding:
 
 def launch_bound(scene: Scene, job: JobView) -> Said:
     """The GPU is in use most of the time and its SMs hardly at all: kernels are short, starting them takes the time."""
-    ranks = _runs(job)
+    ranks = steady_ranks(job)
     for trainer in ranks[:1]:
         devices = scene.devices(trainer)
         if not trainer.definition.cuda or not devices:
@@ -303,7 +215,7 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
             )
         ]
         if step:
-            waits = shares.get("input", wait / step if wait is not None else None)
+            waits = input_share(trainer)
             part = f", of which input is {percent(waits)}" if waits is not None else ", without a DataLoader"
             evidence.append(Evidence(text=f"{seconds(step)} a step{part}", source="probe"))
         yield Finding(
@@ -329,7 +241,7 @@ def _little(sm: float) -> str:
 
 def skipped(scene: Scene, job: JobView) -> Said:
     """The grad scaler leaves out steps again and again: infinities, not its start-up."""
-    for trainer in _runs(job)[:1]:
+    for trainer in steady_ranks(job)[:1]:
         left_out, step = trainer.number("skipped_steps"), trainer.number("step")
         if left_out is None or step is None or left_out < SKIPPED_STEPS:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..wire.frames import TrainerDef
@@ -26,6 +27,8 @@ ENVIRONMENT = (
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+_MAX_LEVELS = 32
+"""Of cgroups one above the other."""
 
 
 def environment() -> Dict[str, str]:
@@ -50,7 +53,41 @@ def describe(start: int, origin: str) -> TrainerDef:
         origin=origin,
         allocator_settings=_settings(os.environ),
         pod=pod(os.environ),
+        cores=cores(),
     )
+
+
+def cores() -> Optional[float]:
+    """The cores that this process may use: those of its affinity, or fewer where the CPU quota of its cgroup (v2) or of
+    one above it allows less. None where the system does not tell."""
+    try:
+        allowed = float(len(os.sched_getaffinity(0)))
+    except (AttributeError, OSError):
+        return None
+    return min(allowed, _quota())
+
+
+@lru_cache(maxsize=1)
+def _quota(root: str = "/") -> float:
+    """The least CPU quota from this process's cgroup up, in cores; infinite where there is none. Read once."""
+    least = float("inf")
+    try:
+        with open(os.path.join(root, "proc/self/cgroup")) as text:
+            group = text.read().partition("0::")[2].partition("\n")[0].strip("/")
+    except OSError:
+        return least
+    mount = os.path.join(root, "sys/fs/cgroup")
+    for _ in range(_MAX_LEVELS):
+        try:
+            with open(os.path.join(mount, group, "cpu.max")) as text:
+                quota, period = text.read().split()[:2]
+            least = min(least, int(quota) / int(period))
+        except (OSError, ValueError, ZeroDivisionError):  # "max": no quota; the root has no such file
+            pass
+        if not group:
+            break
+        group = os.path.dirname(group)
+    return least
 
 
 def place(

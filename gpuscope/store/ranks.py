@@ -82,6 +82,21 @@ def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
     return {name: sums[name] / total for name in SPLIT if name in sums} if total > 0 else {}
 
 
+def input_share(trainer: TrainerView) -> float | None:
+    """The share of a step spent waiting for the input pipeline, 0..1: of the device where that is measured, else of the
+    thread that trains. None where neither is known.
+
+    Measured steps are few and their mean is not the usual step, so a measured wait is divided by the parts of the same
+    steps, as everywhere where a step is taken apart."""
+    if "compute" in split_of(trainer):
+        measured = shares_of([trainer]).get("input")
+        if measured is not None:
+            return measured
+    wait, step = trainer.number("input_seconds"), trainer.number("step_seconds")
+    wait = trainer.number("loader_wait_seconds") if wait is None else wait
+    return min(1.0, wait / step) if wait is not None and step else None
+
+
 def own_seconds(trainer: TrainerView) -> float | None:
     """What a step takes on this rank without waiting for the others; None where it is not measured."""
     parts = split_of(trainer)

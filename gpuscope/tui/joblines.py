@@ -11,6 +11,7 @@ from ..store.ranks import (
     SPLIT,
     MemoryRoom,
     find_stall,
+    input_share,
     name_of,
     rooms,
     shares_of,
@@ -20,7 +21,7 @@ from ..store.ranks import (
 from ..store.view import Entity, Gone, HostView, JobView, TrainerView
 from ..wire.frames import Unknown
 from .cells import GIB, age_text, bytes_text, gib, percent, seconds_text
-from .verdict import STARVED, input_share, ranges, starving
+from .verdict import STARVED, ranges, starving
 from .widgets.jobs import DASH
 
 Piece = tuple[str, str]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..collect.clock_events import HARMLESS_CLOCK_EVENTS, clock_event_words
+from ..store.ranks import input_share
 from ..store.view import DeviceView, History, HostView, ProcView, TrainerView
 from ..wire.frames import LOST, TIMEOUT, Unknown
 from .accounting import living, trainer_of
@@ -150,14 +151,6 @@ def _busy(device: DeviceView) -> float | None:
     """How much of the time its SMs work, in percent; where that is unknown, how much of it any kernel runs."""
     sm = device.number("sm_active_percent")
     return device.number("utilization_percent") if sm is None else sm
-
-
-def input_share(trainer: TrainerView) -> float | None:
-    """The share of a step spent waiting for the input pipeline, 0..1: of the device where that was measured, else of
-    the training thread."""
-    wait, step = trainer.number("input_seconds"), trainer.number("step_seconds")
-    wait = trainer.number("loader_wait_seconds") if wait is None else wait
-    return min(1.0, wait / step) if wait is not None and step else None
 
 
 def owners(host: HostView, device: DeviceView) -> dict[str, str]:

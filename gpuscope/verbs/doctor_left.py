@@ -30,6 +30,8 @@ SECONDS = 3600.0
 MOST = 3
 """Jobs of which it is told, the newest first. To read a box takes some 50 ms."""
 MOST_BOXES = 8
+TOGETHER_SECONDS = 120.0
+"""Ranks of one job end within so long."""
 TIMEOUT_SECONDS = 5.0
 KERNEL_LOG = "/dev/kmsg"
 UNSEEN = "was killed by a signal, crashed, or ended by os._exit"
@@ -115,8 +117,9 @@ Box = tuple[float, int, int, Path, TrainerDef, "dict[str, Any] | None"]
 
 
 def _of_boxes(since: float, most: int) -> list[Box]:
-    """One box for each job, ``most`` jobs: the first that says how it ended, else the newest."""
-    jobs: dict[object, Box] = {}
+    """One box for each job, ``most`` jobs: the first that says how it ended, else the newest. Another run at the same
+    address is another job."""
+    jobs: list[tuple[object, Box]] = []
     for ended, path in [one for one in died.boxes() if one[0] >= since][:MOST_BOXES]:
         match = blackbox.NAME.fullmatch(path.name)
         pid, start = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -125,17 +128,17 @@ def _of_boxes(since: float, most: int) -> list[Box]:
         how = reader.ended
         if how is None and _NOTEBOOK.search(trainer.script or ""):
             continue  # its manager has ended or restarted the kernel
-        key = trainer.job or (pid, start)
-        before = jobs.get(key)
-        if before is None and len(jobs) >= most:
-            continue
-        if before is None or (how is not None and (before[5] is None or _when(how) < _when(before[5]))):
-            jobs[key] = ended, pid, start, path, trainer, how
-    return list(jobs.values())
+        key, box = trainer.job or (pid, start), (ended, pid, start, path, trainer, how)
+        same = [n for n, (job, one) in enumerate(jobs) if job == key and one[0] - ended <= TOGETHER_SECONDS]
+        if not same:
+            jobs.append((key, box))
+        elif how is not None and _when(how) < _when(jobs[same[0]][1][5]):
+            jobs[same[0]] = key, box
+    return [box for _, box in jobs[:most]]
 
 
-def _when(how: Mapping[str, Any]) -> float:
-    told = how.get("time")
+def _when(how: Mapping[str, Any] | None) -> float:
+    told = how.get("time") if how is not None else None
     return float(told) if isinstance(told, (int, float)) else float("inf")
 
 

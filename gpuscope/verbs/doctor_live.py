@@ -71,7 +71,7 @@ def examine(
             problems=(f"pid {pid}: another process has taken its place in its job since. Try: gpuscope ps",)
         )
     judged = [one for one in trainers if chosen is None or one.definition.pid in chosen]
-    return report + doctor_live_script.examine(judged) + Report(problems=_unanswered(complete, timeout))
+    return report + doctor_live_script.examine(judged, report) + Report(problems=_unanswered(complete, timeout))
 
 
 def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..doctor.finding import Evidence, Report
+from ..store.ranks import input_share
 
 if TYPE_CHECKING:
     from ..doctor.finding import Finding
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
 MAX_SCRIPTS = 8
 ENOUGH_INPUT = 0.20
 """With less of a step spent waiting for the loader, how it is made costs nothing."""
+_NUMBER = re.compile(r"\bnum_workers=([0-9]+)")
 _OF_THE_LOADER = ("num-workers", "pin-memory")
 
 
-def examine(trainers: Iterable[TrainerView]) -> Report:
+def examine(trainers: Iterable[TrainerView], live: Report | None = None) -> Report:
     """What the scripts that these trainers were started with show. One that was changed since is not judged, nor one
-    that cannot be read here."""
+    that cannot be read here. ``live``: what the running trainers show, which knows the cores and so the number of
+    loader workers that a script alone does not tell."""
     report = Report()
     of: dict[Path, list[TrainerView]] = {}
     for trainer in trainers:
@@ -32,7 +36,23 @@ def examine(trainers: Iterable[TrainerView]) -> Report:
             of.setdefault(path, []).append(trainer)
     for path, ranks in list(of.items())[:MAX_SCRIPTS]:
         report += _report(path, ranks)
-    return report
+    number = next((found for one in (live or Report()).findings if (found := _workers(one)) is not None), None)
+    if number is None:
+        return report
+    return replace(report, findings=tuple(_with_workers(one, number) for one in report.findings))
+
+
+def _workers(finding: Finding) -> str | None:
+    """The number of loader workers that a finding advises."""
+    codes = [found for fix in finding.fixes if (found := _NUMBER.search(fix.code)) is not None]
+    return codes[0][1] if finding.pitfall == "num-workers" and codes else None
+
+
+def _with_workers(finding: Finding, number: str) -> Finding:
+    if finding.pitfall != "num-workers":
+        return finding
+    fixes = tuple(replace(fix, code=_NUMBER.sub(f"num_workers={number}", fix.code)) for fix in finding.fixes)
+    return replace(finding, fixes=fixes)
 
 
 def _report(path: Path, ranks: list[TrainerView]) -> Report:
@@ -79,14 +99,5 @@ def _idle(finding: Finding, ranks: list[TrainerView]) -> bool:
     """Whether it is about a loader, and the ranks hardly wait for theirs."""
     if finding.pitfall not in _OF_THE_LOADER:
         return False
-    shares = [_waiting(rank) for rank in ranks]
+    shares = [input_share(rank) for rank in ranks]
     return all(share is not None and share < ENOUGH_INPUT for share in shares)
-
-
-def _waiting(rank: TrainerView) -> float | None:
-    """The share of a step that it waits for its input, on its device where that is measured."""
-    step = rank.number("step_seconds")
-    waited = rank.number("input_seconds")
-    if waited is None:
-        waited = rank.number("loader_wait_seconds")
-    return None if waited is None or not step else waited / step

@@ -162,7 +162,7 @@ def test_retries_of_long_ago_are_no_warning():
 def test_waiting_for_input_on_the_device_is_definite():
     finding = named(one(**jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)), "num-workers")
     assert (finding.severity, finding.confidence) == ("warning", "definite")
-    assert "300 ms of 500 ms a step the device waits for the loader: 60 %" in text(finding)
+    assert "the device waits for the loader 60 % of a step" in text(finding)
 
 
 def test_on_a_cpu_only_waiting_most_of_the_time_is_a_warning():
@@ -171,6 +171,33 @@ def test_on_a_cpu_only_waiting_most_of_the_time_is_a_warning():
         for name, seconds in jobs.split(0.05, input=share, compute=1 - share, h2d=0, optimizer=0, other=0).items():
             put(frames, name, lambda _, seconds=seconds: seconds)
         assert named(frames, "num-workers").severity == severity
+
+
+@pytest.mark.parametrize(
+    ("cores", "busy", "own", "workers"),
+    [(2, 83.0, None, "1"), (96, 23.0, None, "8"), (96, 23.0, 4.0, "4"), (96, 97.0, None, "2"), (None, 23.0, None, "N")],
+)
+def test_as_many_workers_are_advised_as_there_are_cores_for(cores, busy, own, workers):
+    frames = one(host={"cpu_percent": busy}, **jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05))
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.host is not None:
+            frame.host.cpu_count = cores
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.cores, frame.trainer.cuda = own, own is not None
+    finding = named(frames, "num-workers")
+    pinned = ", pin_memory=True" if own else ""
+    codes = [fix.code for fix in finding.fixes if fix.code]
+    assert codes == [f"DataLoader(…, num_workers={workers}{pinned}, persistent_workers=True)"]
+    assert ("less than one core" in text(finding)) == (cores == 2) == (not finding.fixes[0].code)
+    assert ("may use 4 of them" in text(finding)) == (own == 4.0)
+
+
+def test_ranks_that_share_cores_share_the_workers():
+    frames = jobs.ranks(slow=1)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.host is not None:
+            frame.host.cpu_count = 8
+    assert "num_workers=2," in " ".join(fix.code for fix in named(frames, "num-workers").fixes)
 
 
 def test_a_thread_that_waits_while_the_gpu_works_is_not_input_bound():

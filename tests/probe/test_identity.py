@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from gpuscope.probe import identity
@@ -54,6 +56,21 @@ def test_only_the_allow_list_leaves_the_process(monkeypatch):
     found = identity.environment()
     assert "SECRET" not in str(found)
     assert found["OMP_NUM_THREADS"] == "3" * 1024
+
+
+def test_the_cores_that_a_trainer_may_use(tmp_path):
+    assert identity.describe(123, "watch").cores == identity.cores()
+    assert 0 < identity.cores() <= len(os.sched_getaffinity(0))
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/pod/box\n")
+    box = tmp_path / "sys/fs/cgroup/pod/box"
+    box.mkdir(parents=True)
+    (box / "cpu.max").write_text("max 100000\n")
+    assert identity._quota(str(tmp_path)) == float("inf")
+    (box.parent / "cpu.max").write_text("250000 100000\n")
+    identity._quota.cache_clear()
+    assert identity._quota(str(tmp_path)) == 2.5
+    identity._quota.cache_clear()
 
 
 def test_describe_outside_of_anything():

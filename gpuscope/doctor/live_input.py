@@ -1,0 +1,126 @@
+"""The live rule about input that is too slow, and how many loader workers the trainer's cores have room for.
+
+A share of a step that is measured on the device proves that the device waits. The waiting of the training thread alone
+proves nothing: while it waits for the loader, the GPU may still work through what was launched before.
+"""
+
+from __future__ import annotations
+
+from ..store.ranks import find_stall, input_share, name_of
+from ..store.view import JobView, TrainerView
+from .finding import Abstained, Confidence, Evidence, Finding, Fix
+from .live_scene import Said, Scene, living, percent, place, seconds, warmed_up
+
+STARVED, STARVED_CPU = 0.20, 0.50
+"""On a CPU the loader and the training share the cores: while one waits the other works, up to a point."""
+BUSY_HOST = 90.0
+MOST_WORKERS = 8
+"""For each rank, as a start: more of them take memory, and seldom help."""
+CHEAPER = Fix(title="Make the preparation cheaper: prepare once and store, decode smaller, augment on the GPU")
+
+
+def steady_ranks(job: JobView) -> list[TrainerView]:
+    """Ranks whose times mean something: warm, and the job does not stand."""
+    ranks = living(job)
+    return [] if not ranks or find_stall(ranks) is not None else [trainer for trainer in ranks if warmed_up(trainer)]
+
+
+def waits_for_input(scene: Scene, job: JobView) -> Said:
+    """The device waits for the loader."""
+    found: list[tuple[float, TrainerView, Confidence, list[Evidence]]] = []
+    for trainer in steady_ranks(job):
+        judged = _judged(scene, trainer)
+        if isinstance(judged, Abstained):
+            yield judged
+        elif judged is not None:
+            found.append((judged[0], trainer, judged[1], judged[2]))
+    if not found:
+        return
+    share, trainer, confidence, evidence = max(found, key=lambda one: one[0])
+    if len(found) > 1:
+        names = ", ".join(f"{name_of(one[1])} {percent(one[0])}" for one in found[:8])
+        evidence.append(Evidence(text=f"waiting for input: {names}", source="probe"))
+    step = trainer.number("step_seconds")
+    cpu = scene.mean(scene.host, "cpu_percent")
+    busy = cpu is not None and cpu >= BUSY_HOST
+    fixes, room = workers_fixes(scene, job, trainer)
+    if room is not None:
+        evidence.append(room)
+    effect = f"at best {seconds(step * (1 - share))} instead of {seconds(step)} a step" if step else ""
+    first = Fix(title=fixes[0].title, code=fixes[0].code, cost=fixes[0].cost, effect=effect)
+    yield Finding(
+        pitfall="num-workers",
+        cause="live.input_bound",
+        severity="warning" if trainer.definition.cuda or (share >= STARVED_CPU and not busy) else "info",
+        confidence=confidence,
+        title=f"{name_of(trainer)} waits for its input {percent(share)} of each step".capitalize(),
+        evidence=tuple(evidence),
+        where=place(scene, trainer),
+        rank=share,
+        fixes=(first, *fixes[1:]),
+        verify="gpuscope lab pitfall slow-input",
+    )
+
+
+def _judged(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
+    share = input_share(trainer)
+    if share is None or share < STARVED:
+        return None
+    if trainer.number("input_seconds") is not None:
+        text = f"the device waits for the loader {percent(share)} of a step, by the steps that were taken apart"
+        return share, "definite", [Evidence(text=text, source="probe")]
+    text = f"the training thread waits for the loader {percent(share)} of a step"
+    evidence = [Evidence(text=text, source="probe")]
+    if not trainer.definition.cuda:
+        return share, "definite", evidence
+    busy = [value for one in scene.devices(trainer) if (value := scene.mean(one, "sm_active_percent")) is not None]
+    if not busy:
+        missing = "whether the GPU waits too while the thread waits for its loader: the SM activity, unknown here"
+        return Abstained(pitfall="num-workers", missing=missing)
+    if max(busy) / 100 + share > 1.0 + STARVED / 2:
+        return None  # it works meanwhile: launched before
+    evidence.append(Evidence(text=f"meanwhile the SMs are active {max(busy):.0f} % of the time", source="nvml"))
+    return share, "likely", evidence
+
+
+# ── how many workers ──
+
+
+def workers_fixes(scene: Scene, job: JobView, trainer: TrainerView) -> tuple[list[Fix], Evidence | None]:
+    """Worker processes for the loader of ``trainer``, as many as its cores have room for, and what that rests on.
+    Where there is no room, cheaper preparation comes first."""
+    cores, busy = usable_cores(scene, job, trainer), scene.mean(scene.host, "cpu_percent")
+    total = scene.host.definition.cpu_count
+    idle = total * (1 - busy / 100) if total and busy is not None else None
+    if cores is None or idle is None:
+        return [_workers("N", trainer)], None
+    room = min(cores, idle)
+    number = max(1, min(MOST_WORKERS, int(room)))
+    text = f"{percent(busy / 100)} of the host's {total} cores are busy" if busy is not None else ""
+    if cores < (total or 0):
+        text += f", and {name_of(trainer)} may use {cores:g} of them"
+    if room < 1:
+        text += ": workers have less than one core to themselves, they help only where they wait for storage"
+        return [CHEAPER, _workers(str(number), trainer)], Evidence(text=text, source="host")
+    return [_workers(str(number), trainer)], Evidence(text=f"{text}: there is room for workers", source="host")
+
+
+def usable_cores(scene: Scene, job: JobView, trainer: TrainerView) -> float | None:
+    """The cores that one rank may use: what its affinity and its cgroup allow, shared with the other ranks of its job
+    where there are not enough for each to have its own. None where nobody tells."""
+    total = scene.host.definition.cpu_count
+    own = trainer.definition.cores or total
+    if not own:
+        return None
+    ranks = max(1, len(living(job)))
+    return own if own * ranks <= (total or own) else own / ranks
+
+
+def _workers(number: str, trainer: TrainerView) -> Fix:
+    pinned = ", pin_memory=True" if trainer.definition.cuda else ""
+    many = number != "1"
+    return Fix(
+        title=f"Load in {'worker processes' if many else 'a worker process'}, so that the next batches are ready",
+        code=f"DataLoader(…, num_workers={number}{pinned}, persistent_workers=True)",
+        cost=f"memory of the host for {'each' if many else 'the'} worker",
+    )
