@@ -12,7 +12,7 @@ from .. import __version__
 from ..wire import frames
 from ..wire.codec import encode
 
-RELAYED = ("snapshot", "history", "profile", "stacks", "statistics", "modules", "detach", "environment")
+RELAYED = ("snapshot", "history", "profile", "stacks", "statistics", "modules", "growth", "detach", "environment")
 """What a probe may offer; whether this one does, it says itself."""
 OFFERED = ("rate", "cancel", "inject", "signal", "holders", *RELAYED)
 """What a viewer finds in ``hello.requests``: also what only some of the trainers can do."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..store.growth import Forecast, Trend
+from ..store.growth import MIN_POINTS, Forecast, Trend
 from ..store.ranks import MemoryRoom, name_of, rooms
 from ..store.view import AllocView, JobView, TrainerView
 from .finding import Abstained, Evidence, Finding, Fix, Severity
@@ -41,8 +41,8 @@ def growth(scene: Scene, job: JobView) -> Said:
     if unjudged:
         yield Abstained(
             pitfall="detach-loss-accumulation",
-            missing="whether memory grows: its size after each of at least 30 steps, which were not seen yet. "
-            "Watch it: gpuscope",
+            missing=f"whether memory grows: that takes {MIN_POINTS} readings right after a step, at most 4 a second, "
+            "and there are fewer so far. Look again in half a minute",
         )
 
 

@@ -80,7 +80,7 @@ class Probe:
                     self.announce,
                     lambda: "before" in self.hooks.installed,
                 )
-                requests = Requests(self.steps, self.gauges.tree)
+                requests = Requests(self.steps, self.gauges)
                 server = Server(self.sampler, requests, self._look_after, self.detach)
                 safety = Safety(self.steps, requests.history, self.announce, server.errand, self.sampler.hello)
                 self.sampler.also = safety.columns

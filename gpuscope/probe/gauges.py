@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Dict, Tuple, Union
+from typing import Any, Dict, List, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from . import cuda
@@ -21,6 +21,10 @@ from .steps import Steps
 
 WATCHED_SECONDS, UNWATCHED_SECONDS = 0.5, 1.0
 """Between two readings of memory right after a step."""
+YOUNG_SECONDS, YOUNG_READINGS = 0.25, 120
+"""The first readings are closer together: whoever asks after ten seconds what memory does gets an answer. One takes
+some 10 µs."""
+MAX_POINTS = 512
 STEPLESS_SECONDS = 2.0
 Value = Union[int, float, str, Unknown]
 _NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
@@ -42,18 +46,20 @@ SPLIT_COLUMNS = (
 
 class StepMemory:
     """Allocated bytes at one fixed point of the step: right after the primary optimizer's. One read at a time, of one
-    device after the other where there are several."""
+    device after the other where there are several. What was read before is kept, older readings ever fewer."""
 
     def __init__(self, allocators: cuda.Allocators) -> None:
         self.latest: Dict[int, Tuple[int, int]] = {}  # ordinal: (bytes, step)
         self._allocators = allocators
+        self.points: Dict[int, List[Tuple[int, int]]] = {}  # ordinal: (step, bytes), the oldest first
         self._next = 0.0
         self._turn = 0
 
     def after_step(self, total: int, now: float, wanted: bool) -> None:
         if now < self._next:
             return
-        self._next = now + (WATCHED_SECONDS if wanted else UNWATCHED_SECONDS)
+        usual = WATCHED_SECONDS if wanted else UNWATCHED_SECONDS
+        self._next = now + (YOUNG_SECONDS if self._turn < YOUNG_READINGS else usual)
         if not cuda.initialised():
             return
         ordinals = self._allocators.ordinals()
@@ -63,6 +69,10 @@ class StepMemory:
             found = self._allocators.allocated(ordinal)
             if found is not None:
                 self.latest[ordinal] = (found, total)
+                kept = self.points.get(ordinal, [])
+                if len(kept) >= MAX_POINTS:
+                    kept = kept[: MAX_POINTS // 2 : 2] + kept[MAX_POINTS // 2 :]
+                self.points[ordinal] = [*kept, (total, found)]  # a new list: the probe's thread may read the old one
 
     def of(self, ordinal: int) -> Dict[str, Value]:
         if ordinal == CPU:

@@ -11,6 +11,7 @@ from ..wire import codec
 from ..wire.frames import Result
 from . import cuda
 from .acts import Refusal
+from .gauges import StepMemory
 from .on_import import debug
 from .steps import Steps
 
@@ -80,6 +81,12 @@ def flat(nested: Any) -> Dict[str, int]:
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             out[prefix[:MAX_TEXT]] = value  # type: ignore[assignment]
     return dict(sorted(out.items()))
+
+
+def growth(memory: StepMemory) -> Dict[str, Any]:
+    """Value: ``points``, of each device in use ``[ordinal, [[step, bytes], …]]``: what was allocated right after these
+    steps, the oldest first. Empty where no step has ended yet."""
+    return {"points": [[ordinal, [list(point) for point in kept]] for ordinal, kept in sorted(memory.points.items())]}
 
 
 def stacks(steps: Steps) -> Dict[str, Any]:

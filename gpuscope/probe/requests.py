@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Mapping
 from ..wire.frames import Error, Frame, Request, Result
 from . import cuda, history, identity, profiling, questions, snapshots
 from .acts import Act, Acts, Answer, Handler, Refusal, busy
-from .modules import ModuleTree
+from .gauges import Gauges
 from .on_import import debug
 from .steps import Steps
 
@@ -20,15 +20,16 @@ _POLL_SECONDS = 0.02
 class Requests:
     """Answers for one trainer. Methods are the probe's thread's; ``wake`` is called when an act has news."""
 
-    def __init__(self, steps: Steps, tree: ModuleTree) -> None:
+    def __init__(self, steps: Steps, gauges: Gauges) -> None:
         self.history = history.History(steps)
         self._allocators = cuda.Allocators()
-        self._tree = tree
+        self._tree = gauges.tree
         self._one_walk = threading.Lock()
         self._questions: Mapping[str, Question] = {
             "environment": lambda args: {"environment": identity.environment()},
             "statistics": lambda args: questions.statistics(args, self._allocators),
             "stacks": lambda args: questions.stacks(steps),
+            "growth": lambda args: questions.growth(gauges.memory),
         }
         self._handlers: Mapping[str, Handler] = {
             "snapshot": lambda act: snapshots.take(act, self.history.entries),

@@ -1,14 +1,15 @@
 """``gpuscope doctor`` without a target, and ``gpuscope doctor PID``: a short look at the trainers that run here.
 
 The agent's own workers in this process, as for ``gpuscope ps``, for some two seconds where a trainer is there. What was
-before comes from the trainer's black box, which holds its last minutes: so growth can be judged at once.
+before comes from the trainer itself, which remembers its memory after each step, and from its black box, which holds
+its last minutes: so growth can be judged at once.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,15 @@ from ..agent import oneshot
 from ..agent.assembler import Assembler
 from ..agent.picture import Collector
 from ..doctor.finding import Report
+from ..store.growth import Track
 from ..store.store import Store
 from ..wire import codec
 from ..wire.decode import decode
-from ..wire.frames import COLUMNS, Frame, Hello
+from ..wire.frames import COLUMNS, Frame, Hello, Request, Result
 
 if TYPE_CHECKING:
+    from ..collect.probe_link import ProbeLink
+    from ..collect.trainers import Probes, TrainerNews
     from ..store.growth import Trend
     from ..store.view import AllocView, History, HostView, TrainerView
 
@@ -31,6 +35,7 @@ WATCH_SECONDS = 2.2
 PROBE_HZ = 5.0
 TICK_SECONDS = 0.2
 MAX_BOXES = 16
+MAX_ASKED, MAX_ORDINALS, MAX_POINTS = 64, 64, 1024
 NO_TRAINER = (
     "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE examines a script, a "
     "log, or what a trainer left"
@@ -44,7 +49,8 @@ def examine(
     """What is wrong with the job of the process ``pid``, or with every trainer here (``make_collector``: for tests)."""
     if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
         return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
-    store, complete = _watch(timeout, pid, make_collector or _collector)
+    told = _Told()
+    store, complete = _watch(timeout, make_collector or _collector, told)
     host = store.view().host
     if host is None:
         return Report(problems=("Nothing on this machine answered. Try: gpuscope ps",))
@@ -59,7 +65,7 @@ def examine(
         return none + live.examine(host)
     from . import doctor_live_script
 
-    past = _Past(trainers)
+    past = _Past(trainers, told)
     host = past.told(host)
 
     def history(entity: int, column: str, seconds: float | None) -> History:
@@ -96,17 +102,19 @@ def _collector() -> Collector:
     return Collector(2.0, probe_hz=PROBE_HZ)
 
 
-def _watch(timeout: float, pid: int | None, make: Callable[[], Collector]) -> tuple[Store, bool]:
-    """The store after a look: short where no trainer is here."""
+def _watch(timeout: float, make: Callable[[], Collector], told: _Told | None = None) -> tuple[Store, bool]:
+    """The store after a look: short where no trainer is here. ``told`` hears what trainers remember."""
     store, assembler, collector = Store(), Assembler(), make()
     store.add_source(_KEY, os.uname().nodename)
     began = time.monotonic()
     _feed(store, [_hello()])
-    collector.start()
+    collector.start(told.hear if told is not None else None)
     search = oneshot.Search(collector)
     try:
         while True:
             picture = collector.picture()
+            if told is not None and collector.probes is not None:
+                told.ask(collector.probes, picture.trainers)
             before, sample, after = assembler.tick(picture, time.monotonic_ns())
             _feed(store, [*before, sample, *after])
             waited = time.monotonic() - began
@@ -157,13 +165,56 @@ def _descends(pid: int, ancestor: int) -> bool:
 # ── what was before ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Past:
-    """The last minutes of trainers, as their black boxes tell them. A trainer without a readable box has none."""
+class _Told:
+    """What trainers remember of their memory after each step (request ``growth``): asked once each, in the collector's
+    threads; a probe of an older gpuscope does not know the question."""
 
-    def __init__(self, trainers: list[TrainerView]) -> None:
+    def __init__(self) -> None:
+        self._pids: dict[int, int] = {}  # link → the trainer's pid
+        self._tracks: dict[tuple[int, int], Track] = {}  # pid and ordinal → what its memory did
+
+    def ask(self, probes: Probes, trainers: Iterable[TrainerNews]) -> None:
+        for news in trainers:
+            if news.link not in self._pids and len(self._pids) < MAX_ASKED:
+                self._pids[news.link] = news.pid or news.definition.pid
+                probes.request(news.link, Request("growth", 0, {}))
+
+    def hear(self, link: ProbeLink, answer: object) -> None:
+        """An answer of a probe, which may hold anything."""
+        pid = self._pids.get(link.name)
+        points = answer.value.get("points") if isinstance(answer, Result) else None
+        if pid is None or not isinstance(points, list):
+            return
+        for one in points[:MAX_ORDINALS]:
+            if isinstance(one, list) and len(one) == 2 and type(one[0]) is int and isinstance(one[1], list):
+                self._tracks[pid, one[0]] = _track(one[1][:MAX_POINTS])
+
+    def growth(self, pid: int, ordinal: int) -> Trend | None:
+        """How that memory moves; None where too little is known."""
+        track = self._tracks.get((pid, ordinal))
+        return track.trend if track is not None else None
+
+
+def _track(points: list[object]) -> Track:
+    track = Track()
+    for point in points:
+        if isinstance(point, list) and len(point) == 2 and all(type(n) is int and 0 <= n < 1 << 60 for n in point):
+            track.add(float(point[0]), float(point[1]))
+    return track
+
+
+class _Past:
+    """The last minutes of trainers, as they remember them themselves and as their black boxes tell them. A trainer
+    without a readable box has none."""
+
+    def __init__(self, trainers: list[TrainerView], told: _Told) -> None:
         self._ids: dict[int, tuple[Store, int]] = {}  # id in the view → where it is in the past
         self._growth: dict[int, Trend] = {}
         for trainer in trainers[:MAX_BOXES]:
+            for allocator in trainer.allocators:
+                trend = told.growth(trainer.definition.pid, allocator.definition.ordinal)
+                if trend is not None:
+                    self._growth[allocator.id] = trend
             past = _box_of(trainer)
             host = past.view().host if past is not None else None
             then = next((one for one in host.trainers if one.key == trainer.key), None) if host is not None else None
@@ -176,10 +227,10 @@ class _Past:
                 if before is not None:
                     self._ids[allocator.id] = past, before.id
                     if before.growth is not None:
-                        self._growth[allocator.id] = before.growth
+                        self._growth.setdefault(allocator.id, before.growth)
 
     def told(self, host: HostView) -> HostView:
-        """The host with the growth that the boxes show, where the look was too short for one of its own."""
+        """The host with the growth of before, where the look was too short for one of its own."""
         if not self._growth:
             return host
 

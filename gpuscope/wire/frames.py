@@ -272,7 +272,7 @@ class Bye:
 
 REQUESTS = (
     "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment", "cancel",
-    "statistics", "modules", "holders",
+    "statistics", "modules", "holders", "growth",
 )  # fmt: skip
 """Closed enum: what a viewer may ask. A name that is not here is refused by the decoder."""
 EXCLUSIVE = frozenset(("snapshot", "history", "profile", "stacks", "inject"))

@@ -80,6 +80,16 @@ def test_growth_is_judged_at_once_by_the_past_in_the_black_box(fake, sockets):
     assert report.examined == (f"train.py (pid {trainer.pid})",)
 
 
+def test_growth_is_judged_at_once_by_what_the_trainer_remembers(fake, sockets):
+    """It has trained for a quarter of a minute: its box holds too few readings."""
+    with probe_process.start(sockets, "leaks") as trainer:
+        fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
+        report = look(sockets, trainer.pid)
+    growing = next(one for one in report.findings if one.cause == "live.memory_grows" and one.confidence == "likely")
+    assert "0.8 MiB per step" in growing.evidence[0].text
+    assert "detach-loss-accumulation" not in {one.pitfall for one in report.abstained}
+
+
 def test_a_level_past_is_no_growth_and_without_a_box_it_is_left_open(fake, sockets):
     with probe_process.start(sockets) as trainer:
         fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
@@ -102,7 +112,7 @@ def test_one_pid_its_launcher_and_one_that_is_none(fake, sockets):
     assert look(sockets, stranger.pid).problems[0].startswith(f"No process has pid {stranger.pid} here")
 
 
-@pytest.mark.parametrize("mode", ["garbage", "endless", "mute", "lies", "huge"])
+@pytest.mark.parametrize("mode", ["garbage", "endless", "mute", "lies", "huge", "babbles"])
 def test_hostile_probes_change_nothing_for_others(fake, sockets, mode):
     with probe_process.start(sockets, mode), probe_process.start(sockets) as good:
         report = look(sockets)

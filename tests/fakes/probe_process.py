@@ -3,7 +3,8 @@
 ``start(directory, mode)`` runs one and waits until it listens. Modes: good, endless (a line without end), garbage
 (random bytes), mute (accepts, says nothing), flood (samples as fast as the socket takes them), freeze (stops itself
 after some samples), misnamed (under another pid's name), huge (definitions without number), lies (claims to be pid 1),
-leaves (says good-bye after some samples).
+leaves (says good-bye after some samples), leaks (remembers 60 steps of growing memory), babbles (answers that with
+nonsense).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class _Server:
         if self.mode == "garbage":
             self.client.sendall(random.Random(7).randbytes(20000) + b"\n")
             return
-        requests = ["rate", "environment", "snapshot", "cancel"]
+        requests = ["rate", "environment", "snapshot", "cancel", "growth"]
         self.send(frames.Hello(role="probe", pid=os.getpid(), hz=self.hz, cols=COLS, requests=requests))
         if self.mode == "endless":
             self.client.setblocking(True)
@@ -110,6 +111,10 @@ class _Server:
             self.hz = float(request.args["hz"] or 1.0)
         elif request.r == "environment":
             self.send(frames.Result(request.id, {"hz": self.hz, "args": request.args}))
+        elif request.r == "growth":
+            points = [[100 + 40 * n, (8 << 30) + n * (30 << 20)] for n in range(60)]
+            known = {"leaks": [[0, points]], "babbles": [[0, [[1], "x", [2, -1], [3, 1 << 80], None]], ["a"], 7]}
+            self.send(frames.Result(request.id, {"points": known.get(self.mode, [])}))
         elif request.r == "snapshot":
             self.snapshot = request.id
             self.send(frames.Ack(request.id))

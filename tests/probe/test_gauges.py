@@ -10,13 +10,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuscope.probe import exposed as exposed_module  # noqa: E402
+from gpuscope.probe import questions  # noqa: E402
 from gpuscope.probe.exposed import COUNTED, Exposed  # noqa: E402
-from gpuscope.probe.gauges import SPLIT_COLUMNS, Gauges, StepMemory  # noqa: E402
+from gpuscope.probe.gauges import MAX_POINTS, SPLIT_COLUMNS, YOUNG_READINGS, Gauges, StepMemory  # noqa: E402
 from gpuscope.probe.ledger import CPU, Ledger  # noqa: E402
 from gpuscope.probe.minutes import HOUR, KEPT, Minutes  # noqa: E402
 from gpuscope.probe.sampler import Sampler  # noqa: E402
 from gpuscope.probe.split import Parts  # noqa: E402
 from gpuscope.probe.steps import Steps  # noqa: E402
+from gpuscope.store.growth import Track  # noqa: E402
 from gpuscope.wire.frames import ALLOCATOR_COLUMNS, TRAINER_COLUMNS, Unknown  # noqa: E402
 
 # ── an hour ago ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -77,6 +79,7 @@ def initialised(monkeypatch):
 def test_memory_is_read_at_most_twice_a_second_and_names_its_step():
     allocators = Allocators([0])
     memory = StepMemory(allocators)
+    memory._turn = YOUNG_READINGS
     for step in range(1, 101):
         memory.after_step(step, 50.0 + 0.01 * step, True)
     assert allocators.reads == [0, 0]
@@ -86,6 +89,24 @@ def test_memory_is_read_at_most_twice_a_second_and_names_its_step():
     assert len(allocators.reads) == 3
     assert isinstance(memory.of(CPU)["step_allocated_bytes"], Unknown)
     assert isinstance(memory.of(1)["step_allocated_bytes"], Unknown)
+
+
+@pytest.mark.usefixtures("initialised")
+def test_after_ten_seconds_of_steps_it_remembers_enough_to_judge_growth():
+    memory = StepMemory(Allocators([0]))
+    for step in range(1, 2501):  # 4 ms each
+        memory.after_step(step, 50.0 + 0.004 * step, False)
+    ((ordinal, points),) = questions.growth(memory)["points"]
+    track = Track()
+    for step, size in points:
+        track.add(step, size)
+    assert (ordinal, track.trend is not None) == (0, True)
+    for step in range(2501, 5000):
+        memory.after_step(step, 60.0 + 2.0 * step, False)
+    assert len(memory.points[0]) <= MAX_POINTS
+    steps = [step for step, _ in memory.points[0]]
+    assert steps == sorted(set(steps))
+    assert (steps[0], steps[-1]) == (1, 4999)
 
 
 @pytest.mark.usefixtures("initialised")

@@ -54,6 +54,7 @@ def test_hello_and_definitions(reader, training):
     assert (hello.role, hello.v, hello.pid, hello.uid) == ("probe", PROTOCOL, training[0].pid, os.getuid())
     assert set(hello.requests) == {
         "rate", "environment", "detach", "cancel", "statistics", "modules", "stacks", "snapshot", "history", "profile",
+        "growth",
     }  # fmt: skip
     assert (defined.pid, defined.origin, defined.cuda) == (training[0].pid, "watch", False)
     assert f"{defined.pid}-{defined.start}.sock" == training[1].name
@@ -319,7 +320,7 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setattr(rendezvous, "BASE", str(tmp_path))
     steps = Steps()
     sampler = Sampler("watch", steps, Ledger())
-    made = server.Server(sampler, Requests(steps, sampler.gauges.tree), lambda: None, lambda: None)
+    made = server.Server(sampler, Requests(steps, sampler.gauges), lambda: None, lambda: None)
     made._open()
     yield made
     made._close()
