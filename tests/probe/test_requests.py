@@ -171,6 +171,15 @@ def test_statistics_have_torchs_keys_and_the_pinned_pool_apart(asker):
         assert refused.code == "refused"
 
 
+def test_it_remembers_what_was_allocated_after_its_steps(asker):
+    value = ask(asker, "growth")[0].value
+    ((ordinal, points),) = value["points"]
+    assert ordinal == 0
+    assert points
+    assert {size for _, size in points} == {3000}
+    assert [step for step, _ in points] == sorted({step for step, _ in points})
+
+
 def test_a_snapshot_is_the_pickle_that_torch_would_write(asker):
     answer, blob, seen = ask(asker, "snapshot")
     assert pickle.loads(blob) == allocator.snapshot(20000)
