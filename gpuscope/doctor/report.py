@@ -182,7 +182,7 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
         out.append([(f"  and {len(fresh) - SHOWN_EVIDENCE} more lines of evidence: --json", "muted")])
     shown.update(fresh)
     if finding.effect is not None:
-        out += _labelled("Brings", wrap(finding.effect.text, max(width - 9, 20)))
+        out += _labelled("Gain", wrap(finding.effect.text, max(width - 9, 20)))
     now = [fix for fix in finding.fixes if fix.now]
     later = [fix for fix in finding.fixes if not fix.now]
     for number, fix in enumerate(now[:SHOWN_FIXES]):
@@ -219,7 +219,7 @@ def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
 
 def said(fix: Fix) -> str:
     """The title with what it brings and takes, as sentences."""
-    parts = [fix.title, f"Brings: {fix.effect}" if fix.effect else "", f"Costs: {fix.cost}" if fix.cost else ""]
+    parts = [fix.title, f"Gain: {fix.effect}" if fix.effect else "", f"Trade-off: {fix.cost}" if fix.cost else ""]
     return " ".join(text.rstrip(".") + "." for text in parts if text)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..doctor.finding import Finding
     from ..doctor.table import Pitfall
 
-NO_PROOF = "no command here proves this"
+NO_PROOF = "cannot be reproduced here"
 _AGAINST = re.compile(r"\s+against\s+")
 _ASIDE = re.compile(r"\s{2,}")
 """Behind a command and two blanks stands what it shows."""
@@ -40,7 +40,7 @@ def proof_of(finding: Finding, row: Pitfall | None) -> Proof | str:
         proof = parsed(text)
         if proof is not None:
             return proof
-    return f"not one of the Lab's: {_ASIDE.split(texts[0])[0]}" if texts else NO_PROOF
+    return f"outside the Lab: {_ASIDE.split(texts[0])[0]}" if texts else NO_PROOF
 
 
 def parsed(text: str) -> Proof | None:

@@ -19,7 +19,7 @@ from .widgets.table import Column, TableRow
 from .widgets.text import cells_of, hang, wrap
 
 if TYPE_CHECKING:
-    from ..doctor.finding import Evidence, Fix, Report
+    from ..doctor.finding import Evidence, Finding, Fix, Report
     from ..doctor.table import Pitfall
     from ..store.view import HostView
     from .doctor_watch import Watch
@@ -35,8 +35,8 @@ FOLDED = "ended"
 COLUMNS = (
     Column("what", "WHAT", 44, flex=6),
     Column("where", "WHERE", 20, flex=2, most=44, priority=3),
-    Column("sure", "SURE", 8, priority=2),
-    Column("since", "HOLDS", 14, align="right", priority=1),
+    Column("sure", "CONFIDENCE", 10, priority=2),
+    Column("since", "SINCE", 14, align="right", priority=1),
 )
 MOST_ENDED = 4
 LABEL = 10
@@ -102,11 +102,16 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
         {
             "what": [(f"{glyph_of(finding.severity, glyphs)} ", token), (many, "muted"), (finding.title, text)],
             "where": finding.where,
-            "sure": finding.confidence,
+            "sure": confidence_of(finding),
             "since": held(case, host),
         },
         "faint" if case.past else "muted",
     )
+
+
+def confidence_of(finding: Finding) -> str:
+    """How sure a finding is; one that rests only on how often it is the cause is called a guess."""
+    return "guess" if finding.confidence == "prior" else finding.confidence
 
 
 def _times(group: Group) -> str:
@@ -126,13 +131,13 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
 
 
 def held(case: Case, host: HostView) -> str:
-    """For how long it has held, or until when: ``2 min 05 s``, ``≥ 12 s``, ``until 10:41:05``, ``14 min ago``."""
+    """For how long it has held, or until when: ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05``, ``14 min ago``."""
     if case.kind == "left" and case.since is not None:
         return _ago(time.time() - case.since)
     if case.since is None or host.sampled_seconds is None:
-        return "here"
+        return "start-up"
     if case.past and case.seen is not None:
-        return f"until {clock(case.seen, host)}"
+        return f"ended {clock(case.seen, host)}"
     if case.kind == "end":
         return f"at {clock(case.since, host)}"
     age = host.sampled_seconds - case.since
@@ -200,7 +205,7 @@ def detail(
     for number, one in enumerate(finding.evidence):
         out += _evidence("Why" if number == 0 else "", one, cells)
     if finding.effect is not None:
-        out += _labelled("Brings", [(finding.effect.text, "text")], cells)
+        out += _labelled("Gain", [(finding.effect.text, "text")], cells)
     for number, other in enumerate(group.others[:6]):
         text = f"{other.finding.title} ({other.finding.where})"
         out += _labelled("Also" if number == 0 else "", [(text, "muted")], cells)
@@ -210,8 +215,8 @@ def detail(
     out += _fixes(finding.fixes, row, mark, case.past, bool(host.badge), cells)
     if row is not None:
         out += gap
-        out += _labelled("Not when", [(row.not_when, "muted")], cells)
-        out += _labelled("Costs", [(row.cost, "muted")], cells)
+        out += _labelled("Skip if", [(row.not_when, "muted")], cells)
+        out += _labelled("Trade-off", [(row.cost, "muted")], cells)
     out += gap
     out += _proof(proof, cells)
     out += _labelled("More", [("Enter", "bold accent"), (f": {finding.pitfall} in full", "muted")], cells)
@@ -220,7 +225,7 @@ def detail(
 
 def _course(case: Case, host: HostView) -> str:
     finding = case.finding
-    parts = [finding.severity, finding.confidence, *([finding.where] if finding.where else [])]
+    parts = [finding.severity, confidence_of(finding), *([finding.where] if finding.where else [])]
     if case.kind == "environment":
         parts.append("examined at the start")
     elif case.kind == "left":
@@ -228,11 +233,11 @@ def _course(case: Case, host: HostView) -> str:
     elif case.kind == "end":
         parts.append(f"seen {held(case, host)}")
     elif case.past:
-        parts.append(f"no longer: it held {held(case, host)}")
+        parts.append(f"no longer so: {held(case, host)}")
     elif case.since is not None:
         age = held(case, host)
-        begin = "since before we looked" if case.before else f"since {clock(case.since, host)}"
-        parts.append(f"holds {begin}" + (f", {age}" if age != "now" else ""))
+        begin = "already so when gpuscope started" if case.before else f"since {clock(case.since, host)}"
+        parts.append(begin + (f", {age}" if age != "now" else ""))
     return " · ".join(parts)
 
 
@@ -322,8 +327,8 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
     if watch.table is None and not watch.problem:
         out += _labelled("", [("the rules are being loaded", "muted")], cells)
     if watch.cost_seconds is not None:
-        text = f"the rules took {watch.cost_seconds * 1e3:.1f} ms of a core; they are asked once a second at most"
-        out += _labelled("Price", [(text, "muted")], cells)
+        text = f"{watch.cost_seconds * 1e3:.1f} ms of CPU time for each check, at most one a second"
+        out += _labelled("Overhead", [(text, "muted")], cells)
     for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
         out += _labelled("Ended" if number == 0 else "", [(text, "muted")], cells)
     out += _abstained(report, cells)

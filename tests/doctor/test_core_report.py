@@ -165,7 +165,7 @@ def test_the_text_tells_title_evidence_fix_and_what_to_run():
     assert "line 6" not in shown
     assert "and 3 more lines of evidence" in shown
     assert "  + with torch.no_grad():" in shown
-    assert "Now    Do it. Costs: nothing." in shown
+    assert "Now    Do it. Trade-off: nothing." in shown
     assert "Prove  gpuscope lab pitfall out-of-memory" in shown
     assert "gpuscope doctor --explain no-grad-eval" in shown
     assert shown.index("Also possible") < shown.index("Perhaps pinned")

@@ -136,7 +136,7 @@ def test_it_is_in_the_text_and_in_the_document():
     assert first["effect"].keys() == {"text", "bound", "freed_bytes", "saved_share"}
     assert first["effect"]["freed_bytes"] == 11 * GIB
     text = ["".join(part for part, _ in line) for line in reports.lines(settled, 2, 80)]
-    assert any(line.startswith("  Brings at most 11.0 GiB that are reserved") for line in text)
-    assert all(len(line) <= 80 for line in text if "Brings" in line or line.startswith("         "))
+    assert any(line.startswith("  Gain   at most 11.0 GiB that are reserved") for line in text)
+    assert all(len(line) <= 80 for line in text if "Gain" in line or line.startswith("         "))
     bare = replace(settled.findings[0], effect=None)
     assert reports.document(Report(findings=(bare,)), 2)["findings"][0]["effect"] is None

@@ -58,5 +58,5 @@ def test_the_findings_own_command_goes_first_then_that_of_its_pitfall():
     other = proof_of(finding("gpuscope doctor 7    shows its steps"), row)
     assert isinstance(other, Proof)
     assert other.pitfall == "slow-input"
-    assert proof_of(finding("gpuscope doctor 7    shows its steps"), None) == "not one of the Lab's: gpuscope doctor 7"
+    assert proof_of(finding("gpuscope doctor 7    shows its steps"), None) == "outside the Lab: gpuscope doctor 7"
     assert proof_of(finding(), None) == NO_PROOF

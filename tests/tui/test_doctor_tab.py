@@ -81,7 +81,7 @@ async def test_growth_stands_first_with_its_arithmetic_what_helps_now_and_the_fi
         at = {word: next(i for i, line in enumerate(lines) if f"│ {word} " in line) for word in ("Why", "Now", "Next")}
         assert at["Why"] < at["Now"] < at["Next"]
         assert "+ losses.append(loss.item())" in screen
-        assert "Not when" in screen
+        assert "Skip if" in screen
 
 
 @in_loop
@@ -334,7 +334,7 @@ async def test_where_the_lab_proves_nothing_r_says_why_and_the_finding_says_it_i
     async with app.run_test(size=(120, 40)) as pilot:
         await with_proof(pilot, app, "gpuscope devices", "nccl-config")
         await until(pilot, "Prove: ")
-        assert "not one of the Lab's: gpuscope devices" in text(app)
+        assert "outside the Lab: gpuscope devices" in text(app)
         assert app.session.labs.state == "idle"
 
 
