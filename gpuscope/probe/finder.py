@@ -6,7 +6,7 @@ optimizer's parameters. The one with most modules in it is the root. Only weak r
 
 Up to Python 3.12 ``frame.f_locals`` of a running function is a dictionary that Python keeps with the frame, and that
 would hold its tensors until the function ends: it is emptied again. It is the same one that ``locals()`` gives, so a
-function whose code mentions anything of that kind is left alone, and so is everything while a debugger traces.
+function whose code may have got hold of it is left alone, and so is everything while a debugger traces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_OPTIMIZERS = 8
 ATTEMPTS = (1, 64)
 """At which of its steps seen by us an optimizer's model is looked for, the later ones if it was not found before."""
 _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
-_KEEPS_LOCALS = frozenset(("locals", "vars", "f_locals"))
+_GIVES_LOCALS = frozenset(("locals", "vars"))  # called without an argument: vars(args) gives nobody its locals
 _RUNS_IN_LOCALS = frozenset(("eval", "exec"))  # as functions: model.eval() is in every training
 _CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
 
@@ -156,15 +156,24 @@ def _modules_of(frame: Any, module_class: Any) -> List[Any]:
 
 
 def _has_its_dictionary(code: Any) -> bool:
-    """Whether the function may have got hold of the dictionary of its own locals."""
-    if not _KEEPS_LOCALS.isdisjoint(code.co_names):
-        return True
-    if _RUNS_IN_LOCALS.isdisjoint(code.co_names):
+    """Whether the function may have got hold of the dictionary of its own locals.
+
+    A name like ``vars`` does so unless the next thing the code loads is an argument for it: handed on under another
+    name, it might be called without one."""
+    if not _CACHED:
         return False
-    return any(
-        step.argval in _RUNS_IN_LOCALS and step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-        for step in dis.get_instructions(code)
-    )
+    if "f_locals" in code.co_names:
+        return True
+    if (_GIVES_LOCALS | _RUNS_IN_LOCALS).isdisjoint(code.co_names):
+        return False
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "PUSH_NULL")]
+    for step, following in zip(steps, steps[1:]):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in _RUNS_IN_LOCALS:
+            return True
+        given = following.opname.startswith("LOAD_")
+        if step.opname.startswith("LOAD_") and step.argval in _GIVES_LOCALS and not given:
+            return True
+    return False
 
 
 def _modules_in(values: Any, module_class: Any, depth: int) -> Iterator[Any]:

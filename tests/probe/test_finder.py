@@ -254,16 +254,39 @@ def look(optimizer):
         if found is not None:
             return found
 
-def train():
-    model, parameter, optimizer, batch = Module(), Thing(), Thing(), Thing()
+def made():
+    model, parameter, optimizer = Module(), Thing(), Thing()
     model._parameters["w"] = parameter
     optimizer.param_groups = [{"params": [parameter]}]
+    return model, optimizer
+
+def train():
+    model, optimizer = made()
+    batch = Thing()
     gone = weakref.ref(batch)
     found = look(optimizer)
     del batch
     return found is model, gone() is None
 
-print(train())
+def of_its_arguments(args, parse):
+    model, optimizer = made()
+    config, more = vars(args), [vars(parse()), dict(**vars(args))]
+    return look(optimizer) is model
+
+def of_its_own():
+    model, optimizer = made()
+    kept = vars()
+    kept["mine"] = 5
+    return look(optimizer) is model, kept.get("mine")
+
+def under_another_name():
+    model, optimizer = made()
+    mine = locals
+    kept = mine()
+    kept["mine"] = 5
+    return look(optimizer) is model, kept.get("mine")
+
+print(train(), of_its_arguments(Thing(), Thing), of_its_own(), under_another_name())
 """
 
 
@@ -277,4 +300,5 @@ def test_locals_are_read_and_released_by_every_python(minor):
     out = subprocess.run(
         [python, "-c", OTHER_PYTHONS], env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False
     )
-    assert out.stdout == "(True, True)\n", out.stderr
+    kept = f"({minor >= 13}, 5)"  # left alone where it is the dictionary, found where it is a copy
+    assert out.stdout == f"(True, True) True {kept} {kept}\n", out.stderr
