@@ -14,7 +14,7 @@ from . import cuda
 from .exposed import Exposed, distributed
 from .finder import Finder
 from .ledger import CPU, Ledger
-from .modules import ModuleTree
+from .modules import ModuleTree, unwrapped
 from .segments import Segments
 from .split import Split
 from .steps import Steps
@@ -86,7 +86,7 @@ class StepMemory:
 
 class Gauges:
     def __init__(self, steps: Steps, ledger: Ledger) -> None:
-        self.split = Split()
+        self.split = Split(self._phase)
         self.allocators = cuda.Allocators()
         self.memory = StepMemory(self.allocators)
         self.finder = Finder()
@@ -155,13 +155,16 @@ class Gauges:
             self.segments.tick(ordinals, age, self._ledger.kept_apart)
 
     def phase(self) -> Value:
-        """``train`` or ``eval``, as the root module of the model says."""
+        """``train`` or ``eval``, as the model says: the innermost one, for a framework may restore that alone."""
+        self.split.look_at_phase()
+        return self._phase() or _NO_MODEL
+
+    def _phase(self) -> str:
         for ref in self._ledger.models():
-            model = ref()
-            training = getattr(model, "training", None)
+            training = getattr(unwrapped(ref()), "training", None)
             if isinstance(training, bool):
                 return "train" if training else "eval"
-        return _NO_MODEL
+        return ""
 
     def _models(self, optimizer: Any) -> None:
         ledger, finder = self._ledger, self.finder
@@ -182,6 +185,8 @@ class Gauges:
         means = split.means()
         if means is None:
             reason = _NO_MEASURED if self._steps.last is not None else _NO_STEP
+            if reason is _NO_MEASURED and split.spoiled:
+                reason = Unknown(NOT_INITIALISED, f"no step has been taken apart yet: {split.spoiled}")
             if not pre_hook and "torch" in sys.modules:
                 reason = _NO_PRE_HOOK
             elif split.problem:

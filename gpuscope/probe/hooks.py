@@ -14,6 +14,7 @@ from time import monotonic, perf_counter, sleep
 from typing import Any, Callable, Dict, List, Optional
 
 from .split import Split
+from .step_frames import in_step, within_its_own_step
 from .steps import Steps
 
 Undo = Callable[[], None]
@@ -96,7 +97,7 @@ class Hooks:
         on_step = self._on_step
 
         def gpuscope_step_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not compiling() and self.active and not _within_its_own_step(optimizer):
+            if not compiling() and self.active and not within_its_own_step(optimizer):
                 on_step(optimizer)
 
         known = getattr(module, "_global_optimizer_post_hooks", ())
@@ -109,9 +110,10 @@ class Hooks:
         if register is None:
             return None
 
-        def gpuscope_before_step_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        def gpuscope_before_step_hook(optimizer: Any, args: Any, kwargs: Any) -> Any:
             if not compiling() and self.active and self.split.open is not None:
-                self.split.optimizer_begins(optimizer)
+                return self.split.optimizer_begins(optimizer, args, kwargs)
+            return None
 
         known = getattr(module, "_global_optimizer_pre_hooks", ())
         handle = _between_steps(known, lambda: register(gpuscope_before_step_hook))
@@ -199,38 +201,11 @@ def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
     if len(known) <= 1:
         return change()
     end = monotonic() + QUIET_SECONDS
-    while monotonic() < end and not _in_step(sys._getframe()):
+    while monotonic() < end and not in_step(sys._getframe()):
         sleep(0.001)
-        if not any(_in_step(frame) for frame in sys._current_frames().values()):
+        if not any(in_step(frame) for frame in sys._current_frames().values()):
             return change()
     raise RuntimeError("no moment between two optimizer steps")
-
-
-def _within_its_own_step(optimizer: Any) -> bool:
-    """Called from a hook: whether a step of a base class has ended, called by the step of the optimizer's own class.
-    torch calls the hooks for both, once it has wrapped both."""
-    wrapped = 0
-    for cls in type(optimizer).__mro__:
-        wrapped += "step" in cls.__dict__ and hasattr(cls.__dict__["step"], "hooked")
-    if wrapped < 2:
-        return False
-    frame = sys._getframe(2)  # torch's wrapper of step
-    code, up = frame.f_code, frame.f_back
-    for _ in range(8):
-        if up is None:
-            break
-        if up.f_code is code and up.f_locals.get("args", (None,))[0] is optimizer:
-            return True
-        up = up.f_back
-    return False
-
-
-def _in_step(frame: Any) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == "torch.optim.optimizer":
-            return True
-        frame = frame.f_back
-    return False
 
 
 class _Unseen:

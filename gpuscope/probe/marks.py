@@ -16,7 +16,11 @@ MAX_MARKS = 512
 
 
 class Spoiled(Exception):
-    """This step cannot be measured: a graph is being captured, or it has too many marks."""
+    """This step cannot be measured; the message says why."""
+
+
+_TOO_MANY = f"a step has more than {MAX_MARKS // 2} batches and closures"
+_CAPTURED = "a step is being captured into a CUDA graph"
 
 
 class Moments:
@@ -30,7 +34,7 @@ class Moments:
     def mark(self) -> Any:
         self._count += 1
         if self._count > MAX_MARKS:
-            raise Spoiled
+            raise Spoiled(_TOO_MANY)
         return perf_counter()
 
     def passed(self, mark: Any) -> bool:
@@ -56,8 +60,10 @@ class Stream:
         self._events: List[Any] = []
 
     def mark(self) -> Any:
-        if len(self._events) >= MAX_MARKS or capturing(self._torch):
-            raise Spoiled
+        if len(self._events) >= MAX_MARKS:
+            raise Spoiled(_TOO_MANY)
+        if capturing(self._torch):
+            raise Spoiled(_CAPTURED)
         event = self._pool.pop() if self._pool else self._torch.cuda.Event(enable_timing=True)
         self._events.append(event)
         event.record(self._stream)

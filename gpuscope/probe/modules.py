@@ -25,6 +25,7 @@ MAX_ROWS = 4000
 MAX_JSON_BYTES = 700_000
 MAX_NODES = 200_000
 MAX_NAME = 200
+MAX_WRAPPERS = 8
 WATCH, FOUND, OPTIMIZERS = "watch", "found in the training loop", "optimizers only"
 AFTER_STEPS, BY_ITSELF = "after optimizer steps", "in the probe's own thread: no optimizer stepped meanwhile"
 _WRAPPERS = {
@@ -336,6 +337,17 @@ class _Rest:
         self._refs.pop()
         self._group = self._index = 0
         self._node = self._group_node = None
+
+
+def unwrapped(module: Any) -> Any:
+    """The module that only wrappers stand around; anything else as it is."""
+    for _ in range(MAX_WRAPPERS):
+        wrapper = _WRAPPERS.get(type(module).__name__)
+        inner = module._modules.get(wrapper[0]) if wrapper is not None else None
+        if inner is None:
+            break
+        module = inner
+    return module
 
 
 def _fit(result: Dict[str, Any]) -> Dict[str, Any]:

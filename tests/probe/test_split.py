@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 import time
+import traceback
 from types import SimpleNamespace
 
 import pytest
@@ -182,21 +185,119 @@ def test_a_loader_of_another_thread_is_not_the_trainings(measured):
     assert all(parts.input == 0 for parts in split.recent)
 
 
-def test_a_closure_is_part_of_its_optimizers_step(measured):
+def test_a_closure_is_no_part_of_its_optimizers_time(measured):
+    """LBFGS calls it several times in one step."""
     split, _ = measured
-    model = SlowModel(4, 1)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    model, calls = SlowModel(4, 1), []
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=3)
 
     def closure():
         optimizer.zero_grad()
         loss = model(torch.ones(4, 4)).pow(2).sum()
         loss.backward()
+        calls.append(1)
         return loss
 
     for _ in range(3):
         optimizer.step(closure)
     adds_up(split)
-    assert all(parts.optimizer >= SLEEP for parts in split.recent)
+    assert len(calls) >= 9
+    assert all(parts.compute >= 3 * SLEEP for parts in split.recent)
+    assert min(parts.optimizer for parts in split.recent) < SLEEP
+
+
+def test_what_a_closure_loads_is_input_and_the_optimizer_keeps_its_own_time(measured):
+    split, _ = measured
+    model = SlowModel(4, 1)
+    optimizer = SlowOptimizer(model.parameters(), lr=0.1)
+    batches = iter(torch.utils.data.DataLoader(SlowData(), batch_size=2))
+
+    def closure(factor=1.0):
+        (model(next(batches)).sum() * factor).backward()
+
+    for _ in range(4):
+        optimizer.step(closure=closure)
+    adds_up(split)
+    for parts in split.recent:
+        assert parts.input >= 2 * SLEEP
+        assert parts.compute >= SLEEP
+        assert SLEEP <= parts.optimizer < parts.total - 2.9 * SLEEP
+
+
+def test_an_error_in_a_closure_is_the_users_own_and_ends_its_time(measured):
+    split, _ = measured
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    optimizer.step()
+
+    def failing():
+        raise StopIteration("of the user's own")
+
+    try:
+        optimizer.step(failing)
+    except StopIteration as error:
+        frames = traceback.extract_tb(error.__traceback__)
+    assert [frame.filename for frame in frames if "gpuscope" + os.sep + "probe" in frame.filename] == []
+    assert frames[-1].name == "failing"
+    assert split.open.calls == {}
+
+
+class Around(torch.optim.Optimizer):
+    """Steps another optimizer, as Lookahead, SAM and ZeroRedundancyOptimizer do."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure=None):
+        time.sleep(SLEEP)
+        self.inner.step(closure)
+        time.sleep(SLEEP)
+
+
+@pytest.mark.parametrize("closure", [False, True])
+def test_an_optimizer_that_steps_another_one_is_taken_apart(measured, closure):
+    split, steps = measured
+    model = SlowModel(4, 1)
+    optimizer = Around(SlowOptimizer(model.parameters(), lr=0.1))
+
+    def forward_backward():
+        model(torch.ones(4, 4)).sum().backward()
+
+    for _ in range(4):
+        if closure:
+            optimizer.step(forward_backward)
+        else:
+            forward_backward()
+            optimizer.step()
+    adds_up(split)
+    assert steps.total == 4
+    assert len(split.recent) == 3
+    for parts in split.recent:
+        assert parts.optimizer >= 3 * SLEEP
+        assert SLEEP <= parts.compute < 2 * SLEEP + parts.total / 4
+
+
+def test_a_step_with_an_evaluation_in_it_is_left_out():
+    model, data = torch.nn.Linear(4, 1), SlowData()
+    split = Split(lambda: "train" if model.training else "eval")
+    number = itertools.count(5)
+    hooks = Hooks(Steps(), lambda o: split.optimizer_ended(o, True, next(number), 10.0, True), lambda: None, split)
+    assert hooks.install()
+    try:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.step()
+        model.eval()
+        for _ in torch.utils.data.DataLoader(data, batch_size=4):
+            pass
+        model.train()
+        optimizer.step()
+        assert split.means() is None
+        assert "evaluation" in split.spoiled
+        optimizer.step()
+        optimizer.step()
+        assert split.means().input == 0
+    finally:
+        hooks.remove()
 
 
 def test_few_of_many_fast_steps_are_measured_and_nobody_looking_makes_them_fewer():
@@ -390,4 +491,9 @@ def test_parts_of_marks_by_hand():
     spans.append((9, 10, update, 10.0, 11.0))
     assert split_module.parts(clock, 0.0, spans, 11.0) == Parts(
         input=3.0, compute=4.0, optimizer=2.0, other=2.0, total=11.0
+    )
+    closure = 2
+    spans = [(1, 8, update, 1.0, 8.0), (2, 5, closure, 1.5, 5.5), (3, 4, load, 2.0, 3.0), (6, 7, closure, 6.0, 7.5)]
+    assert split_module.parts(clock, 0.0, spans, 8.0) == Parts(
+        input=1.0, compute=5.5, optimizer=1.5, other=0.0, total=8.0
     )
