@@ -157,6 +157,7 @@ ALLOCATOR_READINGS = (
                 ("parameter_bytes", "Parameters."),
                 ("gradient_bytes", "Gradients."),
                 ("optimizer_state_bytes", "Optimizer state."),
+                ("other_model_bytes", "Parameters and buffers of models that no optimizer trains."),
                 ("workspace_bytes", "cuBLAS workspaces, estimated."),
                 ("step_allocated_bytes", "Allocated right after optimizer.step(): what growth is judged by."),
             )

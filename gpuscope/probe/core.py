@@ -168,12 +168,13 @@ class Probe:
             steps = self.steps
             before = steps.total
             steps.stepped(optimizer, begin)
-            self.gauges.after_step(optimizer, steps.total != before, begin)
+            primary = steps.total != before
+            self.gauges.after_step(optimizer, primary, begin)
             if getattr(optimizer, "found_inf", None) is not None:  # set by GradScaler only around a fused step
                 steps.scaled_on_device = True
             if self.server is None and not self.problem:
                 self.start()
-            self.ledger.after_step(optimizer, begin)
+            self.ledger.after_step(optimizer, begin, primary, steps.usual_seconds())
             if self.safety is not None and self.safety.oom.waiting:
                 self.safety.oom.stepped(optimizer)
             steps.costs.append(perf_counter() - begin)

@@ -2,7 +2,8 @@
 
 Looked for once per optimizer, in the thread that steps it: first the locals of the callers and the attributes of their
 ``self`` are gone through for modules, then, one after each further step, each of them is asked whether it holds the
-optimizer's parameters. The one with most modules in it is the root. Only weak references are kept.
+optimizer's parameters. The one with most modules in it is the root. Those that hold none, and are no part of it, are
+other models: a teacher, a reference model, an average of the weights. Only weak references are kept.
 
 Up to Python 3.12 ``frame.f_locals`` of a running function is a dictionary that Python keeps with the frame, and that
 would hold its tensors until the function ends: it is emptied again. It is the same one that ``locals()`` gives, so a
@@ -14,13 +15,14 @@ from __future__ import annotations
 import dis
 import sys
 import weakref
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 MAX_FRAMES = 64
 MAX_VALUES = 512
 """Of one namespace, list or dictionary."""
 MAX_CANDIDATES = 64
 MAX_OPTIMIZERS = 8
+MAX_NAME = 64
 ATTEMPTS = (1, 64)
 """At which of its steps seen by us an optimizer's model is looked for, the later ones if it was not found before."""
 _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
@@ -29,12 +31,21 @@ _RUNS_IN_LOCALS = frozenset(("eval", "exec"))  # as functions: model.eval() is i
 _CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
 
 
+class Candidate(NamedTuple):
+    """Something at hand in the training: the variable, attribute or key that holds it, and what that is."""
+
+    name: str
+    ref: weakref.ref[Any]
+
+
 class Finder:
     """:meth:`after_step` is for the thread that steps. ``roots`` of the optimizers and the DistributedDataParallel
-    modules ``parallel`` that were met on the way, as weak references."""
+    modules ``parallel`` that were met on the way, as weak references; ``others`` are models at hand that the optimizer
+    does not train."""
 
     def __init__(self) -> None:
         self.roots: List[weakref.ref[Any]] = []
+        self.others: List[Candidate] = []
         self.parallel: List[weakref.ref[Any]] = []
         self._optimizers: Dict[int, Tuple[weakref.ref[Any], int]] = {}  # id: (itself, steps)
         self._search: Optional[_Search] = None
@@ -73,23 +84,36 @@ class Finder:
 
     def _continue(self, search: _Search, optimizer: Any) -> Optional[Any]:
         if search.candidates:
-            module = search.candidates.pop()()
+            candidate = search.candidates.pop()
+            module = candidate.ref()
             if module is not None:
-                modules = list(module.modules())
-                held = {id(parameter) for item in modules for parameter in item._parameters.values()}
-                if search.owned & held:
-                    self._note_parallel(modules)
-                    if len(modules) > search.size:
-                        search.best, search.size = weakref.ref(module), len(modules)
+                self._look_into(search, candidate, module)
             return None
         self._search, self.searching = None, False
         root = search.best() if search.best is not None else None
+        parts = search.parts.union(*(inside - {id(one.ref())} for one, inside in search.others))
+        self.others += [one for one, _ in search.others if id(one.ref()) not in parts]
         if root is not None:
             self._found.add(id(optimizer))
             if not any(ref() is root for ref in self.roots):
                 self.roots.append(weakref.ref(root))
                 return root
         return None
+
+    def _look_into(self, search: _Search, candidate: Candidate, module: Any) -> None:
+        if "_parameters" not in module.__dict__:  # no module: it averages one
+            search.others.append((candidate, {id(module)}))
+            return
+        modules = list(module.modules())
+        held = {id(parameter) for item in modules for parameter in item._parameters.values() if parameter is not None}
+        inside = {id(item) for item in modules}
+        if search.owned & held:
+            self._note_parallel(modules)
+            search.parts |= inside
+            if len(modules) > search.size:
+                search.best, search.size = weakref.ref(module), len(modules)
+        elif held:
+            search.others.append((candidate, inside))
 
     def _note_parallel(self, modules: Any) -> None:
         kind = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
@@ -101,10 +125,12 @@ class Finder:
 
 
 class _Search:
-    def __init__(self, optimizer: weakref.ref[Any], owned: Set[int], candidates: List[weakref.ref[Any]]) -> None:
+    def __init__(self, optimizer: weakref.ref[Any], owned: Set[int], candidates: List[Candidate]) -> None:
         self.optimizer = optimizer
         self.owned = owned  # ids of parameters
         self.candidates = candidates
+        self.parts: Set[int] = set()  # ids of the modules in those that hold one of these
+        self.others: List[Tuple[Candidate, Set[int]]] = []  # that hold none, with the ids of the modules in them
         self.best: Optional[weakref.ref[Any]] = None
         self.size = 0
 
@@ -114,45 +140,50 @@ def _first_parameters(optimizer: Any) -> Set[int]:
     return {id(parameter) for group in optimizer.param_groups[:8] for parameter in group["params"][:8]}
 
 
-def _candidates(frame: Any) -> List[weakref.ref[Any]]:
+def _candidates(frame: Any) -> List[Candidate]:
     """The modules at hand in ``frame`` and its callers, innermost last."""
     torch: Any = sys.modules.get("torch")
     if sys.gettrace() is not None or torch is None:
         return []
     module_class = torch.nn.Module
-    found: Dict[int, weakref.ref[Any]] = {}
+    found: Dict[int, Candidate] = {}
     for _ in range(MAX_FRAMES):
         if frame is None or len(found) >= MAX_CANDIDATES:
             break
         if not frame.f_globals.get("__name__", "").startswith(("torch.optim", __name__.partition(".")[0] + ".probe")):
-            for module in _modules_of(frame, module_class):
+            for name, module in _modules_of(frame, module_class):
                 if id(module) not in found and len(found) < MAX_CANDIDATES:
-                    found[id(module)] = weakref.ref(module)
+                    found[id(module)] = Candidate(str(name)[:MAX_NAME], weakref.ref(module))
         frame = frame.f_back
     return list(found.values())[::-1]
 
 
-def _modules_of(frame: Any, module_class: Any) -> List[Any]:
+def _modules_of(frame: Any, module_class: Any) -> List[Tuple[str, Any]]:
     code = frame.f_code
     optimized = bool(code.co_flags & _OPTIMIZED)
     if frame.f_trace is not None or (optimized and _has_its_dictionary(code)):
         return []
     space = frame.f_locals
     try:
-        values = list(space.values())[:MAX_VALUES]
+        values = list(space.items())[:MAX_VALUES]
         me = space.get(code.co_varnames[0]) if optimized and code.co_argcount else None
     finally:
         if optimized and _CACHED:
             space.clear()
     found = list(_modules_in(values, module_class, 1))
     if me is not None and not issubclass(type(me), (type, list, dict, tuple)):
-        try:
-            attributes = object.__getattribute__(me, "__dict__")
-        except AttributeError:
-            attributes = None
-        if type(attributes) is dict and not issubclass(type(me), module_class):
-            found.extend(_modules_in(list(attributes.values())[:MAX_VALUES], module_class, 1))
+        attributes = _attributes(me)
+        if attributes is not None and not issubclass(type(me), module_class):
+            found.extend(_modules_in(list(attributes.items())[:MAX_VALUES], module_class, 1))
     return found
+
+
+def _attributes(value: Any) -> Optional[Dict[str, Any]]:
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return attributes if type(attributes) is dict else None
 
 
 def _has_its_dictionary(code: Any) -> bool:
@@ -176,13 +207,16 @@ def _has_its_dictionary(code: Any) -> bool:
     return False
 
 
-def _modules_in(values: Any, module_class: Any, depth: int) -> Iterator[Any]:
-    """Looks at types only: no code of the user's objects runs."""
-    for value in values:
+def _modules_in(values: Any, module_class: Any, depth: int) -> Iterator[Tuple[str, Any]]:
+    """The modules among ``values`` with their names, and what averages one in a list. Looks at types and dictionaries
+    only: no code of the user's objects runs."""
+    for name, value in values:
         kind = type(value)
         if issubclass(kind, module_class):
-            yield value
+            yield name, value
         elif depth and (kind is list or kind is tuple) and len(value) <= MAX_VALUES:
-            yield from _modules_in(list(value), module_class, depth - 1)
+            yield from _modules_in([(f"{name}[{i}]", item) for i, item in enumerate(value)], module_class, depth - 1)
         elif depth and kind is dict and len(value) <= MAX_VALUES:
-            yield from _modules_in(list(value.values()), module_class, depth - 1)
+            yield from _modules_in(list(value.items()), module_class, depth - 1)
+        elif type((_attributes(value) or {}).get("shadow_params")) is list:
+            yield name, value

@@ -11,9 +11,9 @@ from typing import Any, Dict, List, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from . import cuda
-from .exposed import Exposed, distributed
+from .exposed import Exposed
 from .finder import Finder
-from .ledger import CPU, Ledger
+from .ledger import CPU, Ledger, slice_seconds
 from .modules import ModuleTree, unwrapped
 from .segments import Segments
 from .split import Split
@@ -109,7 +109,7 @@ class Gauges:
             return
         self.segments.after_step()
         if self.tree.wanted:
-            self.tree.after_step()
+            self.tree.after_step(slice_seconds(steps.usual_seconds()))
         self._models(optimizer)
         if primary:
             self.exposed.after_step(self.finder.parallel, steps.total, now)
@@ -169,16 +169,19 @@ class Gauges:
     def _models(self, optimizer: Any) -> None:
         ledger, finder = self._ledger, self.finder
         models = ledger.models() if ledger.watched else []
-        if models:
-            if self._looked_at != len(models):
-                self._looked_at = len(models)
-                for ref in models:
-                    finder.look_at(ref())
-            if finder.parallel or not distributed():
-                return
+        if self._looked_at != len(models):
+            self._looked_at = len(models)
+            for ref in models:
+                finder.look_at(ref())
         found = finder.after_step(optimizer)
         if found is not None:
             ledger.add_found(found)
+        while finder.others:
+            name, other = finder.others.pop(0)
+            model = other()
+            if model is not None:
+                kind = type(unwrapped(model)).__name__
+                ledger.add_other(model, f"{name} ({kind})" if name not in ("self", kind) else kind)
 
     def _split(self, pre_hook: bool) -> Dict[str, Value]:
         split = self.split

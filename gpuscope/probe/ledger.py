@@ -1,8 +1,9 @@
-"""The exact bytes of parameters, gradients and optimizer state per device, counted from the tensors themselves.
+"""The exact bytes of parameters, gradients, optimizer state and other models per device, counted from the tensors.
 
-Walked in the trainer's own thread, right after an optimizer step (gradients and state exist there), in slices of at
-most :data:`SLICE_SECONDS`, and only when something changed or :data:`REFRESH_SECONDS` have passed. Between slices only
-weak references are held, so the walk never keeps a tensor alive.
+Walked in the trainer's own thread, right after an optimizer step (gradients and state exist there), a slice after each
+step of at most :func:`slice_seconds`, and only when something changed or :data:`REFRESH_SECONDS` have passed. Between
+slices only weak references are held, so the walk never keeps a tensor alive. What becomes known on the way is counted
+too; the walk begins anew only when something is gone.
 """
 
 from __future__ import annotations
@@ -11,19 +12,29 @@ import sys
 import threading
 import time
 import weakref
+from operator import attrgetter
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-SLICE_SECONDS = 200e-6
+SLICE_SECONDS, LONGEST_SLICE_SECONDS = 200e-6, 20e-3
+SLICE_SHARE = 0.005
+"""Of a step, between these two."""
 REFRESH_SECONDS = 60.0
 CPU = -1
-PARAMETERS, GRADIENTS, STATE = 0, 1, 2
+PARAMETERS, GRADIENTS, STATE, OTHERS = 0, 1, 2, 3
 _Signature = Tuple[int, int, int]
+
+
+def slice_seconds(step_seconds: float) -> float:
+    """How long a walk may go on after a step that usually takes so long."""
+    return max(SLICE_SECONDS, min(SLICE_SHARE * step_seconds, LONGEST_SLICE_SECONDS))
 
 
 class Bytes(NamedTuple):
     parameters: int
     gradients: int
     optimizer_state: int
+    others: int = 0
+    """Parameters and buffers of models that no optimizer trains: a teacher, a reference model, an average."""
 
 
 class Ledger:
@@ -32,21 +43,25 @@ class Ledger:
     def __init__(self) -> None:
         self.wanted = False  # somebody looks: without that nothing is walked
         self.bytes: Optional[Dict[int, Bytes]] = None
+        self.other_models: Dict[int, Dict[str, int]] = {}  # by ordinal: bytes of each by its name
         self.watched = False  # the models are those that watch() was given
         self.apart_sizes: Dict[int, Tuple[int, ...]] = {}  # by ordinal: storages of these sizes are remembered
         self.kept_apart: Set[Tuple[int, int]] = set()  # (ordinal, address of the data) of such
         self._optimizers: Dict[int, weakref.ref[Any]] = {}
         self._models: List[weakref.ref[Any]] = []
+        self._others: List[Tuple[weakref.ref[Any], str]] = []
         self._signatures: Dict[int, _Signature] = {}
         self._walk: Optional[_Walk] = None
         self._walked = 0.0
-        self._dirty = True
+        self._dirty = True  # what was counted does not hold any more
+        self._grown = False  # there is more to count than was known when the walk began
         self._lock = threading.Lock()
 
     def add_model(self, model: Any) -> None:
         """Count this module's parameters too, frozen ones included. Raises TypeError without weak references."""
         if not self.watched:
             self.watched, self._models = True, []  # what the user names is right, what we found a guess
+            self._dirty = True
         self._add(model)
 
     def add_found(self, model: Any) -> None:
@@ -55,10 +70,17 @@ class Ledger:
         if not self.watched:
             self._add(model)
 
+    def add_other(self, model: Any, name: str) -> None:
+        """Count a model, or an object that averages one, that no optimizer was seen to train. What one does train after
+        all counts there."""
+        if not any(ref() is model for ref, _ in self._others):
+            self._others = [*self._others, (weakref.ref(model, self._gone), name)]
+            self._grown = True
+
     def _add(self, model: Any) -> None:
         if not any(ref() is model for ref in self._models):
             self._models = [*self._models, weakref.ref(model, self._gone)]
-            self._dirty = True
+            self._grown = True
 
     def models(self) -> List[weakref.ref[Any]]:
         """Weak references of the known models that are alive, in the order in which they became known."""
@@ -72,10 +94,11 @@ class Ledger:
         known = self._optimizers.get(id(optimizer))
         if known is None or known() is not optimizer:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._gone)
-            self._dirty = True
+            self._grown = True
 
-    def after_step(self, optimizer: Any, now: float) -> None:
-        """To be called when ``optimizer`` has stepped, in the thread that stepped it. ``now`` is perf_counter."""
+    def after_step(self, optimizer: Any, now: float, primary: bool = True, usual: float = 0.0) -> None:
+        """To be called when ``optimizer`` has stepped, in the thread that stepped it. ``now`` is perf_counter.
+        ``primary``: this was the end of a step, which usually takes ``usual`` seconds; only then anything is walked."""
         if not self._lock.acquire(False):
             return  # another thread is in here: not worth waiting in a training step
         try:
@@ -83,10 +106,15 @@ class Ledger:
             if not self.wanted:
                 return
             signature = _signature(optimizer)
-            if self._signatures.get(id(optimizer)) != signature:
+            before = self._signatures.get(id(optimizer))
+            if before != signature:
                 self._signatures[id(optimizer)] = signature
-                self._dirty = True
-            self._slice(now)
+                if before is None or all(new >= old for new, old in zip(signature, before)):
+                    self._grown = True
+                else:
+                    self._dirty = True
+            if primary:
+                self._slice(now, slice_seconds(usual))
         finally:
             self._lock.release()
 
@@ -96,22 +124,27 @@ class Ledger:
         if not self.wanted or not (self._models or self._optimizers) or not self._lock.acquire(False):
             return
         try:
-            self._slice(now)
+            self._slice(now, SLICE_SECONDS)
         finally:
             self._lock.release()
 
-    def _slice(self, now: float) -> None:
+    def _slice(self, now: float, seconds: float) -> None:
+        if self._dirty:
+            self._dirty, self._walk = False, None
+            self._walked = -REFRESH_SECONDS
         if self._walk is None:
-            if not self._dirty and now - self._walked < REFRESH_SECONDS:
+            if not self._grown and now - self._walked < REFRESH_SECONDS:
                 return
-            self._dirty = False
             self._forget_dead()
-            self._walk = _Walk(list(self._optimizers.values()), self._models, self.apart_sizes)
-        if self._walk.run(time.perf_counter() + SLICE_SECONDS):
-            if not self._dirty:  # else it changed on the way: what was counted belongs to no single moment
-                self.bytes = self._walk.totals()
-                self._walked = now
-                self.kept_apart = self._walk.apart
+            self._walk = _Walk(self.apart_sizes)
+            self._grown = True
+        if self._grown:
+            self._grown = False
+            self._walk.extend(list(self._optimizers.values()), self._models, self._others)
+        if self._walk.run(time.perf_counter() + seconds) and not self._dirty and not self._grown:
+            self.bytes, self.other_models = self._walk.totals(), self._walk.others
+            self.kept_apart = self._walk.apart
+            self._walked = now
             self._walk = None
 
     def _gone(self, _: Any) -> None:
@@ -121,6 +154,7 @@ class Ledger:
     def _forget_dead(self) -> None:
         self._optimizers = {key: ref for key, ref in list(self._optimizers.items()) if ref() is not None}
         self._models = [ref for ref in self._models if ref() is not None]
+        self._others = [other for other in self._others if other[0]() is not None]
         self._signatures = {key: self._signatures[key] for key in self._optimizers if key in self._signatures}
 
 
@@ -132,23 +166,38 @@ def _signature(optimizer: Any) -> _Signature:
 class _Walk:
     """One count over all optimizers and models. A cursor, not a generator: a generator's frame would hold tensors."""
 
-    def __init__(
+    def __init__(self, apart_sizes: Dict[int, Tuple[int, ...]]) -> None:
+        self.apart: Set[Tuple[int, int]] = set()
+        self.others: Dict[int, Dict[str, int]] = {}
+        self._apart_sizes = apart_sizes
+        self._optimizers: List[weakref.ref[Any]] = []
+        self._modules: List[weakref.ref[Any]] = []
+        self._other_modules: List[Tuple[weakref.ref[Any], str]] = []
+        self._name = ""  # of the other model that is being counted
+        self._group = self._index = 0
+        self._known_state: Dict[int, Set[int]] = {}  # by id of an optimizer: ids of the keys whose state was counted
+        self._known_modules: Set[int] = set()
+        self._known_parameters: Set[int] = set()
+        self._known_storages: Set[int] = set()
+        self._ordinals: Dict[Any, Optional[int]] = {}
+        self._totals: Dict[int, List[int]] = {}
+        self._torch: Any = sys.modules["torch"]
+        self._tensor_class, self._parameter_class = self._torch.Tensor, self._torch.nn.Parameter
+        self._strided = self._torch.strided
+        has_address = hasattr(getattr(self._torch, "UntypedStorage", None), "_cdata")
+        self._address = attrgetter("_cdata") if has_address else address
+
+    def extend(
         self,
         optimizers: List[weakref.ref[Any]],
         models: List[weakref.ref[Any]],
-        apart_sizes: Dict[int, Tuple[int, ...]],
+        others: List[Tuple[weakref.ref[Any], str]],
     ) -> None:
-        self.apart: Set[Tuple[int, int]] = set()
-        self._apart_sizes = apart_sizes
-        self._optimizers = optimizers
-        self._modules = list(models)
+        """Go over all of these, and over what was counted of them already without counting it again."""
+        self._optimizers = list(optimizers)
         self._group = self._index = 0
-        self._keyed = 0  # entries of the current optimizer's state that belong to its parameters
-        self._known_modules: Set[int] = set()
-        self._known_parameters: Set[int] = set()
-        self._known_storages: Set[Tuple[int, int]] = set()
-        self._totals: Dict[int, List[int]] = {}
-        self._torch: Any = sys.modules.get("torch")
+        self._modules.extend(ref for ref in models if id(ref()) not in self._known_modules)
+        self._other_modules = [other for other in others if id(other[0]()) not in self._known_modules]
 
     def run(self, deadline: float) -> bool:
         """Count until ``deadline``; True when all is counted."""
@@ -164,7 +213,7 @@ class _Walk:
         if self._optimizers:
             if not self._advance_optimizer(self._optimizers[-1]()):
                 self._optimizers.pop()
-                self._group = self._index = self._keyed = 0
+                self._group = self._index = 0
             return True
         if self._modules:
             module = self._modules.pop()()
@@ -175,17 +224,32 @@ class _Walk:
                         self._parameter(parameter)
                 self._modules.extend(weakref.ref(child) for child in module._modules.values() if child is not None)
             return True
+        if self._other_modules:
+            ref, self._name = self._other_modules.pop()
+            self._other(ref())
+            return True
         return False
+
+    def _other(self, module: Any) -> None:
+        if module is None or id(module) in self._known_modules:
+            return
+        self._known_modules.add(id(module))
+        for tensor in other_tensors(module):
+            if id(tensor) not in self._known_parameters:
+                self._tensor(tensor, OTHERS)
+        children = getattr(module, "_modules", None) or {}
+        self._other_modules.extend((weakref.ref(child), self._name) for child in children.values() if child is not None)
 
     def _advance_optimizer(self, optimizer: Any) -> bool:
         if optimizer is None:
             return False
         state = optimizer.state
+        known = self._known_state.setdefault(id(optimizer), set())
         if self._group >= len(optimizer.param_groups):
-            if len(state) > self._keyed:  # entries under other keys: few, so in one go
-                parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            if len(state) > len(known):  # entries under other keys: few, so in one go
                 for key, value in list(state.items()):
-                    if id(key) not in parameters:
+                    if id(key) not in known:
+                        known.add(id(key))
                         self._value(value, STATE, 4)
             return False
         parameters_of_group = optimizer.param_groups[self._group]["params"]
@@ -195,8 +259,9 @@ class _Walk:
         parameter = parameters_of_group[self._index]
         self._index += 1
         self._parameter(parameter)
-        if parameter in state:  # get() and [] of a defaultdict differ: only this never creates an entry
-            self._keyed += 1
+        # get() and [] of a defaultdict differ: only "in" never creates an entry.
+        if id(parameter) not in known and parameter in state:
+            known.add(id(parameter))
             self._value(state[parameter], STATE, 4)
         return True
 
@@ -211,7 +276,7 @@ class _Walk:
 
     def _value(self, value: Any, kind: int, depth: int) -> None:
         """Tensors in nested containers, as optimizers keep them (LBFGS: lists of tensors)."""
-        if isinstance(value, self._torch.Tensor):
+        if isinstance(value, self._tensor_class):
             self._tensor(value, kind)
         elif depth and isinstance(value, dict):
             for item in list(value.values()):
@@ -221,24 +286,49 @@ class _Walk:
                 self._value(item, kind, depth - 1)
 
     def _tensor(self, tensor: Any, kind: int) -> None:
-        for part in tensor_parts(tensor, self._torch, 4):
+        """Count a tensor's storages. All of a model's go through here: what can be known beforehand is."""
+        own_class = type(tensor)
+        plain = own_class is self._tensor_class or own_class is self._parameter_class
+        parts = (tensor,) if plain and tensor.layout is self._strided else tensor_parts(tensor, self._torch, 4)
+        for part in parts:
             device = part.device
-            if device.type not in ("cuda", "cpu"):
+            if device not in self._ordinals:  # to ask a device for its type takes longer than all else here
+                self._ordinals[device] = {"cuda": device.index, "cpu": CPU}.get(device.type)
+            ordinal = self._ordinals[device]
+            if ordinal is None:
                 continue
-            ordinal = device.index if device.type == "cuda" else CPU
             storage = part.untyped_storage()
-            size = int(storage.nbytes())
-            if size in self._apart_sizes.get(ordinal, ()):
+            size = storage.nbytes()
+            if size == 0:
+                continue
+            if self._apart_sizes and size in self._apart_sizes.get(ordinal, ()):
                 self.apart.add((ordinal, _data_address(part, self._torch)))
             # A gradient that owns its storage may be freed and made anew at the same address between two slices: by
             # address alone the next one there would be taken for it. It is counted once because its parameter is.
-            owned = kind == GRADIENTS and size == part.numel() * part.element_size()
-            key = (ordinal, address(storage))
-            if size == 0 or (not owned and key in self._known_storages):
-                continue
-            if not owned:
+            if kind != GRADIENTS or size != part.numel() * part.element_size():
+                key = self._address(storage)
+                if key in self._known_storages:
+                    continue
                 self._known_storages.add(key)
-            self._totals.setdefault(ordinal, [0, 0, 0])[kind] += size
+            totals = self._totals.get(ordinal)
+            if totals is None:
+                totals = self._totals[ordinal] = [0, 0, 0, 0]
+            totals[kind] += int(size)
+            if kind == OTHERS:
+                names = self.others.setdefault(ordinal, {})
+                names[self._name] = names.get(self._name, 0) + int(size)
+
+
+def other_tensors(holder: Any) -> List[Any]:
+    """The tensors that a module itself holds, or an object that averages a model in a list (``shadow_params``)."""
+    found: List[Any] = []
+    for name in ("_parameters", "_buffers"):
+        found += [tensor for tensor in (holder.__dict__.get(name) or {}).values() if tensor is not None]
+    averages = holder.__dict__.get("shadow_params")
+    if isinstance(averages, (list, tuple)):
+        found += averages
+    torch: Any = sys.modules.get("torch")
+    return [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
 
 
 def tensor_parts(tensor: Any, torch: Any, depth: int) -> Iterator[Any]:

@@ -16,9 +16,8 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from .ledger import GRADIENTS, PARAMETERS, STATE, Ledger, address, tensor_parts
+from .ledger import GRADIENTS, PARAMETERS, SLICE_SECONDS, STATE, Ledger, address, tensor_parts
 
-SLICE_SECONDS = 200e-6
 PATIENCE_SECONDS = 2.0
 """Without a step for so long the probe's own thread walks."""
 MAX_ROWS = 4000
@@ -68,10 +67,10 @@ class ModuleTree:
         with self._lock:
             self._walk = self._result = None
 
-    def after_step(self) -> None:
-        """In the thread that has just stepped an optimizer."""
+    def after_step(self, seconds: float = SLICE_SECONDS) -> None:
+        """In the thread that has just stepped an optimizer: a slice of so many seconds."""
         if self._walk is not None:
-            self._advance(AFTER_STEPS)
+            self._advance(AFTER_STEPS, seconds)
 
     def poll(self) -> Optional[Dict[str, Any]]:
         """In the probe's thread: the result of the contract (source, seconds, complete, rows) plus ``walked``, which
@@ -79,14 +78,14 @@ class ModuleTree:
         walk: neither a model nor an optimizer is known."""
         if self._result is None and time.monotonic() - self._advanced >= PATIENCE_SECONDS:
             before = self._advanced
-            self._advance(BY_ITSELF)
+            self._advance(BY_ITSELF, SLICE_SECONDS)
             self._advanced = before  # and on at the next poll
         result = self._result
         if result is not None and result.get("rows") is None and "error" not in result:
             result = self._result = _fit(result)
         return result
 
-    def _advance(self, where: str) -> None:
+    def _advance(self, where: str, seconds: float) -> None:
         if not self._lock.acquire(False):
             return
         try:
@@ -98,7 +97,7 @@ class ModuleTree:
                 if where == AFTER_STEPS and self._searching() and walk.age() < PATIENCE_SECONDS:
                     return
                 walk.begin()
-            done = walk.run(time.perf_counter() + SLICE_SECONDS)
+            done = walk.run(time.perf_counter() + seconds)
             if done:
                 self._walk = None
                 self._result = walk.result(where)

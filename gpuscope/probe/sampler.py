@@ -23,7 +23,7 @@ from ..wire.frames import (
 )
 from . import cuda, identity, progress
 from .gauges import Gauges
-from .ledger import CPU, Ledger
+from .ledger import CPU, Bytes, Ledger
 from .rendezvous import start_ticks
 from .steps import Steps
 
@@ -46,6 +46,10 @@ _STEPLESS = Unknown(
     "no optimizer step seen, so it is not known which tensors are a model's: gpuscope.watch(model) counts parameters",
 )
 _NO_OPTIMIZER = Unknown(NOT_INITIALISED, "no optimizer seen")
+_NO_OTHERS = Unknown(NOT_INITIALISED, "no model beside the one that is trained was at hand in the training loop")
+_COUNTED = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "other_model_bytes", "other_models")
+MAX_OTHERS = 8
+"""Other models that are named; all are counted."""
 _NOT_MEASURED = Unknown(NOT_INITIALISED, "not measured in this process yet")
 _NO_COST = Unknown(NOT_INITIALISED, "not measured yet")
 
@@ -213,12 +217,14 @@ class Sampler:
             reason = _STEPLESS
             if self._steps.last is not None or self.ledger.watched:
                 reason = _COUNTING
-            counted = (reason,) * 3
+            counted = (reason,) * 5
         else:
-            counted = everything.get(ordinal, (0, 0, 0))
-            if not self.ledger.optimizers():
-                counted = (*counted[:2], _NO_OPTIMIZER)
-        return dict(zip(("parameter_bytes", "gradient_bytes", "optimizer_state_bytes"), counted))
+            found = everything.get(ordinal, Bytes(0, 0, 0))
+            state = found.optimizer_state if self.ledger.optimizers() else _NO_OPTIMIZER
+            names = self.ledger.other_models.get(ordinal, {})
+            others = _with_sizes(names) if names else _NO_OTHERS
+            counted = (found.parameters, found.gradients, state, found.others, others)
+        return dict(zip(_COUNTED, counted))
 
     def _retried(self, ordinal: int, count: Any) -> None:
         """Tell when cudaMalloc had to be tried again since the last sample."""
@@ -260,6 +266,14 @@ class Sampler:
                 value = float(f"{value:.7g}") if math.isfinite(value) else None
             row.append(value)
         return row
+
+
+def _with_sizes(names: Dict[str, int]) -> str:
+    """``teacher (ResNet) 13.8 MiB, ema (AveragedModel) 6.9 MiB``"""
+    largest = sorted(names.items(), key=lambda item: -item[1])
+    told = [f"{name} {size / 2**20:,.1f} MiB" for name, size in largest[:MAX_OTHERS]]
+    more = [f"{len(largest) - MAX_OTHERS} more"] if len(largest) > MAX_OTHERS else []
+    return ", ".join(told + more)
 
 
 def quantile(ordered: List[float], share: float) -> float:

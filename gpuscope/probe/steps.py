@@ -83,6 +83,11 @@ class Steps:
         self._primary_last = now
         self.waits.append(self._waited())
 
+    def usual_seconds(self) -> float:
+        """What a step takes of late, 0 where that is not known: the shorter of the last two, for one may be a pause."""
+        recent = list(self.durations)[-2:]
+        return min(recent) if recent else 0.0
+
     def count_of(self, optimizer: Any) -> int:
         """Steps seen of this optimizer."""
         seen = self._seen.get(id(optimizer))

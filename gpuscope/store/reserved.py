@@ -88,21 +88,24 @@ class Live(NamedTuple):
     workspaces: int
     rest: int
     cut: bool = False
+    other_models: int = 0
 
 
-def categories(live: int, parameters: int, gradients: int, optimizer_state: int, workspaces: int) -> Live:
+def categories(
+    live: int, parameters: int, gradients: int, optimizer_state: int, workspaces: int, other_models: int = 0
+) -> Live:
     """``live`` bytes taken apart by what was counted from the tensors themselves, right after an optimizer step.
 
     Between that moment and this one gradients come and go with ``zero_grad``: where all is more than ``live``, it is
     the gradients that are cut first, then the workspaces, which are an estimate."""
-    wanted = parameters + optimizer_state + workspaces + gradients
+    wanted = parameters + optimizer_state + other_models + workspaces + gradients
     left = max(live, 0)
     sizes = []
-    for size in (parameters, optimizer_state, workspaces, gradients):
+    for size in (parameters, optimizer_state, other_models, workspaces, gradients):
         taken = _within(size, left)
         sizes.append(taken)
         left -= taken
-    return Live(sizes[0], sizes[3], sizes[1], sizes[2], left, wanted > live)
+    return Live(sizes[0], sizes[4], sizes[1], sizes[3], left, wanted > live, sizes[2])
 
 
 def _within(value: int, most: int) -> int:

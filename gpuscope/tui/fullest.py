@@ -22,7 +22,7 @@ STEPS = 5
 LEAST_SECONDS, MOST_SECONDS = 30.0, 300.0
 TAKEN = (
     "allocated_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes", *POOL_COLUMNS, "private_pool_bytes",
-    "workspace_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes",
+    "workspace_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "other_model_bytes",
 )  # fmt: skip
 """Columns of that moment; all others are as they are now."""
 WORTH_SAYING_BYTES = 64 << 20

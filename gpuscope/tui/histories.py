@@ -68,6 +68,7 @@ def allocator_layers(session: Session, allocator: AllocView, seconds: float) -> 
     first = session.history(allocator.id, "parameter_bytes", seconds)
     names = (("parameters", "allocated", "parameter_bytes"), ("gradients", "cached", "gradient_bytes"))
     names += (("optimizer state", "outside", "optimizer_state_bytes"),)  # type: ignore[assignment]
+    names += (("other models", "other", "other_model_bytes"),)  # type: ignore[assignment]
     layers = [
         Layer(t, label, at_moments(session.history(allocator.id, c, seconds), first.seconds)) for label, t, c in names
     ]

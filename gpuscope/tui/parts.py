@@ -63,6 +63,8 @@ COUNTED = (
     ("optimizer state", "optimizer_state_bytes", "an 8-bit or sharded optimizer (next run)"),
     ("gradients", "gradient_bytes", "zero_grad(set_to_none=True) before what peaks"),
 )
+OTHER_MODELS = "other models"
+AWAY = "move what is not trained to the CPU or a smaller type, or compute what it gives once (next run)"
 WORKSPACES, REST, LIVE = "cuBLAS workspaces", "activations + temp", "live tensors"
 LESS = "a smaller micro-batch, activation checkpointing, fewer references kept"
 
@@ -134,14 +136,20 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         notes.append(f"live tensors by category: {why.text}")
         return [Part(LIVE, "allocated", live, "allocated", "fewer references kept, a smaller batch", True)]
     workspaces = allocator.number("workspace_bytes") or 0.0
+    others = allocator.number("other_model_bytes") or 0.0
     known = [int(size) if not isinstance(size, Unknown) else 0 for size in sizes]
-    found = categories(live, known[0], known[2], known[1], int(workspaces))
+    found = categories(live, known[0], known[2], known[1], int(workspaces), int(others))
     told = {"parameters": found.parameters, "optimizer state": found.optimizer_state, "gradients": found.gradients}
     parts = [
         Part(name, "allocated", size if isinstance(size, Unknown) else told[name], "allocated", free_by,
              about=found.cut and name == "gradients")
         for (name, _, free_by), size in zip(COUNTED, sizes, strict=True)
     ]  # fmt: skip
+    if others:
+        parts.append(Part(OTHER_MODELS, "allocated", found.other_models, "allocated", AWAY))
+        names = allocator.reading("other_models")
+        if isinstance(names, str):
+            notes.append(f"other models, which no optimizer trains: {names}")
     if any(isinstance(size, Unknown) for size in sizes):
         parts.append(Part("not told apart", "allocated", found.rest, "allocated", LESS))
     else:

@@ -32,7 +32,10 @@ _TRAINER_FIELDS = (
     "rank", "local_rank", "world_size", "job", "script", "torch_version", "python_version", "backend", "origin",
     "allocator_settings",
 )  # fmt: skip
-_SUMMED = ("allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes")
+_SUMMED = (
+    "allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes",
+    "other_model_bytes",
+)  # fmt: skip
 NO_CUDA = Unknown(NOT_INITIALISED, "this trainer has not initialised CUDA: torch counts no memory for the CPU")
 NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
 
@@ -310,6 +313,9 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
     if total > 0:
         shares = [f"{name} {value / total * 100:.0f} %" for name, value in parts.items() if value >= 0.005 * total]
         lines.append("step: " + " · ".join(shares))
+    others = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
+    if others:
+        lines.append("other models, which no optimizer trains: " + "; ".join(others))
     if trainer.get("phase") not in (None, "train"):
         lines.append(f"phase: {trainer['phase']}")
     return lines

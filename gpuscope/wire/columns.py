@@ -100,8 +100,9 @@ TRAINER_COLUMNS = (
     "eta_seconds",
     "probe_cpu_percent",  # the probe's own thread, of one core
     "probe_step_seconds",  # the probe's own time inside a step, mean
-    # Where a step's time goes, mean per step over the recent measured steps. They add up to the step. On CUDA taken
-    # between events of the training thread's stream, without synchronising; on the CPU between moments of that thread.
+    # Where a step's time goes, mean per step over the recent measured steps, without those that have an evaluation in
+    # them. They add up to that mean; step_seconds is a median of more steps, and other than it. On CUDA taken between
+    # events of the training thread's stream, without synchronising; on the CPU between moments of that thread.
     "input_seconds",  # the device (or the CPU that trains) waits for the loader
     "h2d_seconds",  # host-to-device copies of what the loader gave
     "compute_seconds",  # forward and backward
@@ -113,7 +114,7 @@ TRAINER_COLUMNS = (
     "stall_at",  # text: where the main thread stands while its step is overdue, "file:line function"
     "phase",  # text: train | eval, from model.training where the model is known
 )
-TEXT_COLUMNS = frozenset(("stall_at", "phase"))
+TEXT_COLUMNS = frozenset(("stall_at", "phase", "other_models"))
 """Columns whose readings are words. All others are numbers; a word there is refused."""
 ALLOCATOR_COLUMNS = (
     "allocated_bytes",
@@ -139,6 +140,9 @@ ALLOCATOR_COLUMNS = (
     # At one fixed point of the step, right after optimizer.step(): what growth is judged by.
     "step_allocated_bytes",
     "step_allocated_step",  # the step after which it was read
+    # Models that no optimizer trains: a teacher, a reference model, an average of the weights.
+    "other_model_bytes",  # their parameters and buffers
+    "other_models",  # text: each with its class and size, the largest first
 )
 COLUMNS: Dict[str, Tuple[str, ...]] = {
     "h": HOST_COLUMNS,

@@ -107,6 +107,28 @@ def test_each_optimizer_has_its_own_model():
     assert tuple(ref() for ref in finder.roots) == nets
 
 
+class Shadow:
+    def __init__(self, module):
+        self.shadow_params = [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def test_models_that_are_not_trained_are_named_by_what_holds_them():
+    class Trainer:
+        def __init__(self):
+            self.model, self.ref_model, self.loss = Net(), Net(), torch.nn.MSELoss()
+            self.others = {"vae": Net()}
+
+        def train(self):
+            layer, teachers, ema = self.model.first, [Net()], Shadow(self.model)
+            part = self.ref_model.second
+            return look(sgd(self.model)) is self.model, layer, teachers, ema, part
+
+    trainer = Trainer()
+    found, *_ = trainer.train()
+    assert found
+    assert sorted(one.name for one in finder.others) == ["ema", "ref_model", "teachers[0]", "vae"]
+
+
 def test_a_model_that_is_nowhere_at_hand_is_not_made_up():
     def made_and_hidden():
         net = Net()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,6 +175,56 @@ def test_many_tensors_are_counted_in_short_slices_over_several_steps(monkeypatch
     assert ledger.bytes[CPU] == brute([optimizer])
     assert len(slices) > 5
     assert sorted(slices)[len(slices) // 2] < 5 * ledger_module.SLICE_SECONDS
+
+
+@pytest.mark.parametrize(("count", "most", "usual"), [(291, 20, 0.02), (2000, 60, 0.1)])
+def test_a_real_models_tensors_are_counted_within_a_few_steps(count, most, usual, monkeypatch):
+    """Though its state comes while they are being counted, and the model is found only then."""
+    clock = SimpleNamespace(perf_counter=time.thread_time)  # the time of this thread: others may be busy
+    monkeypatch.setattr(ledger_module, "time", clock)
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(3)) for _ in range(count)])
+    frozen = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(7))])
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    both = torch.nn.ModuleList([model, frozen])
+    ledger = wanted()
+    for steps in range(1, most + 1):
+        for p in model.parameters() if steps > 3 else list(model)[: count // 2]:
+            p.grad = torch.ones(3)
+        optimizer.step()
+        if steps == 4:
+            ledger.add_found(both)
+        ledger.after_step(optimizer, time.thread_time(), True, usual)
+        if ledger.bytes is not None and steps > 4 and ledger._walk is None:
+            break
+    assert ledger.bytes is not None
+    assert ledger.bytes[CPU] == brute([optimizer], [both])
+
+
+def test_a_slice_follows_the_step():
+    shares = [ledger_module.slice_seconds(seconds) for seconds in (0.0, 0.001, 0.1, 1.0, 20.0)]
+    assert shares == pytest.approx([200e-6, 200e-6, 500e-6, 5e-3, 20e-3])
+
+
+def test_other_models_count_by_name_and_nothing_that_is_trained_does():
+    student, teacher = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(100)
+    tied = torch.nn.Sequential(student, torch.nn.Linear(8, 4))
+    average = EMAModel([p.detach().clone() for p in student.parameters()])
+    optimizer = torch.optim.AdamW(student.parameters())
+    ledger = wanted()
+    ledger.add_other(teacher, "teacher")
+    ledger.add_other(tied, "tied")
+    ledger.add_other(average, "ema")
+    step(student, optimizer)
+    found = counted(ledger, optimizer)
+    held = [*teacher.parameters(), *teacher.buffers(), *tied[1].parameters(), *average.shadow_params]
+    assert found.others == sum(tensor.untyped_storage().nbytes() for tensor in held)
+    assert found[:3] == brute([optimizer])[:3]
+    assert ledger.other_models[CPU] == {"teacher": 400 * 4 + 8, "tied": 36 * 4, "ema": 72 * 4}
+
+
+class EMAModel:
+    def __init__(self, shadow_params):
+        self.shadow_params = shadow_params
 
 
 def test_nothing_is_walked_while_nobody_looks():

@@ -197,6 +197,22 @@ def test_categories_nobody_counted_are_one_row_with_the_reason():
     assert "parameters" not in sizes(found)
 
 
+def test_models_that_no_optimizer_trains_are_a_row_of_their_own_with_their_names():
+    def beside(frame: f.Frame) -> None:
+        if isinstance(frame, f.Sample):
+            for row in frame.a:
+                row += [None] * (1 + len(f.ALLOCATOR_COLUMNS) - len(row))
+                row[1 + f.ALLOCATOR_COLUMNS.index("other_model_bytes")] = 2 * GIB
+                row[1 + f.ALLOCATOR_COLUMNS.index("other_models")] = "ref_model (Llama) 2,048.0 MiB"
+
+    _, plain = told(inside.crowded(5.0))
+    _, found = told(inside.crowded(5.0), beside)
+    assert sizes(found)["other models"] == 2 * GIB
+    assert sizes(found)["activations + temp"] == sizes(plain)["activations + temp"] - 2 * GIB
+    assert any("ref_model (Llama)" in note for note in found.notes)
+    assert "other models" not in sizes(plain)
+
+
 def test_one_unknown_category_stays_unknown_and_the_rest_is_not_called_activations():
     _, found = told(inside.crowded(5.0), unknown("a", "being counted", "gradient_bytes"))
     gradients = next(part for part in found.parts if part.name == "gradients")
