@@ -40,10 +40,10 @@ class Probe:
         """Without a client for so long it takes itself out; None: it stays."""
         self.farewell: Callable[[], None] = lambda: None
         self._watched_at = monotonic()
-        self.steps = Steps()
+        self.steps = Steps(goes_on=origin == "inject")
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
-        self.hooks = Hooks(self.steps, self._on_step, self._on_cuda, self.gauges.split)
+        self.hooks = Hooks(self.steps, self._on_step, self._on_cuda, self.gauges.split, self.start)
         self.server: Optional[Server] = None
         self.sampler: Optional[Sampler] = None
         self.safety: Optional[Safety] = None
@@ -79,6 +79,7 @@ class Probe:
                     self.gauges,
                     self.announce,
                     lambda: "before" in self.hooks.installed,
+                    lambda: self.hooks.passes.count,
                 )
                 requests = Requests(self.steps, self.gauges)
                 server = Server(self.sampler, requests, self._look_after, self.detach)

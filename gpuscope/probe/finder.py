@@ -159,23 +159,44 @@ def _candidates(frame: Any) -> List[Candidate]:
 
 
 def _modules_of(frame: Any, module_class: Any) -> List[Tuple[str, Any]]:
+    names, attributes = _names_in(frame)
+    found = list(_modules_in(names, module_class, 1))
+    if attributes is not None and not issubclass(type(attributes.owner), module_class):
+        found.extend(_modules_in(attributes.items, module_class, 1))
+    return found
+
+
+def at_hand(frame: Any) -> List[Tuple[str, Any]]:
+    """What the function of ``frame`` has at hand: its variables and the attributes of its first argument."""
+    if sys.gettrace() is not None:
+        return []
+    names, attributes = _names_in(frame)
+    return names + (attributes.items if attributes is not None else [])
+
+
+class _Attributes(NamedTuple):
+    owner: Any
+    items: List[Tuple[str, Any]]
+
+
+def _names_in(frame: Any) -> Tuple[List[Tuple[str, Any]], Optional[_Attributes]]:
     code = frame.f_code
     optimized = bool(code.co_flags & _OPTIMIZED)
     if frame.f_trace is not None or (optimized and _has_its_dictionary(code)):
-        return []
+        return [], None
     space = frame.f_locals
     try:
-        values = list(space.items())[:MAX_VALUES]
+        names = list(space.items())[:MAX_VALUES]
         me = space.get(code.co_varnames[0]) if optimized and code.co_argcount else None
     finally:
         if optimized and _CACHED:
             space.clear()
-    found = list(_modules_in(values, module_class, 1))
+    attributes = None
     if me is not None and not issubclass(type(me), (type, list, dict, tuple)):
         attributes = _attributes(me)
-        if attributes is not None and not issubclass(type(me), module_class):
-            found.extend(_modules_in(list(attributes.items())[:MAX_VALUES], module_class, 1))
-    return found
+    if attributes is None:
+        return names, None
+    return names, _Attributes(me, list(attributes.items())[:MAX_VALUES])
 
 
 def _attributes(value: Any) -> Optional[Dict[str, Any]]:

@@ -143,7 +143,7 @@ class Gauges:
         """In the probe's thread, before a sample."""
         last = self._steps.last
         age = time.perf_counter() - last if last is not None else None
-        if age is None:
+        if age is None or self._steps.counted_by:
             self._ledger.without_steps(time.perf_counter())
         if not initialised:
             return
@@ -186,6 +186,9 @@ class Gauges:
     def _split(self, pre_hook: bool) -> Dict[str, Value]:
         split = self.split
         means = split.means()
+        if self._steps.counted_by:
+            text = f"steps are counted by {self._steps.counted_by}. What a step is made of shows at torch's steps only"
+            return dict.fromkeys(SPLIT_COLUMNS, Unknown(NOT_SUPPORTED, text))
         if means is None:
             reason = _NO_MEASURED if self._steps.last is not None else _NO_STEP
             if reason is _NO_MEASURED and split.spoiled:

@@ -1,4 +1,4 @@
-"""What the probe hangs into the trainer's torch, and takes out: two global optimizer hooks, three wrapped functions.
+"""What the probe hangs into the trainer's torch, and takes out: two global optimizer hooks, four wrapped functions.
 
 No module hook anywhere (they break torch.compile). Under tracing the hooks vanish: ``torch.compiler.is_compiling()`` is
 a constant there, so a compiled ``optimizer.step`` gets the same graph as without us; its steps are not seen.
@@ -13,6 +13,9 @@ from threading import get_ident
 from time import monotonic, perf_counter, sleep
 from typing import Any, Callable, Dict, List, Optional
 
+from .closures import TimedClosure
+from .on_import import debug
+from .passes import Passes
 from .split import Split
 from .step_frames import in_step, within_its_own_step
 from .steps import Steps
@@ -24,9 +27,9 @@ QUIET_SECONDS = 10.0
 
 
 class Hooks:
-    """``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` once CUDA is being initialised: in the
-    trainer's threads, and both must not raise. Waits and skipped steps go to :attr:`steps`, the marks of a step that is
-    being measured to :attr:`split`."""
+    """``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` once CUDA is being initialised,
+    ``on_training()`` once backward passes show that this process trains: in the trainer's threads, and none must raise.
+    Waits and skipped steps go to :attr:`steps`, the marks of a step that is being measured to :attr:`split`."""
 
     def __init__(
         self,
@@ -34,12 +37,15 @@ class Hooks:
         on_step: Callable[[Any], None],
         on_cuda: Callable[[], None],
         split: Optional[Split] = None,
+        on_training: Callable[[], None] = lambda: None,
     ) -> None:
         self.steps = steps
+        self.passes = Passes(steps)
         self.split = split if split is not None else Split()
         self.active = True
         self._on_step = on_step
         self._on_cuda = on_cuda
+        self._on_training = on_training
         self._undo: Dict[str, Undo] = {}
 
     def install(self) -> bool:
@@ -58,6 +64,7 @@ class Hooks:
             ("loader", self._loader),
             ("scaler", self._scaler),
             ("cuda", self._cuda),
+            ("backward", self._backward),
         ):
             if name not in self._undo:
                 try:
@@ -66,16 +73,17 @@ class Hooks:
                     undo = None  # another torch: this reading stays unknown, the training goes on
                 if undo is not None:
                     self._undo[name] = undo
-        return len(self._undo) == 5
+        return len(self._undo) == 6
 
     @property
     def installed(self) -> List[str]:
-        """Which of optimizer, before, loader, scaler, cuda are in."""
+        """Which of optimizer, before, loader, scaler, cuda, backward are in."""
         return list(self._undo)
 
     def after_fork(self, steps: Steps, split: Optional[Split] = None) -> None:
         """In a forked child: count into ``steps``, and measure with ``split``."""
         self.steps = steps
+        self.passes = Passes(steps)
         self.split = split if split is not None else Split()
 
     def remove(self) -> None:
@@ -168,6 +176,38 @@ class Hooks:
         undo_step = _replace(cls, "_maybe_opt_step", _Unseen(cls._maybe_opt_step, stepping))
         undo_update = _replace(cls, "update", _Unseen(cls.update, updating))
         return lambda: (undo_step(), undo_update())[0]
+
+    def _backward(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
+        """Every backward pass goes through this function of torch's. It is hidden, so one that is not there, or that
+        somebody else replaces, is no surprise: then trainings without an optimizer of torch are not counted."""
+        module = _loaded("torch.autograd")
+        original = getattr(module, "_engine_run_backward", None)
+        if original is None:
+            return None if module is None else _nothing
+
+        def begins() -> Any:
+            steps, passes = self.steps, self.passes
+            if not self.active or (steps.last is not None and not steps.counted_by) or compiling():
+                return None
+            try:
+                if passes.begins(perf_counter()):
+                    self._on_training()
+            except Exception as error:
+                debug("a backward pass is not counted", error)
+            return passes
+
+        def ended(passes: Any) -> None:
+            if passes is not None:
+                passes.ended()
+
+        ours = TimedClosure(original, begins, ended)
+        module._engine_run_backward = ours
+
+        def undo() -> None:
+            if module._engine_run_backward is ours:
+                module._engine_run_backward = original
+
+        return undo
 
     def _cuda(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
         """torch calls what is queued here from inside its lazy initialisation: we learn of it and touch nothing."""

@@ -30,6 +30,7 @@ from .steps import Steps
 TRAINER_ID = 1
 REQUESTS = ("rate", "environment", "detach", "cancel")
 REDEFINE_SECONDS = 2.0
+BY_OPTIMIZER = "optimizer steps"
 CPU_FLOOR_BYTES = 1 << 20
 """Below this a CUDA trainer's CPU bytes (step counters of optimizers) are not worth a row of their own."""
 Reasons = Dict[Tuple[int, str], Tuple[str, str]]
@@ -65,14 +66,16 @@ class Sampler:
         gauges: Optional[Gauges] = None,
         announce: Optional[Callable[..., None]] = None,
         pre_hook: Callable[[], bool] = lambda: True,
+        passes: Callable[[], int] = lambda: 0,
     ) -> None:
         """``announce(kind, text, data, ordinal)`` is told of events seen while sampling; ``pre_hook()`` says whether
-        the hook before optimizer steps is in."""
+        the hook before optimizer steps is in, ``passes()`` how many backward passes there were before the first."""
         self.definitions: Dict[int, Def] = {}
         self.ledger = ledger
         self.gauges = gauges if gauges is not None else Gauges(steps, ledger)
         self._announce = announce
         self._pre_hook = pre_hook
+        self._passes = passes
         self.also: Optional[Callable[[], Dict[str, Any]]] = None
         """More columns of the trainer, asked for with every sample."""
         self.no_box: Callable[[], str] = lambda: ""
@@ -142,6 +145,8 @@ class Sampler:
             self._redefined = now
             trainer = identity.describe(self._start, self._origin)
             trainer.cuda = initialised
+            if self._steps.last is not None:
+                trainer.step_source = self._steps.counted_by or BY_OPTIMIZER
             trainer.backend = cuda.backend() if initialised else None
             known = self.definitions.get(TRAINER_ID)
             if known is None or known.trainer != trainer:
@@ -172,10 +177,14 @@ class Sampler:
         steps = self._steps
         now = time.perf_counter()
         values: Dict[str, Any] = dict(progress.read())
-        values["step"] = steps.total if steps.last is not None else _NO_STEP
-        values["step_age_seconds"] = max(0.0, now - steps.last) if steps.last is not None else _NO_STEP
+        no_step = _NO_STEP
+        if steps.last is None and self._passes():
+            text = f"no optimizer step seen yet, after {self._passes()} backward passes: they may be accumulated first"
+            no_step = Unknown(NOT_INITIALISED, text)
+        values["step"] = steps.total if steps.last is not None else no_step
+        values["step_age_seconds"] = max(0.0, now - steps.last) if steps.last is not None else no_step
         durations = sorted(steps.durations)
-        missing = _NO_STEP if steps.last is None else _NO_CYCLE
+        missing = no_step if steps.last is None else _NO_CYCLE
         values["step_seconds"] = quantile(durations, 0.5) if durations else missing
         values["step_seconds_p95"] = quantile(durations, 0.95) if durations else missing
         values["loader_wait_seconds"] = _mean(list(steps.waits)) if steps.loader_seen else _NO_LOADER
@@ -215,7 +224,7 @@ class Sampler:
         counted: Tuple[Any, ...]
         if everything is None:
             reason = _STEPLESS
-            if self._steps.last is not None or self.ledger.watched:
+            if (self._steps.last is not None and not self._steps.counted_by) or self.ledger.watched:
                 reason = _COUNTING
             counted = (reason,) * 5
         else:

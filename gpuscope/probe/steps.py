@@ -33,7 +33,10 @@ class Steps:
     iteration with several (a GAN, one optimizer per parameter) is one step. An optimizer that is replaced, or falls
     silent while another goes on, hands the count over. Times are ``time.perf_counter()`` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, goes_on: bool = False) -> None:
+        """``goes_on``: this process has trained before. The count goes on from the optimizer's own where it keeps one,
+        so that ranks which were looked into at different moments have one number for one step."""
+        self.goes_on = goes_on
         self.total = 0
         self.last: Optional[float] = None  # end of the last step of any optimizer
         self.thread: Optional[int] = None  # that made it
@@ -46,6 +49,7 @@ class Steps:
         self.scaler_seen = False
         self.scaled_on_device = False
         self.skipped = 0
+        self.counted_by = ""  # where it is not an optimizer's steps: what is counted, and why
         self._seen: Dict[int, _Seen] = {}
         self._primary: Optional[_Seen] = None
         self._primary_last: Optional[float] = None
@@ -59,6 +63,9 @@ class Steps:
             if seen is None:
                 return
         seen.count += 1
+        if self.counted_by:  # an optimizer of torch after all
+            self.counted_by, self.total, self._primary_last = "", 0, None
+            self.durations.clear()
         self.last = now
         self.thread = threading.get_ident()
         primary = self._primary
@@ -69,15 +76,34 @@ class Steps:
                 seen.run_total, seen.run = self.total, 0
             seen.run += 1
             if primary is None or seen.count > primary.count:
-                advance = 1
+                advance = own_count(optimizer) if primary is None and self.goes_on else 1
             elif seen.run >= TAKEOVER or primary.ref() is None:
                 advance = seen.run
             else:
                 return
             self._primary = seen
-        self.total += advance
+        self._advance(advance, now)
+
+    def passed(self, now: float, counted_by: str) -> None:
+        """A step has begun of a training in which no optimizer of torch steps: ``counted_by`` says what it is."""
+        self.counted_by = counted_by
+        self.last = now
+        self.thread = threading.get_ident()
+        self._advance(1, now)
+
+    def has_loaded(self) -> bool:
+        """Whether this thread got a batch since the last step."""
+        thread = threading.get_ident()
+        return any(loader == thread for loader, _, _ in list(self.loads))
+
+    def forget_loads(self) -> None:
+        """Begin to look for batches anew, as after a step."""
+        self._waited()
+
+    def _advance(self, count: int, now: float) -> None:
+        self.total += count
         if self._primary_last is not None:
-            seconds = (now - self._primary_last) / advance
+            seconds = (now - self._primary_last) / count
             self.durations.append(seconds)
             self.minutes.add(now, seconds)
         self._primary_last = now
@@ -129,3 +155,17 @@ class Steps:
             return None
         self._seen[id(optimizer)] = seen
         return seen
+
+
+def own_count(optimizer: Any) -> int:
+    """The steps that an optimizer has counted itself, as Adam does for each parameter; 1 where it keeps no count, or on
+    a device that would have to be waited for."""
+    try:
+        for group in optimizer.param_groups[:1]:
+            for parameter in group["params"][:8]:
+                count = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+                if count is not None and getattr(getattr(count, "device", None), "type", "cpu") == "cpu":
+                    return max(1, int(count))
+    except Exception:
+        pass  # a state of another kind
+    return 1

@@ -30,7 +30,7 @@ __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
 
 _TRAINER_FIELDS = (
     "rank", "local_rank", "world_size", "job", "script", "torch_version", "python_version", "backend", "origin",
-    "allocator_settings",
+    "allocator_settings", "step_source",
 )  # fmt: skip
 _SUMMED = (
     "allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes",
@@ -313,6 +313,8 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
     if total > 0:
         shares = [f"{name} {value / total * 100:.0f} %" for name, value in parts.items() if value >= 0.005 * total]
         lines.append("step: " + " · ".join(shares))
+    if trainer.get("step_source") not in (None, "optimizer steps"):
+        lines.append(f"its steps are {trainer['step_source']}")
     others = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
     if others:
         lines.append("other models, which no optimizer trains: " + "; ".join(others))

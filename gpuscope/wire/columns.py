@@ -88,7 +88,7 @@ USE_COLUMNS = (
     "sm_percent",  # of the last 5 s its kernels ran there, by the driver's samples; asked every 5 s
 )
 TRAINER_COLUMNS = (
-    "step",  # optimizer steps seen by the probe
+    "step",  # optimizer steps seen by the probe; where it sees none, what the definition's step_source says
     "step_seconds",  # median over the recent steps
     "step_seconds_p95",
     "step_age_seconds",  # since the last step ended

@@ -170,6 +170,7 @@ class TrainerDef:
     allocator_settings: Optional[str] = None  # PYTORCH_ALLOC_CONF or its older name, as the process was started with
     pod: Optional[str] = None  # of Kubernetes, where the trainer runs in one
     cores: Optional[float] = None  # that it may use: by its affinity and the CPU quota of its cgroup
+    step_source: Optional[str] = None  # what is counted: "optimizer steps", or what else and why
 
 
 @dataclass

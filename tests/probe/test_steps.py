@@ -90,3 +90,20 @@ def test_a_dead_optimizer_is_not_kept_alive():
 )
 def test_quantiles(values, share, expected):
     assert quantile(values, share) == expected
+
+
+def test_the_count_of_a_process_that_has_trained_before_goes_on_from_the_optimizers_own():
+    """Each rank is looked into at a moment of its own."""
+    torch = pytest.importorskip("torch")
+    for make, expected in ((torch.optim.Adam, [8, 9]), (torch.optim.SGD, [1, 2])):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = make([parameter], lr=0.1)
+        late, seen = Steps(goes_on=True), []
+        for number in range(1, 10):
+            parameter.grad = torch.ones(3)
+            optimizer.step()
+            if number >= 8:
+                late.stepped(optimizer, float(number))
+                seen.append(late.total)
+        assert seen == expected
+        assert list(late.durations) == [1.0]
