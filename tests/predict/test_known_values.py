@@ -45,7 +45,9 @@ def traced(tracer: Tracer, name: str) -> Traced:
     return tracer.trace(Request(f"{KNOWN}:{name}", batch=BATCH), 60)
 
 
-@pytest.mark.parametrize("name", ["prints", "masked", "packed", "counts_steps", "distributions", "saves", "threads"])
+@pytest.mark.parametrize(
+    "name", ["prints", "masked", "packed", "counts_steps", "distributions", "helped", "saves", "threads"]
+)
 def test_what_is_known_or_decides_nothing_is_not_doubted(tracer: Tracer, name: str) -> None:
     assert traced(tracer, name).doubts == []
 

@@ -31,13 +31,25 @@ class Way(NamedTuple):
 def must_be() -> Way | None:
     """What a boolean that is asked for right now must be; None: the program goes on either way."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _ours(frame.f_code.co_filename):
+    while frame is not None and (
+        _ours(frame.f_code.co_filename) or _only_returns(frame.f_code.co_filename, frame.f_lineno)
+    ):
         frame = frame.f_back
     return None if frame is None else _wanted(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _ours(filename: str) -> bool:
     return filename.startswith((_PACKAGE, "<")) or any(place in filename for place in _BETWEEN)
+
+
+@functools.lru_cache(maxsize=1024)
+def _only_returns(filename: str, line: int) -> bool:
+    """Whether this line is ``return bool(…)``: then it is the caller who goes one way or the other."""
+    for node in _nodes(filename):
+        if isinstance(node, ast.Return) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            called = node.value.func if isinstance(node.value, ast.Call) else None
+            return isinstance(called, ast.Name) and called.id == "bool"
+    return False
 
 
 @functools.lru_cache(maxsize=1024)
@@ -89,7 +101,7 @@ def _nodes(filename: str) -> list[ast.stmt]:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError):
         return []
-    kinds = (ast.If, ast.Assert, ast.While, ast.For)
+    kinds = (ast.If, ast.Assert, ast.While, ast.For, ast.Return)
     return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
