@@ -248,7 +248,10 @@ def _ending(report: Report, now: Sequence[Finding], code: int, width: int) -> li
         if finding.confidence != "prior":
             count[finding.severity] += 1
     said = [_count(count["problem"], "problem"), _count(count["warning"], "warning")]
-    nothing = "nothing conclusive was found" if now else "nothing wrong was found"
+    nothing = "nothing wrong was found"
+    if now:
+        guesses = all(finding.confidence == "prior" for finding in now)
+        nothing = "nothing conclusive was found" if guesses else "no problem and no warning"
     text = ", ".join(filter(None, said)) or (nothing if report.examined else "nothing was examined")
     looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
     return [[(part, "muted")] for part in wrap(f"{text[:1].upper()}{text[1:]}{looked}. Exit code {code}.", width)]

@@ -35,7 +35,7 @@ FOLDED = "ended"
 COLUMNS = (
     Column("what", "WHAT", 44, flex=6),
     Column("where", "WHERE", 20, flex=2, most=44, priority=3),
-    Column("sure", "CONFIDENCE", 10, priority=2),
+    Column("sure", "SURE", 8, priority=2),
     Column("since", "SINCE", 14, align="right", priority=1),
 )
 MOST_ENDED = 4

@@ -225,7 +225,7 @@ async def test_one_that_no_longer_holds_is_greyed_with_its_time(monkeypatch):
             feed(app, f.Sample(5000 + second, int(at * 1e9), h=[views.host_row()], t=rows))
         await until(pilot, "◆ Rank 5 waits", absent="3 Doctor ◆1")
         feed(app, f.Sample(6000, int((views.END + 100) * 1e9), h=[views.host_row()]))
-        screen = await until(pilot, "until 14:1")
+        screen = await until(pilot, "ended 14:1")
         assert "no longer" not in screen.splitlines()[5]
 
 
