@@ -115,7 +115,7 @@ async def test_nothing_found_says_what_was_examined_and_what_could_not_be_decide
         screen = await until(pilot, "Nothing wrong was found.")
         assert "train0.py (pid 48220), train1.py (pid 48221)" in screen
         assert "Not decided, and what would decide it" in screen
-        assert "whether memory grows: its size after each of at least 30 steps" in screen
+        assert "whether memory grows: that takes 30 readings" in screen
         assert "▲" not in screen.splitlines()[1]
         assert "◆" not in screen.splitlines()[1]
 
@@ -124,7 +124,7 @@ async def test_nothing_found_says_what_was_examined_and_what_could_not_be_decide
 async def test_without_a_gpu_and_before_the_first_reading_it_says_so():
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Nothing wrong was found.", "gpuscope.lab.worker (pid 7021)", "the rules took")
+        await until(pilot, "Nothing wrong was found.", "gpuscope.lab.worker (pid 7021)", "of CPU time")
     app = GpuscopeApp(Session(), "doctor")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "waiting for the first reading")
