@@ -257,13 +257,13 @@ def _gpt_of(width: int, depth: int, heads: int, length: int) -> Callable[[torch.
 MODELS: dict[str, Preset] = {
     "mlp-tiny": Preset(32, 3e-3, 0.1, 10, _mlp(width=32, depth=2, pool=4096)),
     "mlp-small": Preset(128, 5e-4, 0.05, 10, _mlp(width=512, depth=4, pool=4096)),
-    "mlp-large": Preset(8192, 3e-5, 0.001, 20, _mlp(width=4096, depth=8, pool=65536)),
+    "mlp-large": Preset(8192, 3e-5, 0.001, 40, _mlp(width=4096, depth=8, pool=65536)),
     "conv-small": Preset(32, 5e-4, 0.01, 10, _conv((16, 32, 64), blocks=1, pixels=32, pool=1024)),
-    "conv-large": Preset(256, 1e-4, 0.003, 10, _conv((64, 128, 256, 512), blocks=2, pixels=64, pool=4096)),
+    "conv-large": Preset(256, 2e-4, 0.003, 40, _conv((64, 128, 256, 512), blocks=2, pixels=64, pool=4096)),
     "gpt-tiny": Preset(8, 1e-3, 0.01, 20, _gpt(vocabulary=512, length=64, width=128, depth=2, heads=4, pool=1024)),
-    "gpt-small": Preset(8, 2e-4, 5e-4, 40, _gpt_of(width=768, depth=12, heads=12, length=512)),
-    "gpt-medium": Preset(8, 1e-4, 5e-4, 40, _gpt_of(width=1024, depth=24, heads=16, length=1024)),
-    "gpt-large": Preset(4, 3e-5, 3e-4, 40, _gpt_of(width=1280, depth=36, heads=20, length=1024)),
-    "gpt-1.3b": Preset(4, 6e-5, 3e-4, 40, _gpt_of(width=2048, depth=24, heads=16, length=1024)),
+    "gpt-small": Preset(8, 3e-4, 0.001, 40, _gpt_of(width=768, depth=12, heads=12, length=512)),
+    "gpt-medium": Preset(8, 1.5e-4, 0.001, 40, _gpt_of(width=1024, depth=24, heads=16, length=1024)),
+    "gpt-large": Preset(4, 3e-5, 5e-4, 40, _gpt_of(width=1280, depth=36, heads=20, length=1024)),
+    "gpt-1.3b": Preset(4, 6e-5, 5e-4, 40, _gpt_of(width=2048, depth=24, heads=16, length=1024)),
 }
 assert set(MODELS) == set(EVERY_PRESET)
