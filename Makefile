@@ -71,6 +71,7 @@ soak: $(DEV)  ## 200 injections of the probe into each kind of running program; 
 
 SOAK_SECONDS ?= 1800
 soak-screens: $(DEV)  ## half an hour of random keys and sizes over random hosts; fails if the screen died
+	GPUSCOPE_SOAK_SEEDS=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/tui/test_random_keys.py
 	$(BIN)/python -m tests.soak.screens --seconds $(SOAK_SECONDS)
 
 gpu: $(DEV)  ## tests that need a real GPU

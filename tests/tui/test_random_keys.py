@@ -3,6 +3,7 @@ shows afterwards is what there is to show."""
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.soak.random_hosts import RandomHost
 from tests.tui.pilot import feed, in_loop
 from tests.tui.terminal import Mirrored
 
+SEEDS = range(int(os.environ.get("GPUSCOPE_SOAK_SEEDS", "0"))) or (9, 16)
 STEPS = 60
 SIZES = ((80, 24), (120, 40), (200, 60), (50, 14))
 KEYS = [*"0123555PjjjkkuzZnNcmwlhxXoyvfF+-<>,.{}[]?", "enter", "enter", "tab", "tab", "escape", "escape", "escape"]
@@ -36,7 +38,7 @@ def press(app: Screen, key: str) -> None:
     app.post_message(events.Key(_character_to_key(char) if char and not char.isalnum() else key, char))
 
 
-@pytest.mark.parametrize("seed", [9, 16])
+@pytest.mark.parametrize("seed", SEEDS)
 @in_loop
 async def test_the_terminal_shows_what_there_is_after_random_keys_and_sizes(seed, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
