@@ -143,6 +143,18 @@ async def test_tabs_change_by_key_and_by_mouse_and_are_remembered():
 
 
 @in_loop
+async def test_a_tab_asked_for_while_the_program_begins_is_the_one_that_is_shown():
+    app = make_app(views.training(3.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        asked = asyncio.create_task(app.main.show_tab("log"))
+        await asyncio.sleep(0)  # it is being built
+        await app.main._begin()
+        await asked
+        assert app.main.tab == "log"
+
+
+@in_loop
 async def test_moving_highlights_another_device_and_enter_opens_it():
     app = make_app(views.training(6.0))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -98,7 +98,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         gc.set_threshold(*GC_THRESHOLD)
         gc.enable()
         self.session.start(self._announce)
-        await self._reveal(self.tab)  # somebody may have been quicker: not always the one at the start
+        await self._reveal(self._wish)  # somebody may have been quicker, and what they asked for is being built
         if not self.is_running:
             return
         self.refresh_all()
