@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,35 +12,41 @@ from gpuscope.doctor.script import report
 from .gym_subjects import PITFALLS, Subject, of_pitfall
 
 MOST = 6
+FOLLOWED = {"deprecated-amp"}
+"""Only info, and followed all the same."""
 
 
-def applied(text: str, finding: Finding) -> str:
-    """``text`` with the fix in place of what it replaces, every line of it with the indent of that place."""
+def applied(source: str, finding: Finding) -> str:
+    """The source with the fix in place of what it replaces; what it only adds goes to the end."""
     fix = finding.fixes[0]
     assert fix.code, f"{finding.pitfall}: {fix.title} is for somebody to do by hand"
-    lines = text.split("\n")
-    at = int(finding.where.rpartition(":")[2]) - 1
-    if fix.before not in lines[at]:
-        at = next(number for number, line in enumerate(lines) if fix.before in line)
-    indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
-    first, *rest = fix.code.split("\n")
-    lines[at : at + 1] = [lines[at].replace(fix.before, first, 1), *(indent + line for line in rest)]
-    if fix.code.endswith(":"):  # a block was put around the line: what belongs to it goes along
-        for number in range(at + 1 + len(rest), len(lines)):
-            if not lines[number].startswith(indent + " "):
-                break
-            lines[number] = "    " + lines[number]
-    return "\n".join(lines)
+    if not fix.before:
+        return f"{source}\n{fix.code}\n"
+    lines = source.split("\n")
+    pattern = re.compile(r"\n[ \t]*".join(re.escape(line.strip()) for line in fix.before.split("\n")))
+    begin = sum(len(line) + 1 for line in lines[: int(finding.where.rpartition(":")[2]) - 1])
+    match = pattern.search(source, begin) or pattern.search(source)
+    assert match, fix.before
+    start = source.rfind("\n", 0, match.start()) + 1
+    indent = source[start:][: len(source[start:]) - len(source[start:].lstrip())]
+    changed = source[: match.start()] + fix.code.replace("\n", "\n" + indent)
+    rest = source[match.end() :]
+    if not fix.code.endswith(":"):
+        return changed + rest
+    # A block was put around the line: what belongs to it goes along.
+    body = re.match(rf"(?:\n(?:{indent}[ \t]+[^\n]*|[ \t]*)(?=\n|$))*", rest)
+    assert body
+    return changed + body[0].replace("\n", "\n    ") + rest[body.end() :]
 
 
 def followed(path: str, text: str) -> tuple[str, list[str]]:
-    """The script once nothing of warning or worse is found in it, or no more can be done, and what was followed.
+    """The script once there is nothing to follow in it, or no more can be done, and what was followed.
     ``path`` is where it is to be written: the checks read it there."""
     done: list[str] = []
     for _ in range(MOST):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        loud = [one for one in report([path]).findings if one.severity != "info"]
+        loud = [one for one in report([path]).findings if one.severity != "info" or one.pitfall in FOLLOWED]
         if not loud:
             break
         done.append(loud[0].pitfall)

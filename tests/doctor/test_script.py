@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from gpuscope.doctor.report import exit_code
 from gpuscope.doctor.script import examine, report
 from gpuscope.doctor.script.source import Source
 
+from .gym_fixes import applied
 from .script_cases import CASES, HEAD, LOOP, MODEL
 
 DEMOS = Path(__file__).parents[2] / "demos" / "pitfalls"
@@ -48,28 +48,6 @@ def test_check(name: str, tmp_path: Path) -> None:
     assert finding.evidence[0].source == finding.where
     assert finding.fixes
     assert cause not in found(tmp_path, correct)
-
-
-def applied(source: str, finding: Finding) -> str:
-    """The source with the fix in place of what it replaces; what it only adds goes to the end."""
-    fix = finding.fixes[0]
-    if not fix.before:
-        return f"{source}\n{fix.code}\n"
-    lines = source.split("\n")
-    pattern = re.compile(r"\n[ \t]*".join(re.escape(line.strip()) for line in fix.before.split("\n")))
-    begin = sum(len(line) + 1 for line in lines[: int(finding.where.rpartition(":")[2]) - 1])
-    match = pattern.search(source, begin) or pattern.search(source)
-    assert match, fix.before
-    start = source.rfind("\n", 0, match.start()) + 1
-    indent = source[start:][: len(source[start:]) - len(source[start:].lstrip())]
-    changed = source[: match.start()] + fix.code.replace("\n", "\n" + indent)
-    rest = source[match.end() :]
-    if not fix.code.endswith(":"):
-        return changed + rest
-    # A block was put around the line: what belongs to it goes along.
-    body = re.match(rf"(?:\n(?:{indent}[ \t]+[^\n]*|[ \t]*)(?=\n|$))*", rest)
-    assert body
-    return changed + body[0].replace("\n", "\n    ") + rest[body.end() :]
 
 
 def told(code: str) -> str:
