@@ -1,7 +1,8 @@
 """Where the files of an injection lie: in the private directory of the trainer's user, in the trainer's own root.
 
-Whoever injects may be root and the trainer hostile, so every step goes through an open directory that was checked:
-a symlink is never followed, and what is written is new. One injection at a time into one process."""
+Whoever injects may be root and the trainer hostile. So every step is made with the rights of the trainer's user, goes
+through an open directory that was checked, follows no symlink, and writes only what is new: root makes nothing there
+that the user could not make, and gives nothing away. One injection at a time into one process."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ import secrets
 import socket
 import stat
 import time
-from typing import Callable, Dict, List, Optional
+from typing import Callable, ContextManager, Dict, Optional
 
 from ..wire import injected
 from .inject_payload import names
 from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, CannotInject
-from .inject_target import Process, main_thread_state, permission
+from .inject_rights import CannotTakeRights, open_regular, rights_of
+from .inject_target import Process, main_thread_state, permission, process
 
 BASE = "tmp"
 MAX_ANSWER_BYTES = 4096
@@ -52,37 +54,58 @@ class Place:
 
     def __enter__(self) -> Place:
         found = self._found
-        opened: List[int] = []
         try:
-            opened.append(os.open(f"/proc/{found.pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            opened.append(os.open(BASE, flags, dir_fd=opened[-1]))
-            name = os.path.basename(self.inside)
-            made = False
-            try:
-                os.mkdir(name, 0o700, dir_fd=opened[-1])
-                made = True
-            except FileExistsError:
-                pass
-            self._directory = os.open(name, flags, dir_fd=opened[-1])
-            if made:
-                os.fchown(self._directory, found.uid, found.gid)
-                os.fchmod(self._directory, 0o700)
-            self._check()
+            # A path only: whoever may look into the process may, and nothing is opened by it yet.
+            root = os.open(f"/proc/{found.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError:
-            self._close()
             raise CannotInject(REFUSED, *permission(found)) from None
         except OSError as error:
+            raise self._no_room(error) from None
+        try:
+            process(found.pid, found.start)  # so this root is its own, and not that of a process with its number
+            with self._rights():
+                self._directory = self._open_directory(root)
+        except OSError as error:
             self._close()
-            if error.errno in (errno.ESRCH, errno.ENOENT) and not os.path.exists(f"/proc/{found.pid}"):
-                raise CannotInject(GONE, f"process {found.pid} ended meanwhile.", "gpuscope ps") from None
-            raise CannotInject(
-                FAILED, f"there is no room for the probe in {self.inside} of that process: {error.strerror}.", NEXT_RUN
-            ) from None
+            raise self._no_room(error) from None
         finally:
-            for number in opened:
-                os.close(number)
+            os.close(root)
         return self
+
+    def _open_directory(self, root: int) -> int:
+        """The private directory, made if needed, as a path to work in. Raises OSError."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        base = os.open(BASE, flags, dir_fd=root)
+        try:
+            name = os.path.basename(self.inside)
+            try:
+                os.mkdir(name, 0o700, dir_fd=base)
+            except FileExistsError:
+                pass
+            directory = os.open(name, flags, dir_fd=base)
+        finally:
+            os.close(base)
+        seen = os.fstat(directory)
+        if seen.st_uid != self._found.uid or stat.S_IMODE(seen.st_mode) != 0o700:
+            os.close(directory)
+            raise OSError(errno.EINVAL, "it belongs to somebody else, or is open to others (chmod 700)")
+        return directory
+
+    def _no_room(self, error: OSError) -> CannotInject:
+        found = self._found
+        if error.errno in (errno.ESRCH, errno.ENOENT) and not os.path.exists(f"/proc/{found.pid}"):
+            return CannotInject(GONE, f"process {found.pid} ended meanwhile.", "gpuscope ps")
+        why = error.strerror
+        if isinstance(error, CannotTakeRights):
+            why = f"{why}, and would have to write with more rights than the trainer's user has"
+        elif isinstance(error, PermissionError):
+            why = f"its user, uid {found.uid}, may not write there ({why})"
+        return CannotInject(
+            FAILED, f"there is no room for the probe in {self.inside} of that process: {why}.", NEXT_RUN
+        )
+
+    def _rights(self) -> ContextManager[None]:
+        return rights_of(self._found.uid, self._found.gid, self._found.groups)
 
     def __exit__(self, *_: object) -> None:
         self.withdraw()
@@ -92,9 +115,8 @@ class Place:
         """Wait for others who attach to this very process. Raises :class:`CannotInject`."""
         end = time.monotonic() + seconds
         name = f"inject-{self._found.inner_pid}.lock"
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:
-            held = os.open(name, flags, 0o600, dir_fd=self._directory)
+            held = self._open_lock(name)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(held).st_nlink:  # else whoever held it has removed it meanwhile
@@ -109,10 +131,27 @@ class Place:
                 time.sleep(POLL_SECONDS)
             os.close(held)
 
+    def _open_lock(self, name: str) -> int:
+        """The file to lock, made if needed. Raises :class:`CannotInject`."""
+        with self._rights():
+            while True:
+                try:
+                    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                    return os.open(name, flags, 0o600, dir_fd=self._directory)
+                except FileExistsError:
+                    try:
+                        return open_regular(name, os.O_RDWR | os.O_NOFOLLOW, self._directory)
+                    except FileNotFoundError:
+                        continue  # removed just now, by who held it
+                    except OSError as error:
+                        raise self._no_room(error) from None
+                except OSError as error:
+                    raise self._no_room(error) from None
+
     def has_probe(self) -> bool:
         """Whether a probe of this very process listens."""
         name = f"{self._found.inner_pid}-{self._found.start}.sock"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link, self._rights():
             try:
                 link.connect(f"/proc/self/fd/{self._directory}/{name}")
             except OSError as error:
@@ -122,12 +161,11 @@ class Place:
     def put(self, script: bytes, sources: bytes) -> str:
         """Write the files; the script's path as the trainer sees it. Raises OSError."""
         script_name, sources_name, _ = names(self.nonce)
-        for name, content in ((sources_name, sources), (script_name, script)):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(name, flags, 0o600, dir_fd=self._directory), "wb") as stream:
-                if self._found.uid != os.geteuid():
-                    os.fchown(stream.fileno(), self._found.uid, self._found.gid)
-                stream.write(content)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._rights():
+            for name, content in ((sources_name, sources), (script_name, script)):
+                with os.fdopen(os.open(name, flags, 0o600, dir_fd=self._directory), "wb") as stream:
+                    stream.write(content)
         return f"{self.inside}/{script_name}"
 
     def withdraw(self) -> None:
@@ -137,10 +175,7 @@ class Place:
         while self._directory >= 0:
             script, sources, answer = names(self.nonce)
             for name in (sources, script, answer, sources + ".taken", answer + ".new"):
-                try:
-                    os.unlink(name, dir_fd=self._directory)
-                except OSError:
-                    pass
+                self._unlink(name)
             if not self._dying() or time.monotonic() > end:
                 return
             time.sleep(POLL_SECONDS)
@@ -164,8 +199,12 @@ class Place:
 
     def call_off(self) -> bool:
         """True: the probe is not loaded, whatever runs there later. False: it is being loaded already."""
+        return self._unlink(names(self.nonce)[1])
+
+    def _unlink(self, name: str) -> bool:
         try:
-            os.unlink(names(self.nonce)[1], dir_fd=self._directory)
+            with self._rights():
+                os.unlink(name, dir_fd=self._directory)
         except OSError:
             return False
         return True
@@ -176,8 +215,9 @@ class Place:
         end = time.monotonic() + seconds
         while True:
             try:
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                with os.fdopen(os.open(names(self.nonce)[2], flags, dir_fd=self._directory), "rb") as stream:
+                with self._rights():
+                    answer = open_regular(names(self.nonce)[2], os.O_RDONLY | os.O_NOFOLLOW, self._directory)
+                with os.fdopen(answer, "rb") as stream:
                     found = json.loads(stream.read(MAX_ANSWER_BYTES).decode("utf-8", "replace"))
                     return found if isinstance(found, dict) else {}
             except FileNotFoundError:
@@ -194,21 +234,14 @@ class Place:
 
     def _link(self) -> str:
         try:
-            return os.readlink(names(self.nonce)[2], dir_fd=self._directory)
+            with self._rights():
+                return os.readlink(names(self.nonce)[2], dir_fd=self._directory)
         except OSError:
             return ""
 
-    def _check(self) -> None:
-        seen = os.fstat(self._directory)
-        if seen.st_uid != self._found.uid or stat.S_IMODE(seen.st_mode) != 0o700:
-            raise OSError(errno.EINVAL, "it belongs to somebody else, or is open to others (chmod 700)")
-
     def _close(self) -> None:
         if self._lock >= 0:
-            try:
-                os.unlink(self._lock_name, dir_fd=self._directory)
-            except OSError:
-                pass
+            self._unlink(self._lock_name)
             os.close(self._lock)
             self._lock = -1
         if self._directory >= 0:

@@ -37,6 +37,7 @@ class Process:
     uid: int
     gid: int
     inner_pid: int
+    groups: Tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def process(pid: int, start: Optional[int] = None) -> Process:
             status = stream.read(65536).decode("utf-8", "replace")
         leader, flags = _numbers(status, "Tgid")[0], int(fields[6])
         found = Process(pid, int(fields[19]), _numbers(status, "Uid")[1], _numbers(status, "Gid")[1],
-                        (_numbers(status, "NSpid") or [pid])[-1])  # fmt: skip
+                        (_numbers(status, "NSpid") or [pid])[-1], tuple(_numbers(status, "Groups")))  # fmt: skip
     except (OSError, IndexError, ValueError):
         raise CannotInject(GONE, f"there is no process {pid} here (any more).", "gpuscope ps") from None
     if start is not None and start != found.start:

@@ -188,7 +188,7 @@ def put(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
-        os.chmod(beside, 0o644)
+            os.fchmod(stream.fileno(), 0o644)  # not by name: the directory may be somebody else's
         os.replace(beside, path)
     except BaseException:
         os.unlink(beside)

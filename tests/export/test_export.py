@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -340,6 +341,23 @@ def test_a_file_is_whole_readable_and_gone_at_the_end(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert os.listdir(tmp_path) == []
+
+
+def test_no_other_file_is_opened_to_all_by_who_owns_the_directory(tmp_path, monkeypatch):
+    """Its owner puts a link in the place of the file that is being written."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    make = tempfile.mkstemp
+
+    def make_and_swap(**where):
+        descriptor, name = make(**where)
+        os.unlink(name)
+        os.symlink(secret, name)
+        return descriptor, name
+
+    monkeypatch.setattr(tempfile, "mkstemp", make_and_swap)
+    run.put(tmp_path / "gpuscope.prom", b"text")
+    assert secret.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_cannot_be_is_said(tmp_path):

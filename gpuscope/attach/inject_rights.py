@@ -1,0 +1,97 @@
+"""Touches files of a trainer with the rights of the trainer's user, also where root does the work.
+
+A user can mount whatever he sees over any name of his own mount namespace, between two steps of somebody who works
+there by name. So root must not make, open or give away anything in it with root's rights. Linux keeps credentials for
+each thread, so one thread takes those of the user for a moment: the kernel then decides each step as if the user had
+asked for it, and whatever a name leads to, nothing can happen that the user could not do alone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import stat
+import struct
+from typing import Any, Iterator, Optional, Sequence
+
+_SETGROUPS = {"x86_64": 116, "aarch64": 159}
+"""The raw system call: the C library's function of this name changes all threads of the process."""
+_CAPABILITY_VERSION_3 = 0x20080522
+_ASK = 0xFFFFFFFF
+"""No user and no group has this number, so setting it changes nothing and answers the present one."""
+
+
+class CannotTakeRights(OSError):
+    """This process may not act as that user. The text says why."""
+
+
+@contextlib.contextmanager
+def rights_of(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
+    """Give this thread the file rights of a user, with no capability, until the block ends.
+
+    For oneself without root nothing changes. Raises :class:`CannotTakeRights`."""
+    own = os.geteuid()
+    if own == uid != 0:
+        yield
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    before, others = _capabilities(library), os.getgroups()
+    try:
+        if own != uid:
+            _set_groups(library, groups)
+            library.setfsgid(gid)
+            library.setfsuid(uid)
+            if library.setfsgid(_ASK) != gid or library.setfsuid(_ASK) != uid:
+                raise CannotTakeRights(1, f"this process may not act as uid {uid} (CAP_SETUID and CAP_SETGID)")
+        # Root's own trainer, too, may run where root may do less: in a container without capabilities.
+        _set_effective(library, before, 0)
+        yield
+    finally:
+        _set_effective(library, before, None)
+        if own != uid:
+            library.setfsuid(own)
+            library.setfsgid(os.getegid())
+            if os.getgroups() != others:
+                _set_groups(library, others)
+
+
+def open_regular(path: str, flags: int, directory: Optional[int] = None) -> int:
+    """Open a file that exists and is a regular one; anything else is not even opened, which may start a device.
+
+    Raises OSError."""
+    follow = flags & os.O_NOFOLLOW
+    seen = os.open(path, os.O_PATH | os.O_CLOEXEC | follow, dir_fd=directory)
+    try:
+        if not stat.S_ISREG(os.fstat(seen).st_mode):
+            raise OSError(22, f"{path} is not a regular file")
+        return os.open(f"/proc/self/fd/{seen}", (flags & ~os.O_NOFOLLOW) | os.O_CLOEXEC)
+    finally:
+        os.close(seen)
+
+
+def _set_groups(library: Any, groups: Sequence[int]) -> None:
+    number = _SETGROUPS.get(platform.machine()) if struct.calcsize("P") == 8 else None
+    if number is None:
+        raise CannotTakeRights(38, f"how one thread changes its groups is not known for {platform.machine()}")
+    array = (ctypes.c_uint32 * max(1, len(groups)))(*groups)
+    if library.syscall(ctypes.c_long(number), ctypes.c_long(len(groups)), array):
+        raise CannotTakeRights(ctypes.get_errno(), "this process may not change its groups (CAP_SETGID)")
+
+
+def _capabilities(library: Any) -> Any:
+    """What ``capget`` says of this thread: effective, permitted and inheritable, twice."""
+    header, data = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    if library.capget(header, data):
+        raise CannotTakeRights(ctypes.get_errno(), "this process cannot read its own capabilities")
+    return data
+
+
+def _set_effective(library: Any, before: Any, effective: Optional[int]) -> None:
+    """Make the effective capabilities of this thread those of ``before``, or ``effective`` in both halves."""
+    data = (ctypes.c_uint32 * 6)(*before)
+    if effective is not None:
+        data[0] = data[3] = effective
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    if library.capset(header, data):
+        raise CannotTakeRights(ctypes.get_errno(), "this process cannot change its capabilities")
