@@ -66,8 +66,9 @@ bench: $(DEV)  ## measurements with bars; figures go to BENCHMARKS.md
 
 SOAK_VICTIMS ?= tight alloc train loader
 SOAK_TRIES ?= 200
-soak: $(DEV)  ## 200 injections of the probe into each kind of running program; fails if one did harm
+soak: $(DEV)  ## 200 injections of the probe into each kind of running program, and 200 that are killed; fails if one did harm
 	for one in $(SOAK_VICTIMS); do $(BIN)/python -m tests.soak.injection --victim $$one --tries $(SOAK_TRIES) || exit 1; done
+	for one in $(SOAK_VICTIMS); do $(BIN)/python -m tests.soak.kills --victim $$one --tries $(SOAK_TRIES) || exit 1; done
 
 SOAK_SECONDS ?= 1800
 soak-screens: $(DEV)  ## half an hour of random keys and sizes over random hosts; fails if the screen died

@@ -9,15 +9,15 @@ import subprocess
 import sys
 from typing import Any, Dict
 
-from . import maps
-from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, TRACED, CannotInject
-from .inject_target import Process, Python, can_ptrace, entry_point, permission, tracer
+from . import inject_machine, maps
+from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUPPORTED, CannotInject
+from .inject_target import Process, Python, can_ptrace, permission, tracer
 
 CALL_SECONDS = 1.0
 """The call takes microseconds; one that waits for a lock so long is given up."""
 STOP_SECONDS = 2.0
 WORKER_SECONDS = 150.0
-"""Longer than all its own limits together: it is never killed, for inside the window that would break the trainer."""
+"""Longer than all its own limits together."""
 _LOADER = "import sys;exec(sys.stdin.readline())"
 _PENDING_MAX, _PENDING_SCAN_BYTES = 32, 1 << 16
 _CALL_BYTES, _CALLS = 24, 300
@@ -27,16 +27,22 @@ def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
     """What the worker is told. Raises :class:`CannotInject`."""
     can_ptrace(python)
     try:
-        entry = entry_point(found.pid)
+        code_at = inject_machine.place_for_code(found.pid, maps.mappings(found.pid))
         lock = pending_lock(found.pid, python) if python.version >= (3, 13) else 0
     except PermissionError:
         raise CannotInject(REFUSED, *permission(found)) from None
     except (OSError, struct.error) as error:
         raise CannotInject(FAILED, f"its memory could not be read: {error}") from None
+    if not code_at:
+        raise CannotInject(UNSUPPORTED, "no code in it leaves room for what its main thread would run.", NEXT_RUN)
     return {
         "pid": found.pid,
         "start": found.start,
-        "entry": entry,
+        "code_at": code_at,
+        "machine_code": inject_machine.CODE.hex(),
+        "after_map": inject_machine.AFTER_MAP,
+        "back": inject_machine.BACK,
+        "after_leave": inject_machine.AFTER_LEAVE,
         "add_pending_call": python.add_pending_call,
         "run_string": python.run_string,
         "pending_lock": lock,
@@ -57,6 +63,8 @@ def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
         text = b"exec(" + ascii(source).encode("ascii") + b")\n" + json.dumps(task).encode("ascii")
         output, errors = child.communicate(text, timeout=WORKER_SECONDS)
     except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
         raise CannotInject(FAILED, "the child that stops its main thread did not come back.") from None
     except OSError as error:
         raise CannotInject(FAILED, f"{sys.executable} could not be started: {error.strerror}") from None
@@ -94,6 +102,8 @@ def _refusal(code: str, text: str, found: Process) -> CannotInject:
         return CannotInject(GONE, f"{text}.", "gpuscope ps")
     if code in ("busy", "stopped"):
         return CannotInject(BUSY, f"{text}. It was put back as it was.", "try again later")
+    if code == "left":
+        return CannotInject(FAILED, f"{text}.")
     return CannotInject(FAILED, f"{text}. It was put back as it was.")
 
 

@@ -17,7 +17,6 @@ from .inject_refusal import FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUPPORTED
 OLDEST_PTRACE, NEWEST_PTRACE = (3, 8), (3, 13)
 OLDEST_PEP768 = (3, 14)
 COOKIE = b"xdebugpy"
-AT_ENTRY = 9
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the flags in /proc/PID/stat."""
 EXITING = 0x00000004
@@ -158,16 +157,6 @@ def python(found: Process) -> Python:
             free, image.path,
         )  # fmt: skip
     raise CannotInject(UNSUPPORTED, _no_python(paths), NEXT_RUN)
-
-
-def entry_point(pid: int) -> int:
-    """Where the program began (AT_ENTRY of its auxiliary vector): code that never runs again. Raises OSError."""
-    with open(f"/proc/{pid}/auxv", "rb") as stream:
-        data = stream.read(4096)
-    for kind, value in struct.iter_unpack("<QQ", data[: len(data) // 16 * 16]):
-        if kind == AT_ENTRY:
-            return int(value)
-    raise OSError(2, "no entry point is told")
 
 
 def permission(found: Process) -> Tuple[str, str]:

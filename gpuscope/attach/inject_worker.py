@@ -1,16 +1,16 @@
 """The child that stops a trainer's main thread for a moment and hands Python one call (x86-64 Linux, Python 3.8–3.13).
 
-Run by source from standard input of a Python of its own (``-I -S -c``), in a session of its own, so that nothing that
-happens to whoever started it can end it inside the window: killed there, it would leave the trainer with wrong
-registers. Blocks all signals, collects no garbage, allocates next to nothing while the thread stands still.
+Run by source from standard input of a Python of its own (``-I -S -c``), in a session of its own, so that it outlives a
+terminal. Blocks all signals, collects no garbage, allocates next to nothing while the thread stands still. It may be
+killed at any moment all the same: each step leaves the thread with its own registers, or in code that comes back from
+everything by itself (``inject_machine.py``, whose bytes and addresses are in the job).
 
 The thread runs two things: the raw system call ``mmap``, and ``Py_AddPendingCall(PyRun_SimpleString, code)``, which
 takes one small lock, no malloc and not the interpreter's lock. ``code`` runs later, at a safe point of Python's own.
-Eight bytes at the program's entry point, which never runs again, are the trampoline, and are put back.
 
 Input: one JSON object of numbers and text (see :func:`main`). Output: one JSON object: ``ok``, ``code``, ``text``,
 ``stop_seconds`` (how long the thread stood or ran for us, at most), ``asked_seconds`` (from the first request to stop,
-with what the thread still did of its own before it could: a fork, say, is not left halfway), ``rolled_back``."""
+with what the thread still did of its own before it could: a fork, say, is not left halfway), ``released``."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ import signal
 import struct
 import sys
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
-PTRACE_POKETEXT, PTRACE_CONT, PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH = 4, 7, 12, 13, 17
+PTRACE_POKETEXT, PTRACE_CONT, PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH, PTRACE_SYSCALL = 4, 7, 12, 13, 17, 24
 PTRACE_GETREGSET, PTRACE_SETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4204, 0x4205, 0x4206, 0x4207
 PTRACE_GETSIGMASK, PTRACE_SETSIGMASK, PTRACE_GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420F
 NT_X86_XSTATE, NT_X86_SHSTK = 0x202, 0x204
 WALL = 0x40000000
 PTRACE_EVENT_STOP = 128
-TRAMPOLINE = b"\x0f\x05\xcc\xff\xd0\xcc\x90\x90"  # syscall; int3 | call rax; int3 | nop; nop
-CALL_AT = 3
-AFTER_SYSCALL, AFTER_CALL = 3, 6
+PTRACE_O_TRACESYSGOOD = 1
+SYSCALL_STOP = signal.SIGTRAP | 0x80
 REGISTERS = 27
-RBP, RAX, RCX, RDX, RSI, RDI, ORIG_RAX, RIP, EFLAGS, RSP = 4, 10, 11, 12, 13, 14, 15, 16, 18, 19
+R15, R13, RBP, RBX, RAX, RDX, RSI, RDI, ORIG_RAX, RIP, EFLAGS, RSP = 0, 2, 4, 5, 10, 12, 13, 14, 15, 16, 18, 19
 R8, R9, R10 = 9, 8, 7
-MMAP, MUNMAP, FUTEX = 9, 11, 202
+MMAP, FUTEX, RESTART_SYSCALL = 9, 202, 219
 PAGE = 4096
-MAPPED = 16 * PAGE  # the stub, and above it a stack for the call: nothing of the thread's own stack is touched
-STATE_BYTES = 64 * 1024  # vector registers: 11 KiB with AMX today
-RESTARTED = frozenset((512, 513, 514, 516))  # ERESTARTSYS and its kin: the kernel would repeat the call
+CALL_AT = PAGE - 8  # in the first page, behind the text: the address to call
+STATE_BYTES = 8 * PAGE  # vector registers, from the second page on: 11 KiB with AMX today
+MAPPED = PAGE + STATE_BYTES + 7 * PAGE  # and a stack for the call: nothing of the thread's own is touched
+RESTART_BLOCK = 516
+RESTARTED = frozenset((512, 513, 514, RESTART_BLOCK))  # ERESTARTSYS and its kin: the kernel would repeat the call
+SYSCALL_BYTES = 2
+TABLE = struct.Struct("<19Q")
 SYNCHRONOUS = (signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 LONGEST_CALL_SECONDS = 60.0
 MASK = (1 << 64) - 1
@@ -77,7 +80,9 @@ class Stopped:
 
     def __init__(self, job: Dict[str, Any]) -> None:
         self.pid = job["pid"]
-        self.entry = job["entry"]
+        self.job = job
+        self.code_at = job["code_at"]
+        self.machine_code = bytes.fromhex(job["machine_code"])
         self.call_seconds = job["call_seconds"]
         self.saved = _Registers()
         self.work = _Registers()
@@ -89,8 +94,8 @@ class Stopped:
         self.blocked = ctypes.c_ulonglong(MASK)
         for number in (*SYNCHRONOUS, signal.SIGKILL, signal.SIGSTOP):
             self.blocked.value &= ~(1 << (number - 1))
-        self.original = 0
-        self.poked = self.seized = self.stopped = self.touched = self.masked = False
+        self.original = b""
+        self.poked = self.seized = self.stopped = self.touched = self.masked = self.at_last_call = False
         self.memory: Any = None
         self.clock = -1
         self.stood = 0.0
@@ -98,7 +103,7 @@ class Stopped:
 
     def seize(self) -> None:
         try:
-            ptrace(PTRACE_SEIZE, self.pid)
+            ptrace(PTRACE_SEIZE, self.pid, 0, PTRACE_O_TRACESYSGOOD)
         except OSError as error:
             if error.errno == errno.ESRCH:
                 raise Failed("gone", "the process has ended") from None
@@ -159,7 +164,7 @@ class Stopped:
             signal.sigtimedwait({signal.SIGCHLD}, left)
 
     def save(self) -> None:
-        """Keep all that the calls could change: registers, vector registers, signal mask; then let signals wait."""
+        """Keep all that the code could change: registers, vector registers, signal mask, and what is in its place."""
         ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.saved))
         ptrace(PTRACE_GETREGSET, self.pid, NT_X86_XSTATE, ctypes.addressof(self.vectors))
         try:
@@ -167,7 +172,9 @@ class Stopped:
         except OSError:
             self.shadows.length = 0  # no shadow stack, as almost everywhere
         ptrace(PTRACE_GETSIGMASK, self.pid, 8, ctypes.addressof(self.mask))
-        self.original = struct.unpack("<Q", self.read(self.entry, 8))[0]
+        self.original = self.read(self.code_at, len(self.machine_code) + TABLE.size)
+        if self.original.startswith(self.machine_code):  # left by one of us that was killed, where zeros were
+            self.original = bytes(len(self.original))
 
     def in_its_own_section(self) -> bool:
         """Whether the thread stands in a restartable sequence (rseq(2)), which must not be left for a moment."""
@@ -178,76 +185,114 @@ class Stopped:
         except OSError:
             return False  # a kernel before 5.13, or none registered
 
-    def prepare(self) -> None:
+    def lead_away(self) -> None:
+        """Put the code into its place and the thread to its beginning; then let signals wait.
+
+        In this order: before the registers are set nothing of the thread has changed, and from then on the code brings
+        everything back, the signal mask among it."""
+        self.poked = True
+        self.put(self.code_at, self.machine_code + TABLE.pack(*self.registers_to_go_back_with()))
+        self.lead_to(0, self.saved, {
+            RAX: MMAP, RDI: 0, RSI: MAPPED, RDX: 3, R10: 0x22, R8: MASK, R9: 0,  # private, anonymous, read and write
+            R13: self.job["run_string"], R15: MAPPED, RBX: 0, RBP: 0,
+        })  # fmt: skip
         self.masked = True
         ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.blocked))
-        self.poked = True
-        ptrace(PTRACE_POKETEXT, self.pid, self.entry, struct.unpack("<Q", TRAMPOLINE)[0])
 
-    def run(self, at: int, end: int, stack: int, arguments: Dict[int, int]) -> int:
-        """Run the trampoline from ``at`` to ``end``; what rax holds then."""
-        ctypes.memmove(self.work, self.saved, ctypes.sizeof(_Registers))
+    def registers_to_go_back_with(self) -> List[int]:
+        """What the code's table holds. A system call that was interrupted is made again, as the kernel would do it."""
+        found, again = list(self.saved), self.call_to_make_again()
+        if again is not None:
+            found[RAX] = again
+            found[RIP] -= SYSCALL_BYTES
+        return [*found[:ORIG_RAX], found[RIP], found[EFLAGS], found[RSP], self.mask.value]
+
+    def call_to_make_again(self) -> Optional[int]:
+        """The number of the system call that our stop has interrupted, None where the thread was in none."""
+        error = MASK + 1 - self.saved[RAX]
+        if self.saved[ORIG_RAX] >> 63 or error not in RESTARTED:
+            return None
+        return RESTART_SYSCALL if error == RESTART_BLOCK else int(self.saved[ORIG_RAX])
+
+    def lead_to(self, offset: int, registers: Any, changes: Dict[int, int]) -> None:
+        """Let the thread go on at ``offset`` of the code, with ``registers`` and ``changes`` of them, in one step."""
+        ctypes.memmove(self.work, registers, ctypes.sizeof(_Registers))
         self.work[ORIG_RAX] = MASK  # no system call is to be repeated here
-        self.work[RIP] = self.entry + at
-        self.work[EFLAGS] = self.saved[EFLAGS] & ~CALL_CLEAN_FLAGS
-        if stack:
-            self.work[RSP] = stack
-        for index, value in arguments.items():
+        self.work[RIP] = self.code_at + offset
+        self.work[EFLAGS] &= ~CALL_CLEAN_FLAGS
+        for index, value in changes.items():
             self.work[index] = value & MASK
         self.touched = True
         ptrace(PTRACE_SETREGS, self.pid, 0, ctypes.addressof(self.work))
-        self.go_on()
+
+    def run_to(self, end: int) -> None:
+        """Let it run until it is at the beginning or the end of the system call before ``end``."""
         limit = time.monotonic() + LONGEST_CALL_SECONDS
         while True:
-            status = self.wait(self.call_seconds)
+            ptrace(PTRACE_SYSCALL, self.pid)
+            self.stopped = False
+            status, overdue = self.wait(self.call_seconds), False
             if status is None:
                 ptrace(PTRACE_INTERRUPT, self.pid)
-                status = self.wait(self.call_seconds)
+                status, overdue = self.wait(self.call_seconds), True
             if status is None:
-                raise Failed("failed", "the thread could not be stopped again")
+                raise Failed("left", "the thread could not be stopped again. It goes on by itself")
             self.stopped = True
-            if self.is_back(status, end):
-                return self.work[RAX]
-            if self.waits_for_a_lock():
+            ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.work))
+            if status >> 16 != PTRACE_EVENT_STOP:
+                if os.WSTOPSIG(status) != SYSCALL_STOP:
+                    raise Failed("failed", f"the call did not come back as expected (signal {os.WSTOPSIG(status)})")
+                if self.work[RIP] == self.code_at + end:
+                    return
+            if overdue and self.waits_for_a_lock():
                 raise Failed("busy", "another thread holds the lock of Python's pending calls and does not let go")
             if time.monotonic() > limit:
-                raise Failed("failed", f"the call did not come back within {LONGEST_CALL_SECONDS:g} s")
-            self.go_on()
+                self.leave_to_itself()
+                raise Failed("left", f"the call did not come back within {LONGEST_CALL_SECONDS:g} s. It may still")
+
+    def give_up(self, page: int) -> None:
+        """Of a thread that waits in its call: lead it behind the call, as if that had failed."""
+        if self.shadows.length:
+            ptrace(PTRACE_SETREGSET, self.pid, NT_X86_SHSTK, ctypes.addressof(self.shadows))
+        # On Python 3.13 whoever holds the lock has a list of those who wait, which lies on their stacks: it stays.
+        unmap = 0 if self.job["pending_lock"] else 1
+        self.lead_to(self.job["back"], self.work, {RAX: unmap, RBX: page, R15: MAPPED})
+
+    def leave_to_itself(self) -> None:
+        """Nothing is to be put back: the code does it."""
+        self.poked = self.touched = self.masked = False
 
     def go_on(self) -> None:
         ptrace(PTRACE_CONT, self.pid)
         self.stopped = False
 
-    def is_back(self, status: int, end: int) -> bool:
-        if status >> 16 == PTRACE_EVENT_STOP:
-            return False
-        ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.work))
-        if os.WSTOPSIG(status) == signal.SIGTRAP and self.work[RIP] == self.entry + end:
-            return True
-        raise Failed("failed", f"the call did not come back as expected (signal {os.WSTOPSIG(status)})")
-
     def waits_for_a_lock(self) -> bool:
         """Of a thread stopped in its overdue call: whether it waits, so that the call can be given up. One that was
         only not given a processor must go on: it may hold that lock itself."""
-        ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.work))
         return self.work[ORIG_RAX] == FUTEX and MASK + 1 - self.work[RAX] in RESTARTED
 
     def restore(self) -> None:
-        """Everything as it was: the bytes, the signal mask, all registers with the number of an interrupted call."""
-        if not self.seized:
+        """Everything as it was: signal mask, all registers with the number of an interrupted call, and the bytes.
+
+        Until the registers are set, which is one step, the thread would still come back by itself. At the beginning of
+        the code's last system call it enters the one that was interrupted instead, or none."""
+        if not (self.seized and self.stopped):
             return
-        if self.poked:
-            ptrace(PTRACE_POKETEXT, self.pid, self.entry, self.original)
-            self.poked = False
+        if self.masked:
+            ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.mask))
+            self.masked = False
         if self.touched:
             ptrace(PTRACE_SETREGSET, self.pid, NT_X86_XSTATE, ctypes.addressof(self.vectors))
             if self.shadows.length:
                 ptrace(PTRACE_SETREGSET, self.pid, NT_X86_SHSTK, ctypes.addressof(self.shadows))
+            if self.at_last_call:
+                again = self.call_to_make_again()
+                self.saved[ORIG_RAX] = MASK if again is None else again
             ptrace(PTRACE_SETREGS, self.pid, 0, ctypes.addressof(self.saved))
             self.touched = False
-        if self.masked:
-            ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.mask))
-            self.masked = False
+        if self.poked:
+            self.put(self.code_at, self.original)
+            self.poked = False
 
     def detach(self) -> None:
         """Let go. A thread that could not be stopped is let go by the kernel when this process ends."""
@@ -261,6 +306,14 @@ class Stopped:
         if len(data) != size:
             raise OSError(errno.EIO, "not readable")
         return data
+
+    def put(self, address: int, data: bytes) -> None:
+        """Write where the program itself may only read. Some kernels allow that to a tracer only, word by word."""
+        try:
+            self.write(address, data)
+        except OSError:
+            for at in range(0, len(data), 8):
+                ptrace(PTRACE_POKETEXT, self.pid, address + at, struct.unpack_from("<Q", data, at)[0])
 
     def write(self, address: int, data: bytes) -> None:
         self.memory.seek(address)
@@ -287,9 +340,39 @@ def stop_at_a_good_moment(thread: Stopped, job: Dict[str, Any]) -> None:
     raise Failed("busy", "Python's list of pending calls stays locked")
 
 
+def hand_over(thread: Stopped, job: Dict[str, Any]) -> None:
+    """Have the thread map memory and make the call, and come back to where it is to be restored. Raises
+    :class:`Failed`, after the same way back where that is possible."""
+    if len(job["code"]) + 64 > CALL_AT:  # with the numbers that are filled in
+        raise Failed("failed", "the stub is longer than a page")
+    thread.lead_away()
+    thread.run_to(job["after_map"])
+    thread.run_to(job["after_map"])
+    page, problem = thread.work[RAX], None
+    if page > MASK - PAGE:
+        problem = Failed("failed", "no memory could be mapped there: " + os.strerror(MASK + 1 - page))
+    else:
+        text = job["code"].replace("@PAGE@", hex(page)).replace("@MAPPED@", hex(MAPPED)).encode("ascii") + b"\0"
+        thread.write(page, text)
+        thread.write(page + CALL_AT, struct.pack("<Q", job["add_pending_call"]))  # now it will be called
+    try:
+        thread.run_to(job["after_leave"])
+        if thread.work[RBP] & 0xFFFFFFFF:
+            problem = Failed("busy", "Python's list of pending calls is full: the main thread does not look at it")
+    except Failed as failure:
+        if failure.code != "busy":
+            raise
+        problem = failure
+        thread.give_up(page)
+        thread.run_to(job["after_leave"])
+    thread.at_last_call = True
+    if problem is not None:
+        raise problem
+
+
 def inject(job: Dict[str, Any]) -> Dict[str, Any]:
     thread = Stopped(job)
-    answer = {"ok": False, "code": "", "text": "", "rolled_back": False, "page": 0}
+    answer: Dict[str, Any] = {"ok": False, "code": "", "text": ""}
     answer["stop_seconds"] = answer["asked_seconds"] = answer["released"] = None
     began = 0.0
     try:
@@ -304,35 +387,14 @@ def inject(job: Dict[str, Any]) -> Dict[str, Any]:
             pass  # a kernel without
         began = time.perf_counter()
         stop_at_a_good_moment(thread, job)
-        thread.prepare()
-        page = thread.run(0, AFTER_SYSCALL, 0, {
-            RAX: MMAP, RDI: 0, RSI: MAPPED, RDX: 3, R10: 0x22, R8: MASK, R9: 0,  # private, anonymous, read and write
-        })  # fmt: skip
-        if page > MASK - PAGE:
-            raise Failed("failed", "no memory could be mapped there: " + os.strerror(MASK + 1 - page))
-        text = job["code"].replace("@PAGE@", hex(page)).replace("@MAPPED@", hex(MAPPED)).encode("ascii") + b"\0"
-        if len(text) > PAGE:
-            raise Failed("failed", "the stub is longer than a page")
-        thread.write(page, text)
-        answer["page"] = page
-        arguments = {RAX: job["add_pending_call"], RDI: job["run_string"], RSI: page}
-        try:
-            if thread.run(CALL_AT, AFTER_CALL, page + MAPPED - PAGE, arguments) & 0xFFFFFFFF:
-                raise Failed("busy", "Python's list of pending calls is full: the main thread does not look at it")
-        except Failed as failure:
-            if failure.code == "busy" and not job["pending_lock"]:
-                thread.run(0, AFTER_SYSCALL, 0, {RAX: MUNMAP, RDI: page, RSI: MAPPED})
-                answer["page"] = 0
-            raise
+        hand_over(thread, job)
         answer["ok"] = True
     except Failed as failure:
         answer["code"], answer["text"] = failure.code, failure.text
-        answer["rolled_back"] = thread.touched
     except OSError as error:
         gone = error.errno in (errno.ESRCH, errno.ECHILD)
         answer["code"] = "gone" if gone else "failed"
         answer["text"] = "the process ended meanwhile" if gone else str(error)
-        answer["rolled_back"] = thread.touched
     finally:
         try:
             thread.restore()

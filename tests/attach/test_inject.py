@@ -290,14 +290,15 @@ while True:
         wait, semaphore = (int(word) for word in running.stdout.readline().split())
         found = process(running.pid)
         task = inject_ptrace.job(found, python(found), "pass")
-        entry = read(running.pid, task["entry"], 8)
+        around = task["code_at"] // 4096 * 4096, 4096
+        before = read(running.pid, *around)
         maps = len(Path(f"/proc/{running.pid}/maps").read_text().splitlines())
         task.update(add_pending_call=wait, run_string=semaphore, call_seconds=0.2)
         for _ in range(3):
             with pytest.raises(CannotInject, match=r"does not let go\. It was put back as it was") as caught:
                 inject_ptrace.call(task, found)
             assert caught.value.code == "busy"
-        assert read(running.pid, task["entry"], 8) == entry
+        assert read(running.pid, *around) == before
         assert len(Path(f"/proc/{running.pid}/maps").read_text().splitlines()) == maps
         inject(running.pid, patience=30)
         running.kill()
