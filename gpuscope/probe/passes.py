@@ -45,6 +45,7 @@ class Passes:
         self._first = 0.0
         self._thread: Optional[int] = None
         self._running = 0
+        self._loads_until: Optional[float] = None  # end of the last batch that this thread got; None: it has no loader
 
     def begins(self, now: float) -> bool:
         """True when it has just become clear that this process trains."""
@@ -52,7 +53,10 @@ class Passes:
         if self._running > 1 or self._thread not in (None, get_ident()):
             return False  # inside another one (a checkpoint computes again), or beside the training
         steps = self._steps
-        if steps.loader_seen and not steps.has_loaded():
+        latest = steps.last_load()
+        if latest is not None and latest != self._loads_until:
+            self._loads_until = latest
+        elif self._loads_until is not None:
             return False  # the second one for the same batch
         if self.count == 0:
             self._first, self._thread = now, get_ident()
@@ -62,8 +66,6 @@ class Passes:
         patience = PATIENCE if self.owner is not None and self.owner.of_torch else 1
         if self.count > SETTLED_PASSES * patience and now - self._first >= SETTLED_SECONDS * patience:
             steps.passed(now, self.words)
-        else:
-            steps.forget_loads()
         return self.count == FIRST
 
     def ended(self) -> None:
@@ -73,7 +75,7 @@ class Passes:
     def words(self) -> str:
         """What is counted, and why no optimizer's steps are."""
         owner = self.owner or _NOBODY
-        return f"{'batches' if self._steps.loader_seen else 'backward passes'}: {owner.words}"
+        return f"{'batches' if self._loads_until is not None else 'backward passes'}: {owner.words}"
 
 
 def find_owner(frame: Any) -> Optional[Owner]:

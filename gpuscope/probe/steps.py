@@ -86,19 +86,17 @@ class Steps:
 
     def passed(self, now: float, counted_by: str) -> None:
         """A step has begun of a training in which no optimizer of torch steps: ``counted_by`` says what it is."""
+        if not self.counted_by:
+            self._waited()  # for what came before the first step that is counted
         self.counted_by = counted_by
         self.last = now
         self.thread = threading.get_ident()
         self._advance(1, now)
 
-    def has_loaded(self) -> bool:
-        """Whether this thread got a batch since the last step."""
+    def last_load(self) -> Optional[float]:
+        """When this thread got its last batch since the last step, None where it got none."""
         thread = threading.get_ident()
-        return any(loader == thread for loader, _, _ in list(self.loads))
-
-    def forget_loads(self) -> None:
-        """Begin to look for batches anew, as after a step."""
-        self._waited()
+        return next((end for loader, _, end in reversed(list(self.loads)) if loader == thread), None)
 
     def _advance(self, count: int, now: float) -> None:
         self.total += count
