@@ -43,7 +43,9 @@ class Probe:
         self.steps = Steps(goes_on=origin == "inject")
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
-        self.hooks = Hooks(self.steps, self._on_step, self._on_cuda, self.gauges.split, self.start)
+        self.hooks = Hooks(
+            self.steps, self._on_step, self._on_cuda, self.gauges.split, self.start, self.gauges.before_batch
+        )
         self.server: Optional[Server] = None
         self.sampler: Optional[Sampler] = None
         self.safety: Optional[Safety] = None
@@ -142,7 +144,7 @@ class Probe:
         self.steps = Steps()
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
-        self.hooks.after_fork(self.steps, self.gauges.split)
+        self.hooks.after_fork(self.steps, self.gauges.split, self.gauges.before_batch)
 
     def _look_after(self) -> None:
         """Every few seconds, in the probe's thread."""

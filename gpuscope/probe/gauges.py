@@ -15,6 +15,7 @@ from .exposed import Exposed
 from .finder import Finder
 from .ledger import CPU, Ledger, slice_seconds
 from .modules import ModuleTree, unwrapped
+from .progress import Progress
 from .segments import Segments
 from .split import Split
 from .steps import Steps
@@ -92,6 +93,7 @@ class Gauges:
         self.finder = Finder()
         self.exposed = Exposed()
         self.segments = Segments()
+        self.progress = Progress()
         self.tree = ModuleTree(ledger, lambda: self.finder.searching and not ledger.models())
         self._steps = steps
         self._ledger = ledger
@@ -108,11 +110,18 @@ class Gauges:
         if not wanted:
             return
         self.segments.after_step()
+        self.progress.state.look(now, True)
         if self.tree.wanted:
             self.tree.after_step(slice_seconds(steps.usual_seconds()))
         self._models(optimizer)
         if primary:
             self.exposed.after_step(self.finder.parallel, steps.total, now)
+
+    def before_batch(self, now: float) -> None:
+        """In the thread that is about to load a batch: some frameworks' optimizers are not torch's, and no step of
+        theirs is seen."""
+        if self._ledger.wanted:
+            self.progress.state.look(now, False)
 
     def trainer(self, pre_hook: bool) -> Dict[str, Value]:
         """The columns of the trainer. ``pre_hook``: whether the hook before optimizer steps is in."""

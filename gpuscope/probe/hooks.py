@@ -29,7 +29,8 @@ QUIET_SECONDS = 10.0
 class Hooks:
     """``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` once CUDA is being initialised,
     ``on_training()`` once backward passes show that this process trains: in the trainer's threads, and none must raise.
-    Waits and skipped steps go to :attr:`steps`, the marks of a step that is being measured to :attr:`split`."""
+    ``on_batch(now)`` is called before each batch of a DataLoader. Waits and skipped steps go to :attr:`steps`, the marks
+    of a step that is being measured to :attr:`split`."""
 
     def __init__(
         self,
@@ -38,9 +39,11 @@ class Hooks:
         on_cuda: Callable[[], None],
         split: Optional[Split] = None,
         on_training: Callable[[], None] = lambda: None,
+        on_batch: Callable[[float], None] = lambda now: None,
     ) -> None:
         self.steps = steps
         self.passes = Passes(steps)
+        self.on_batch = on_batch
         self.split = split if split is not None else Split()
         self.active = True
         self._on_step = on_step
@@ -80,10 +83,13 @@ class Hooks:
         """Which of optimizer, before, loader, scaler, cuda, backward are in."""
         return list(self._undo)
 
-    def after_fork(self, steps: Steps, split: Optional[Split] = None) -> None:
-        """In a forked child: count into ``steps``, and measure with ``split``."""
+    def after_fork(
+        self, steps: Steps, split: Optional[Split] = None, on_batch: Callable[[float], None] = lambda now: None
+    ) -> None:
+        """In a forked child: count into ``steps``, measure with ``split``, and tell ``on_batch`` of batches."""
         self.steps = steps
         self.passes = Passes(steps)
+        self.on_batch = on_batch
         self.split = split if split is not None else Split()
 
     def remove(self) -> None:
@@ -136,6 +142,7 @@ class Hooks:
             if compiling() or not self.active:
                 return original.__get__(iterator)
             begin, waits, split = perf_counter(), self.steps.loads, self.split
+            self.on_batch(begin)
             mark = None if split.open is None else split.load_begins()
 
             def done(batch: Any) -> Any:

@@ -1,95 +1,120 @@
-"""Loss and time to go, where a tqdm bar of the trainer knows them. Reads the bars' attributes, draws nothing."""
+"""Loss, progress and time to go: what the training framework's state says, else what progress bars show."""
 
 from __future__ import annotations
 
-import math
-import re
-import sys
 import time
-from typing import Any, Dict, List, Optional, Union
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional, Tuple, Union
 
 from ..wire.frames import NOT_SUPPORTED, Unknown
+from ..wire.loss_text import training_losses
+from . import bars
+from .framework_readers import Told
+from .framework_state import FrameworkState
+from .plain_values import finite
 
-COLUMNS = ("loss", "progress_done", "progress_total", "eta_seconds")
-_LOSS = re.compile(
-    r"(?<![a-z])(?:train(?:ing)?[ _/-]?)?loss\s*[=: ]\s*([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))", re.I
-)
-_NO_BAR = Unknown(NOT_SUPPORTED, "the trainer shows no tqdm bar")
-_NO_LOSS = Unknown(NOT_SUPPORTED, "no progress bar of the trainer shows a loss")
-Value = Union[float, int, Unknown]
+COLUMNS = ("loss", "progress_done", "progress_total", "eta_seconds", "progress_of")
+RUN, EPOCH = "run", "epoch"
+PACE_SECONDS = 600.0
+"""How far back the pace of a framework's own count is looked at, and how far apart marks of it are."""
+MARK_SECONDS, FIRST_SECONDS = 5.0, 10.0
+_NO_BAR = Unknown(NOT_SUPPORTED, "the trainer shows no progress bar, and no framework's state was found that counts")
+_NO_LOSS = Unknown(NOT_SUPPORTED, "no progress bar of the trainer shows a loss, and no framework's state was found")
+_NO_TOTAL = Unknown(NOT_SUPPORTED, "the progress bar has no total")
+_NOT_YET = Unknown(NOT_SUPPORTED, "the progress bar has not advanced yet")
+Value = Union[float, int, str, Unknown]
 
 
-def read() -> Dict[str, Value]:
-    """A value or an :class:`Unknown` for each of :data:`COLUMNS`. Never raises."""
-    out: Dict[str, Value] = dict.fromkeys(COLUMNS, _NO_BAR)
-    out["loss"] = _NO_LOSS
-    try:
-        bars = _bars()
-        if bars:
-            out.update(_progress(bars[0]))
-        for bar in bars:
-            loss = _loss(bar)
-            if loss is not None:
-                out["loss"] = loss
-                break
-    except Exception as error:  # another version's bar, or one that is being closed
-        gone = Unknown(NOT_SUPPORTED, f"the progress bar cannot be read: {type(error).__name__}")
-        out = {name: gone if isinstance(value, Unknown) else value for name, value in out.items()}
+class Progress:
+    """:meth:`read` is for the probe's thread. :attr:`state` is looked for by the thread that trains."""
+
+    def __init__(self) -> None:
+        self.state = FrameworkState()
+        self._pace = _Pace()
+
+    def read(self, step_seconds: Optional[float] = None) -> Dict[str, Value]:
+        """A value or an :class:`Unknown` for each of :data:`COLUMNS`; never raises. ``step_seconds`` is the median."""
+        out: Dict[str, Value] = dict.fromkeys(COLUMNS, _NO_BAR)
+        out["loss"] = _NO_LOSS
+        told: Optional[Told] = None
+        try:
+            told = self.state.read()
+            if told is not None:
+                out["loss"] = told.loss
+                if told.done is not None:
+                    out.update(self._told(told, step_seconds))
+        except Exception as error:  # another version's state, or one that is being replaced
+            gone = Unknown(NOT_SUPPORTED, f"the framework's state cannot be read: {type(error).__name__}")
+            out = dict.fromkeys(COLUMNS, gone)
+        try:
+            found = bars.read(self.state.bars())
+            if isinstance(out["progress_done"], Unknown):
+                bar = bars.of_the_run(found, time.time())
+                if bar is not None:
+                    out.update(_shown(bar))
+            if isinstance(out["loss"], Unknown) and " shows loss " not in out["loss"].text:
+                shown = _loss_of(found)
+                out["loss"] = out["loss"] if shown is None else shown
+        except Exception as error:  # another version's bar, or one that is being closed
+            gone = Unknown(NOT_SUPPORTED, f"the progress bar cannot be read: {type(error).__name__}")
+            told_already = told is not None
+            out = {name: gone if value in (_NO_BAR, _NO_LOSS) and not told_already else value
+                   for name, value in out.items()}  # fmt: skip
+        return out
+
+    def _told(self, told: Told, step_seconds: Optional[float]) -> Dict[str, Value]:
+        done, total = told.done or 0, told.total
+        if not total or done > total:
+            endless = Unknown(NOT_SUPPORTED, f"{told.source} has no end that could be read")
+            return {"progress_done": done, "progress_total": endless, "eta_seconds": endless, "progress_of": RUN}
+        rate = self._pace.of((told.source, total), done, time.monotonic())
+        if rate is None and told.in_steps and step_seconds:
+            rate = 1.0 / step_seconds
+        eta: Value = Unknown(NOT_SUPPORTED, f"{told.source} has not advanced since it was first read")
+        if done >= total:
+            eta = 0.0
+        elif rate:
+            eta = (total - done) / rate
+        return {"progress_done": done, "progress_total": total, "eta_seconds": eta, "progress_of": RUN}
+
+
+class _Pace:
+    """How fast a count grows, from readings of it."""
+
+    def __init__(self) -> None:
+        self._of: Tuple[str, int] = ("", 0)
+        self._marks: Deque[Tuple[float, int]] = deque()
+
+    def of(self, what: Tuple[str, int], done: int, now: float) -> Optional[float]:
+        """Per second; None until it has grown for a while."""
+        marks = self._marks
+        if what != self._of or (marks and done < marks[-1][1]):
+            self._of = what
+            marks.clear()
+        if not marks or now - marks[-1][0] >= MARK_SECONDS:
+            marks.append((now, done))
+        while len(marks) > 2 and now - marks[0][0] > PACE_SECONDS:
+            marks.popleft()
+        seconds, grown = now - marks[0][0], done - marks[0][1]
+        return grown / seconds if grown > 0 and seconds >= FIRST_SECONDS else None
+
+
+def _shown(bar: bars.Bar) -> Dict[str, Value]:
+    if bar.done is None:
+        return {}
+    out: Dict[str, Value] = {"progress_done": bar.done, "progress_of": EPOCH if bar.of_epoch else RUN}
+    if bar.total is None or bar.total <= 0:
+        return {**out, "progress_total": _NO_TOTAL, "eta_seconds": _NO_TOTAL}
+    out["progress_total"] = bar.total
+    out["eta_seconds"] = _NOT_YET if bar.rate is None else max(0.0, (bar.total - bar.done) / bar.rate)
     return out
 
 
-def _bars() -> List[Any]:
-    """Live bars, the outermost first. Only a total makes a bar a sign of progress, only a live one has a position."""
-    module: Any = sys.modules.get("tqdm.std")
-    live = getattr(getattr(module, "tqdm", None), "_instances", None)
-    if live is None:
-        return []
-    # The set's own iteration is not safe against another thread; a copy of its weak references is one step.
-    refs = list(live.data) if hasattr(live, "data") else []
-    bars = [bar for bar in (ref() for ref in refs) if bar is not None and getattr(bar, "n", None) is not None]
-    return sorted(bars[:64], key=lambda bar: (abs(getattr(bar, "pos", 0)), getattr(bar, "start_t", 0.0)))
-
-
-def _progress(bar: Any) -> Dict[str, Value]:
-    done, total = _number(bar.n), _number(getattr(bar, "total", None))
-    out: Dict[str, Value] = {}
-    if done is not None:
-        out["progress_done"] = done
-    if total is None or done is None or total <= 0:
-        endless = Unknown(NOT_SUPPORTED, "the progress bar has no total")
-        return {**out, "progress_total": endless, "eta_seconds": endless}
-    out["progress_total"] = total
-    rate = _rate(bar, done)
-    if rate is None:
-        out["eta_seconds"] = Unknown(NOT_SUPPORTED, "the outermost progress bar has not advanced yet")
-    else:
-        out["eta_seconds"] = max(0.0, (total - done) / rate)
-    return out
-
-
-def _rate(bar: Any, done: float) -> Optional[float]:
-    """Per second: tqdm's own smoothed rate, else its mean since the bar began."""
-    if hasattr(bar, "_ema_dn") and hasattr(bar, "_ema_dt"):
-        dn, dt = bar._ema_dn(), bar._ema_dt()
-        if dn and dt and dn > 0 and dt > 0:
-            return float(dn / dt)
-    seconds = time.time() - float(getattr(bar, "start_t", 0.0) or 0.0)
-    advanced = done - float(getattr(bar, "initial", 0) or 0)
-    return advanced / seconds if advanced > 0 and 0 < seconds < 1e8 else None
-
-
-def _loss(bar: Any) -> Optional[Value]:
-    for text in (getattr(bar, "postfix", None), getattr(bar, "desc", None)):
-        match = _LOSS.search(text[:1024]) if isinstance(text, str) else None
-        if match:
-            value = float(match.group(1))
-            if math.isfinite(value):
-                return value
-            return Unknown(NOT_SUPPORTED, f"the progress bar shows loss {match.group(1).lower()}")
+def _loss_of(found: List[bars.Bar]) -> Optional[Value]:
+    for bar in found:
+        for text in reversed(bar.texts) if bar.trains else ():
+            losses = training_losses(text[:1024])
+            if losses:
+                value: Any = finite(float(losses[0]), "the progress bar")
+                return value  # type: ignore[no-any-return]
     return None
-
-
-def _number(value: Any) -> Union[int, float, None]:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return value

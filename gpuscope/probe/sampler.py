@@ -21,7 +21,7 @@ from ..wire.frames import (
     Sample,
     Unknown,
 )
-from . import cuda, identity, progress
+from . import cuda, identity
 from .gauges import Gauges
 from .ledger import CPU, Bytes, Ledger
 from .rendezvous import start_ticks
@@ -176,16 +176,17 @@ class Sampler:
     def _trainer(self) -> Dict[str, Any]:
         steps = self._steps
         now = time.perf_counter()
-        values: Dict[str, Any] = dict(progress.read())
+        durations = sorted(steps.durations)
+        median = quantile(durations, 0.5) if durations else None
+        values: Dict[str, Any] = dict(self.gauges.progress.read(median))
         no_step = _NO_STEP
         if steps.last is None and self._passes():
             text = f"no optimizer step seen yet, after {self._passes()} backward passes: they may be accumulated first"
             no_step = Unknown(NOT_INITIALISED, text)
         values["step"] = steps.total if steps.last is not None else no_step
         values["step_age_seconds"] = max(0.0, now - steps.last) if steps.last is not None else no_step
-        durations = sorted(steps.durations)
         missing = no_step if steps.last is None else _NO_CYCLE
-        values["step_seconds"] = quantile(durations, 0.5) if durations else missing
+        values["step_seconds"] = missing if median is None else median
         values["step_seconds_p95"] = quantile(durations, 0.95) if durations else missing
         values["loader_wait_seconds"] = _mean(list(steps.waits)) if steps.loader_seen else _NO_LOADER
         if steps.scaled_on_device:

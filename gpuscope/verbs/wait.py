@@ -38,7 +38,7 @@ STEADY_SECONDS = 3.0
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(GiB|GB|G|MiB|MB|M|TiB|T)?$", re.I)
 _UNITS = {"g": 1 << 30, "gib": 1 << 30, "gb": 10**9, "m": 1 << 20, "mib": 1 << 20, "mb": 10**6, "t": 1 << 40,
           "tib": 1 << 40}  # fmt: skip
-_NOT_FINITE = re.compile(r"(?:the progress bar shows loss|its log says) ([-+]?(?:nan|inf))$", re.I)
+_NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf))$", re.I)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -257,7 +257,7 @@ def _latest(found: list[E]) -> E | None:
 
 
 def _lost(entity: TrainerView | ProcView | None) -> str:
-    """ "nan" or "inf" where a progress bar or a log shows such a loss, else ""."""
+    """ "nan" or "inf" where the framework's state, a progress bar or a log shows such a loss, else ""."""
     if entity is None or entity.gone is not None:
         return ""
     for column in ("loss", "log_loss"):

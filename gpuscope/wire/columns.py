@@ -94,8 +94,8 @@ TRAINER_COLUMNS = (
     "step_age_seconds",  # since the last step ended
     "loader_wait_seconds",  # waiting for the input pipeline, mean per step over the recent steps
     "skipped_steps",  # by the grad scaler, on inf or nan
-    "loss",  # where a progress bar shows one
-    "progress_done",  # of the outermost progress bar, in its own unit
+    "loss",  # where the framework's own state or a progress bar has one
+    "progress_done",  # of the framework's own count, else of the outermost progress bar; in its own unit
     "progress_total",
     "eta_seconds",
     "probe_cpu_percent",  # the probe's own thread, of one core
@@ -113,8 +113,9 @@ TRAINER_COLUMNS = (
     "collectives",  # launched by this rank so far, over all its process groups
     "stall_at",  # text: where the main thread stands while its step is overdue, "file:line function"
     "phase",  # text: train | eval, from model.training where the model is known
+    "progress_of",  # text: run | epoch, whose end progress_total and eta_seconds are
 )
-TEXT_COLUMNS = frozenset(("stall_at", "phase", "other_models"))
+TEXT_COLUMNS = frozenset(("stall_at", "phase", "progress_of", "other_models"))
 """Columns whose readings are words. All others are numbers; a word there is refused."""
 ALLOCATOR_COLUMNS = (
     "allocated_bytes",

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpuscope.probe import progress
+from gpuscope.probe.progress import COLUMNS, Progress
 from gpuscope.wire.frames import Unknown
 
 tqdm = pytest.importorskip("tqdm")
@@ -18,8 +18,8 @@ def bar(total=None, **more):
 
 
 def test_without_a_bar_everything_is_unknown_with_a_reason():
-    found = progress.read()
-    assert set(found) == set(progress.COLUMNS)
+    found = Progress().read()
+    assert set(found) == set(COLUMNS)
     assert all(isinstance(value, Unknown) and value.text for value in found.values())
 
 
@@ -29,7 +29,7 @@ def test_the_outermost_bar_tells_progress_and_time_to_go():
             time.sleep(0.002)
             outer.update()
         inner.update()
-        found = progress.read()
+        found = Progress().read()
     assert (found["progress_done"], found["progress_total"]) == (25, 100)
     assert 0.05 < found["eta_seconds"] < 5
 
@@ -44,22 +44,22 @@ def test_the_outermost_bar_tells_progress_and_time_to_go():
 def test_loss_in_the_postfix_or_the_description(text, loss):
     with bar(10) as shown:
         shown.set_postfix_str(text)
-        assert progress.read()["loss"] == loss
+        assert Progress().read()["loss"] == loss
     with bar(10) as shown:
         shown.set_description(text)
-        assert progress.read()["loss"] == loss
+        assert Progress().read()["loss"] == loss
 
 
 def test_set_postfix_as_trainers_use_it():
     with bar(10) as shown:
         shown.set_postfix(acc=0.5, loss=0.1234)
-        assert progress.read()["loss"] == 0.123
+        assert Progress().read()["loss"] == 0.123
 
 
 def test_a_loss_that_is_not_a_number_is_unknown_and_said():
     with bar(10) as shown:
         shown.set_postfix_str("loss=nan")
-        found = progress.read()["loss"]
+        found = Progress().read()["loss"]
     assert isinstance(found, Unknown)
     assert "nan" in found.text
 
@@ -67,18 +67,18 @@ def test_a_loss_that_is_not_a_number_is_unknown_and_said():
 def test_words_that_only_contain_loss_are_not_it():
     with bar(10) as shown:
         shown.set_postfix_str("glossary=3, lossless=4")
-        assert isinstance(progress.read()["loss"], Unknown)
+        assert isinstance(Progress().read()["loss"], Unknown)
 
 
 def test_a_bar_without_a_total_or_that_has_not_advanced_has_no_time_to_go():
     with bar() as endless:
         endless.update(3)
-        found = progress.read()
+        found = Progress().read()
         assert found["progress_done"] == 3
         assert isinstance(found["progress_total"], Unknown)
         assert isinstance(found["eta_seconds"], Unknown)
     with bar(10):
-        assert isinstance(progress.read()["eta_seconds"], Unknown)
+        assert isinstance(Progress().read()["eta_seconds"], Unknown)
 
 
 def test_a_strange_bar_does_not_raise():
@@ -94,7 +94,7 @@ def test_a_strange_bar_does_not_raise():
     strange = Strange.__new__(Strange)
     strange.n, strange.total, strange.pos = 3, float("nan"), 0
     try:
-        found = progress.read()
+        found = Progress().read()
     finally:
         tqdm.tqdm._instances.discard(strange)
         strange.disable = True

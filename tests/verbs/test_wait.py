@@ -114,13 +114,10 @@ def test_a_loss_that_is_only_unknown_is_no_reason(child):
 
 def test_the_real_words_of_the_probe_are_understood():
     """The sentence comes from the probe; were it worded anew, this verb would be deaf."""
-    from gpuscope.probe import progress
+    from gpuscope.probe.plain_values import finite
     from gpuscope.wire.frames import Unknown
 
-    class Bar:
-        postfix, desc = "loss=nan", ""
-
-    told = progress._loss(Bar())
+    told = finite(float("nan"), "the progress bar")
     assert isinstance(told, Unknown)
     assert wait._NOT_FINITE.match(told.text)
 

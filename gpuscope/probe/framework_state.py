@@ -1,0 +1,153 @@
+"""Finds the state object of the training framework on the stack of the thread that trains.
+
+Frameworks keep loss and progress in an object of theirs (Hugging Face's ``TrainerState``, Lightning's ``Trainer``, …),
+and the method that steps the optimizer or loads a batch was called from one of its methods. So the thread that trains
+looks for it among its own callers, at most once in :data:`LOOK_SECONDS` and only while somebody watches; the probe's
+thread then reads the object. Only weak references are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import finder
+from .framework_readers import PACKAGES, READERS, Reader, Told, read_script
+from .plain_values import class_names
+from .standing import OWN, kind
+
+LOOK_SECONDS = 1.0
+MAX_FRAMES = 96
+MAX_OWN_FRAMES = 8
+MAX_VALUES = 512
+BARS = frozenset(("ultralytics.TQDM", "keras.Progbar", "fastprogress.ProgressBar", "fastprogress.MasterBar"))
+"""Progress bars that no list of theirs leads to: they are met as variables of the functions that train."""
+_BAR_NAMES = tuple(name.rpartition(".")[2] for name in BARS)
+_OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
+_CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
+_gets_its_dictionary = functools.lru_cache(maxsize=512)(finder._has_its_dictionary)
+
+
+class _Found(NamedTuple):
+    reader: Optional[Reader]
+    state: Optional[weakref.ref[Any]]
+    script: Optional[Told]
+
+
+class FrameworkState:
+    """:meth:`look` is for the thread that trains, :meth:`read` and :meth:`bars` for the probe's."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._found: Optional[_Found] = None
+        self._bars: List[weakref.ref[Any]] = []
+        self._kept: Optional[Told] = None
+
+    def look(self, now: float, stepped: bool) -> None:
+        """Look among the callers, where it is time to (``now`` is perf_counter). ``stepped``: an optimizer did, so
+        what is not found now does not train. Never raises."""
+        if now < self._next:
+            return
+        self._next = now + LOOK_SECONDS
+        if sys.gettrace() is not None:  # a debugger writes the locals back that we would empty
+            return
+        try:
+            found, bars = _search(sys._getframe(1))
+        except Exception:  # a strange object among the variables: nothing is known of this training
+            found, bars = None, []
+        if found is not None or stepped:
+            self._found = found
+        if bars or stepped:
+            self._bars = bars
+
+    def read(self) -> Optional[Told]:
+        """What the framework says now; None where none is known. A loss that it has just forgotten is kept."""
+        found = self._found
+        if found is None:
+            return None
+        if found.reader is None or found.state is None:
+            return found.script
+        state = found.state()
+        if state is None:
+            return None
+        told = found.reader(state, next(iter(self.bars()), None))
+        kept, forgotten = self._kept, getattr(told.loss, "text", "").endswith("has no loss yet")
+        if forgotten and kept is not None and _same_training(kept, told):
+            return told._replace(loss=kept.loss)
+        self._kept = told
+        return told
+
+    def bars(self) -> List[Any]:
+        """The progress bars that were met, if they are alive."""
+        return [bar for bar in (ref() for ref in self._bars) if bar is not None]
+
+
+def _same_training(kept: Told, told: Told) -> bool:
+    return kept.source == told.source and (kept.done or 0) <= (told.done or 0)
+
+
+def _search(frame: Any) -> Tuple[Optional[_Found], List[weakref.ref[Any]]]:
+    """The outermost state object of a known framework, else what the user's own functions say, and bars."""
+    state: Any = None
+    reader: Optional[Reader] = None
+    own: List[Dict[str, Any]] = []
+    bars: List[weakref.ref[Any]] = []
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        code = frame.f_code
+        package = frame.f_globals.get("__name__")
+        package = package.partition(".")[0] if isinstance(package, str) else ""
+        if package in PACKAGES:
+            values = _values(frame)
+            for name in (code.co_varnames[:1] if code.co_argcount else ()) + ("callbacks",):
+                for key in class_names(values[name]) if name in values else ():
+                    if key in READERS:
+                        state, reader = values[name], READERS[key]
+            bars.extend(_bars_in(values))
+        elif len(own) < MAX_OWN_FRAMES and kind(code.co_filename) == OWN:
+            values = _values(frame)
+            own.append(values)
+            bars.extend(_bars_in(values))
+        frame = frame.f_back
+    try:
+        if reader is not None:
+            return _Found(reader, weakref.ref(state), None), bars
+        outer: Dict[str, Any] = {}
+        for values in reversed(own):
+            told = read_script(values, outer)
+            if told is not None:
+                return _Found(None, None, told), bars
+            outer.update(values)
+        return None, bars
+    except TypeError:  # its class has no weak references
+        return None, bars
+    finally:
+        own.clear()
+
+
+def _values(frame: Any) -> Dict[str, Any]:
+    """The variables of a function, or of a script that runs; empty where to look would change what it sees."""
+    code = frame.f_code
+    optimized = bool(code.co_flags & _OPTIMIZED)
+    if frame.f_trace is not None or (optimized and _gets_its_dictionary(code)):
+        return {}
+    space = frame.f_locals
+    try:
+        return dict(list(space.items())[:MAX_VALUES])
+    finally:
+        if optimized and _CACHED:
+            space.clear()
+
+
+def _bars_in(values: Dict[str, Any]) -> List[weakref.ref[Any]]:
+    found = []
+    for value in values.values():
+        if type(value).__name__.endswith(_BAR_NAMES) and not BARS.isdisjoint(class_names(value)):
+            try:
+                found.append(weakref.ref(value))
+            except TypeError:
+                pass
+    return found

@@ -1,0 +1,125 @@
+"""Reads values of objects that belong to somebody else, without running any code of theirs.
+
+Attributes come from an object's ``__dict__``, so no property is evaluated. A tensor's value is read only where it lies
+in the host's memory: for one on a device that would wait until the device has computed it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, Dict, List, Optional, Union
+
+from ..wire.frames import NOT_SUPPORTED, Unknown
+from ..wire.loss_text import NOT_TRAINING
+
+Value = Union[int, float, Unknown]
+ON_DEVICE = "is a tensor on a device: reading it would make the training wait"
+
+
+def attributes(thing: Any) -> Dict[str, Any]:
+    """What the object keeps in its own dictionary; empty where it has none."""
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def attribute(thing: Any, *names: str) -> Any:
+    """The attribute of an attribute of …, None where one of ``names`` is not there."""
+    for name in names:
+        thing = attributes(thing).get(name)
+    return thing
+
+
+def class_names(thing: Any) -> List[str]:
+    """``package.Class`` of its class and of those that it derives from; the package without its inner modules."""
+    names = []
+    for cls in type.__dict__["__mro__"].__get__(type(thing)):
+        module = cls.__dict__.get("__module__", "")
+        if isinstance(module, str):
+            names.append(f"{module.partition('.')[0]}.{cls.__name__}")
+    return names
+
+
+def number(value: Any) -> Union[int, float, None]:
+    """A Python or numpy number, NaN and infinity included; None for everything else."""
+    kind = type(value)
+    if kind is int or kind is float:
+        return value  # type: ignore[no-any-return]
+    if kind.__module__ == "numpy" and kind.__name__.startswith(("float", "int", "uint")):
+        return float(value)
+    return None
+
+
+def count(value: Any) -> Optional[int]:
+    """A whole number that is not negative, else None."""
+    found = number(value)
+    if found is None or not math.isfinite(found) or found < 0 or found != int(found):
+        return None
+    return int(found)
+
+
+def scalar(value: Any) -> Union[int, float, str, None]:
+    """The number that ``value`` is or, as a tensor of one element, holds; a text says why it cannot be read."""
+    found = number(value)
+    if found is not None:
+        return found
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    if value.numel() != 1 or value.is_complex():
+        return None
+    if value.device.type != "cpu":
+        return ON_DEVICE
+    return float(value.detach().item())
+
+
+def finite(value: Union[int, float], source: str) -> Value:
+    """The number, or, where it is none, the reason that ``gpuscope wait`` looks for."""
+    if math.isfinite(value):
+        return value
+    return Unknown(NOT_SUPPORTED, f"{source} shows loss {'nan' if math.isnan(value) else 'inf'}")
+
+
+def training_loss(values: Dict[Any, Any], source: str) -> Value:
+    """The training's loss among named values: the one of that name, or the only one that is called a loss.
+
+    Where several are, none of them is the loss; but one that is not a number is said, whichever it is.
+    """
+    losses = {name: values[name] for name in list(values)[:256] if isinstance(name, str) and _is_loss(name)}
+    for name in [name for name in losses if name.endswith("_epoch") and f"{name[:-6]}_step" in losses]:
+        del losses[name]
+    for name in _NAMES:
+        if name in losses:
+            return _loss(losses[name], name, source)
+    read = {name: _loss(value, name, source) for name, value in losses.items()}
+    if len(read) == 1:
+        return read.popitem()[1]
+    for value in read.values():
+        if isinstance(value, Unknown) and " shows loss " in value.text:
+            return value
+    if read:
+        return Unknown(NOT_SUPPORTED, f"{source} has {' and '.join(sorted(read)[:4])}: no single loss")
+    return Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
+
+
+_NAMES = (
+    "loss", "train_loss", "train/loss", "training_loss", "loss_step", "train_loss_step", "train/loss_step",
+    "loss/train/total", "total_loss",
+)  # fmt: skip
+
+
+def _is_loss(name: str) -> bool:
+    words = name.lower().replace("/", "_").replace(".", "_").replace(" ", "_").split("_")
+    return any(word.endswith("loss") for word in words) and not any(word in NOT_TRAINING for word in words)
+
+
+def _loss(value: Any, name: str, source: str) -> Value:
+    found = scalar(value)
+    if isinstance(found, str):
+        return Unknown(NOT_SUPPORTED, f"{name} of {source} {found}")
+    if found is None:
+        return Unknown(NOT_SUPPORTED, f"{name} of {source} is not a number")
+    return finite(found, source)
