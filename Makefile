@@ -13,10 +13,10 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures help
+.PHONY: demo replay test test-frameworks check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures help
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -44,6 +44,19 @@ replay: $(STAMP)  ## a training recorded on a real H200, played back
 
 test: $(DEV)  ## all tests that this machine can run
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# In an environment of its own. Composer asks for older versions of what others need, and does with these.
+FRAMEWORKS := .venv-frameworks
+$(FRAMEWORKS)/.installed: tests/frameworks/constraints.txt
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install -q torch -c tests/frameworks/constraints.txt
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install -q --no-deps -r tests/frameworks/constraints.txt
+	@touch $@
+
+ONLY ?=
+SECONDS_EACH ?= 14
+test-frameworks: $(DEV) $(FRAMEWORKS)/.installed  ## trainings in other frameworks beside what they say: docs/frameworks.md (ONLY="hf keras")
+	$(BIN)/python -m tests.frameworks $(ONLY) --seconds $(SECONDS_EACH)
 
 check: lint types contracts  ## ruff, mypy --strict, import contracts
 

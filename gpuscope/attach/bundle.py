@@ -15,8 +15,10 @@ from typing import Dict, List, Optional, Tuple
 
 PROBE_PACKAGE = "_gpuscope_probe"
 """Under this name the probe's zip holds the package: it must not shadow a gpuscope installed beside the trainer."""
-WIRE = ("wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py", "wire/boxes.py",
-        "wire/injected.py")  # fmt: skip
+WIRE = (
+    "wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py", "wire/boxes.py",
+    "wire/injected.py", "wire/loss_text.py",
+)  # fmt: skip
 STALE_SECONDS = 7 * 86400.0
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -14,57 +14,14 @@ import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..wire.frames import NO_PERMISSION, NOT_INITIALISED, NOT_SUPPORTED, ProcDef, Reading, Unknown
+from .log_lines import LogFigures, figures
 from .procfs import why_process
 
-LOG_COLUMNS = ("log_step", "log_total", "log_loss", "log_age_seconds")
+LOG_COLUMNS = ("log_step", "log_total", "log_loss", "log_age_seconds", "log_epoch")
 TAIL_BYTES = 16 << 10
-MAX_LINE_CHARS = 2000
 BUSY_PERCENT = 1.0
 """Of one core: a process below this computes nothing, on the CPU or for a GPU."""
 FORGET = 4096
-
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\|\s*(\d{1,12})/(\d{1,12})\s*\[")
-_STEP = re.compile(
-    r"(?<![A-Za-z])(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|it|batch)[\"']?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}"
-    r"(\d{1,12})(?![\d.]\d)"
-    r"(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,12}))?(?!\s{0,2}(?:it|s|ms)/)",
-    re.IGNORECASE,
-)
-_LOSS = re.compile(
-    r"(?<![A-Za-z])((?:[A-Za-z]{1,12}[_/ ])?)loss[\"']?\s{0,3}[:=]?\s{0,3}[\"']?\s{0,3}"
-    rf"({_NUMBER}|nan|-?inf)(?![A-Za-z\d])",
-    re.IGNORECASE,
-)
-_NOT_TRAINING = ("val", "valid", "validation", "eval", "test", "dev")
-
-
-class LogFigures(NamedTuple):
-    """What the end of a log tells; None where it does not. ``loss`` may be NaN or infinite."""
-
-    step: Optional[int] = None
-    total: Optional[int] = None
-    loss: Optional[float] = None
-
-
-def figures(text: str) -> LogFigures:
-    """The last step (``step 123``, ``iter: 7/100``, a tqdm bar) and the last training loss (``loss: 0.42``) in it."""
-    step: Optional[int] = None
-    total: Optional[int] = None
-    loss: Optional[float] = None
-    for line in reversed(re.split(r"[\r\n]+", text)):
-        line = line[-MAX_LINE_CHARS:]
-        if step is None:
-            found = list(_BAR.finditer(line)) or list(_STEP.finditer(line))
-            if found:
-                step = int(found[-1].group(1))
-                total = int(found[-1].group(2)) if found[-1].group(2) else None
-        if loss is None:
-            told = [m for m in _LOSS.finditer(line) if m.group(1).rstrip("_/ ").lower() not in _NOT_TRAINING]
-            loss = float(told[-1].group(2)) if told else None
-        if step is not None and loss is not None:
-            break
-    return LogFigures(step, total, loss)
 
 
 class _Log(NamedTuple):
@@ -128,6 +85,8 @@ class OutsideReader:
         losses = [log.figures.loss for log in logs if log.figures.loss is not None]
         found["log_step"] = _or(steps[0].step if steps else None, "the end of its log names no step")
         found["log_total"] = _or(steps[0].total if steps else None, "the end of its log names no number of steps")
+        epochs = [log.figures.epoch for log in logs if log.figures.epoch is not None]
+        found["log_epoch"] = _or(epochs[0] if epochs else None, "the end of its log names no epoch that it counts in")
         loss = losses[0] if losses else None
         if loss is not None and not math.isfinite(loss):
             found["log_loss"] = Unknown(NOT_SUPPORTED, f"its log says {loss}")

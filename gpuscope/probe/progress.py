@@ -16,8 +16,9 @@ from .plain_values import finite
 COLUMNS = ("loss", "progress_done", "progress_total", "eta_seconds", "progress_of")
 RUN, EPOCH = "run", "epoch"
 PACE_SECONDS = 600.0
-"""How far back the pace of a framework's own count is looked at, and how far apart marks of it are."""
-MARK_SECONDS, FIRST_SECONDS = 5.0, 10.0
+"""How far back the pace of a framework's own count is looked at."""
+MARK_SECONDS, FIRST_SECONDS = 2.0, 3.0
+"""How far apart marks of that count are at least, and how long it must have been looked at."""
 _NO_BAR = Unknown(NOT_SUPPORTED, "the trainer shows no progress bar, and no framework's state was found that counts")
 _NO_LOSS = Unknown(NOT_SUPPORTED, "no progress bar of the trainer shows a loss, and no framework's state was found")
 _NO_TOTAL = Unknown(NOT_SUPPORTED, "the progress bar has no total")

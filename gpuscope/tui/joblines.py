@@ -151,6 +151,7 @@ def _training(trainers: list[TrainerView]) -> dict[str, Piece]:
     paces = [n for t in trainers if (n := t.number("step_seconds")) is not None]
     ages = [n for t in trainers if (n := t.number("step_age_seconds")) is not None]
     etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
+    of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
     shares = [s for t in trainers if (s := input_share(t)) is not None]
     stale = bool(ages and paces and max(ages) > 10 * max(paces) and max(ages) > 5)
@@ -158,7 +159,7 @@ def _training(trainers: list[TrainerView]) -> dict[str, Piece]:
         "step": (f"{min(steps):,.0f}", "text") if steps else DASH,
         "pace": (seconds_text(max(paces)), "text") if paces else DASH,
         "age": (_short_age(max(ages)), "warn" if stale else "muted") if ages else DASH,
-        "eta": (age_text(max(etas)), "muted") if etas else DASH,
+        "eta": (age_text(max(etas)) + (" this epoch" if of_epoch else ""), "muted") if etas else DASH,
         "loss": (f"{losses[0]:#.4g}", "text") if losses else DASH,
         "input": (percent(max(shares) * 100), "warn" if max(shares) >= STARVED else "muted") if shares else DASH,
     }
@@ -289,6 +290,8 @@ def _from_its_log(job: JobView) -> list[list[Piece]]:
         step, total, loss = (process.number(name) for name in ("log_step", "log_total", "log_loss"))
         words = [f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")] if step is not None else []
         words += [f"loss {loss:.4g}"] if loss is not None else []
+        epoch = process.number("log_epoch")
+        words[:0] = [f"epoch {epoch:,.0f}"] if words and epoch is not None else []
         if words:
             age = process.number("log_age_seconds")
             ago = f", {age_text(age)} ago" if age is not None and age >= OLD_LOG_SECONDS else ""

@@ -52,7 +52,9 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
     lines.append(fact("idle", [_working(process, idle)]))
     if (step := process.number("log_step")) is not None:
         total, loss = process.number("log_total"), process.number("log_loss")
-        words = f"step {step:.0f}" + (f" of {total:.0f}" if total is not None else "")
+        epoch = process.number("log_epoch")
+        words = f"epoch {epoch:.0f}, " if epoch is not None else ""
+        words += f"step {step:.0f}" + (f" of {total:.0f}" if total is not None else "")
         words += f", loss {loss:.4g}" if loss is not None else ""
         words += f", {seconds_text(age)} ago" if (age := process.number("log_age_seconds")) is not None else ""
         lines.append(fact("its log says", [(words, "text")]))

@@ -82,6 +82,7 @@ PROCESS_COLUMNS = (
     "log_total",
     "log_loss",
     "log_age_seconds",  # since its last line
+    "log_epoch",  # where log_step and log_total count within an epoch: which
 )
 USE_COLUMNS = (
     "used_bytes",

@@ -34,12 +34,62 @@ from gpuscope.wire.frames import LOST, NO_PERMISSION, NOT_SUPPORTED, ProcDef, Un
     ],
 )
 def test_the_last_step_and_training_loss_of_a_log(text, step, total, loss):
-    assert figures(text) == (step, total, loss)
+    assert figures(text)[:3] == (step, total, loss)
+
+
+SB3 = """
+-----------------------------
+| time/              |      |
+|    total_timesteps | 4096 |
+| train/             |      |
+|    loss            | 5.3  |
+|    value_loss      | 31.5 |
+-----------------------------
+"""
+SKORCH = """
+  epoch    train_loss    valid_acc    valid_loss     dur
+-------  ------------  -----------  ------------  ------
+      1        \x1b[36m0.6905\x1b[0m       \x1b[32m0.6150\x1b[0m        \x1b[35m0.6783\x1b[0m  0.0254
+      2        \x1b[36m0.5805\x1b[0m       0.6050        0.6783  0.0254
+"""
+FASTAI = """
+epoch     train_loss  valid_loss  accuracy  time
+0         2.312000    1.200000    0.500000  00:01
+1         nan         1.100000    0.500000  00:01
+"""
+YOLO = """
+      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size
+\r\x1b[K        2/3         0G        2.5        3.5          4         12         64: 50% ━━━━━━────── 2/4 3.2it/s 1s
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "total", "loss", "epoch"),
+    [
+        ("Train: 0 [   5/20 ( 25%)]  Loss: 6.93 (6.94)  Time: 0.1s", 5, 20, 6.93, 0),
+        ("Epoch: [3][  10/5005]\tTime  0.1 ( 0.2)\tLoss 6.9e+00 (6.8e+00)", 10, 5005, 6.9, 3),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.29", 640, 60000, 2.29, 1),
+        ("train  Epoch   2:    4%|█  | 1/25 [00:00<00:09, 5.2ba/s, loss/train/total=2.3]", 1, 25, 2.3, 2),
+        ("Epoch 1/4 ━━━━━━━━━━ 10/12 0:00:01 • 0:00:00 120.0it/s train_loss: 0.5", 10, 12, 0.5, 1),
+        ("\x1b[1m 3/10\x1b[0m \x1b[32m━━━━\x1b[0m\x1b[37m━━━\x1b[0m 0s 5ms/step - loss: 0.7", 3, 10, 0.7, None),
+        (SB3, 4096, None, 5.3, None),
+        (SKORCH, None, None, 0.5805, 2),
+        (YOLO, 2, 4, 10.0, 2),
+    ],
+)  # fmt: skip
+def test_what_frameworks_print(text, step, total, loss, epoch):
+    assert figures(text) == (step, total, loss, epoch)
+
+
+def test_a_loss_in_a_table_that_is_no_number_is_seen():
+    found = figures(FASTAI)
+    assert math.isnan(found.loss)
+    assert found.epoch == 1
 
 
 @pytest.mark.parametrize("text", ["9" * 16384, "step " * 3000, "loss=" * 3000, "1%|" * 5000, "\x1b[" * 8000])
 def test_a_line_without_end_or_a_hostile_one_says_nothing(text):
-    assert figures(text) == (None, None, None)
+    assert figures(text) == (None, None, None, None)
 
 
 def definition(pid: int, **more: object) -> ProcDef:

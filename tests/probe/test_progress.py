@@ -99,3 +99,65 @@ def test_a_strange_bar_does_not_raise():
         tqdm.tqdm._instances.discard(strange)
         strange.disable = True
     assert isinstance(found["loss"], Unknown)
+
+
+def shown_by(*bars) -> dict:
+    found = Progress().read()
+    for one in reversed(bars):
+        one.close()
+    return found
+
+
+def advanced(total, by, **more):
+    one = bar(total, **more)
+    for _ in range(by):
+        time.sleep(0.001)
+        one.update()
+    return one
+
+
+def test_a_bar_that_stands_at_its_start_is_not_the_training():
+    """Composer keeps a dummy bar of one at the first position."""
+    found = shown_by(bar(1, desc="dummy"), advanced(50, 5))
+    assert (found["progress_done"], found["progress_total"], found["progress_of"]) == (5, 50, "run")
+
+
+def test_of_nested_bars_the_runs_is_taken_and_an_epochs_is_marked():
+    found = shown_by(advanced(3, 1, desc="Epochs"), advanced(50, 5))
+    assert (found["progress_done"], found["progress_total"], found["progress_of"]) == (1, 3, "run")
+    found = shown_by(bar(3, desc="Epochs"), advanced(50, 5))
+    assert (found["progress_done"], found["progress_total"], found["progress_of"]) == (5, 50, "epoch")
+    assert shown_by(advanced(50, 5, desc="Epoch 2/9"))["progress_of"] == "epoch"
+
+
+def test_a_bar_over_a_loader_is_an_epochs():
+    data = pytest.importorskip("torch.utils.data")
+    loader = data.DataLoader(list(range(9)))
+    for iterable in (loader, enumerate(loader)):
+        shown = tqdm.tqdm(iterable, total=9, file=io.StringIO(), mininterval=0)
+        next(walk := iter(shown))
+        next(walk)
+        assert shown_by(shown)["progress_of"] == "epoch"
+
+
+def test_the_loss_of_a_validation_is_not_the_trainings():
+    validation = advanced(20, 5, desc="valid")
+    validation.set_postfix_str("loss=9.0")
+    found = shown_by(validation)
+    assert isinstance(found["loss"], Unknown)
+    training = advanced(20, 5)
+    training.set_postfix_str("val_loss=9.0, loss=0.5")
+    assert shown_by(training)["loss"] == 0.5
+
+
+def test_the_bar_of_rich_tells_progress_and_loss():
+    console = pytest.importorskip("rich.console").Console(file=io.StringIO(), force_terminal=True)
+    from rich.progress import Progress as Shown
+
+    with Shown(console=console) as shown:
+        task = shown.add_task("training", total=100, loss=2.0)
+        time.sleep(0.01)
+        shown.update(task, advance=25, loss=0.5)
+        found = Progress().read()
+    assert (found["progress_done"], found["progress_total"], found["loss"]) == (25, 100, 0.5)
+    assert 0 < found["eta_seconds"] < 30

@@ -39,13 +39,15 @@ NAMES = {
     "log_step": "step, its log says",
     "log_total": "steps in all, its log says",
     "log_loss": "loss, its log says",
+    "log_epoch": "epoch that this step is of, its log says",
     "log_age_seconds": "age of its log's last line",
     "idle_seconds": "idle for, at least",
     "step_seconds": "seconds per step",
     "step_seconds_p95": "seconds per step, p95",
     "step_seconds_hour_ago": "seconds per step, an hour ago",
 }
-COUNTS = ("step", "collectives", "progress_done", "progress_total", "skipped_steps", "log_step", "log_total")
+COUNTS = ("step", "collectives", "progress_done", "progress_total", "skipped_steps", "log_step", "log_total",
+          "log_epoch")  # fmt: skip
 """Whole numbers that count; others are identifiers."""
 UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 

@@ -1,0 +1,105 @@
+"""Reads step, epoch and training loss from the end of a training's log, as many frameworks print them."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from ..wire.loss_text import NOT_TRAINING, NUMBER, training_losses
+
+MAX_LINE_CHARS = 2000
+MAX_COLUMNS = 32
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_COUNT = r"(\d{1,12})/(\d{1,12})"
+_BAR = re.compile(rf"\d{{1,3}}%\|[^|]{{0,300}}\|\s*{_COUNT}\s*\[")
+_DRAWN = re.compile(rf"(?:^|\s){_COUNT}\s[━─╸╺\s]{{0,3}}━|━[━─╸╺]{{0,300}}\s{{1,3}}{_COUNT}(?=\s)")
+"""A bar of Keras, Rich or ultralytics: the count stands before it or behind it."""
+_IN_EPOCH = re.compile(rf"(?:Train|Epoch)(?:ing)?(?: Epoch)?:?\s{{0,3}}\[?(\d{{1,9}})\]?\s{{0,3}}\[\s{{0,12}}{_COUNT}")
+"""``Train: 0 [ 5/20`` of timm, ``Epoch: [0][ 10/5005]`` and ``Train Epoch: 1 [640/60000`` of PyTorch's examples."""
+_EPOCH = re.compile(r"(?<![A-Za-z])epoch\W{0,3}(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?<![A-Za-z])(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|it|batch)[\"']?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}"
+    r"(\d{1,12})(?![\d.]\d)"
+    r"(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,12}))?(?!\s{0,2}(?:it|s|ms)/)",
+    re.IGNORECASE,
+)
+_CELL = re.compile(rf"^\|\s{{0,40}}(total_timesteps|loss)\s{{0,40}}\|\s{{0,40}}({NUMBER}|nan|-?inf)\s{{0,40}}\|")
+"""One line of the tables that SB3 prints."""
+
+
+class LogFigures(NamedTuple):
+    """What the end of a log tells; None where it does not. ``loss`` may be NaN or infinite. ``epoch``: the one within
+    which ``step`` and ``total`` count, or whose ``loss`` it is."""
+
+    step: Optional[int] = None
+    total: Optional[int] = None
+    loss: Optional[float] = None
+    epoch: Optional[int] = None
+
+
+def figures(text: str) -> LogFigures:
+    """The last step (``step 123``, ``iter: 7/100``, a progress bar) and the last training loss in ``text``."""
+    step: Optional[int] = None
+    total: Optional[int] = None
+    loss: Optional[float] = None
+    epoch: Optional[int] = None
+    lines = [_ANSI.sub("", line[-MAX_LINE_CHARS:]) for line in re.split(r"[\r\n]+", text)]
+    for line in reversed(lines):
+        cell = _CELL.match(line)
+        if cell:
+            if cell.group(1) == "loss":
+                loss = float(cell.group(2)) if loss is None else loss
+            elif step is None and cell.group(2).isdigit():
+                step = int(cell.group(2))
+        if step is None and not cell:
+            found = _step(line)
+            if found is not None:
+                step, total, epoch = found
+        if loss is None:
+            told = training_losses(line)
+            loss = float(told[-1]) if told else None
+        if step is not None and loss is not None:
+            break
+    if loss is None:
+        row = _last_row(lines)
+        if row is not None:
+            loss, of_row = row
+            epoch = of_row if epoch is None else epoch
+    return LogFigures(step, total, loss, epoch)
+
+
+def _step(line: str) -> Optional[Tuple[int, Optional[int], Optional[int]]]:
+    """Step, of how many, and the epoch within which they are counted."""
+    within = _IN_EPOCH.search(line)
+    if within:
+        return int(within.group(2)), int(within.group(3)), int(within.group(1))
+    bars = list(_BAR.finditer(line)) or list(_DRAWN.finditer(line))
+    if bars:
+        done, total = (int(number) for number in bars[-1].groups() if number is not None)
+        named = _EPOCH.search(line[: bars[-1].start() + 1])
+        return done, total, int(named.group(1)) if named else None
+    steps = list(_STEP.finditer(line))
+    if steps:
+        return int(steps[-1].group(1)), int(steps[-1].group(2)) if steps[-1].group(2) else None, None
+    return None
+
+
+def _last_row(lines: List[str]) -> Optional[Tuple[float, Optional[int]]]:
+    """Loss and epoch of the last row of a table that has them as columns: fastai's, skorch's, ultralytics'."""
+    losses: Dict[int, str] = {}
+    at, found = -1, None
+    for line in lines:
+        words = line.lower().split()[:MAX_COLUMNS]
+        if "epoch" in words and any(word.endswith("loss") for word in words):
+            names = {n: word for n, word in enumerate(words) if word.endswith("loss")}
+            training = {n: w for n, w in names.items() if w.partition("_")[0] not in NOT_TRAINING}
+            only = {n: w for n, w in training.items() if w in ("train_loss", "loss")}
+            losses, at = only or training, words.index("epoch")  # else the parts of one loss
+            continue
+        if losses and len(words) > max(max(losses), at):
+            try:
+                epoch = int(words[at].partition("/")[0])
+                found = sum(float(words[n]) for n in losses), epoch
+            except ValueError:
+                continue
+    return found

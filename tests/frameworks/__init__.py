@@ -1,0 +1,1 @@
+"""Trainings in frameworks that others wrote, compared with what each says of itself: ``make test-frameworks``."""
