@@ -24,6 +24,7 @@ class Told(NamedTuple):
     done: Optional[int] = None
     total: Optional[int] = None
     in_steps: bool = False  # ``done`` counts optimizer steps
+    meter: Any = None  # what holds the loss, where that lives on
 
 
 Reader = Callable[[Any, Any], Told]
@@ -189,6 +190,8 @@ def _ignite(engine: Any, bar: Any) -> Told:
         output = output[0]  # MONAI: one dictionary a sample, the same loss in each
     if isinstance(output, dict):
         loss = training_loss(dict(dict.items(output)), source)
+    elif output is None:  # between two epochs
+        loss = Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
     elif scalar(output) is None:
         loss = Unknown(NOT_SUPPORTED, f"{source} has no single number as output")
     else:
@@ -255,13 +258,19 @@ def read_script(values: Dict[str, Any], outer: Dict[str, Any]) -> Optional[Told]
         found = number(values["lossf"])
         if found is not None:
             total = count(values["max_iters"]) or None
-            return Told("the script's lossf", finite(found, "the script's lossf"), count(values["iter_num"]), total)
+            source = "the script's lossf"
+            return Told(source, finite(found, source), count(values["iter_num"]), total, True)
     for name, value in values.items():
         if "loss" in name and not name.startswith("val") and type(value).__name__ == "AverageMeter":
             source = f"the meter {name[:40]}"
             done, total = _timm_progress(values, outer)
-            return Told(source, training_loss({"loss": attributes(value).get("val")}, source), done, total, True)
+            return Told(source, read_meter(value, source), done, total, True, value)
     return None
+
+
+def read_meter(meter: Any, source: str) -> Value:
+    """The last loss that an ``AverageMeter`` was given."""
+    return training_loss({"loss": attributes(meter).get("val")}, source)
 
 
 def _timm_progress(values: Dict[str, Any], outer: Dict[str, Any]) -> Tuple[Optional[int], Optional[int]]:

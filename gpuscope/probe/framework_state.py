@@ -14,7 +14,7 @@ import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import finder
-from .framework_readers import PACKAGES, READERS, Reader, Told, read_script
+from .framework_readers import PACKAGES, READERS, Reader, Told, read_meter, read_script
 from .plain_values import class_names
 from .standing import OWN, kind
 
@@ -31,9 +31,12 @@ _gets_its_dictionary = functools.lru_cache(maxsize=512)(finder._has_its_dictiona
 
 
 class _Found(NamedTuple):
+    """A framework's state and how to read it, or what a script's variables said after so many steps."""
+
     reader: Optional[Reader]
-    state: Optional[weakref.ref[Any]]
-    script: Optional[Told]
+    state: Optional[weakref.ref[Any]]  # of a script: its meter
+    script: Optional[Told] = None
+    steps: int = 0
 
 
 class FrameworkState:
@@ -45,16 +48,16 @@ class FrameworkState:
         self._bars: List[weakref.ref[Any]] = []
         self._kept: Optional[Told] = None
 
-    def look(self, now: float, stepped: bool) -> None:
+    def look(self, now: float, stepped: bool, steps: int = 0) -> None:
         """Look among the callers, where it is time to (``now`` is perf_counter). ``stepped``: an optimizer did, so
-        what is not found now does not train. Never raises."""
+        what is not found now does not train. ``steps`` were made so far. Never raises."""
         if now < self._next:
             return
         self._next = now + LOOK_SECONDS
         if sys.gettrace() is not None:  # a debugger writes the locals back that we would empty
             return
         try:
-            found, bars = _search(sys._getframe(1))
+            found, bars = _search(sys._getframe(1), steps)
         except Exception:  # a strange object among the variables: nothing is known of this training
             found, bars = None, []
         if found is not None or stepped:
@@ -62,15 +65,15 @@ class FrameworkState:
         if bars or stepped:
             self._bars = bars
 
-    def read(self) -> Optional[Told]:
+    def read(self, steps: int = 0) -> Optional[Told]:
         """What the framework says now; None where none is known. A loss that it has just forgotten is kept."""
         found = self._found
         if found is None:
             return None
-        if found.reader is None or found.state is None:
-            return found.script
-        state = found.state()
-        if state is None:
+        state = found.state() if found.state is not None else None
+        if found.script is not None:
+            return _since(found.script, state, steps - found.steps)
+        if state is None or found.reader is None:
             return None
         told = found.reader(state, next(iter(self.bars()), None))
         kept, forgotten = self._kept, getattr(told.loss, "text", "").endswith("has no loss yet")
@@ -88,7 +91,14 @@ def _same_training(kept: Told, told: Told) -> bool:
     return kept.source == told.source and (kept.done or 0) <= (told.done or 0)
 
 
-def _search(frame: Any) -> Tuple[Optional[_Found], List[weakref.ref[Any]]]:
+def _since(told: Told, meter: Any, steps: int) -> Told:
+    """What a script's variables said, ``steps`` later."""
+    if told.done is not None and told.total is not None and steps > 0:
+        told = told._replace(done=max(told.done, min(told.total, told.done + steps)))
+    return told if meter is None else told._replace(loss=read_meter(meter, told.source))
+
+
+def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[Any]]]:
     """The outermost state object of a known framework, else what the user's own functions say, and bars."""
     state: Any = None
     reader: Optional[Reader] = None
@@ -114,12 +124,13 @@ def _search(frame: Any) -> Tuple[Optional[_Found], List[weakref.ref[Any]]]:
         frame = frame.f_back
     try:
         if reader is not None:
-            return _Found(reader, weakref.ref(state), None), bars
+            return _Found(reader, weakref.ref(state)), bars
         outer: Dict[str, Any] = {}
         for values in reversed(own):
             told = read_script(values, outer)
             if told is not None:
-                return _Found(None, None, told), bars
+                meter = None if told.meter is None else weakref.ref(told.meter)
+                return _Found(None, meter, told._replace(meter=None), steps), bars
             outer.update(values)
         return None, bars
     except TypeError:  # its class has no weak references

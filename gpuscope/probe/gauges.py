@@ -110,7 +110,7 @@ class Gauges:
         if not wanted:
             return
         self.segments.after_step()
-        self.progress.state.look(now, True)
+        self.progress.state.look(now, True, steps.total)
         if self.tree.wanted:
             self.tree.after_step(slice_seconds(steps.usual_seconds()))
         self._models(optimizer)
@@ -121,7 +121,7 @@ class Gauges:
         """In the thread that is about to load a batch: some frameworks' optimizers are not torch's, and no step of
         theirs is seen."""
         if self._ledger.wanted:
-            self.progress.state.look(now, False)
+            self.progress.state.look(now, False, self._steps.total)
 
     def trainer(self, pre_hook: bool) -> Dict[str, Value]:
         """The columns of the trainer. ``pre_hook``: whether the hook before optimizer steps is in."""

@@ -33,13 +33,14 @@ class Progress:
         self.state = FrameworkState()
         self._pace = _Pace()
 
-    def read(self, step_seconds: Optional[float] = None) -> Dict[str, Value]:
-        """A value or an :class:`Unknown` for each of :data:`COLUMNS`; never raises. ``step_seconds`` is the median."""
+    def read(self, step_seconds: Optional[float] = None, steps: int = 0) -> Dict[str, Value]:
+        """A value or an :class:`Unknown` for each of :data:`COLUMNS`; never raises. ``steps`` were seen so far, which
+        took ``step_seconds`` each."""
         out: Dict[str, Value] = dict.fromkeys(COLUMNS, _NO_BAR)
         out["loss"] = _NO_LOSS
         told: Optional[Told] = None
         try:
-            told = self.state.read()
+            told = self.state.read(steps)
             if told is not None:
                 out["loss"] = told.loss
                 if told.done is not None:

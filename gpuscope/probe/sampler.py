@@ -178,7 +178,7 @@ class Sampler:
         now = time.perf_counter()
         durations = sorted(steps.durations)
         median = quantile(durations, 0.5) if durations else None
-        values: Dict[str, Any] = dict(self.gauges.progress.read(median))
+        values: Dict[str, Any] = dict(self.gauges.progress.read(median, steps.total))
         no_step = _NO_STEP
         if steps.last is None and self._passes():
             text = f"no optimizer step seen yet, after {self._passes()} backward passes: they may be accumulated first"

@@ -110,7 +110,7 @@ def _missing(judged: list[Sample], *columns: str) -> Answer | None:
     return None
 
 
-def _most(judged: Iterable[Sample], good: Callable[[Sample], bool | None], share: float = 0.85) -> tuple[bool, str]:
+def _most(judged: Iterable[Sample], good: Callable[[Sample], bool | None], share: float = 0.75) -> tuple[bool, str]:
     told = [found for one in judged if (found := good(one)) is not None]
     return sum(told) >= share * len(told), f"{sum(told)} of {len(told)} samples"
 
@@ -209,7 +209,11 @@ def _progress(notes: Notes, judged: list[Sample]) -> Answer:
     def like(one: Sample) -> bool:
         near = [value for value in notes.around("done", one.m, 3, 3) if value is not None]
         done = one.values["progress_done"]
-        return one.values["progress_total"] == total and done is not None and any(abs(done - n) <= 1 for n in near)
+        return (
+            one.values["progress_total"] == total
+            and done is not None
+            and any(abs(done - n) <= max(1, 0.02 * total) for n in near)
+        )
 
     good, told = _most(judged, like)
     last = judged[-1].values

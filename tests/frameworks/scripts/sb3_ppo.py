@@ -50,5 +50,5 @@ def stepped(optimizer, args, kwargs):
 
 
 model.policy.optimizer.register_step_post_hook(stepped)
-truth.begin(total=total, phase_unknown=True, no_input=True)
+truth.begin(total=total, phase_unknown=True, no_input=True, unpoisoned=True)
 model.learn(total, callback=Watch())

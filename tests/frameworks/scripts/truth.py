@@ -57,13 +57,20 @@ def count_bytes(model, *optimizers, others=()) -> None:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         return local.numel() * local.element_size()
 
+    def tensors(value):
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                yield from tensors(item)
+
     parameters = list(model.parameters())
     states = [value for o in optimizers for state in o.state.values() for value in state.values()]
     note(
         bytes={
             "parameter_bytes": sum(map(size, parameters)),
             "gradient_bytes": sum(size(p.grad) for p in parameters if p.grad is not None),
-            "optimizer_state_bytes": sum(size(value) for value in states if isinstance(value, torch.Tensor)),
+            "optimizer_state_bytes": sum(map(size, tensors(states))),
             "other_model_bytes": sum(size(p) for other in others for p in other.parameters()),
         }
     )
