@@ -135,7 +135,7 @@ def run(training: Training, seconds: float, keep: Path | None) -> tuple[Verdict,
             "TOKENIZERS_PARALLELISM": "false",
             "TRUTH_FILE": str(notes_file), "TRUTH_SECONDS": str(seconds), "HF_HUB_OFFLINE": "1", "KERAS_HOME": name,
             "YOLO_CONFIG_DIR": name, "MPLCONFIGDIR": name, "TERM": "xterm", "GPUSCOPE_BLACKBOX_DIR": f"{name}/boxes",
-            "XDG_STATE_HOME": name, **training.env,
+            "XDG_STATE_HOME": name, **({"TRUTH_GO": f"{name}/go"} if training.attach else {}), **training.env,
         }  # fmt: skip
         with output.open("wb") as log:
             child = subprocess.Popen(
@@ -153,6 +153,7 @@ def run(training: Training, seconds: float, keep: Path | None) -> tuple[Verdict,
                     if watch is None and pid is not None:
                         if training.attach:
                             _attach(pid, env, log)
+                            (folder / "go").touch()
                         watch = Watch(pid)
                         watch.start()
                     time.sleep(0.1)

@@ -169,7 +169,7 @@ def _loss(notes: Notes, judged: list[Sample]) -> Answer:
         if shown:
             return WRONG, f"{shown[-1]} is shown, and there are {notes.last('no_loss')}"
         return GOOD, f"unknown, for there are {notes.last('no_loss')}"
-    clean = [one for one in judged if all(math.isfinite(v) for v in notes.around("loss", one.m, 8, 2))]
+    clean = [one for one in judged if all(math.isfinite(v) for v in notes.around("loss", one.m, 24, 2))]
     if not clean:
         return UNKNOWN, "its loss was never a number"
     missing = _missing(clean, "loss")
@@ -180,7 +180,7 @@ def _loss(notes: Notes, judged: list[Sample]) -> Answer:
         loss = one.values["loss"]
         if loss is None:
             return None
-        near = notes.around("loss", one.m, 8, 2)
+        near = notes.around("loss", one.m, 24, 2)
         return any(abs(loss - true) <= 0.006 * max(abs(true), 1e-3) for true in near)
 
     good, told = _most(clean, like)

@@ -31,6 +31,9 @@ def begin(micro_batches: int = 1, **what: object) -> None:
     expect = {"compute": COMPUTE_SECONDS * micro_batches, "input": INPUT_SECONDS * micro_batches}
     note(pid=os.getpid(), phase="train", expect=expect, **what)
     atexit.register(note, last=True)
+    end = time.monotonic() + 120
+    while os.environ.get("TRUTH_GO") and not os.path.exists(os.environ["TRUTH_GO"]) and time.monotonic() < end:
+        time.sleep(0.05)  # until somebody has attached
 
 
 def steps(share: float = 1.0) -> int:
