@@ -21,5 +21,3 @@ for step, (x, y) in enumerate(bar, 1):
     loss = optimizer.step(closure)
     bar.set_postfix_str(f"loss={loss.item():.6g}")
     truth.note(step=step, done=step, loss=loss.item())
-    if step == 20:
-        truth.count_bytes(model, optimizer)
