@@ -29,8 +29,8 @@ QUIET_SECONDS = 10.0
 class Hooks:
     """``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` once CUDA is being initialised,
     ``on_training()`` once backward passes show that this process trains: in the trainer's threads, and none must raise.
-    ``on_batch(now)`` is called before each batch of a DataLoader. Waits and skipped steps go to :attr:`steps`, the marks
-    of a step that is being measured to :attr:`split`."""
+    ``on_batch(now)`` is called before each batch of a DataLoader. Waits and skipped steps go to :attr:`steps`, the
+    marks of a step that is being measured to :attr:`split`."""
 
     def __init__(
         self,
