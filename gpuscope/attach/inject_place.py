@@ -183,7 +183,8 @@ class Place:
     def clear(self) -> None:
         """Remove what injectors have left here that were killed."""
         try:
-            injected.remove_left(f"/proc/self/fd/{self._directory}")
+            with self._rights():
+                injected.remove_left(f"/proc/self/fd/{self._directory}")
         except OSError:
             pass  # it costs a little room, and no injection
 
