@@ -43,7 +43,8 @@ class Terminal:
             elif match[0] != "\r" and command is None:
                 size = cell_len(match[0])
                 if size == 0:
-                    self.rows[y][x - 1] = (self.rows[y][x - 1][0] + match[0], style)
+                    if y < len(self.rows) and x <= self.width:  # else drawn for the size before
+                        self.rows[y][x - 1] = (self.rows[y][x - 1][0] + match[0], style)
                     continue
                 for part in range(size):
                     if y < len(self.rows) and x + part < self.width:
