@@ -475,7 +475,11 @@ def frames_request(name):
 
 def fake_torch(tmp_path: Path) -> None:
     files = {
-        "__init__.py": "import torch.compiler, torch.optim.optimizer\n__version__ = '2.1.0'\n",
+        "__init__.py": (
+            "import torch.compiler, torch.nn, torch.optim.optimizer\n"
+            "__version__, strided = '2.1.0', 'strided'\nclass Tensor: pass\n"
+        ),
+        "nn.py": "class Parameter: pass\n",
         "version.py": "cuda = hip = None",
         "compiler.py": "def is_compiling(): return False\n",
         "optim/__init__.py": "",
