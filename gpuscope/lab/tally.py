@@ -105,6 +105,16 @@ class Tally:
     def complete(self) -> bool:
         return self.config.steps is not None and self.steps >= self.config.steps
 
+    @property
+    def loss(self) -> float | None:
+        """The newest loss that was reported; None before the first, and where it was not finite."""
+        return self._values.get("loss_last")
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the newest loss that was reported is not a finite number."""
+        return "loss_last" in self._values and self.loss is None
+
     def stepped(self, taken: int, now: float, events: int = 0) -> bool:
         """One more step is done, ``taken`` of all so far by the optimizer; whether a report is due. ``events`` counts
         what torch.compile has made so far. Warm-up ends with this step where :attr:`warming_up` becomes false."""

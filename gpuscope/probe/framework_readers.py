@@ -232,7 +232,19 @@ def _parsed(word: str) -> Union[float, None]:
         return None
 
 
+def _lab(run: Any, bar: Any) -> Told:
+    """The Lab's own run: its losses are on the host once they are reported, and nothing here runs code of a user's."""
+    source, tally = "the Lab", run.tally
+    loss: Value = Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
+    if tally.diverged:
+        loss = finite(math.nan, source)
+    elif tally.loss is not None:
+        loss = finite(tally.loss, source)
+    return Told(source, loss, tally.steps, tally.config.steps, True)
+
+
 READERS: Dict[str, Reader] = {
+    "gpuscope.Run": _lab,
     "transformers.Trainer": _transformers,
     "lightning.Trainer": _lightning,
     "pytorch_lightning.Trainer": _lightning,

@@ -10,6 +10,8 @@ from types import SimpleNamespace as Has
 
 import pytest
 
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.tally import Tally
 from gpuscope.probe.framework_readers import READERS
 from gpuscope.probe.framework_state import FrameworkState
 from gpuscope.probe.progress import Progress
@@ -48,6 +50,18 @@ def test_hugging_faces_state_tells_loss_progress_and_time_to_go():
         "eta_seconds": 40.0,
         "progress_of": "run",
     }
+
+
+@pytest.mark.parametrize(("loss", "shown"), [(1.25, 1.25), (None, "the Lab shows loss nan")])
+def test_the_labs_own_run_tells_its_loss_and_progress(loss: float | None, shown: object) -> None:
+    tally = Tally(LabConfig(steps=100))
+    tally.steps = 20
+    run = framework("gpuscope.lab.run", "Run", tally=tally)
+    assert seen_from(run)["loss"] == Unknown("not_supported", "the Lab has no loss yet")
+    tally._set("loss_last", loss)
+    found = seen_from(run)
+    assert (found["loss"].text if isinstance(found["loss"], Unknown) else found["loss"]) == shown
+    assert (found["progress_done"], found["progress_total"], found["eta_seconds"]) == (20, 100, 40.0)
 
 
 def test_a_subclass_in_somebody_elses_package_is_read_like_its_base():
