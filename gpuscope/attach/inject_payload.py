@@ -218,9 +218,9 @@ def run():
     sys.settrace(None)  # what the trainer traces of its own threads (coverage, a debugger) is not ours
     sys.setprofile(None)
     try:
-        import os, signal
+        import os, _signal  # built in: importing signal itself reads files, and takes the interpreter's lock for long
         # Where files are limited in size the answer fails with an error: a signal would end the trainer.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGXFSZ})
         os.rename(SOURCES, SOURCES + ".taken")  # whoever takes it first: this thread, or the injector that gives up
     except OSError:
         give_back(globals().get("PAGE"))

@@ -41,7 +41,7 @@ def advised(host: HostView, said: Finding | None) -> str:
     subject = subjects(host, "")[0]
     assert subject.device is not None
     found = account(host, subject.device, subject.allocator)
-    return "\n".join("".join(text for text, _ in line) for line in advice(host, subject, found, None, said))
+    return "\n".join("".join(text for text, _ in line) for line in advice(host, subject, found, None, said, None, 30.0))
 
 
 def test_a_card_that_is_full_and_steady_is_a_warning_nowhere():
