@@ -65,7 +65,7 @@ class Passes:
             self.owner = find_owner(sys._getframe(1)) or _NOBODY
         patience = PATIENCE if self.owner is not None and self.owner.of_torch else 1
         if self.count > SETTLED_PASSES * patience and now - self._first >= SETTLED_SECONDS * patience:
-            steps.passed(now, self.words)
+            steps.passed(now, self.words, self.count - 1)
         return self.count == FIRST
 
     def ended(self) -> None:

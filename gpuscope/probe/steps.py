@@ -84,10 +84,13 @@ class Steps:
             self._primary = seen
         self._advance(advance, now)
 
-    def passed(self, now: float, counted_by: str) -> None:
-        """A step has begun of a training in which no optimizer of torch steps: ``counted_by`` says what it is."""
+    def passed(self, now: float, counted_by: str, before: int = 0) -> None:
+        """A step has begun of a training in which no optimizer of torch steps: ``counted_by`` says what it is.
+
+        ``before`` such steps were seen before it was known that they are steps: the first call counts them too."""
         if not self.counted_by:
             self._waited()  # for what came before the first step that is counted
+            self.total += before
         self.counted_by = counted_by
         self.last = now
         self.thread = threading.get_ident()
