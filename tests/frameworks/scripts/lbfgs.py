@@ -8,7 +8,7 @@ total = truth.steps(0.2)
 model = truth.network()
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
 loader = truth.loader(total)
-truth.begin(4, total=total, unpoisoned=True)
+truth.begin(4, total=total, unpoisoned=True, no_input=True)
 bar = tqdm(loader)
 for step, (x, y) in enumerate(bar, 1):
 

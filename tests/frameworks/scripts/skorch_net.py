@@ -28,7 +28,7 @@ class Watch(Callback):
     step = 0
 
     def on_train_begin(self, net, **more):
-        truth.begin(total=EPOCHS, done=0)
+        truth.begin(total=EPOCHS, done=0, no_input=True)
 
     def on_batch_end(self, net, training=False, **more):
         if training:
