@@ -45,7 +45,7 @@ def as_before() -> Iterator[None]:
 @pytest.mark.parametrize(("optimizer", "amp"), [("adamw", "off"), ("adamw", "bf16"), ("sgd", "off")])
 @pytest.mark.parametrize("model", FAMILIES)
 def test_the_loss_falls(model: str, optimizer: str, amp: str) -> None:
-    _, losses = train(30, model=model, amp=amp, optimizer=optimizer)
+    _, losses = train(45 if optimizer == "sgd" else 30, model=model, amp=amp, optimizer=optimizer)
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
 
 
