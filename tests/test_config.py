@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from gpuscope import config
-from gpuscope.tui import state
+from gpuscope.tui.shell import state as shell_state
 
 needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="reading TOML needs Python 3.11")
 
@@ -75,7 +75,7 @@ def test_where_the_files_are(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "c"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
     assert config.config_path() == tmp_path / "c" / "gpuscope" / "config.toml"
-    assert state.state_path() == tmp_path / "s" / "gpuscope" / "state.json"
+    assert shell_state.state_path() == tmp_path / "s" / "gpuscope" / "state.json"
 
 
 # ── view state ──────────────────────────────────────────────────────────────────────────────────────────
@@ -83,9 +83,11 @@ def test_where_the_files_are(monkeypatch, tmp_path):
 
 def test_state_comes_back(tmp_path):
     path = tmp_path / "deep" / "state.json"
-    mine = state.ViewState(tab="memory", filter="train", mine=True, sort="used", theme="gpuscope-light", rate_hz=5.0)
-    assert state.save(mine, path) == ""
-    assert state.load(path) == (mine, "")
+    mine = shell_state.ViewState(
+        tab="memory", filter="train", mine=True, sort="used", theme="gpuscope-light", rate_hz=5.0
+    )
+    assert shell_state.save(mine, path) == ""
+    assert shell_state.load(path) == (mine, "")
     assert os.listdir(path.parent) == ["state.json"]
 
 
@@ -93,8 +95,8 @@ def test_state_comes_back(tmp_path):
 def test_a_bad_state_is_ignored_with_a_notice_and_left_alone(tmp_path, content):
     path = tmp_path / "state.json"
     path.write_text(content)
-    found, notice = state.load(path)
-    assert found == state.ViewState()
+    found, notice = shell_state.load(path)
+    assert found == shell_state.ViewState()
     assert "starting fresh" in notice
     assert path.read_text() == content
 
@@ -104,7 +106,7 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
     path.write_text(
         json.dumps({"tab": "nowhere", "sort": 3, "mine": "yes", "rate_hz": 1e9, "filter": "x" * 9999, "more": 1})
     )
-    found, notice = state.load(path)
+    found, notice = shell_state.load(path)
     assert notice == ""
     assert (found.tab, found.sort, found.mine, found.rate_hz) == ("overview", "index", False, 0.0)
     assert len(found.filter) == 200
@@ -112,12 +114,12 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "state.json"
-    state.save(state.ViewState(tab="log"), path)
+    shell_state.save(shell_state.ViewState(tab="log"), path)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert "No space left" in state.save(state.ViewState(tab="lab"), path)
-    assert state.load(path)[0].tab == "log"
+    assert "No space left" in shell_state.save(shell_state.ViewState(tab="lab"), path)
+    assert shell_state.load(path)[0].tab == "log"
     assert os.listdir(tmp_path) == ["state.json"]

@@ -56,7 +56,7 @@ except SystemExit:
 
 
 def test_the_viewer_does_not_load_torch_pynvml_or_charts_at_start():
-    assert loaded("import gpuscope.tui.app", "torch", "pynvml", "plotext") == set()
+    assert loaded("import gpuscope.tui.shell.app", "torch", "pynvml", "plotext") == set()
 
 
 @pytest.mark.parametrize("minor", pythons.MINORS)

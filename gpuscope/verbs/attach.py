@@ -14,7 +14,7 @@ from . import attach_inject, plain, remote
 from .remote import BadTarget, Target
 
 if TYPE_CHECKING:
-    from ..tui.hosts import Hosts
+    from ..tui.hosts.sources import Hosts
 
 TARGETS = (
     "PID · [USER@]HOST · either with :PID · slurm:JOB[@LOGIN-NODE] · k8s:NAMESPACE/POD[/CONTAINER]; several at once. "
@@ -139,8 +139,8 @@ def _places(args: argparse.Namespace) -> list[Target]:
 
 def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[dict[str, Any]] = ()) -> int:
     """The TUI on these places: one source each, whatever number of processes is meant there."""
-    from ..tui.launch import run_app, why_unusable
-    from ..tui.screens.ssh_prompt import Prompts
+    from ..tui.hosts.ssh_dialog import Prompts
+    from ..tui.shell.launch import run_app, why_unusable
 
     reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
     if reason:
@@ -201,10 +201,10 @@ def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prom
     (without a probe, and on no GPU, or its owners are hidden) the list of what each would need is opened."""
     from ..attach import bootstrap
     from ..config import load
-    from ..tui.hosts import Hosts
-    from ..tui.launch import local_source
-    from ..tui.screens.attach import open_attach
-    from ..tui.session import LOCAL, REMOTE_HZ
+    from ..tui.hosts.sources import Hosts
+    from ..tui.shell.launch import local_source
+    from ..tui.shell.session import LOCAL, REMOTE_HZ
+    from ..tui.trainer.attach_screen import open_attach
 
     settings, _ = load()
     ways = remote.Ways(args, prompts.answer, settings.redact)

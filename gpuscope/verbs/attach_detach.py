@@ -33,7 +33,7 @@ async def _detach(args: argparse.Namespace, target: Target) -> tuple[int, str]:
 
     from ..config import load
     from ..store.store import Store
-    from ..tui.launch import local_source
+    from ..tui.shell.launch import local_source
 
     settings, _ = load()
     with ExitStack() as stack:

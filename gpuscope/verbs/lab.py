@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"gpuscope lab: {error}\nSee: gpuscope lab --help", file=sys.stderr)
         return EXIT_USAGE
     if not (args.headless or args.json):
-        from ..tui.launch import run_app
+        from ..tui.shell.launch import run_app
 
         headless = config.command(steps=config.steps or HINT_STEPS) + " --headless"
         hint = f"Without a screen: {headless}"

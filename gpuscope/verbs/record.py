@@ -87,7 +87,7 @@ def _name(path: Path) -> str:
 async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Summary, str]:
     from ..config import load
     from ..store.recorder import record
-    from ..tui.launch import local_source
+    from ..tui.shell.launch import local_source
 
     settings, problems = load()
     for problem in problems:

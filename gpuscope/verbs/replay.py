@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if not source.duration_seconds:
         print(f"gpuscope replay: {source.problem or 'the recording is empty'}", file=sys.stderr)
         return EXIT_UNCHECKED
-    from ..tui.launch import run_app
+    from ..tui.shell.launch import run_app
 
     source.set_speed(args.speed)
     return run_app(replay=source, start_screen="overview", debug=args.debug)

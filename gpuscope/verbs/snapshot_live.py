@@ -113,7 +113,7 @@ async def _ask(args: argparse.Namespace, place: remote.Target, stack: contextlib
     from ..config import load
     from ..store.calls import SourceError
     from ..store.store import Store
-    from ..tui.launch import local_source
+    from ..tui.shell.launch import local_source
 
     pid = place.pid or 0
     if not place.is_remote and not Path(f"/proc/{pid}").exists() and sys.platform == "linux":
@@ -260,8 +260,8 @@ def _command(pid: int) -> str:
 async def _request(
     args: argparse.Namespace, source: Source, trainer: TrainerView, number: int, store: Store
 ) -> dict[str, Any]:
-    from ..tui.acts import MAX_SNAPSHOT_BYTES, deadline_of
-    from ..tui.keeping import file_for
+    from ..tui.shell.result_files import file_for
+    from ..tui.trainer.trainer_actions import MAX_SNAPSHOT_BYTES, deadline_of
 
     if args.history is not None:
         wanted: dict[str, Scalar] = {"trainer": number, "entries": args.history}

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         from . import oneline
 
         return oneline.run(args)
-    from ..tui.launch import run_app
+    from ..tui.shell.launch import run_app
 
     start = "overview" if args.lab else None
     return run_app(start_screen=start, lab_autostart=args.lab, debug=args.debug, readonly=args.readonly)

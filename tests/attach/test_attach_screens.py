@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gpuscope.attach.askpass import Asked, Question
-from gpuscope.tui import hosts as hosts_module
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.hosts import Hosts
-from gpuscope.tui.screens.attach import AttachScreen, open_attach
-from gpuscope.tui.screens.ssh_prompt import SshPrompt
-from gpuscope.tui.session import Session
+from gpuscope.tui.hosts import sources as hosts_module
+from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.hosts.ssh_dialog import SshPrompt
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.trainer.attach_screen import AttachScreen, open_attach
 from tests.tui.pilot import WAIT_SECONDS, in_loop
 from tests.tui.snapshots import text
 from tests.tui.test_attach import CLOSED, Host, process, ranks

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from gpuscope.store.store import Store
-from gpuscope.tui.hosts import Hosts
+from gpuscope.tui.hosts.sources import Hosts
 from tests.fakes import fleet
 
 TICK_SECONDS = 0.01
@@ -68,9 +68,9 @@ async def decode_only(folder: Path, seconds: float) -> dict[str, float]:
 
 def with_screen(folder: Path, seconds: float, out: Path) -> None:
     """The real application in this terminal."""
-    from gpuscope.tui.app import GpuscopeApp
-    from gpuscope.tui.launch import prepare_environment
-    from gpuscope.tui.session import Session
+    from gpuscope.tui.shell.app import GpuscopeApp
+    from gpuscope.tui.shell.launch import prepare_environment
+    from gpuscope.tui.shell.session import Session
 
     prepare_environment(False)
     session, meter = Session(make_hosts=lambda hz: sources(folder)), Meter()

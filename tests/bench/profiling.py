@@ -162,9 +162,9 @@ def agent(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
 def viewer(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
     """The screen in this terminal, its agent a child as always."""
     from gpuscope.config import Settings
-    from gpuscope.tui.app import GpuscopeApp
-    from gpuscope.tui.launch import local_source, prepare_environment
-    from gpuscope.tui.session import Session
+    from gpuscope.tui.shell.app import GpuscopeApp
+    from gpuscope.tui.shell.launch import local_source, prepare_environment
+    from gpuscope.tui.shell.session import Session
 
     prepare_environment(False)
     settings = Settings(rate_hz=hz)

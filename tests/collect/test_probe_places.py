@@ -14,7 +14,7 @@ from gpuscope.agent.picture import Picture
 from gpuscope.collect import containers, probe_sockets, trainers
 from gpuscope.doctor import live
 from gpuscope.store.store import Store
-from gpuscope.tui import firstsecond
+from gpuscope.tui.overview import empty_states
 from gpuscope.verbs import ps
 from gpuscope.wire import frames
 from tests.fakes import probe_process, wire
@@ -91,7 +91,7 @@ def test_a_limit_that_cuts_is_told_everywhere(base, monkeypatch):
         store.apply("here", frame, 1.0)
     host = store.view().host
     assert why.text in live.examine(host).problems[0]
-    assert any(why.text in text for line in firstsecond.problems(host) for text, _ in line)
+    assert any(why.text in text for line in empty_states.problems(host) for text, _ in line)
 
 
 def test_one_user_does_not_take_all_links_from_the_others(base, monkeypatch):

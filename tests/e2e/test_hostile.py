@@ -7,8 +7,8 @@ import sys
 from tests.bench.terminal import Terminal
 
 SCRIPT = r"""
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.session import Session
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
 
@@ -56,8 +56,8 @@ def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
 
 PROCESSES = r"""
 import asyncio
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.session import Session
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.asked import AskedSource, fails, gives

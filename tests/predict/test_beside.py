@@ -12,8 +12,8 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.predict import measured
 from gpuscope.predict.errors import Figure
 from gpuscope.predict.request import CannotPredict, Request, Traced
-from gpuscope.tui.lab_now import facts_of
-from gpuscope.tui.lab_run import Run
+from gpuscope.tui.lab.run import Run
+from gpuscope.tui.lab.run_facts import facts_of
 from gpuscope.verbs import doctor_predicted, doctor_targets, lab_predicted
 from tests.predict.hand_made import traced
 from tests.tui import lab_data

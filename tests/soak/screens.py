@@ -71,10 +71,10 @@ def show(seed: int, log: Path) -> int:
     """Run the program over the hosts of this seed; what goes wrong aside is written to ``log``."""
     from gpuscope.predict.request import CannotPredict, Traced
     from gpuscope.store.replay import open_replay
-    from gpuscope.tui.app import GpuscopeApp
-    from gpuscope.tui.hosts import Hosts
-    from gpuscope.tui.launch import run_app
-    from gpuscope.tui.predictions import Predictions
+    from gpuscope.tui.hosts.sources import Hosts
+    from gpuscope.tui.memory.predictions import Predictions
+    from gpuscope.tui.shell.app import GpuscopeApp
+    from gpuscope.tui.shell.launch import run_app
 
     logging.basicConfig(filename=log, level=logging.ERROR)
     handle = GpuscopeApp._handle_exception

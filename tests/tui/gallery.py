@@ -16,12 +16,12 @@ from gpuscope.tui.cells import GIB, gib
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.spark import spark
 from gpuscope.tui.charts.stacked import Layer, StackedChart
-from gpuscope.tui.filters import Guard, PlainAscii
-from gpuscope.tui.lean import LeanApp
+from gpuscope.tui.memory.waterfall import Part, Waterfall
+from gpuscope.tui.terminal.filters import Guard, PlainAscii
+from gpuscope.tui.terminal.minimal_updates import LeanApp
 from gpuscope.tui.widgets.bars import Bar, Meter, Spark
 from gpuscope.tui.widgets.table import Column, LiveTable, TableRow
 from gpuscope.tui.widgets.text import Lines, spread
-from gpuscope.tui.widgets.waterfall import Part, Waterfall
 from gpuscope.wire.frames import Unknown
 
 CAPACITY = 140 * GIB

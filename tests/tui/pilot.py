@@ -10,9 +10,9 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gpuscope.tui import typeahead
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.session import Session
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.terminal import typeahead
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.snapshots import text

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from gpuscope.config import Settings
 from gpuscope.store.replay import ReplaySource
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.session import Session
-from gpuscope.tui.state import ViewState
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.shell.state import ViewState
 from tests.tui.picture import png_of
 
 ROOT = Path(__file__).parents[2]

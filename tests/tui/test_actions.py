@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 from rich.style import Style
 from textual import events
 from textual.command import CommandList
 
-from gpuscope.tui.actions import ACTIONS, GROUPS
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.keymap import always, bindings, shown, shown_keys
-from gpuscope.tui.palette import ActionProvider
-from gpuscope.tui.screens.main import TABS, MainScreen
-from gpuscope.tui.widgets.help import HelpScreen
+from gpuscope.tui.shell.actions import ACTIONS, GROUPS
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.help_screen import HelpScreen
+from gpuscope.tui.shell.keymap import always, bindings, shown, shown_keys
+from gpuscope.tui.shell.main_screen import TABS, MainScreen, pane_class
+from gpuscope.tui.shell.palette import ActionProvider
 from tests.fakes import views
 from tests.tui.pilot import in_loop, until
 from tests.tui.pilot import make_app as pilot_app
@@ -48,7 +46,7 @@ def test_every_action_has_its_key():
 
 
 def test_every_action_has_somebody_who_carries_it_out():
-    panes = {tab: getattr(import_module(f"gpuscope.tui.screens.{tab}"), name) for tab, name in TABS.items()}
+    panes = {tab: pane_class(tab) for tab in TABS}
     for action in ACTIONS:
         for tab in action.where or TABS:
             if action.name not in TABS:

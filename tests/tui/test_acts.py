@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from gpuscope.store.replay import ReplaySource
-from gpuscope.tui import acts, keeping
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.screens.act import ActDialog
-from gpuscope.tui.session import Session
+from gpuscope.tui.shell import result_files
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.trainer import trainer_actions
+from gpuscope.tui.trainer.action_dialog import ActDialog
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.asked import Answer, AskedSource, fails, gives, never
@@ -86,7 +87,7 @@ async def test_a_snapshot_is_kept_under_a_name_that_tells_what_it_is():
         assert "120,000 events" in screen
         ((name, args),) = source.asked
         assert (name, args) == ("snapshot", {"trainer": 300})
-        (path,) = (keeping.data_folder() / "snapshots").iterdir()
+        (path,) = (result_files.data_folder() / "snapshots").iterdir()
         assert path.name.startswith("node-17-train.py-rank0-48200-")
         assert path.suffix == ".pickle"
         assert path.read_bytes() == b"12345"
@@ -154,7 +155,7 @@ async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
         await until(pilot, "Cancelled: nothing came")
         assert source.cancelled == ["profile"]
         assert isinstance(app.screen, ActDialog)
-        assert not list((keeping.data_folder() / "profiles").iterdir())
+        assert not list((result_files.data_folder() / "profiles").iterdir())
         await pilot.press("escape")
         await until(pilot, "Devices", absent="Profile some steps")
 
@@ -332,7 +333,7 @@ def test_any_answer_to_stacks_is_drawn(value):
 
 @pytest.mark.parametrize("value", [{}, {"bytes": "many", "entries": [], "history": 3}, {"cost_percent": True}])
 def test_any_result_is_drawn(value):
-    for lines in (*acts.CAME.values(), acts.history_on):
+    for lines in (*trainer_actions.CAME.values(), trainer_actions.history_on):
         for line in lines(value):
             assert all(isinstance(part, str) for piece in line for part in piece)
 
@@ -340,8 +341,8 @@ def test_any_result_is_drawn(value):
 def test_names_of_files_hold_nothing_that_a_shell_or_a_file_system_minds(tmp_path):
     host = views.store_of(jobs.ranks(seconds=6.0)).view().host
     assert host is not None
-    path = keeping.file_for("profile", "../../e vil\n", host.trainers[0], tmp_path)
+    path = result_files.file_for("profile", "../../e vil\n", host.trainers[0], tmp_path)
     assert path.parent == tmp_path / "profiles"
     assert path.name.startswith("e_vil-train.py-rank0-48200-")
     path.write_text("x")
-    assert keeping.file_for("profile", "../../e vil\n", host.trainers[0], tmp_path) != path
+    assert result_files.file_for("profile", "../../e vil\n", host.trainers[0], tmp_path) != path

@@ -13,7 +13,7 @@ from gpuscope import config
 from gpuscope.alerts import EVENT_SECONDS, Alerts
 from gpuscope.alerts_settings import AlertSettings
 from gpuscope.store.store import Store
-from gpuscope.tui.session import Session
+from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import feed, in_loop, make_app, until
@@ -224,7 +224,7 @@ async def test_it_is_shown_rung_logged_and_given_to_the_command(tmp_path):
 
 
 async def run_command(*argv: str, seconds: float = 10.0, live: bool = True) -> list[str]:
-    from gpuscope.tui.alerts import AlertWatch
+    from gpuscope.tui.shell.alerts import AlertWatch
 
     session = Session(views.store_of([views.hello(), views.host_def(), views.gpu(0)]))
     settings = AlertSettings(temperature_celsius=85, for_seconds=0, on_alert=argv, on_alert_seconds=seconds)

@@ -17,15 +17,15 @@ import pytest
 from gpuscope.config import Settings
 from gpuscope.store.store import Store
 from gpuscope.store.view import Capabilities, Link
-from gpuscope.tui import launch
-from gpuscope.tui import session as session_module
-from gpuscope.tui.app import GpuscopeApp
+from gpuscope.tui.charts.chart_schedule import ChartPace
 from gpuscope.tui.charts.line import LineChart
 from gpuscope.tui.charts.stacked import StackedChart
-from gpuscope.tui.pace import ChartPace
-from gpuscope.tui.screens.main import MainScreen, ViewChanged
-from gpuscope.tui.session import Session
-from gpuscope.tui.state import ViewState
+from gpuscope.tui.shell import launch
+from gpuscope.tui.shell import session as session_module
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.main_screen import MainScreen, ViewChanged
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import WAIT_SECONDS, feed, in_loop, make_app, until
@@ -317,8 +317,8 @@ async def test_a_notice_too_long_for_the_line_of_tabs_takes_the_place_of_the_key
 
 def test_the_own_load_is_not_told_before_it_was_measured(monkeypatch):
     now, used = 100.0, 5.0
-    monkeypatch.setattr("gpuscope.tui.own_load.time.monotonic", lambda: now)
-    monkeypatch.setattr("gpuscope.tui.own_load.time.process_time", lambda: used)
+    monkeypatch.setattr("gpuscope.tui.shell.self_cpu.time.monotonic", lambda: now)
+    monkeypatch.setattr("gpuscope.tui.shell.self_cpu.time.process_time", lambda: used)
     session = Session()
     session.start(lambda: None)
     for now, used in ((100.5, 6.0), (102.9, 6.5), (103.1, 6.5), (107.0, 6.55)):  # noqa: B007

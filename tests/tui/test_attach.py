@@ -12,11 +12,11 @@ import pytest
 from gpuscope.store.calls import SourceError
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import Capabilities
-from gpuscope.tui import attach, attach_work
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.hosts import Hosts
-from gpuscope.tui.screens.attach_consent import ConsentDialog
-from gpuscope.tui.session import Session
+from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.trainer import attach_work, attachable
+from gpuscope.tui.trainer.attach_consent_dialog import ConsentDialog
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.asked import AskedSource
@@ -374,25 +374,25 @@ async def test_equal_meeting_points_on_the_loopback_of_two_hosts_are_two_jobs():
     items = [
         item
         for key in ("n1", "n2")
-        for item in attach.items_of(
+        for item in attachable.items_of(
             {"processes": ranks(2, 4, "localhost:29500")},
             views.store_of(views.vacant(1.0)).view().host,
             Host([], key=key),
         )[0]
     ]
-    assert [len(group.items) for group in attach.grouped(items)] == [2, 2]
+    assert [len(group.items) for group in attachable.grouped(items)] == [2, 2]
     from dataclasses import replace
 
-    assert [len(g.items) for g in attach.grouped(replace(i, job="10.0.0.1:29500") for i in items)] == [4]
+    assert [len(g.items) for g in attachable.grouped(replace(i, job="10.0.0.1:29500") for i in items)] == [4]
 
 
 @in_loop
 async def test_children_of_one_parent_are_a_job():
-    items, _, _ = attach.items_of(
+    items, _, _ = attachable.items_of(
         {"processes": [process(701, sibling_of=700), process(702, sibling_of=700), process(703)]},
         views.store_of(views.vacant(1.0)).view().host, Host([]),
     )  # fmt: skip
-    assert sorted(len(group.items) for group in attach.grouped(items)) == [1, 2]
+    assert sorted(len(group.items) for group in attachable.grouped(items)) == [1, 2]
 
 
 # ── where it cannot be ──
@@ -446,10 +446,10 @@ def test_no_answer_of_an_agent_ends_the_screen_or_opens_a_way(answer):
     @in_loop
     async def body():
         host = views.store_of(views.vacant(1.0)).view().host
-        items, _, _ = attach.items_of(answer, host, Host([]))
-        attach.rows(attach.grouped(items), False)
-        assert all(isinstance(text, str) for item in items for line in attach.about(item) for text, _ in line)
-        assert all(item.consent is None or item.consent["method"] in attach.METHODS for item in items)
+        items, _, _ = attachable.items_of(answer, host, Host([]))
+        attachable.rows(attachable.grouped(items), False)
+        assert all(isinstance(text, str) for item in items for line in attachable.about(item) for text, _ in line)
+        assert all(item.consent is None or item.consent["method"] in attachable.METHODS for item in items)
         assert not [i for i in items if i.pid == 8 and i.consent]
 
     body()

@@ -11,9 +11,9 @@ import pytest
 
 from gpuscope.attach.inject_target import yama_scope
 from gpuscope.config import Settings
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.launch import local_source
-from gpuscope.tui.session import LOCAL, Session
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.launch import local_source
+from gpuscope.tui.shell.session import LOCAL, Session
 from tests.fakes.torchlike import likeness
 from tests.tui.pilot import in_loop, until
 

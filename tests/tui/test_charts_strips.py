@@ -19,12 +19,12 @@ from gpuscope.tui.cells import GIB, fit
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.stacked import Layer, StackedChart
 from gpuscope.tui.charts.strips import Painted, _cells, changed_spans, legend_of, strip_of
-from gpuscope.tui.lean import LeanApp
+from gpuscope.tui.memory.waterfall import Part, Waterfall
+from gpuscope.tui.terminal.minimal_updates import LeanApp
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.widgets.bars import Bar
 from gpuscope.tui.widgets.table import Column, LiveTable, TableRow
 from gpuscope.tui.widgets.text import Lines, cells_of, cut, hang, spread, wrap
-from gpuscope.tui.widgets.waterfall import Part, Waterfall
 from tests.tui.snapshots import run, text
 from tests.tui.terminal import Mirrored, Terminal
 

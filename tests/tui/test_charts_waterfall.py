@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 
 from gpuscope.tui import theme
 from gpuscope.tui.cells import GIB
-from gpuscope.tui.widgets.waterfall import Part, Waterfall, _folded
+from gpuscope.tui.memory.waterfall import Part, Waterfall, _folded
 from gpuscope.wire.frames import Unknown
 from tests.tui.snapshots import run, text
 

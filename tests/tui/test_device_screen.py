@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from gpuscope.tui import device_words as words
-from gpuscope.tui.screens.detail import DetailScreen
-from gpuscope.tui.screens.device import WINDOWS, DeviceScreen
+from gpuscope.tui.device import text as words
+from gpuscope.tui.device.device_screen import WINDOWS, DeviceScreen
+from gpuscope.tui.device.device_state import judge
+from gpuscope.tui.overview.detail_screen import DetailScreen
+from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.theme import THEMES, Tokens
-from gpuscope.tui.verdict import judge
-from gpuscope.tui.widgets.devices import device_row
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views
 from tests.tui.pilot import in_loop, make_app, until

@@ -9,11 +9,11 @@ from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.order import rank
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
-from gpuscope.tui.joblines import job_lines
-from gpuscope.tui.parts import account
-from gpuscope.tui.screens.memory_advice import MEMORY, advice
-from gpuscope.tui.subjects import subjects
-from gpuscope.tui.verdict import judge
+from gpuscope.tui.device.device_state import judge
+from gpuscope.tui.memory.advice import MEMORY, advice
+from gpuscope.tui.memory.memory_account import account
+from gpuscope.tui.memory.subjects import subjects
+from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import jobs, views
@@ -126,9 +126,9 @@ def test_growth_has_the_same_weight_in_a_jobs_line(slope, eta):
 
 def test_what_is_near_is_so_for_both():
     from gpuscope.doctor import live_memory
-    from gpuscope.tui import joblines
+    from gpuscope.tui.overview import job_rows
 
-    assert joblines.NEAR == live_memory.NEAR
+    assert job_rows.NEAR == live_memory.NEAR
 
 
 @pytest.mark.parametrize("kind", [views.training, views.crowd, views.vacant, views.cpu_only, views.hung])

@@ -16,8 +16,8 @@ import pytest
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
-from gpuscope.tui.doctor_aside import SCRIPT, Aside, report_of
-from gpuscope.tui.doctor_watch import FRESH_SECONDS, Watch
+from gpuscope.tui.doctor.background_checks import SCRIPT, Aside, report_of
+from gpuscope.tui.doctor.watch import FRESH_SECONDS, Watch
 from gpuscope.verbs import doctor_left
 from tests.fakes import views
 from tests.fakes.probe_client import environment
@@ -141,7 +141,7 @@ def test_a_child_that_fails_is_a_line_under_what_could_not_be_checked(code, why)
 
 
 def test_a_child_that_cannot_be_started_or_does_not_end(monkeypatch):
-    from gpuscope.tui import doctor_aside as aside
+    from gpuscope.tui.doctor import background_checks as aside
 
     ((_, report, _),) = heard_by(["/nowhere/python"], ("left",))
     assert "What died here: not examined, it cannot be started: No such file" in report.problems[0]
@@ -227,14 +227,14 @@ async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_
 def test_the_viewer_loads_neither_torch_nor_pynvml_for_it(tmp_path):
     code = (
         "import asyncio, sys\n"
-        "from gpuscope.tui.app import GpuscopeApp\n"
-        "from gpuscope.tui.session import Session\n"
+        "from gpuscope.tui.shell.app import GpuscopeApp\n"
+        "from gpuscope.tui.shell.session import Session\n"
         "from tests.fakes import views\n"
         "async def main():\n"
         "    session = Session(views.store_of(views.training()))\n"
         "    type(session).local = property(lambda self: True)\n"
-        "    from gpuscope.tui import doctor_watch\n"
-        "    doctor_watch.ASIDE_SECONDS = 0.0\n"
+        "    from gpuscope.tui.doctor import watch\n"
+        "    watch.ASIDE_SECONDS = 0.0\n"
         "    app = GpuscopeApp(session, 'doctor')\n"
         "    async with app.run_test(size=(120, 40)) as pilot:\n"
         "        for _ in range(600):\n"

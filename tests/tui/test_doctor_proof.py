@@ -8,7 +8,7 @@ from gpuscope.doctor import table
 from gpuscope.doctor.finding import Evidence, Finding
 from gpuscope.lab.claim_table import BY_ID
 from gpuscope.lab.pitfalls import load as load_pitfalls
-from gpuscope.tui.doctor_proof import NO_PROOF, Proof, parsed, proof_of
+from gpuscope.tui.doctor.proof import NO_PROOF, Proof, parsed, proof_of
 
 LAB = sorted({row.verify for row in table.load().values() if row.verify.startswith("gpuscope lab")})
 

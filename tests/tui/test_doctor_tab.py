@@ -15,9 +15,9 @@ import pytest
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.doctor.table import load
 from gpuscope.store.replay import ReplaySource
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.screens.doctor_dialogs import ExplainDialog
-from gpuscope.tui.session import Session
+from gpuscope.tui.doctor.dialogs import ExplainDialog
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.doctor_home import at_home
@@ -212,7 +212,7 @@ async def test_ranks_that_suffer_alike_are_one_row_and_are_named_below_it():
 
 @in_loop
 async def test_one_that_no_longer_holds_is_greyed_with_its_time(monkeypatch):
-    from gpuscope.tui import doctor_watch
+    from gpuscope.tui.doctor import watch as doctor_watch
 
     monkeypatch.setattr(doctor_watch, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(doctor_watch, "SHARE", 1e9)
@@ -351,7 +351,7 @@ async def test_a_claim_is_not_measured_on_a_gpu_that_somebody_uses():
 
 @in_loop
 async def test_a_command_that_proves_is_run_and_its_output_shown(monkeypatch):
-    from gpuscope.tui.screens import doctor_dialogs
+    from gpuscope.tui.doctor import dialogs as doctor_dialogs
 
     monkeypatch.setattr(doctor_dialogs, "command_of", lambda proof: ["echo", "peak", "halves"])
     app = make_app(views.cpu_only(), "doctor")
@@ -366,7 +366,7 @@ async def test_a_command_that_proves_is_run_and_its_output_shown(monkeypatch):
 
 
 def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monkeypatch):
-    from gpuscope.tui import doctor_watch
+    from gpuscope.tui.doctor import watch as doctor_watch
 
     now = [1000.0]
     cost = [0.001]
@@ -398,7 +398,7 @@ def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monke
 
 def test_a_rule_that_fails_ends_nothing(monkeypatch):
     from gpuscope.doctor import live
-    from gpuscope.tui.doctor_watch import Watch
+    from gpuscope.tui.doctor.watch import Watch
 
     watch = Watch(lambda: None, lambda: False, False)
     watch.prepare()
@@ -417,7 +417,7 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
     from dataclasses import replace
 
     from gpuscope.doctor import live
-    from gpuscope.tui.doctor_watch import Left, Watch
+    from gpuscope.tui.doctor.watch import Left, Watch
 
     here = [True]
     watch = Watch(lambda: None, lambda: here[0], False, aside=Quiet())  # type: ignore[arg-type]
@@ -482,7 +482,7 @@ def full(watch: Any) -> None:
 @pytest.mark.parametrize("name", ["finding", "nothing"])
 @in_loop
 async def test_the_tab_looks_as_it_did(name, size, monkeypatch):
-    from gpuscope.tui import doctor_watch
+    from gpuscope.tui.doctor import watch as doctor_watch
 
     ticks = count()
     clock = SimpleNamespace(

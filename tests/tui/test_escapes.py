@@ -8,7 +8,7 @@ import pytest
 from textual import constants, events
 from textual._xterm_parser import XTermParser
 
-from gpuscope.tui.escapes import Escapes
+from gpuscope.tui.terminal.escapes import Escapes
 
 
 def keys(*pieces: str | float) -> list[str]:

@@ -11,12 +11,12 @@ from gpuscope.cli import EXIT_USAGE, main
 from gpuscope.doctor import table
 from gpuscope.store.view import HostView, Link
 from gpuscope.tui.cells import width
-from gpuscope.tui.fleet import Grade, Summary, summarise, totals
-from gpuscope.tui.fleet_jobs import across
-from gpuscope.tui.fleet_order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
-from gpuscope.tui.fleet_watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
+from gpuscope.tui.hosts.jobs import across
+from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
+from gpuscope.tui.hosts.rows import columns, detail_lines, host_row, room_pieces, totals_lines
+from gpuscope.tui.hosts.summary import Grade, Summary, summarise, totals
+from gpuscope.tui.hosts.watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
 from gpuscope.tui.theme import THEMES, Tokens
-from gpuscope.tui.widgets.fleet import columns, detail_lines, host_row, room_pieces, totals_lines
 from gpuscope.tui.widgets.table import lay_out
 from gpuscope.tui.widgets.text import cells_of
 from gpuscope.wire import frames as f

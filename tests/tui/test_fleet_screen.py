@@ -14,12 +14,12 @@ from textual.pilot import Pilot
 from gpuscope.store import source as sources
 from gpuscope.store.remote import Gate
 from gpuscope.store.view import Link
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.hosts import Hosts
-from gpuscope.tui.screens.fleet import FleetPane
-from gpuscope.tui.session import Session
-from gpuscope.tui.widgets.fleet import without_domain
-from gpuscope.tui.widgets.help import HelpScreen
+from gpuscope.tui.hosts.pane import FleetPane
+from gpuscope.tui.hosts.rows import without_domain
+from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.help_screen import HelpScreen
+from gpuscope.tui.shell.session import Session
 from tests.fakes import fleet, views
 from tests.store.test_many_hosts import pid_of, remote_source
 from tests.tui.pilot import in_loop, make_app, until

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from gpuscope.tui.screens.detail import DetailScreen
-from gpuscope.tui.screens.job import JobScreen
+from gpuscope.tui.overview.detail_screen import DetailScreen
+from gpuscope.tui.trainer.job_screen import JobScreen
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui.pilot import feed, in_loop, make_app, until

@@ -18,15 +18,15 @@ from gpuscope.lab.ledger import Ledger
 from gpuscope.lab.metrics import Ended, Failure
 from gpuscope.lab.toggles import STEPS, TOGGLES
 from gpuscope.predict.errors import Figure
-from gpuscope.tui import lab_table
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.lab_choices import SWITCHES, Device, choices, does_nothing, turned
-from gpuscope.tui.lab_demo import Demo
-from gpuscope.tui.lab_devices import facts, family, occupants, visible
-from gpuscope.tui.lab_now import fact_lines, facts_of, named_events
-from gpuscope.tui.lab_repeats import order
-from gpuscope.tui.lab_run import Run
-from gpuscope.tui.labruns import UNDER_WAY, LabRuns
+from gpuscope.tui.lab import rows as lab_rows
+from gpuscope.tui.lab.choices import SWITCHES, Device, choices, does_nothing, turned
+from gpuscope.tui.lab.demo import Demo
+from gpuscope.tui.lab.devices import facts, family, occupants, visible
+from gpuscope.tui.lab.repeats import order
+from gpuscope.tui.lab.run import Run
+from gpuscope.tui.lab.run_facts import fact_lines, facts_of, named_events
+from gpuscope.tui.lab.runs import UNDER_WAY, LabRuns
+from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.waiting import alive
@@ -378,7 +378,7 @@ async def test_a_filter_keeps_the_runs_that_contain_it(path):
 @in_loop
 async def test_a_worker_that_reports_often_is_drawn_about_twice_a_second(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("gpuscope.tui.labruns.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gpuscope.tui.lab.runs.time.monotonic", lambda: clock[0])
     drawn: list[float] = []
     runs = LabRuns(LabConfig(), lambda: drawn.append(clock[0]))
     runs.current = Run(runs.config)
@@ -453,9 +453,9 @@ def test_the_tensor_share_is_the_mean_of_the_steady_steps_and_leaves_the_first_r
 
 @pytest.mark.parametrize("state", UNDER_WAY)
 def test_the_state_of_a_run_that_made_no_step_has_room_in_its_column(state):
-    row = lab_table.live_row(Run(LabConfig()), state, None, False)
+    row = lab_rows.live_row(Run(LabConfig()), state, None, False)
     ((word, _),) = row.cells["age"]
-    (column,) = (one for one in lab_table.columns(120, [row]) if one.key == "age")
+    (column,) = (one for one in lab_rows.columns(120, [row]) if one.key == "age")
     assert word in ("starts", "runs", "stops")
     assert len(word) <= column.width
 
@@ -562,8 +562,8 @@ async def test_what_a_worker_says_last_belongs_to_its_own_run(path):
 async def test_on_a_gpu_the_driver_s_figures_go_into_the_ledger(path):
     """A real agent beside a real run: peak from torch, tensor share from the driver, and our own worker no stranger."""
     from gpuscope.config import Settings
-    from gpuscope.tui.launch import local_source
-    from gpuscope.tui.session import Session
+    from gpuscope.tui.shell.launch import local_source
+    from gpuscope.tui.shell.session import Session
 
     config = LabConfig(device="cuda", model="gpt", amp="bf16")
     session = Session(make_source=lambda hz: local_source(hz, Settings()), lab=config, lab_autostart=True)
@@ -788,7 +788,7 @@ async def test_a_script_is_heard_and_ends_with_all_it_started(tmp_path):
 
 def rich_app(path, monkeypatch) -> GpuscopeApp:
     """Four runs of made-up figures and one in progress."""
-    monkeypatch.setattr("gpuscope.tui.lab_table._age", lambda at: "5 min")
+    monkeypatch.setattr("gpuscope.tui.lab.rows._age", lambda at: "5 min")
     base = LabConfig(device="cuda", model="gpt-1.3b")
     configs = (
         (base, 61.0, 96.0), (replace(base, amp="bf16"), 118.0, 71.0),

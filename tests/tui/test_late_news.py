@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.screens.main import MainScreen, ViewChanged
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.main_screen import MainScreen, ViewChanged
 from gpuscope.tui.widgets.filter import FilterLine
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import views
@@ -127,7 +127,7 @@ async def test_a_key_behind_the_one_that_opens_a_list_moves_in_it():
 
 @in_loop
 async def test_a_recording_that_was_read_leaves_who_types_another_path_alone(monkeypatch, tmp_path):
-    from gpuscope.tui.screens import lab_recording
+    from gpuscope.tui.lab import recording_dialog
 
     begun, done = asyncio.Event(), asyncio.Event()
     trainings = [SimpleNamespace(title=title, pids=(7,), steps=5) for title in ("first", "second")]
@@ -137,11 +137,11 @@ async def test_a_recording_that_was_read_leaves_who_types_another_path_alone(mon
         await done.wait()
         return trainings
 
-    monkeypatch.setattr(lab_recording, "aside", slowly)
+    monkeypatch.setattr(recording_dialog, "aside", slowly)
     app = make_app(views.cpu_only(), "lab")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Demo trainer")
-        app.push_screen(lab_recording.RecordingDialog(app.session.labs, lambda entry: None))
+        app.push_screen(recording_dialog.RecordingDialog(app.session.labs, lambda entry: None))
         await until(pilot, "A recording as a run")
         dialog = app.screen
         asked = asyncio.create_task(dialog._read("a"))

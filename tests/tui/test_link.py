@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 
 from gpuscope.tui import theme
 from gpuscope.tui.charts.line import LineChart, Series
-from gpuscope.tui.lean import LeanApp
-from gpuscope.tui.link import AHEAD_SECONDS, ASK, DEAF_SECONDS, TerminalLink
+from gpuscope.tui.terminal.minimal_updates import LeanApp
+from gpuscope.tui.terminal.terminal_rate import AHEAD_SECONDS, ASK, DEAF_SECONDS, TerminalLink
 from gpuscope.tui.widgets.text import Lines
 from tests.tui.pilot import WAIT_SECONDS
 from tests.tui.snapshots import run

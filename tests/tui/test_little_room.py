@@ -10,13 +10,13 @@ from rich.segment import Segment
 from textual.color import Color
 
 from gpuscope.store.trace import Table, TimeLine
-from gpuscope.tui import device_words as words
 from gpuscope.tui.cells import width
-from gpuscope.tui.filters import PlainAscii
-from gpuscope.tui.screens.process_signal import SIGNALS, open_signal
-from gpuscope.tui.screens.profile import summary
-from gpuscope.tui.screens.room import named_path
+from gpuscope.tui.device import text as words
+from gpuscope.tui.processes.signal_dialog import SIGNALS, open_signal
+from gpuscope.tui.terminal.filters import PlainAscii
 from gpuscope.tui.theme import UNICODE
+from gpuscope.tui.trainer.profile_screen import summary
+from gpuscope.tui.widgets.full_screen import named_path
 from gpuscope.tui.widgets.table import THUMB, TRACK
 from gpuscope.tui.widgets.text import first_rows, hang
 from gpuscope.wire import frames as f

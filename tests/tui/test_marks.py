@@ -10,8 +10,8 @@ from gpuscope.store.view import History, Mark
 from gpuscope.tui.cells import width
 from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.marks import Tick, event_row, step_row, step_text
+from gpuscope.tui.memory.timeline import longest_window, next_window, ticks, window_text
 from gpuscope.tui.theme import ASCII, UNICODE
-from gpuscope.tui.timeline import longest_window, next_window, ticks, window_text
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 

@@ -10,9 +10,9 @@ from rich.cells import cell_len
 
 from gpuscope.store.calls import SourceError
 from gpuscope.store.store import Store
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.session import Session
-from gpuscope.tui.state import ViewState
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.tui.pilot import feed, in_loop, make_app, until
@@ -178,7 +178,7 @@ async def test_the_summary_is_asked_of_the_trainer_while_it_is_shown_and_not_bef
 
 @in_loop
 async def test_the_second_answer_brings_rates(monkeypatch):
-    from gpuscope.tui.screens.memory_views import SummaryView
+    from gpuscope.tui.memory.views import SummaryView
 
     monkeypatch.setattr(SummaryView, "every_seconds", 0.0)
     app, source = asked()
@@ -192,7 +192,7 @@ async def test_the_second_answer_brings_rates(monkeypatch):
 
 @in_loop
 async def test_a_frozen_screen_asks_nothing(monkeypatch):
-    from gpuscope.tui.screens.memory_views import SummaryView
+    from gpuscope.tui.memory.views import SummaryView
 
     monkeypatch.setattr(SummaryView, "every_seconds", 0.0)
     app, source = asked()
@@ -211,7 +211,7 @@ async def test_a_frozen_screen_asks_nothing(monkeypatch):
 
 @in_loop
 async def test_the_summary_can_be_copied_as_text(monkeypatch, tmp_path):
-    from gpuscope.tui import copying
+    from gpuscope.tui.terminal import copying
 
     written: list[str] = []
     monkeypatch.setattr(copying, "write", lambda content: written.append(content) or tmp_path / "x")

@@ -17,10 +17,10 @@ from gpuscope.attach.bundle import local_agent_argv
 from gpuscope.store.source import AgentSource
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, HostView, TrainerView
-from gpuscope.tui.asking import Answer, Asker
-from gpuscope.tui.moduletree import tree_of
-from gpuscope.tui.parts import account
-from gpuscope.tui.summary import summary
+from gpuscope.tui.memory.memory_account import account
+from gpuscope.tui.memory.module_tree import tree_of
+from gpuscope.tui.memory.summary import summary
+from gpuscope.tui.trainer.probe_queries import Answer, Asker
 from tests.tui.pilot import in_loop
 
 torch = pytest.importorskip("torch")

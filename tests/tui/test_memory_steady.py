@@ -10,10 +10,10 @@ import pytest
 
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.fullest import at_the_fullest
-from gpuscope.tui.parts import Part, largest_freeable
-from gpuscope.tui.session import Session
+from gpuscope.tui.memory.fullest import at_the_fullest
+from gpuscope.tui.memory.memory_account import Part, largest_freeable
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from gpuscope.wire.decode import decode
 from gpuscope.wire.recording import RecordingReader

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.tui.moduletree import Folding, tree_of
+from gpuscope.tui.memory.module_tree import Folding, tree_of
 from tests.fakes import inside
 
 MIB = 1 << 20

@@ -9,11 +9,11 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from gpuscope.tui import state
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.screens.processes import ProcessScreen
-from gpuscope.tui.session import Session
-from gpuscope.tui.state import ViewState
+from gpuscope.tui.processes.process_screen import ProcessScreen
+from gpuscope.tui.shell import state as shell_state
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.shell.state import ViewState
 from tests.fakes import views
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.test_fleet_screen import SIX, app_of, lines_of, settled
@@ -106,7 +106,7 @@ async def test_wheel_and_click_on_the_jobs():
 
 @in_loop
 async def test_columns_filters_and_sorting_survive_a_restart():
-    first = make_app(views.training(4.0), state=state.load()[0])
+    first = make_app(views.training(4.0), state=shell_state.load()[0])
     async with first.run_test(size=SIZE) as pilot:
         await until(pilot, "USED/TOTAL")
         await pilot.press("slash", *"lin", "enter", "greater_than_sign", "P")
@@ -115,9 +115,9 @@ async def test_columns_filters_and_sorting_survive_a_restart():
         await until(pilot, "Columns")
         await pilot.press("j", "j", "space", "escape", "T", "slash", *"gpu 6", "enter", "greater_than_sign")
         await until(pilot, "filter: gpu 6", "sorted by memory", absent="RSS GiB")
-    assert state.save(first.session.state) == ""
+    assert shell_state.save(first.session.state) == ""
 
-    remembered, problem = state.load()
+    remembered, problem = shell_state.load()
     assert problem == ""
     assert remembered == ViewState(
         filter="lin",

@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from gpuscope.tui import process_words as words
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.process_idle import BUSY, Idle
-from gpuscope.tui.screens.detail import DetailScreen
-from gpuscope.tui.session import Session
+from gpuscope.tui.overview.detail_screen import DetailScreen
+from gpuscope.tui.processes import text as words
+from gpuscope.tui.processes.idle import BUSY, Idle
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views
 from tests.fakes.asked import AskedSource, fails, gives
@@ -130,7 +130,7 @@ async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
     app, source = made(frames_of(), holders=gives(told))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
-        from gpuscope.tui.screens.device import DeviceScreen
+        from gpuscope.tui.device.device_screen import DeviceScreen
 
         app.push_screen(DeviceScreen(app.session, app.session.host.devices[2].key))
         await until(pilot, "GPU 2  NVIDIA H200")

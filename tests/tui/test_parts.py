@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuscope.store.view import HostView
-from gpuscope.tui.parts import TOLERATED_BYTES, Account, account, expandable_segments, largest_freeable
+from gpuscope.tui.memory.memory_account import TOLERATED_BYTES, Account, account, expandable_segments, largest_freeable
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.fakes.views import GIB

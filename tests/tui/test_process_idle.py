@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuscope.store.store import Store
-from gpuscope.tui.process_idle import Idleness
-from gpuscope.tui.process_rows import Choice, Listing, listing
+from gpuscope.tui.processes.idle import Idleness
+from gpuscope.tui.processes.rows import Choice, Listing, listing
 from gpuscope.wire import frames as f
 from tests.fakes import views
 

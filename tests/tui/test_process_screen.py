@@ -12,11 +12,11 @@ import pytest
 
 from gpuscope.collect.processes import start_ticks
 from gpuscope.config import Settings
-from gpuscope.tui import process_rows as rows
-from gpuscope.tui import state
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.launch import local_source
-from gpuscope.tui.session import Session
+from gpuscope.tui.processes import rows
+from gpuscope.tui.shell import state as shell_state
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.launch import local_source
+from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.asked import AskedSource, fails, gives
@@ -188,8 +188,8 @@ async def test_the_screen_opens_sorts_filters_and_remembers(tmp_path):
         await until(pilot, absent="Columns")
         assert app.session.state.process_hidden
     kept = dataclasses.replace(app.session.state)
-    assert state.save(kept, tmp_path / "state.json") == ""
-    again, _ = state.load(tmp_path / "state.json")
+    assert shell_state.save(kept, tmp_path / "state.json") == ""
+    again, _ = shell_state.load(tmp_path / "state.json")
     assert (again.process_sort, again.process_filter, again.process_tree) == ("memory", "jupyter", True)
     assert again.process_hidden == kept.process_hidden
 
@@ -344,7 +344,7 @@ async def test_a_real_process_ends_by_a_real_agent():
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, "live")
             from gpuscope.store.view import ProcView
-            from gpuscope.tui.screens.process_signal import open_signal
+            from gpuscope.tui.processes.signal_dialog import open_signal
 
             definition = f.ProcDef(
                 child.pid, start_ticks(child.pid), None, "me", "sleep 60", "sleep", os.getpid(), True

@@ -14,9 +14,9 @@ from textual.keys import _character_to_key
 
 from gpuscope.store.store import Store
 from gpuscope.store.view import Link
-from gpuscope.tui import app as app_module
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.session import Session
+from gpuscope.tui.shell import app as app_module
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from tests.fakes import views
 from tests.soak.random_hosts import RandomHost
 from tests.tui.pilot import feed, in_loop
@@ -29,7 +29,7 @@ KEYS = [*"0123555PjjjkkuzZnNcmwlhxXoyvfF+-<>,.{}[]?", "enter", "enter", "tab", "
 
 
 class Screen(GpuscopeApp, Mirrored):
-    CSS_PATH = str(Path(app_module.__file__).parent / "styles/app.tcss")
+    CSS_PATH = str(Path(app_module.__file__).parent / "app.tcss")
     draws = True  # type: ignore[assignment]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuscope.store.view import History
-from gpuscope.tui.recognise import Finding, course, flat_end, recognise, stepless
+from gpuscope.tui.processes.process_kind import Finding, course, flat_end, recognise, stepless
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.fakes.views import GIB

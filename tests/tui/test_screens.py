@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from gpuscope.store.view import Link
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.session import Session
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -107,7 +107,7 @@ async def test_memory_that_grows_between_two_lists_of_processes_is_not_hidden():
 
 
 def test_hidden_is_what_no_process_accounts_for():
-    from gpuscope.tui.accounting import unexplained
+    from gpuscope.tui.memory.memory_layers import unexplained
 
     host = views.store_of(views.training()).view().host
     assert host is not None
@@ -208,7 +208,7 @@ async def test_memory_accounts_for_what_nvidia_smi_shows():
 
 @in_loop
 async def test_the_rows_of_the_waterfall_add_up():
-    from gpuscope.tui.parts import account
+    from gpuscope.tui.memory.memory_account import account
 
     host = views.store_of(views.training()).view().host
     assert host is not None
@@ -338,7 +338,7 @@ async def test_of_many_jobs_that_ended_only_the_last_are_shown():
 
 @in_loop
 async def test_a_reason_in_a_narrow_column_begins_with_what_matters():
-    from gpuscope.tui.verdict import in_short
+    from gpuscope.tui.device.device_state import in_short
 
     assert in_short("nvmlDeviceGetMemoryInfo_v2: the GPU is lost") == "the GPU is lost"
     assert in_short("nvmlDeviceGetPowerUsage has not returned for 12 s") == "for 12 s in nvmlDeviceGetPowerUsage"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuscope.snapshot.model import FULL_CELL
-from gpuscope.tui.single import FileApp
-from gpuscope.tui.snapshots import MapBar
+from gpuscope.tui.charts.moments import Curve, MomentChart
+from gpuscope.tui.memory.snapshot_rows import MapBar
+from gpuscope.tui.shell.file_app import FileApp
 from gpuscope.tui.theme import ASCII, THEMES, UNICODE, Tokens
-from gpuscope.tui.widgets.moments import Curve, MomentChart
 from tests.snapshot import synthetic
 from tests.tui.pilot import in_loop, until
 
@@ -146,7 +146,7 @@ def test_a_bad_file_is_a_sentence_never_a_dead_screen(kind, tmp_path):
 
 @in_loop
 async def test_leaving_while_it_reads_kills_the_child(tmp_path, monkeypatch):
-    from gpuscope.tui.screens import snapshot as screen
+    from gpuscope.tui.memory import snapshot_screen as screen
 
     readings = []
     original = screen.SnapshotScreen._keep

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.tui.summary import as_text, figure, rate, summary
+from gpuscope.tui.memory.summary import as_text, figure, rate, summary
 from tests.fakes import inside
 from tests.fakes.views import GIB
 
@@ -33,7 +33,7 @@ def test_the_names_are_those_of_this_torch():
     import inspect
 
     source = inspect.getsource(memory.memory_summary)
-    from gpuscope.tui.summary import ROWS, WHOLE
+    from gpuscope.tui.memory.summary import ROWS, WHOLE
 
     for key, _ in (*ROWS, *WHOLE):
         assert f'"{key}"' in source

@@ -10,9 +10,9 @@ import pytest
 
 from gpuscope.store.view import Link
 from gpuscope.tui import theme
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.screens.detail import DetailScreen
-from gpuscope.tui.timeline import WINDOWS, next_window
+from gpuscope.tui.memory.timeline import WINDOWS, next_window
+from gpuscope.tui.overview.detail_screen import DetailScreen
+from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import feed, in_loop, make_app, until
@@ -322,7 +322,7 @@ def _wheel(widget, down):
 class MirroredApp(GpuscopeApp, Mirrored):
     """The whole app, and a terminal that takes what it sends."""
 
-    CSS_PATH = str(Path(inspect.getfile(GpuscopeApp)).with_name("styles") / "app.tcss")
+    CSS_PATH = str(Path(inspect.getfile(GpuscopeApp)).with_name("app.tcss"))
     draws = True
 
 

@@ -10,8 +10,8 @@ import pytest
 from textual import events
 from textual.keys import _character_to_key
 
-from gpuscope.tui import typeahead
-from gpuscope.tui.screens.process_signal import SignalDialog
+from gpuscope.tui.processes.signal_dialog import SignalDialog
+from gpuscope.tui.terminal import typeahead
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import WAIT_SECONDS, feed, in_loop, make_app, until

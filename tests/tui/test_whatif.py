@@ -16,9 +16,9 @@ from gpuscope.predict.of_lab import config_with, request_of
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.settings import DEFAULT
 from gpuscope.predict.whatif import fixes
-from gpuscope.tui.app import GpuscopeApp
-from gpuscope.tui.screens.memory_whatif import WhatIfView
-from gpuscope.tui.state import ViewState
+from gpuscope.tui.memory.what_if import WhatIfView
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.predict.hand_made import traced

@@ -14,7 +14,7 @@ import pytest
 
 from gpuscope import cli
 from gpuscope.store.store import Store
-from gpuscope.tui.hosts import Hosts
+from gpuscope.tui.hosts.sources import Hosts
 from gpuscope.verbs import attach, attach_list, remote
 from gpuscope.wire.frames import Def, Hello, ProcDef
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for

@@ -22,7 +22,7 @@ from ..cells import visible
 from ..theme import Tokens
 
 if TYPE_CHECKING:
-    from ..direct import Direct
+    from ..terminal.direct_paint import Direct
 
 Segments = Sequence[tuple[str, str]]
 """Pieces of one line: (text, style spec of ``theme.Tokens.style``)."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from .header import FooterLine
+from ..shell.header import FooterLine
 
 if TYPE_CHECKING:
-    from ..screens.main import MainScreen
+    from ..shell.main_screen import MainScreen
 
 
 TYPING_KEYS = (("Enter", "keep it"), ("Esc", "drop it"))

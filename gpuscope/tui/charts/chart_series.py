@@ -1,0 +1,93 @@
+"""From histories of single columns to what charts show: layers of a device over time, lines of load."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import inf
+
+from ...store.view import AllocView, DeviceView, Entity, Gone, History, HostView
+from ..shell.session import Session
+from .stacked import Layer
+
+HOLD_SECONDS = 6.0
+"""A reading counts until the next one, for so long at most: the driver and the probe are not read at one moment."""
+
+LABELS = {"allocated": "allocated", "cached": "cached", "outside": "outside torch", "other": "other"}
+
+
+def at_moments(history: History, moments: Sequence[float], gone: Gone | None = None) -> list[float | None]:
+    """The value that held at each moment, None before the first, after a gap or the end, and where it was unknown."""
+    out: list[float | None] = []
+    end = inf if gone is None else gone.monotonic_seconds
+    for moment in moments:
+        index = bisect_right(history.seconds, moment + 0.05) - 1
+        fresh = index >= 0 and moment - history.seconds[index] <= HOLD_SECONDS and moment <= end
+        out.append(history.values[index] if fresh else None)
+    return out
+
+
+def _sum(columns: Sequence[Sequence[float | None]], count: int) -> list[float | None]:
+    """Moment by moment; a part that is unknown counts as nothing, all unknown is unknown only if there is no part."""
+    return [sum(column[i] or 0.0 for column in columns) for i in range(count)]
+
+
+def device_layers(
+    session: Session, host: HostView, device: DeviceView, seconds: float
+) -> tuple[list[Layer], Sequence[float]]:
+    """Layers of a device's memory over the last ``seconds``, bottom first, adding up to what nvidia-smi showed."""
+    used = session.history(device.id, "used_bytes", seconds)
+    moments, count = used.seconds, len(used)
+    trainers = [t for t in host.trainers if any(a.gpu == device.id for a in t.allocators)]  # those that ended, too
+    allocators = [a for t in trainers for a in t.allocators if a.gpu == device.id]
+
+    def held_by(entities: Sequence[Entity], column: str) -> list[float | None]:
+        return _sum([at_moments(session.history(e.id, column, seconds), moments, e.gone) for e in entities], count)
+
+    allocated, reserved = held_by(allocators, "allocated_bytes"), held_by(allocators, "reserved_bytes")
+    inside = {t.process for t in trainers}
+    uses = [u for p in host.processes if p.id in inside for u in p.uses if u.gpu == device.id]
+    own = held_by(uses, "used_bytes")
+    parts: dict[str, list[float | None]] = {name: [] for name in LABELS}
+    for i, total in enumerate(used.values):
+        if total is None:
+            for values in parts.values():
+                values.append(None)
+            continue
+        held = min(reserved[i] or 0.0, total)
+        live = min(allocated[i] or 0.0, held)
+        outside = min(max(0.0, (own[i] or 0.0) - held), total - held)
+        for name, value in zip(LABELS, (live, held - live, outside, total - held - outside), strict=True):
+            parts[name].append(value)
+    kept = {name: values for name, values in parts.items() if name == "other" or any(values)}
+    return [Layer(name, LABELS[name], values) for name, values in kept.items()], moments
+
+
+def allocator_layers(session: Session, allocator: AllocView, seconds: float) -> tuple[list[Layer], Sequence[float]]:
+    """What a trainer's categories were over time, where there is no driver that counts a total: on a CPU."""
+    first = session.history(allocator.id, "parameter_bytes", seconds)
+    names = (("parameters", "allocated", "parameter_bytes"), ("gradients", "cached", "gradient_bytes"))
+    names += (("optimizer state", "outside", "optimizer_state_bytes"),)  # type: ignore[assignment]
+    names += (("other models", "other", "other_model_bytes"),)  # type: ignore[assignment]
+    layers = [
+        Layer(t, label, at_moments(session.history(allocator.id, c, seconds), first.seconds)) for label, t, c in names
+    ]
+    return [layer for layer in layers if any(layer.values)], first.seconds
+
+
+def mean_load(session: Session, devices: Sequence[DeviceView], seconds: float) -> History:
+    """The mean utilisation of these devices, over those that were known."""
+    histories = [session.history(d.id, "utilization_percent", seconds) for d in devices]
+    moments = max((h.seconds for h in histories), key=len, default=())
+    columns = [at_moments(h, moments) for h in histories]
+    values: list[float | None] = []
+    for i in range(len(moments)):
+        known = [v for column in columns if (v := column[i]) is not None]
+        values.append(sum(known) / len(known) if known else None)
+    return History(tuple(moments), tuple(values))
+
+
+def average(history: History) -> float | None:
+    """The mean of what was known."""
+    known = [v for v in history.values if v is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,87 @@
+"""Memory over a trace as columns of blocks, with a moment that can be moved along it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.strip import Strip
+
+from ..cells import bytes_text, fit
+from ..theme import Tokens
+from .strips import Painted, strip_of
+
+Piece = tuple[str, str]
+AXIS_CELLS = 11
+CHOSEN = "series5"
+NUMBERS = ("▁", "▂", "▃", "▄", "▅", "▆", "▇", "█")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """``low`` and ``high`` of each bucket in bytes; ``ooms`` the buckets in which memory ran out."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    ooms: frozenset[int] = frozenset()
+
+
+class MomentChart(Painted):
+    """Columns as high as the most that was allocated in their buckets; the chosen one is marked below."""
+
+    DEFAULT_CSS = "MomentChart { height: 10; }"
+
+    def __init__(self, **kwargs: str) -> None:
+        super().__init__(**kwargs)
+        self._curve = Curve((), ())
+        self._at = 0
+        self._empty = ""
+
+    def show(self, curve: Curve, at: int, empty: str = "") -> None:
+        """Draw ``curve`` with bucket ``at`` chosen; without buckets the text ``empty``."""
+        if (curve, at, empty) != (self._curve, self._at, self._empty):
+            self._curve, self._at, self._empty = curve, at, empty
+            self.repaint()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        count = len(self._curve.high)
+        columns = max(1, min(count, width - AXIS_CELLS))
+        if not count or height < 3:
+            return [strip_of([(self._empty, "muted")], width, tokens)][:height]
+        spans = [
+            (i * count // columns, max((i + 1) * count // columns, i * count // columns + 1)) for i in range(columns)
+        ]
+        tops = [max(self._curve.high[a:b]) for a, b in spans]
+        lows = [min(self._curve.low[a:b]) for a, b in spans]
+        chosen = next((i for i, (a, b) in enumerate(spans) if a <= self._at < b), columns - 1)
+        most = max(max(tops), 1)
+        rows = height - 1
+        out = [strip_of(self._line(row, rows, most, tops, lows, chosen, tokens), width, tokens) for row in range(rows)]
+        return [*out, strip_of(self._marks(spans, chosen, tokens), width, tokens)]
+
+    @staticmethod
+    def _line(
+        row: int, rows: int, most: int, tops: Sequence[int], lows: Sequence[int], chosen: int, tokens: Tokens
+    ) -> list[Piece]:
+        """One line of the chart, the first at the top. What a bucket never fell below is drawn fuller."""
+        label = bytes_text(most * (rows - row) / rows) if row % 3 == 0 else ""
+        out: list[Piece] = [(fit(label, AXIS_CELLS - 2, "right") + " ", "faint"), ("┤" if label else "│", "border")]
+        floor = most * (rows - 1 - row) / rows
+        for index, (top, low) in enumerate(zip(tops, lows, strict=True)):
+            eighths = int(min(8.0, max(0.0, (top - floor) / most * rows * 8)) + 0.5)
+            token = CHOSEN if index == chosen else "allocated" if low > floor else "other"
+            if not eighths:
+                text, token = ("│", CHOSEN) if index == chosen else (" ", "text")
+            elif tokens.glyphs.eighths:
+                text = NUMBERS[eighths - 1]
+            else:
+                text = tokens.glyphs.fill(token) if eighths >= 4 else " "
+            out.append((text, token))
+        return out
+
+    def _marks(self, spans: Sequence[tuple[int, int]], chosen: int, tokens: Tokens) -> list[Piece]:
+        out: list[Piece] = [(" " * AXIS_CELLS, "text")]
+        for index, (a, b) in enumerate(spans):
+            oom = any(a <= bucket < b for bucket in self._curve.ooms)
+            out.append(("▲", CHOSEN) if index == chosen else (tokens.glyphs.bad, "bad") if oom else ("─", "border"))
+        return out

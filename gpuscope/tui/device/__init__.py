@@ -1,0 +1,1 @@
+"""The screen of one GPU, and its state in words."""

@@ -1,0 +1,137 @@
+"""Everything about one GPU: what it does and what that means, its history, its health, who is on it, what it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+
+from ..cells import age_text
+from ..charts.line import Series
+from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
+from ..widgets.pane import set_title
+from ..widgets.text import Lines
+from . import text as words
+
+if TYPE_CHECKING:
+    from ...store.view import DeviceView, HostView
+    from ..shell.session import Session
+
+TALL = 32
+
+
+class Chart(NamedTuple):
+    """Columns of one chart, with the top of its axis and its unit."""
+
+    title: str
+    columns: tuple[tuple[str, str], ...]
+    top: float | None
+    unit: str
+    scale: float = 1.0
+
+
+CHARTS = (
+    Chart("Load %", (("GPU-Util", "utilization_percent"), ("SM", "sm_active_percent"),
+                     ("tensor", "tensor_active_percent"), ("DRAM", "dram_active_percent")), 100.0, "%"),
+    Chart("Memory GiB", (("used", "used_bytes"),), None, "", 1 / (1 << 30)),
+    Chart("Power W, heat °C", (("power", "power_watts"), ("heat", "temperature_celsius")), None, ""),
+    Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None, ""),
+    Chart("Traffic MB/s", (("NVLink out", "nvlink_tx_bytes_per_second"), ("NVLink in", "nvlink_rx_bytes_per_second"),
+                           ("PCIe out", "pcie_tx_bytes_per_second"), ("PCIe in", "pcie_rx_bytes_per_second")),
+          None, "", 1e-6),
+)  # fmt: skip
+_KEYS = (
+    ("Esc", "back"), ("c", "chart"), ("+ -", "zoom"), ("n b", "GPU"), ("Enter", "readings"), ("o", "holders"),
+    ("j k", "scroll"),
+)  # fmt: skip
+
+
+class DeviceScreen(ChartedScreen):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("o", "holders", show=False),
+        Binding("n,right", "device(1)", show=False),
+        Binding("b,left", "device(-1)", show=False),
+    ]
+
+    def __init__(self, session: Session, key: str) -> None:
+        super().__init__(session, key, histories=len(CHARTS), charts=3)
+        self._load, self._state = Lines(classes="panel"), Lines(classes="panel")
+        self._health, self._users = Lines(classes="panel"), Lines(classes="panel")
+        self._facts = Lines(classes="panel")
+
+    def compose(self) -> ComposeResult:
+        for panel, title in (
+            (self._load, "At work"), (self._state, "Now"), (self._health, "Health"), (self._users, "Processes"),
+            (self._facts, "What it is"),
+        ):  # fmt: skip
+            panel.border_title = title
+        yield self.head
+        with Horizontal(id="columns"):
+            with VerticalScroll(id="left", can_focus=False):
+                yield self._load
+                yield self._state
+                yield self._health
+                yield self._facts
+            with Vertical(id="right"):
+                yield self._users
+                yield from self._charts
+        yield self.foot
+
+    def _found(self) -> tuple[HostView | None, DeviceView | None]:
+        host = self.session.host
+        return host, next((d for d in host.devices if d.key == self._key), None) if host is not None else None
+
+    def _show(self) -> None:
+        width, height = self.terminal
+        host, device = self._found()
+        if host is None or device is None:
+            self._missing("GPU")
+            return
+        self._present(words.head(host, device), _KEYS)
+        cells = max(30, (width // 2 if self.wide else width) - 5)
+        glyphs = self._load.tokens.glyphs
+        small = height < TALL
+        self._load.show(words.load_lines(device, cells, 6 if small else 12, glyphs))
+        set_title(self._state, "Then" if self.session.standing_text() else "Now")
+        self._state.show(words.state_lines(host, device, cells))
+        self._health.show(words.health_lines(device, cells))
+        self._users.show(words.process_lines(host, device, 4 if small else max(4, height // 6), cells))
+        self._facts.show(words.inventory_lines(host, device, cells))
+
+    def _draw(self) -> None:
+        host, device = self._found()
+        if not self.is_attached or host is None or device is None:
+            return
+        window = WINDOWS[self._window]
+        for chart, number in self._visible(self.terminal[1] - 2 - (self._users.rows + 2)):
+            what = CHARTS[number]
+            series = []
+            for token, (label, column) in zip(TOKENS, what.columns, strict=False):
+                past = self.session.history(device.id, column, window)
+                values = [None if v is None else v * what.scale for v in past.values]
+                if any(v is not None for v in values):
+                    series.append(Series(label, token, past.seconds, values))
+            set_title(chart, f"{what.title}, {age_text(window)}")
+            chart.show(series, window, 0.0, what.top, what.unit, now=host.sampled_seconds, ago=self.session.ago_seconds)
+
+    # ── keys ──
+
+    def action_device(self, by: int) -> None:
+        """The next GPU of the host."""
+        host, device = self._found()
+        if host is None or not host.devices:
+            return
+        at = host.devices.index(device) if device is not None else 0
+        self._key = host.devices[(at + by) % len(host.devices)].key
+        self.session.device_key = self._key
+        self.moved()
+
+    def action_holders(self) -> None:
+        """Who has the device open, by the open files of all processes."""
+        from .holders_dialog import HoldersDialog
+
+        _, device = self._found()
+        if device is not None:
+            self.app.push_screen(HoldersDialog(self.session, device))

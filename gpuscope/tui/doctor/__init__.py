@@ -1,0 +1,1 @@
+"""The Doctor tab: what is wrong, since when, and how it is proved."""

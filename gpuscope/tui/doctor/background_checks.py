@@ -1,0 +1,134 @@
+"""The child that examines what the live picture does not hold: the environment, and what dead trainers left behind.
+
+It is started once the screen stands, runs at a low priority, and ends with the session. The viewer itself loads neither
+pynvml nor torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...doctor.finding import Abstained, Effect, Evidence, Finding, Fix, Report
+
+SCRIPT = Path(__file__).resolve().parents[2] / "verbs" / "doctor_aside.py"
+LIMIT_SECONDS = 60.0
+MAX_BYTES = 4 << 20
+_NEXT = "Try: gpuscope doctor"
+
+
+def report_of(document: Mapping[str, Any]) -> Report:
+    """The report that ``doctor.report.document`` has made a document of. Raises TypeError, KeyError, ValueError."""
+    return Report(
+        findings=tuple(_finding(one) for one in document["findings"]),
+        abstained=tuple(Abstained(**one) for one in document["abstained"]),
+        problems=tuple(str(one["reason"]) for one in document["problems"]),
+        examined=tuple(map(str, document["examined"])),
+    )
+
+
+def _finding(found: Mapping[str, Any]) -> Finding:
+    values = _without_none(found)
+    values["evidence"] = tuple(Evidence(**_without_none(one)) for one in found["evidence"])
+    values["fixes"] = tuple(Fix(**_without_none(one)) for one in found["fixes"])
+    if found.get("effect") is not None:
+        values["effect"] = Effect(**found["effect"])
+    return Finding(**values)
+
+
+def _without_none(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if value is not None}
+
+
+class Aside:
+    """One child at a time. ``heard`` is called with each part as it comes: its name, its report, and what else it says;
+    with the part ``problem`` and a report that says why where it failed."""
+
+    def __init__(
+        self, heard: Callable[[str, Report, Mapping[str, Any]], None], argv: Sequence[str] | None = None
+    ) -> None:
+        self._argv = list(argv) if argv is not None else [sys.executable, str(SCRIPT)]
+        self._heard = heard
+        self._task: asyncio.Task[None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a child is at work."""
+        return self._task is not None and not self._task.done()
+
+    def start(self, parts: Sequence[str], after_seconds: float = 0.0) -> None:
+        """Let a child examine ``parts``, from then on. Nothing where one is at work."""
+        if not self.running:
+            self._task = asyncio.get_running_loop().create_task(self._run(parts, after_seconds))
+
+    async def _run(self, parts: Sequence[str], after_seconds: float) -> None:
+        await asyncio.sleep(after_seconds)
+        why = ""
+        try:
+            why = await asyncio.wait_for(self._listen(parts), LIMIT_SECONDS)
+        except (asyncio.TimeoutError, TimeoutError):
+            why = f"it has not ended within {LIMIT_SECONDS:.0f} s"
+        except OSError as error:
+            why = f"it cannot be started: {error.strerror or error}"
+        finally:
+            self._kill()
+        if why:
+            what = " and ".join({"environment": "the environment", "left": "what died here"}.get(p, p) for p in parts)
+            text = f"{what[:1].upper()}{what[1:]}: not examined, {why}. {_NEXT}"
+            self._heard("problem", Report(problems=(text,)), {})
+
+    async def _listen(self, parts: Sequence[str]) -> str:
+        """ "" when the child said all, else why not."""
+        loop = asyncio.get_running_loop()
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+        self._process = process = subprocess.Popen(
+            [*self._argv, *parts], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        threading.Thread(target=_pump, args=(process, loop, lines), name="doctor-aside", daemon=True).start()
+        total = 0
+        try:
+            while line := await lines.get():
+                total += len(line)
+                if total > MAX_BYTES:
+                    return "it said too much"
+                said = json.loads(line)
+                if said["part"] == "end":
+                    return ""
+                self._heard(str(said["part"]), report_of(said["report"]), said)
+        except (ValueError, TypeError, KeyError) as error:
+            return f"it said what is not understood ({type(error).__name__})"
+        return f"it ended with code {process.wait()}"
+
+    def close(self) -> None:
+        """Nothing is waited for."""
+        if self._task is not None:
+            self._task.cancel()
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+
+def _pump(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[bytes]) -> None:
+    """The child's lines into the loop, an empty one at the end; in a thread that nobody waits for."""
+    assert process.stdout is not None
+    with process.stdout as stream:
+        while True:
+            line = stream.readline(MAX_BYTES + 1)
+            if not line:
+                process.wait()
+            try:
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+            except RuntimeError:  # the program has left
+                process.kill()
+            if not line:
+                return

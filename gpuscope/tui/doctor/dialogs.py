@@ -1,0 +1,181 @@
+"""What opens over the Doctor tab: a pitfall in full, and a proof that is measured by a command of the Lab."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ..lab.demo import Demo
+from ..lab.dialogs import LabDialog
+from ..lab.text import occupant_text
+from ..widgets.dialog import Dialog
+from ..widgets.key_line import Key, KeyLine
+from ..widgets.text import Lines, hang
+
+if TYPE_CHECKING:
+    from ...doctor.table import Pitfall
+    from ..lab.devices import Occupant
+    from ..lab.runs import LabRuns
+    from ..shell.main_screen import MainScreen
+    from ..shell.session import Session
+    from .proof import Proof
+
+Line = list[tuple[str, str]]
+OUTPUT_ROWS = 14
+
+
+class ExplainDialog(Dialog):
+    """One pitfall in full: how it shows, its fixes, when not to apply them, what it costs, where it is from."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "dismiss", "Close", show=False)]
+
+    def __init__(self, row: Pitfall) -> None:
+        super().__init__()
+        self._row = row
+        self._lines = Lines()
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = self._row.id
+            body.border_subtitle = "j k: scroll   Esc: close"
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        from ...doctor.explain import explained
+
+        if self.is_open:
+            cells = max(30, self._lines.size.width)
+            lines = explained(self._row, cells)
+            self._lines.show([part for line in lines for part in (hang(_indented(line), cells) if line else [[]])])
+
+
+def _indented(line: Line) -> Line:
+    """The line with its indent as a piece of its own, below which what does not fit goes on: a line of code stays one
+    block."""
+    text, token = line[0]
+    rest = text.lstrip(" +-")
+    return [(text[: len(text) - len(rest)], token), (rest, token), *line[1:]]
+
+
+async def prove(main: MainScreen, session: Session, proof: Proof) -> None:
+    """Go to the Lab and lay the proof ready there; nothing starts before it is confirmed."""
+    runs = session.labs
+    await main.show_tab("lab")
+    if proof.pitfall:
+        from ..lab.pitfalls_dialog import PitfallsDialog
+
+        main.app.push_screen(PitfallsDialog(runs, proof.pitfall))
+    elif proof.words:
+        main.app.push_screen(CommandDialog(runs, proof))
+    elif len(proof.configs) == 2:
+        from ..lab.dialogs import RepeatDialog
+
+        main.app.push_screen(RepeatDialog(runs, *proof.configs))
+    else:
+        runs.take(proof.configs[0])
+        flags = " ".join(proof.configs[0].flags())
+        session.notices.say(f"the proof's switches are set ({flags}): r runs them, then compare with a run without")
+
+
+def command_of(proof: Proof) -> list[str]:
+    """What is started: our own verb."""
+    return [sys.executable, "-m", "gpuscope", *proof.words]
+
+
+class CommandDialog(LabDialog):
+    """Measures by a command of the Lab: Enter starts it, ``x`` stops it. It goes on when the dialog is closed."""
+
+    DEFAULT_CSS = """
+    CommandDialog .dialog { width: 100; }
+    CommandDialog #output { height: 14; margin: 1 0 0 0; border-top: solid $gs-border; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "begin", show=False),
+        Binding("x", "stop", show=False),
+        Binding("exclamation_mark", "force", show=False),
+    ]
+
+    def __init__(self, runs: LabRuns, proof: Proof) -> None:
+        super().__init__(runs)
+        self._proof = proof
+        self._output = Lines(id="output")
+        self._held: list[Occupant] = []
+        self._proves = " ".join(proof.words)
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = "Proof"
+            yield self.lines
+            yield self._output
+            yield KeyLine((Key("Enter", "measure", "begin"), Key("x", "stop", "stop"),
+                           Key("!", "beside others", "force"), Key("Esc", "close", "dismiss")))  # fmt: skip
+
+    @property
+    def _demo(self) -> Demo | None:
+        """The run of this proof, under way or ended."""
+        demo = self.runs.demo
+        return demo if demo is not None and demo.name == self._proves else None
+
+    def text(self) -> Iterable[Line]:
+        yield [("does     ", "muted"), (self._proof.text, "accent")]
+        gpus = self.runs.gpus
+        where = f"on the GPUs of this machine ({gpus})" if gpus else "on the CPU of this machine"
+        yield [("         ", "muted"), (f"measures it {where}; the runs take from seconds to minutes", "text")]
+        busy = self.runs.demo
+        if busy is not None and not busy.over and busy is not self._demo:
+            yield [("first    ", "muted"), (f"{busy.name} is under way, and is ended first", "warn")]
+        if self._held:
+            more = f", and {len(self._held) - 1} more" if len(self._held) > 1 else ""
+            yield [("▲ not started: ", "warn"), (occupant_text(self._held[0]) + more, "text")]
+            yield [("         ", "text"), ("!", "accent"), (": start beside it: both get slower", "muted")]
+        demo = self._demo
+        if demo is not None:
+            from ..lab.pitfalls_dialog import state_text
+
+            yield [("state    ", "muted"), (state_text(demo), "text")]
+
+    def redraw(self) -> None:
+        super().redraw()
+        if not self.is_open:
+            return
+        demo = self._demo
+        self._output.display = demo is not None
+        if demo is not None:
+            lines: list[Line] = [[(text, "muted")] for text in list(demo.output)[-OUTPUT_ROWS + 1 :]]
+            self._output.show([[(demo.problem, "bad")]] if demo.problem else lines or [[("nothing so far", "faint")]])
+
+    def action_begin(self) -> None:
+        """Start, unless somebody else uses a GPU that it would take."""
+        if self._demo is not None and not self._demo.over:
+            return
+        self._held = self.runs.on_first(self.runs.gpus or 0)
+        if not self._held:
+            self._start()
+        self.redraw()
+
+    def action_force(self) -> None:
+        """Start beside whoever is there."""
+        if self._held:
+            self._held = []
+            self._start()
+            self.redraw()
+
+    def _start(self) -> None:
+        self.runs.show_demo(Demo(self._proves, False, command_of(self._proof), self.redraw))
+
+    def action_stop(self) -> None:
+        """End it."""
+        if self._demo is not None:
+            self._demo.stop()
+        self.redraw()

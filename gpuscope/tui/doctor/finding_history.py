@@ -1,0 +1,149 @@
+"""Findings over time: since when each holds, which no longer does, and none that flickers. Pure; times are seconds on
+the clock of the host looked at, so that a replay tells the same durations at any speed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ...doctor.finding import Finding
+from ...doctor.order import CONFIDENCES, SEVERITIES
+
+Kind = Literal["live", "end", "environment", "left"]
+"""``live``: of what runs. ``end``: how a trainer ended that was seen to run. ``environment``: of this machine.
+``left``: what a trainer left behind that ended before, or unseen."""
+NEW_SECONDS = 3.0
+"""So long a finding that came up while we looked must hold before it is shown; a problem is shown at once."""
+GONE_SECONDS = 5.0
+"""So long it stays as it was when it is not found any more: readings about a threshold come and go."""
+PAST_SECONDS = 180.0
+"""So long one that no longer holds is still shown, greyed."""
+MOST = 400
+_PID = re.compile(r"\bpid (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A finding and its course. ``since``: when it was first found, None where it has no time; ``before``: it held when
+    we began to look, so it may be older. ``seen``: when it was found last. ``past``: it no longer holds."""
+
+    number: int
+    finding: Finding
+    kind: Kind
+    job: str = ""
+    since: float | None = None
+    before: bool = False
+    seen: float | None = None
+    shown: bool = True
+    past: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        """Whose it is; None where it is not one process's."""
+        return pid_of(self.finding)
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is about a trainer that has ended."""
+        return self.kind in ("end", "left")
+
+    @property
+    def grave(self) -> bool:
+        """Whether it holds and is a warning or worse."""
+        return not self.past and self.finding.severity != "info"
+
+
+def pid_of(finding: Finding) -> int | None:
+    """The process that a finding names in ``where``."""
+    match = _PID.search(finding.where)
+    return int(match[1]) if match else None
+
+
+def ordered(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """The worst and surest first, then what no longer holds, last the trainers that have ended. Small changes of a
+    figure change no places."""
+    return tuple(sorted(cases, key=_place))
+
+
+def _place(case: Case) -> tuple[bool, bool, int, int, float, int]:
+    finding = case.finding
+    if case.dead:
+        return (True, case.past, 0, 0, 0.0, case.number)
+    order = SEVERITIES[finding.severity], CONFIDENCES[finding.confidence], -round(finding.rank, 1)
+    return (False, case.past, *order, case.number)
+
+
+class Course:
+    """Follows the findings of one host. ``cases``: those to show, in order."""
+
+    def __init__(self) -> None:
+        self.cases: tuple[Case, ...] = ()
+        self._all: list[Case] = []
+        self._number = 0
+        self._last: float | None = None
+
+    def clear(self) -> None:
+        """Another moment is looked at: nothing is known of before."""
+        self._all, self._last, self.cases = [], None, ()
+
+    def follow(self, found: Sequence[tuple[Kind, str, Finding]], now: float) -> None:
+        """What was found at ``now``, each with its kind and job. Time that runs backwards begins anew."""
+        if self._last is not None and now < self._last:
+            self.clear()
+        first, self._last = self._last is None, now
+        known, taken = list(self._all), set[int]()
+        out: list[Case] = []
+        for kind, job, finding in found[:MOST]:
+            case = _known(known, taken, kind, job, finding)
+            if case is None:
+                self._number += 1
+                at_once = first or finding.severity == "problem" or kind == "end"
+                out.append(Case(self._number, finding, kind, job, now, first, now, at_once))
+            else:
+                taken.add(case.number)
+                out.append(_still(case, finding, now))
+        out += [left for case in known if case.number not in taken and (left := _left(case, now)) is not None]
+        self._all = out
+        self.cases = ordered(case for case in out if case.shown)
+
+
+def _known(known: Sequence[Case], taken: set[int], kind: Kind, job: str, finding: Finding) -> Case | None:
+    """The case that goes on in ``finding``: at the same place, else of the same job, for another rank may be the worst
+    now; or what says the same of the same place, for another cause may be the likelier now."""
+    free = [case for case in known if case.number not in taken and case.kind == kind]
+    alike = [c for c in free if (c.finding.pitfall, c.finding.cause) == (finding.pitfall, finding.cause)]
+    here = next((case for case in alike if case.finding.where == finding.where), None)
+    if here is None:
+        said = (finding.title, finding.where)
+        here = next((c for c in free if not c.past and (c.finding.title, c.finding.where) == said), None)
+    if here is not None or not job:
+        return here
+    moved = [case for case in alike if case.job == job and not case.past]
+    return moved[0] if len(moved) == 1 else None
+
+
+def _still(case: Case, finding: Finding, now: float) -> Case:
+    since = case.since if case.since is not None else now
+    if case.past:  # it was over: it begins again
+        return replace(case, finding=finding, since=now, before=False, seen=now, past=False)
+    shown = case.shown or finding.severity == "problem" or now - since >= NEW_SECONDS
+    milder = SEVERITIES[finding.severity] > SEVERITIES[case.finding.severity]
+    if milder and case.seen is not None and now - case.seen < GONE_SECONDS:
+        # As grave as it was a moment ago, until it has been milder for a while; its figures are those of now.
+        return replace(case, finding=replace(finding, severity=case.finding.severity), shown=shown)
+    return replace(case, finding=finding, seen=now, shown=shown)
+
+
+def _left(case: Case, now: float) -> Case | None:
+    """One that was not found now."""
+    if case.kind == "end":
+        return case
+    gone = now - (case.seen if case.seen is not None else now)
+    if gone < GONE_SECONDS and not case.past:
+        return case
+    if not case.shown or gone >= PAST_SECONDS + GONE_SECONDS:
+        return None
+    return case if case.past else replace(case, past=True)

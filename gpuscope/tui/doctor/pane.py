@@ -1,0 +1,277 @@
+"""Tab 3: what is wrong, the worst first; its arithmetic, what helps now, and the fixes for the next run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical, VerticalScroll
+
+from ...doctor.order import SEVERITIES
+from ...store.view import HostView, TrainerView
+from ..shell.session import Session
+from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.table import LiveTable
+from ..widgets.text import Lines
+from .proof import Proof, proof_of
+from .text import ABOUT, COLUMNS, Group, about, about_row, detail, grouped, marked, paste_of, row_of
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+EXAMINED = "What was examined"
+WIDE = 160
+"""Columns from which on a finding stands beside the list."""
+AROUND_ROWS = 3
+"""Status line, tabs and footer."""
+ROOMY_ROWS = 30
+LIST_SHARE, LIST_ROWS = 0.34, 3
+"""Of the rows that the list may take above a finding, and how many it has in any case."""
+
+
+class CaseTable(LiveTable, inherit_bindings=False):
+    """The list of findings; a page down reads on in the finding, not in the list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("home,g", "edge(-1)", "First", show=False),
+        Binding("end,G", "edge(1)", "Last", show=False),
+        Binding("enter", "select", "Select", show=False),
+    ]
+
+
+class DoctorPane(Pane):
+    """The findings above, or at the left where there is room; the one under the cursor in full."""
+
+    DEFAULT_CSS = """
+    DoctorPane #doctor-body { height: 1fr; layout: vertical; }
+    DoctorPane #finding { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    DoctorPane #doctor-left { height: auto; }
+    DoctorPane #examined { display: none; height: 1fr; }
+    DoctorPane.wide #doctor-body { layout: horizontal; }
+    DoctorPane.wide #doctor-left { width: 44%; height: 1fr; }
+    DoctorPane.wide #finding { width: 1fr; }
+    """
+
+    def __init__(self, session: Session, **kwargs: str) -> None:
+        super().__init__(session, **kwargs)
+        self._table = CaseTable(COLUMNS, empty=WAITING, gap=2, id="findings", classes="panel")
+        self._lines = Lines()
+        self._wrapped = 0, 0
+        """For how many cells the finding, and what was examined, were written."""
+        self._scroll = VerticalScroll(self._lines, id="finding", classes="panel", can_focus=True)
+        self._examined = Lines(id="examined", classes="panel")
+        self._groups: dict[str, Group] = {}
+        self._shown = ""
+        self._turned = 0
+        self._height = 0
+        self._keys: tuple[object, ...] = ()
+        self._terminal = (120, 40)
+
+    def compose(self) -> ComposeResult:
+        self._table.border_title = "Findings"
+        self._examined.border_title = EXAMINED
+        with Container(id="doctor-body"):
+            with Vertical(id="doctor-left"):
+                yield self._table
+                yield self._examined
+            yield self._scroll
+
+    @property
+    def doctor(self) -> Watch:
+        """What the doctor of this session knows."""
+        return self.session.doctor
+
+    # ── drawing ──
+
+    def show(self, host: HostView | None) -> None:
+        if host is None:
+            return
+        glyphs = self._table.tokens.glyphs
+        needle = self.session.state.filter.casefold()
+        groups = [group for group in grouped(self.doctor.cases) if needle in _text_of(group)]
+        self._groups = {group.key: group for group in groups}
+        before = self._table.rows
+        rows = [*(row_of(group, host, glyphs) for group in groups), about_row(self.doctor, glyphs)]
+        on_top = not before or self._table.cursor_key == before[0].key
+        self._table.show(rows)
+        if on_top and self._is_graver(rows[0].key):  # who looks at the worst goes on looking at the worst
+            self._table.move_to(rows[0].key)
+        self._share_out(len(rows))
+        self._show_chosen(host)
+
+    def _is_graver(self, key: str) -> bool:
+        """Whether the finding of this row weighs more than that under the cursor, which is being read."""
+        here, there = self._group(), self._groups.get(key)
+        if here is None or there is None or here.first.past:
+            return True
+        if here.first.dead != there.first.dead:
+            return here.first.dead
+        return SEVERITIES[there.first.finding.severity] < SEVERITIES[here.first.finding.severity]
+
+    def show_findings(self) -> None:
+        self.show(self.session.host)
+
+    def _show_chosen(self, host: HostView) -> None:
+        """The finding under the cursor in full."""
+        group = self._group()
+        key = group.key if group is not None else ABOUT
+        if key != self._shown:
+            self._shown, self._turned = key, 0
+            self._scroll.scroll_home(animate=False)
+        glyphs, cells = self._table.tokens.glyphs, self._cells()
+        self._wrapped = cells, self._examined_cells()
+        if group is None:
+            self.doctor.why_no_proof, self.doctor.more_fixes = "no finding is chosen", False
+            self._lines.show(about(self.doctor, glyphs, cells))
+            set_title(self._scroll, EXAMINED)
+        else:
+            proof = self._proof(group)
+            if self.session.replay is not None and isinstance(proof, Proof):
+                proof = f"{proof.text}   in a live session: this is a replay"
+            self.doctor.why_no_proof = proof if isinstance(proof, str) else ""
+            mark = marked(group.first, self._turned)
+            self.doctor.more_fixes = sum(bool(paste_of(fix)) for fix in group.first.finding.fixes) > 1
+            row = (self.doctor.table or {}).get(group.first.finding.pitfall)
+            tight = self._terminal[1] < ROOMY_ROWS
+            self._lines.show(detail(group, host, row, proof, mark, glyphs, cells, tight))
+            set_title(self._scroll, group.first.finding.pitfall)
+        self._examined.display = self._terminal[0] >= WIDE and group is not None
+        if self._examined.display:
+            self._examined.show(about(self.doctor, glyphs, self._examined_cells()))
+        keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
+        if keys != self._keys:  # what the footer offers has changed
+            self._keys = keys
+            self.call_later(self.app.main._footer)  # type: ignore[attr-defined]
+        self.call_after_refresh(self._say_more)
+
+    def _say_more(self) -> None:
+        """Whether there is more text than room is known once it is laid out, and how wide the room is."""
+        if self._wrapped != (self._cells(), self._examined_cells()):
+            self.show_findings()
+            return
+        more = "^d: more" if self._scroll.max_scroll_y > self._scroll.scroll_y else ""
+        if str(self._scroll.border_subtitle or "") != more:
+            self._scroll.border_subtitle = more
+
+    def _cells(self) -> int:
+        """Cells of a line of the finding."""
+        return max(30, (self._scroll.size.width or self._terminal[0] - 5) - 1)
+
+    def _examined_cells(self) -> int:
+        return max(30, (self._examined.size.width or 80) - 1)
+
+    def _group(self) -> Group | None:
+        return self._groups.get(self._table.cursor_key or "")
+
+    def _proof(self, group: Group) -> Proof | str:
+        finding = group.first.finding
+        return proof_of(finding, (self.doctor.table or {}).get(finding.pitfall))
+
+    # ── room ──
+
+    def fit_to(self, width: int, height: int) -> None:
+        self._terminal = (width, height)
+        self.set_class(width >= WIDE, "wide")
+        self._share_out(len(self._table.rows))
+
+    def _share_out(self, rows: int) -> None:
+        """Stacked, the list takes what it needs up to its share."""
+        width, height = self._terminal
+        frame = 0 if height < 20 else 2
+        most = max(LIST_ROWS, int((height - AROUND_ROWS) * LIST_SHARE) - frame)
+        if width >= WIDE:
+            most = max(most, (height - AROUND_ROWS) // 2 - frame)
+        wanted = min(max(rows, 1) + 1, most) + frame
+        if self._height != wanted:
+            self._height = wanted
+            self._table.styles.height = wanted
+
+    # ── keys ──
+
+    def take_focus(self) -> None:
+        self.focus_on(self._table)
+
+    def chosen(self, host: HostView) -> TrainerView | None:
+        """The trainer that the finding is about."""
+        group = self._group()
+        pid = group.first.pid if group is not None else None
+        found = next((t for t in host.trainers if t.definition.pid == pid and t.gone is None), None)
+        return found or super().chosen(host)
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        host = self.session.host
+        if host is not None:
+            self._show_chosen(host)
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        self.do_open()
+
+    def do_down(self) -> None:
+        """Where the finding has the focus, read on in it."""
+        self._read(1)
+
+    def do_up(self) -> None:
+        """And back."""
+        self._read(-1)
+
+    def do_text_down(self) -> None:
+        """Half a page on in the finding."""
+        self._read(max(1, self._scroll.size.height // 2))
+
+    def do_text_up(self) -> None:
+        """Half a page back."""
+        self._read(-max(1, self._scroll.size.height // 2))
+
+    def _read(self, by: int) -> None:
+        self._scroll.scroll_relative(y=by, animate=False)
+        self.call_after_refresh(self._say_more)
+
+    def do_next_pane(self) -> None:
+        """From the list to the text, and back."""
+        self.focus_on(self._scroll if self._table.has_focus else self._table)
+
+    def do_next_fix(self) -> None:
+        """Mark the next fix that can be copied."""
+        self._turned += 1
+        self.show_findings()
+
+    def do_copy(self) -> None:
+        """The marked fix; without one, the screen."""
+        from ..terminal.copying import copy_screen, copy_text
+
+        main = self.app.main  # type: ignore[attr-defined]
+        group = self._group()
+        mark = marked(group.first, self._turned) if group is not None else None
+        if group is None or mark is None:
+            copy_screen(main)
+        else:
+            copy_text(main, paste_of(group.first.finding.fixes[mark]) + "\n")
+        main._frame()
+
+    def do_open(self) -> None:
+        """The whole explanation of the pitfall."""
+        from .dialogs import ExplainDialog
+
+        group = self._group()
+        row = (self.doctor.table or {}).get(group.first.finding.pitfall) if group is not None else None
+        if row is not None:
+            self.app.push_screen(ExplainDialog(row))
+
+    async def do_prove(self) -> None:
+        """Prove it in the Lab: by a script, by switches, or by measuring; each asks before it starts."""
+        from .dialogs import prove
+
+        group = self._group()
+        proof = self._proof(group) if group is not None else ""
+        if isinstance(proof, Proof):
+            await prove(self.app.main, self.session, proof)  # type: ignore[attr-defined]
+
+
+def _text_of(group: Group) -> str:
+    finding = group.first.finding
+    return f"{finding.title} {finding.where} {finding.pitfall} {finding.severity}".casefold()

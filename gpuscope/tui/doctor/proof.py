@@ -1,0 +1,77 @@
+"""The command that proves a finding, as the Lab can carry it out: a demonstration script, switches, two settings to
+measure against each other, claims. Pure; commands that are not the Lab's are answered with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from ...lab.config import ConfigError, LabConfig, add_toggles
+
+if TYPE_CHECKING:
+    from ...doctor.finding import Finding
+    from ...doctor.table import Pitfall
+
+NO_PROOF = "cannot be reproduced here"
+_AGAINST = re.compile(r"\s+against\s+")
+_ASIDE = re.compile(r"\s{2,}")
+"""Behind a command and two blanks stands what it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """``text``: as it is shown. Exactly one of the others: ``pitfall``, the name of a script; ``configs``, switches
+    to set, or two settings to measure against each other; ``words``, another verb of the Lab after ``gpuscope``."""
+
+    text: str
+    pitfall: str = ""
+    configs: tuple[LabConfig, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+def proof_of(finding: Finding, row: Pitfall | None) -> Proof | str:
+    """How the Lab proves a finding: by its own command, else by that of its pitfall. A string says why it cannot."""
+    texts = [text for text in (finding.verify, row.verify if row else "") if text]
+    for text in texts:
+        proof = parsed(text)
+        if proof is not None:
+            return proof
+    return f"outside the Lab: {_ASIDE.split(texts[0])[0]}" if texts else NO_PROOF
+
+
+def parsed(text: str) -> Proof | None:
+    """A command line of the Lab; None for any other."""
+    commands = [_ASIDE.split(part.strip())[0] for part in _AGAINST.split(text)]
+    try:
+        words = [shlex.split(command) for command in commands]
+    except ValueError:
+        return None
+    if not words or any(line[:2] != ["gpuscope", "lab"] for line in words):
+        return None
+    first = words[0][2:]
+    if first[:1] == ["pitfall"] and len(first) == 2:
+        return Proof(text, pitfall=first[1])
+    if first[:1] in (["claims"], ["sweep"]):
+        return Proof(text, words=tuple(words[0][1:]))
+    try:
+        configs = tuple(map(_config, (line[2:] for line in words)))
+    except (ConfigError, ValueError):
+        return None
+    return Proof(text, configs=configs)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _config(words: list[str]) -> LabConfig:
+    parser = _Parser(add_help=False)
+    add_toggles(parser)
+    for flag in ("--headless", "--json"):
+        parser.add_argument(flag, action="store_true")
+    return LabConfig.from_arguments(parser.parse_args(words))

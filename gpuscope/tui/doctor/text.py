@@ -1,0 +1,367 @@
+"""What the Doctor tab says: a row for each finding, one finding in full, what was examined, and a line of the Overview.
+
+Pure. Strings of findings are cleaned already (``doctor.report.settled``).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...doctor.report import said
+from ..cells import age_text
+from ..widgets.table import Column, TableRow
+from ..widgets.text import cells_of, hang, wrap
+from .finding_history import Case
+from .proof import Proof
+
+if TYPE_CHECKING:
+    from ...doctor.finding import Evidence, Finding, Fix, Report
+    from ...doctor.table import Pitfall
+    from ...store.view import HostView
+    from ..theme import Glyphs
+    from .watch import Watch
+
+Piece = tuple[str, str]
+Line = list[Piece]
+NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing was examined so far"
+ABOUT = "about"
+"""The key of the row that tells what was examined."""
+FOLDED = "ended"
+"""The key of the row into which trainers that have ended are folded."""
+COLUMNS = (
+    Column("what", "WHAT", 44, flex=6),
+    Column("where", "WHERE", 20, flex=2, most=44, priority=3),
+    Column("sure", "SURE", 8, priority=2),
+    Column("since", "SINCE", 14, align="right", priority=1),
+)
+MOST_ENDED = 4
+LABEL = 10
+"""Cells of the words in front of the lines of a finding."""
+STACKS = re.compile(r"gpuscope attach (\d+)")
+"""A command that is this screen's own key."""
+TOLD = frozenset((
+    "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone", "live.memory_grows",
+    "live.input_bound", "ranks.straggler", "ranks.slow_input",
+))  # fmt: skip
+"""Causes that a job's line on the Overview names too."""
+SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
+
+
+def glyph_of(severity: str, glyphs: Glyphs) -> str:
+    """The sign of a severity."""
+    return {"problem": glyphs.bad, "warning": glyphs.warn}.get(severity, glyphs.idle)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Findings that say the same of several ranks or devices: the first stands for all."""
+
+    first: Case
+    others: tuple[Case, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Of its row; it stays while the first does."""
+        return FOLDED if self.ended > 1 else str(self.first.number)
+
+    @property
+    def ended(self) -> int:
+        """How many trainers that have ended it folds into one row; 0 for findings on what runs."""
+        return len({case.pid for case in (self.first, *self.others)}) if self.first.dead else 0
+
+
+def grouped(cases: Sequence[Case]) -> list[Group]:
+    """Cases in order; those of one job that say the same with the same weight together, and all trainers that have
+    ended where there are several."""
+    found: dict[tuple[object, ...], list[Case]] = {}
+    fold = len({case.pid for case in cases if case.dead}) > 1
+    for case in cases:
+        finding = case.finding
+        alike: tuple[object, ...] = (
+            finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind, case.past, case.job,
+        )  # fmt: skip
+        found.setdefault((FOLDED,) if fold and case.dead else alike, []).append(case)
+    return [Group(first, tuple(rest)) for first, *rest in found.values()]
+
+
+# ── the list ──
+
+
+def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
+    """A finding in a line."""
+    case, finding = group.first, group.first.finding
+    token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
+    many = f"{group.ended} ended earlier, the last: " if group.ended > 1 else _times(group)
+    text = "faint" if case.past else "title" if case.grave and not case.dead else "text"
+    return TableRow(
+        group.key,
+        {
+            "what": [(f"{glyph_of(finding.severity, glyphs)} ", token), (many, "muted"), (finding.title, text)],
+            "where": finding.where,
+            "sure": confidence_of(finding),
+            "since": held(case, host),
+        },
+        "faint" if case.past else "muted",
+    )
+
+
+def confidence_of(finding: Finding) -> str:
+    """How sure a finding is; one that rests only on how often it is the cause is called a guess."""
+    return "guess" if finding.confidence == "prior" else finding.confidence
+
+
+def _times(group: Group) -> str:
+    return f"{1 + len(group.others)}× " if group.others else ""
+
+
+def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
+    """The last row: what was looked at, and what could not be decided."""
+    report = watch.report
+    parts = [f"{len(report.problems)} unchecked"] if report.problems else []
+    parts += [f"{len(report.abstained)} undecided"] if report.abstained else []
+    well = not any(not case.past for case in watch.cases)
+    what = "What was examined" if not well else NOTHING if report.examined else UNEXAMINED
+    sign: Piece = (f"{glyphs.ok} ", "ok") if what is NOTHING else (f"{glyphs.idle} ", "muted")
+    pieces: Line = [sign, (what, "text")]
+    return TableRow(ABOUT, {"what": [*pieces, (f"  {' · '.join(parts)}" if parts else "", "muted")]}, "muted")
+
+
+def held(case: Case, host: HostView) -> str:
+    """For how long it has held, or until when: ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05``, ``14 min ago``."""
+    if case.kind == "left" and case.since is not None:
+        return _ago(time.time() - case.since)
+    if case.since is None or host.sampled_seconds is None:
+        return "start-up"
+    if case.past and case.seen is not None:
+        return f"ended {clock(case.seen, host)}"
+    if case.kind == "end":
+        return f"at {clock(case.since, host)}"
+    age = host.sampled_seconds - case.since
+    return f"{'≥ ' if case.before else ''}{age_text(age)}" if age >= 1 else "now"
+
+
+def _ago(seconds: float) -> str:
+    whole = max(1, int(seconds))
+    if whole < 60:
+        return f"{whole} s ago"
+    return f"{whole // 60} min ago" if whole < 3600 else f"{whole // 3600} h ago"
+
+
+def clock(moment: float, host: HostView) -> str:
+    """A moment of the host's monotonic clock on its wall clock, in the time zone of this terminal."""
+    if host.wall_seconds is None or host.sampled_seconds is None:
+        return f"{age_text(max(0.0, (host.sampled_seconds or moment) - moment))} ago"
+    return time.strftime("%H:%M:%S", time.localtime(host.wall_seconds - host.sampled_seconds + moment))
+
+
+# ── one finding ──
+
+
+def marked(case: Case, chosen: int) -> int | None:
+    """The number of the fix that ``y`` copies: the first of the next run that has something to copy, else the first
+    that helps now, and from there ``chosen`` further. None where there is none."""
+    fixes = case.finding.fixes
+    able = [number for number, fix in enumerate(fixes) if paste_of(fix)]
+    if not able:
+        return None
+    if chosen:
+        start = marked(case, 0)
+        assert start is not None
+        return able[(able.index(start) + chosen) % len(able)]
+    later = [number for number in able if not fixes[number].now]
+    return (later or able)[0]
+
+
+def paste_of(fix: Fix) -> str:
+    """What can be pasted of a fix: code, the line of the environment, the command; "" where it is only words."""
+    command = "" if STACKS.fullmatch(fix.command) else fix.command
+    return "\n".join(filter(None, (fix.code.strip("\n"), fix.environment, command)))
+
+
+def detail(
+    group: Group,
+    host: HostView,
+    row: Pitfall | None,
+    proof: Proof | str,
+    mark: int | None,
+    glyphs: Glyphs,
+    cells: int,
+    tight: bool = False,
+) -> list[Line]:
+    """A finding in full, in lines of at most ``cells`` cells but for what is to be copied; ``tight``: without blank
+    lines between its parts."""
+    gap: list[Line] = [] if tight else [[]]
+    case, finding = group.first, group.first.finding
+    token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
+    out = hang([(f"{glyph_of(finding.severity, glyphs)} ", token), (finding.title, "title")], cells)
+    out += [[("  ", "text"), *line] for line in wrap([(_course(case, host), "muted")], cells - 2)]
+    if host.badge:
+        out[-1] += [("  ", "text"), (" replayed ", "badge")]
+    out += gap
+    for number, one in enumerate(finding.evidence):
+        out += _evidence("Why" if number == 0 else "", one, cells)
+    if finding.effect is not None:
+        out += _labelled("Gain", [(finding.effect.text, "text")], cells)
+    for number, other in enumerate(group.others[:6]):
+        text = f"{other.finding.title} ({other.finding.where})"
+        out += _labelled("Also" if number == 0 else "", [(text, "muted")], cells)
+    if len(group.others) > 6:
+        out += _labelled("", [(f"and {len(group.others) - 6} more", "muted")], cells)
+    out += gap
+    out += _fixes(finding.fixes, row, mark, case.past, bool(host.badge), cells)
+    if row is not None:
+        out += gap
+        out += _labelled("Skip if", [(row.not_when, "muted")], cells)
+        out += _labelled("Trade-off", [(row.cost, "muted")], cells)
+    out += gap
+    out += _proof(proof, cells)
+    out += _labelled("More", [("Enter", "bold accent"), (f": {finding.pitfall} in full", "muted")], cells)
+    return out
+
+
+def _course(case: Case, host: HostView) -> str:
+    finding = case.finding
+    parts = [finding.severity, confidence_of(finding), *([finding.where] if finding.where else [])]
+    if case.kind == "environment":
+        parts.append("examined at the start")
+    elif case.kind == "left":
+        parts.append(f"it died {held(case, host)}")
+    elif case.kind == "end":
+        parts.append(f"seen {held(case, host)}")
+    elif case.past:
+        parts.append(f"no longer so: {held(case, host)}")
+    elif case.since is not None:
+        age = held(case, host)
+        begin = "already so when gpuscope started" if case.before else f"since {clock(case.since, host)}"
+        parts.append(begin + (f", {age}" if age != "now" else ""))
+    return " · ".join(parts)
+
+
+def _evidence(label: str, one: Evidence, cells: int) -> list[Line]:
+    lines = _labelled(label, [(one.text, "text")], cells)
+    source = f"   {one.source}" if one.source else ""
+    if source and cells_of(lines[-1]) + len(source) <= cells:
+        lines[-1].append((source, "faint"))
+    elif source:
+        lines.append([(" " * LABEL, "text"), (one.source, "faint")])
+    return lines
+
+
+def _fixes(
+    fixes: Sequence[Fix], row: Pitfall | None, mark: int | None, past: bool, replayed: bool, cells: int
+) -> Iterator[Line]:
+    then = "Back then" if replayed else "Now"
+    numbered = [(n, fix) for n, fix in enumerate(fixes) if not (replayed and STACKS.fullmatch(fix.command))]
+    now = [(number, fix) for number, fix in numbered if fix.now]
+    later = [(number, fix) for number, fix in numbered if not fix.now]
+    for place, (number, fix) in enumerate(now):
+        yield from _fix(then if place == 0 else "or", fix, number == mark, cells)
+    if row is not None and not now and not past:
+        yield from _labelled(then, [(row.now, "text")], cells)
+    for place, (number, fix) in enumerate(later):
+        yield from _fix("Next run" if place == 0 else "or", fix, number == mark, cells)
+
+
+def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
+    lines = _labelled(label, [(said(fix), "text")], cells)
+    key: Line = [("   ", "text"), ("y", "bold accent"), (": copy", "muted")] if mark else []
+    yield from lines[:-1]
+    if key and cells_of(lines[-1]) + cells_of(key) > cells:
+        yield lines[-1]
+        yield [(" " * (LABEL - 2), "text"), *key]
+    else:
+        yield [*lines[-1], *key]
+    indent: Piece = (" " * (LABEL + 2), "text")
+    room = max(20, cells - LABEL - 6)
+    sign = "+ " if fix.before else ""
+    code = [("- ", text, "faint") for text in fix.before.splitlines()]
+    code += [(sign, text, "accent") for text in fix.code.splitlines()]
+    for head, text, token in code:
+        own = len(text) - len(text.lstrip(" "))
+        for number, line in enumerate(wrap([(text[own:], token)], room - own)):
+            yield [indent, (head if number == 0 else " " * (len(head) + 2), token), (" " * own, token), *line]
+    if (stacks := STACKS.fullmatch(fix.command)) is not None:
+        yield [indent, ("S", "bold accent"), (f": here, on pid {stacks[1]}", "muted")]
+        return
+    for text in filter(None, (fix.environment, fix.command)):
+        for number, line in enumerate(wrap([(text, "accent")], room)):
+            yield [indent, *([("  ", "text")] if number else []), *line]
+
+
+def _proof(proof: Proof | str, cells: int) -> list[Line]:
+    if isinstance(proof, str):
+        return _labelled("Prove", [(proof, "faint")], cells)
+    lines = _labelled("Prove", [(proof.text, "accent")], cells)
+    return [*lines[:-1], [*lines[-1], ("   ", "text"), ("r", "bold accent"), (": in the Lab", "muted")]]
+
+
+def _labelled(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
+    if len(label) >= LABEL:
+        label = label[: LABEL - 1]
+    lines = wrap(pieces, max(20, cells - LABEL))
+    heads = [f"{label:<{LABEL}}", *[" " * LABEL] * (len(lines) - 1)]
+    return [[(head, "accent"), *line] for head, line in zip(heads, lines, strict=True)]
+
+
+# ── what was examined ──
+
+
+def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
+    """What was looked at, what could not be decided and what would decide it, what could not be checked."""
+    report = watch.report
+    holds = [case for case in watch.cases if not case.past]
+    out: list[Line] = []
+    if not holds:
+        sign, text = ((glyphs.ok, "ok"), NOTHING) if report.examined else ((glyphs.idle, "muted"), UNEXAMINED)
+        out += [[(f"{sign[0]} ", sign[1]), (f"{text}.", "title")], []]
+    looked = (
+        ", ".join(report.examined) or "at nothing: no trainer with a probe is here. Next run: gpuscope run train.py"
+    )
+    out += _labelled("Looked", [(looked, "text")], cells)
+    if watch.not_examined:
+        out += _labelled("Not", [(watch.not_examined, "muted")], cells)
+    if watch.table is None and not watch.problem:
+        out += _labelled("", [("the rules are being loaded", "muted")], cells)
+    if watch.cost_seconds is not None:
+        text = f"{watch.cost_seconds * 1e3:.1f} ms of CPU time for each check, at most one a second"
+        out += _labelled("Overhead", [(text, "muted")], cells)
+    for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
+        out += _labelled("Ended" if number == 0 else "", [(text, "muted")], cells)
+    out += _abstained(report, cells)
+    if report.problems:
+        out += [[], [("Could not be checked", "warn")]]
+        out += [line for text in report.problems for line in hang([("  · ", "muted"), (text, "text")], cells)]
+    return out
+
+
+def _abstained(report: Report, cells: int) -> list[Line]:
+    if not report.abstained:
+        return []
+    out: list[Line] = [[], [("Not decided, and what would decide it", "accent")]]
+    for one in report.abstained:
+        out += hang([("  · ", "muted"), (f"{one.pitfall}: ", "muted"), (one.missing, "text")], cells)
+    return out
+
+
+# ── the Overview ──
+
+
+def top(cases: Sequence[Case], glyphs: Glyphs, rows: int, short: bool = False) -> list[Line]:
+    """The worst findings in a line each, as many as ``rows``; the last line counts those left out. ``short``: without
+    what the lines of jobs say already."""
+    groups = [group for group in grouped(cases) if group.first.grave]
+    if short:
+        groups = [group for group in groups if group.first.finding.cause not in TOLD]
+    out: list[Line] = []
+    for group in groups[:rows]:
+        finding = group.first.finding
+        many = _times(group)
+        sign: Piece = (f"{glyph_of(finding.severity, glyphs)} ", SEVERITY_TOKENS[finding.severity])
+        out.append([sign, (many, "muted"), (finding.title, "text"), ("  " + finding.where, "faint")])
+    if len(groups) > rows and out:
+        out[-1].insert(0, (f"{len(groups) - rows} more  ", "muted"))
+    return out

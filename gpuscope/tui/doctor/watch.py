@@ -1,0 +1,248 @@
+"""The doctor of a session: the live rules over each new picture, once a second at most, and what was examined aside.
+
+It costs what :attr:`Watch.cost_seconds` says; where that grows, it looks less often, so that the screen is never late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...doctor.finding import Finding, Report
+from ..device.device_state import HistoryOf
+from .background_checks import Aside
+from .finding_history import Case, Course, Kind, ordered, pid_of
+
+if TYPE_CHECKING:
+    from ...doctor.table import Pitfall
+    from ...store.view import HostView
+
+log = logging.getLogger("gpuscope.doctor")
+
+BEGIN_SECONDS = 1.0
+"""The rules are loaded so long after the first picture: the screen stands first."""
+EVERY_SECONDS = 1.0
+SHARE = 0.02
+"""Of the viewer's time at most: rules that take 50 ms are asked every 2.5 s."""
+ASIDE_SECONDS = 2.0
+"""The child starts so long after the first picture: the screen comes first. And so long after a trainer has ended: its
+last record is being written."""
+FRESH_SECONDS = 3600.0
+"""What died longer ago is shown and not counted."""
+REPLAYED = "the environment: a recording does not hold it"
+ELSEWHERE = "the environment: it is another machine's, and examined there by  gpuscope doctor"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a trainer left that died: its process, the wall clock of its end, the findings; ``words`` say which trainer
+    it was and how it ended."""
+
+    pid: int
+    ended: float
+    report: Report
+    words: str = ""
+
+
+class Watch:
+    """``changed`` is called when something new is known. ``local`` tells whether the machine looked at is this one, so
+    that its environment and its dead can be examined."""
+
+    def __init__(
+        self, changed: Callable[[], None], local: Callable[[], bool], replaying: bool, aside: Aside | None = None
+    ) -> None:
+        self._local, self._replaying = local, replaying
+        self.table: Mapping[str, Pitfall] | None = None
+        """None until it is read."""
+        self.problem = ""
+        """Why nothing can be judged."""
+        self.live = Report()
+        self.environment: Report | None = None
+        self.cost_seconds: float | None = None
+        """Processor time that the rules took the last time; None before they were asked."""
+        self.why_no_proof = "no finding is chosen"
+        """Set by the tab: why the finding under the cursor cannot be proved in the Lab, "" where it can."""
+        self.more_fixes = False
+        """Set by the tab: whether the finding under the cursor has more than one fix that can be copied."""
+        self._changed = changed
+        self._course = Course()
+        self._left: dict[tuple[int, float], Left] = {}
+        self._aside = aside or Aside(self._heard)
+        self._asked = False
+        self._gone: set[str] | None = None
+        self._looked: HostView | None = None
+        self._next = 0.0
+        self._host_key = ""
+        self._preparing: asyncio.Task[None] | None = None
+        self._cases: tuple[Case, ...] | None = None
+
+    # ── the table and the rules ──
+
+    def prepare(self) -> None:
+        """Read the table and load the rules; raises nothing. Takes 0.1 s the first time."""
+        from ...doctor import live, postmortem_end, report, table  # noqa: F401  # loaded here, by whatever thread
+
+        try:
+            self.table = table.load()
+        except table.TableError as error:
+            self.problem = f"The pitfall table: {error}. Install gpuscope again."
+
+    def begin(self) -> None:
+        """Load what is needed, in a thread; nothing is judged before that."""
+        if self._preparing is None and self.table is None and not self.problem:
+            self._preparing = asyncio.get_running_loop().create_task(self._prepare())
+
+    async def _prepare(self) -> None:
+        from ..lab.ledger_view import aside
+
+        await asyncio.sleep(BEGIN_SECONDS)
+        try:
+            await aside(self.prepare)
+        except Exception as error:
+            log.exception("the doctor cannot be loaded")
+            self.problem = f"The rules cannot be loaded: {error!r}. Install gpuscope again."
+        self._changed()
+
+    def look(self, host: HostView | None, history: HistoryOf, moment: int = 0) -> bool:
+        """Judge the picture where it is new and time has come; whether anything was judged. ``moment`` changes when a
+        replay is moved: what was found before is of another time then."""
+        now = time.monotonic()
+        key = "" if host is None else f"{host.key} {moment}"
+        moved = key != self._host_key
+        if moved:  # what was found elsewhere goes at once, also while the new host has said nothing yet
+            self._course.clear()
+            self._host_key, self._gone = key, None
+            self.live, self._cases, self._looked = Report(), None, None
+        if host is None or host.sampled_seconds is None:
+            return False
+        self.begin()
+        if self.table is None or host is self._looked or (now < self._next and self._looked is not None):
+            return False
+        self._looked = host
+        began, own = time.perf_counter(), time.thread_time()
+        self._judge(host, history)
+        self.cost_seconds = time.thread_time() - own
+        self._next = now + max(EVERY_SECONDS, (time.perf_counter() - began) / SHARE)
+        self._ask_aside(host)
+        return True
+
+    def _judge(self, host: HostView, history: HistoryOf) -> None:
+        from ...doctor import live, postmortem_end, report
+
+        assert self.table is not None
+        assert host.sampled_seconds is not None
+        try:
+            runs = report.settled(live.examine(host, history), self.table)
+            ends = report.settled(postmortem_end.examine(host, host.jobs), self.table)
+        except Exception as error:  # a rule that fails must not end the screen
+            log.exception("a rule failed")
+            self.live = Report(problems=(f"A rule failed ({type(error).__name__}): what runs was not judged.",))
+            return
+        jobs = {str(t.definition.pid): job.key for job in host.jobs for t in job.trainers}
+        found: list[tuple[Kind, str, Finding]] = []
+        for kind, said in (("live", runs), ("end", ends)):
+            for one in said.findings:
+                found.append((kind, jobs.get(str(pid_of(one)), ""), one))  # type: ignore[arg-type]
+        self.live = replace(runs, abstained=runs.abstained + ends.abstained, problems=runs.problems + ends.problems)
+        self._course.follow(found, host.sampled_seconds)
+        self._cases = None
+
+    # ── what is examined aside ──
+
+    def _ask_aside(self, host: HostView) -> None:
+        if not self._local():
+            return
+        gone = {trainer.key for trainer in host.trainers if trainer.gone is not None}
+        if not self._asked:
+            self._asked = True
+            self._aside.start(("environment", "left"), ASIDE_SECONDS)
+        elif self._gone is not None and gone - self._gone and not self._aside.running:
+            self._aside.start(("left",), ASIDE_SECONDS)
+        elif self._aside.running:
+            return  # asked again when it has ended
+        self._gone = gone
+
+    def _heard(self, part: str, report: Report, more: Mapping[str, Any]) -> None:
+        if part == "left":
+            pid, ended = int(more["pid"]), float(more["ended"])
+            words = " ".join(str(more.get(part, "")) for part in ("name", "how")).strip()
+            self._left[pid, ended] = Left(pid, ended, report, words)
+        elif part == "environment":
+            self.environment = report
+        else:
+            self.environment = (self.environment or Report()) + report
+        self._cases = None
+        self._changed()
+
+    def close(self) -> None:
+        """The session ends: nothing is waited for."""
+        self._aside.close()
+        if self._preparing is not None:
+            self._preparing.cancel()
+
+    # ── what is shown ──
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """All there is to show: what holds, the worst first, then what no longer does."""
+        if self._cases is None:
+            here = self._local()
+            left = self._known_left()
+            told = {one.pid for one in left}
+            out = [case for case in self._course.cases if case.kind != "end" or case.pid not in told]
+            number = -1
+            if self.environment is not None and here:
+                for one in self.environment.findings:
+                    out.append(Case(number, one, "environment"))
+                    number -= 1
+            for dead in left:  # numbers fall: the newest comes first
+                for one in reversed(dead.report.findings):
+                    out.append(Case(number, one, "left", since=dead.ended))
+                    number -= 1
+            self._cases = ordered(out)
+        return self._cases
+
+    def _known_left(self) -> list[Left]:
+        """Trainers that died on this machine, the oldest first."""
+        return sorted(self._left.values(), key=lambda one: one.ended) if self._local() else []
+
+    @property
+    def unexplained(self) -> tuple[str, ...]:
+        """Trainers that died of something no rule knows: which and how, the newest first."""
+        return tuple(one.words for one in reversed(self._known_left()) if one.words and not one.report.findings)
+
+    def counts(self) -> tuple[int, int]:
+        """Problems and warnings that hold; what died long ago is not counted."""
+        graves = [c.finding.severity for c in self.cases if c.grave and not self.is_old(c)]
+        return graves.count("problem"), graves.count("warning")
+
+    @staticmethod
+    def is_old(case: Case) -> bool:
+        """Whether it tells of a trainer that died long ago."""
+        return case.kind == "left" and case.since is not None and time.time() - case.since > FRESH_SECONDS
+
+    @property
+    def report(self) -> Report:
+        """What was examined, not decided and not checked, in one: no findings."""
+        both = replace(self.live, findings=())
+        if self._local():
+            for one in self._left.values():
+                both += Report(abstained=one.report.abstained, problems=one.report.problems)
+            both += replace(self.environment or Report(), findings=())
+        named = {case.finding.pitfall for case in self.cases if not case.past}
+        return Report(
+            abstained=tuple(one for one in dict.fromkeys(both.abstained) if one.pitfall not in named),
+            problems=tuple(dict.fromkeys(both.problems + ((self.problem,) if self.problem else ()))),
+            examined=tuple(dict.fromkeys(both.examined)),
+        )
+
+    @property
+    def not_examined(self) -> str:
+        """Why the environment is not among what was examined; "" where it is."""
+        if self._local():
+            return "" if self.environment is not None else "the environment is being examined"
+        return REPLAYED if self._replaying else ELSEWHERE

@@ -1,0 +1,1 @@
+"""The Hosts tab and the sources of several hosts in one session."""

@@ -1,0 +1,54 @@
+"""Jobs whose ranks run on several hosts: which host keeps the others, joined by the job's key."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ...store.ranks import find_stall, name_of, straggler
+from ...store.view import HostView, TrainerView
+from .summary import Grade, Word
+
+Member = tuple[HostView, TrainerView]
+
+
+def across(hosts: Sequence[HostView]) -> dict[str, list[Word]]:
+    """By the key of a host, what the ranks elsewhere say of those on it. Only what is live counts."""
+    by_job: dict[str, list[Member]] = defaultdict(list)
+    for host in hosts:
+        if host.link.state in ("live", "replay"):
+            for trainer in host.trainers:
+                if trainer.gone is None and trainer.definition.job and trainer.definition.rank is not None:
+                    by_job[trainer.definition.job].append((host, trainer))
+    said: dict[str, list[Word]] = defaultdict(list)
+    for members in by_job.values():
+        ranks = [trainer.definition.rank for _, trainer in members]
+        if len({host.key for host, _ in members}) > 1 and len(set(ranks)) == len(ranks):
+            for key, word in _of_job(sorted(members, key=lambda member: member[1].definition.rank or 0)):
+                said[key].append(word)
+    return dict(said)
+
+
+def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
+    trainers = [trainer for _, trainer in members]
+    home = {id(trainer): host for host, trainer in members}
+    stall = find_stall(trainers)
+    if stall is None:
+        slow, why = straggler(trainers)
+        return [(home[id(slow)].key, (Grade.WARNING, f"straggler: {why}"))] if slow is not None else []
+    if not stall.behind:
+        return []
+    culprits = {home[id(trainer)].key: home[id(trainer)].name for trainer in stall.behind}
+    grade = Grade.WARNING if stall.busy else Grade.PROBLEM
+    out: list[tuple[str, Word]] = [
+        (key, (grade, f"keeps {len(set(_keys(members))) - len(culprits)} other hosts: {stall.text}"))
+        for key in culprits
+    ]
+    first = stall.behind[0]
+    waits = f"waits for {name_of(first)} on {home[id(first)].name}"
+    waiting = dict.fromkeys(key for key in _keys(members) if key not in culprits)
+    return out + [(key, (Grade.WARNING if stall.busy else Grade.STALLED, waits)) for key in waiting]
+
+
+def _keys(members: Sequence[Member]) -> list[str]:
+    return [host.key for host, _ in members]

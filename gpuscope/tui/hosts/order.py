@@ -1,0 +1,95 @@
+"""The order of many hosts: the worst first, and no line that jumps about while somebody reads it.
+
+A host that gets worse rises at once; one that gets better sinks only after it has been better for a while. Columns of
+figures are sorted anew only every few seconds: a percent more or less moves nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from .summary import Grade, Summary
+
+SORTS = ("worst", "name", "free", "load", "memory")
+BETTER_SECONDS = 10.0
+"""So long a host stays where it was after it got better: readings about a threshold come and go."""
+ANEW_SECONDS = 5.0
+"""Columns of figures are sorted so often."""
+_DIGITS = re.compile(r"(\d+)")
+MAX_DIGITS = 18
+
+
+class Order:
+    """Remembers what was shown. Times are seconds of the viewer's monotonic clock."""
+
+    def __init__(self) -> None:
+        self._grades: dict[str, Grade] = {}
+        self._other_since: dict[str, float] = {}
+        self._sort = ""
+        self._sorted_at = 0.0
+        self._places: dict[str, int] = {}
+
+    def grade(self, key: str) -> Grade | None:
+        """The grade by which a host stands where it stands; None before it was arranged."""
+        return self._grades.get(key)
+
+    def arrange(self, summaries: Sequence[Summary], sort: str, now: float) -> list[Summary]:
+        """All of them in order."""
+        for one in summaries:
+            self._follow(one, now)
+        if sort == "worst":
+            self._sort = sort
+            return sorted(summaries, key=lambda one: (self._grades[one.key], natural(one.name), one.key))
+        anew = sort != self._sort or now - self._sorted_at >= ANEW_SECONDS
+        if anew or any(one.key not in self._places for one in summaries):
+            value = _VALUES[sort]
+            inorder = sorted(summaries, key=lambda one: (value(one), natural(one.name), one.key))
+            self._sort, self._sorted_at = sort, now
+            self._places = {one.key: place for place, one in enumerate(inorder)}
+        return sorted(summaries, key=lambda one: self._places[one.key])
+
+    def _follow(self, one: Summary, now: float) -> None:
+        before = self._grades.get(one.key)
+        if before is None or before == one.grade:
+            at_once = True
+        elif one.grade < before:
+            at_once = one.grade is not Grade.IDLE  # between two steps a card stands idle for a moment
+        else:
+            at_once = before in (Grade.CONNECTING, Grade.IDLE)
+        if at_once or self._has_held(one.key, now):
+            self._grades[one.key] = one.grade
+            self._other_since.pop(one.key, None)
+
+    def _has_held(self, key: str, now: float) -> bool:
+        return now - self._other_since.setdefault(key, now) >= BETTER_SECONDS
+
+
+@lru_cache(maxsize=1024)
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """``node-2`` before ``node-10``."""
+    parts = _DIGITS.split(name.casefold())
+    return tuple((0, int(part[:MAX_DIGITS]), part) if part.isdecimal() else (1, 0, part) for part in parts if part)
+
+
+def _known(value: float | None) -> tuple[bool, float]:
+    return value is None, -(value or 0.0)
+
+
+def _of_memory(one: Summary) -> tuple[bool, float]:
+    share = one.used_bytes / one.total_bytes if one.used_bytes is not None and one.total_bytes else None
+    return _known(None if share is None else round(share, 2))
+
+
+def _of_load(one: Summary) -> tuple[bool, float]:
+    return _known(None if one.utilization_percent is None else round(one.utilization_percent / 5))
+
+
+_VALUES: dict[str, Callable[[Summary], tuple[bool, float]]] = {
+    "name": lambda one: (False, 0.0),
+    "free": lambda one: (not one.current, -float(one.free)),
+    "load": _of_load,
+    "memory": _of_memory,
+}
+"""The largest first; what is unknown last."""

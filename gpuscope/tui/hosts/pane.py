@@ -1,0 +1,183 @@
+"""Tab 0, where there are several hosts: a line each, the worst first; Enter looks at one, Esc comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+
+from ..cells import width as cells_of
+from ..shell.session import Session
+from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.table import LiveTable, TableRow
+from ..widgets.text import Lines
+from .rows import columns, detail_lines, host_row, totals_lines, without_domain
+
+if TYPE_CHECKING:
+    from ...store.view import HostView
+    from ..shell.main_screen import MainScreen
+    from .summary import Summary
+
+TINY_ROWS, ROOMY_ROWS = 20, 32
+DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 2
+
+
+class FleetPane(Pane):
+    """Totals above, the hosts, and what is wrong with the one under the cursor."""
+
+    DEFAULT_CSS = """
+    FleetPane #fleet-totals { padding: 0 2; }
+    FleetPane #fleet-hosts { height: 1fr; }
+    FleetPane #fleet-detail { padding: 0 2; }
+    """
+
+    def __init__(self, session: Session, **kwargs: str) -> None:
+        super().__init__(session, **kwargs)
+        self._totals = Lines([[(WAITING, "muted")]], id="fleet-totals")
+        self._hosts = LiveTable(columns("worst"), empty=WAITING, gap=1, id="fleet-hosts", classes="panel")
+        self._detail = Lines(id="fleet-detail")
+        self._terminal = (80, 24)
+        self._rows: dict[str, tuple[Summary, tuple[str, str], object, TableRow]] = {}
+        self._names: dict[str, str] = {}
+        """By key, as they stand in the table."""
+        self._shown: dict[str, Summary] = {}
+        self._placed = False
+
+    def compose(self) -> ComposeResult:
+        self._hosts.border_title = "Hosts"
+        yield self._totals
+        yield self._hosts
+        yield self._detail
+
+    # ── numbers ──
+
+    def show(self, host: HostView | None) -> None:
+        fleet, state = self.session.fleet, self.session.state
+        fleet.look()
+        shown = fleet.shown(state.mine)
+        names = Counter(one.name for one in fleet.all)
+        shown = [replace(one, name=f"{one.key} ({one.name})") if names[one.name] > 1 else one for one in shown]
+        self._shown = {one.key: one for one in shown}
+        short = without_domain(names)
+        self._names = {one.key: short.get(one.name, one.name) for one in shown}
+        longest = max(map(cells_of, (*short.values(), *self._names.values())), default=0)
+        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest))
+        mine = " with a job of yours" if state.mine else ""
+        self._hosts.show_empty(f"no host{mine} contains {fleet.filter!r}" if fleet.filter or mine else WAITING)
+        self._hosts.show([self._row(one) for one in shown])
+        fleet.visible = frozenset(row.key for row in self._hosts.on_screen)
+        if not self._placed and shown:
+            self._placed = True
+            self._hosts.move_to(shown[0].key)
+        totals = fleet.totals()
+        totals = replace(totals, room=tuple((short.get(name, name), free, size) for name, free, size in totals.room))
+        lines = totals_lines(totals, len(shown), self._terminal[0] - 4, self._hosts.tokens)
+        self._totals.show(lines[: self._totals_rows()])
+        self._show_detail()
+        self.call_later(self._judge)
+
+    def _judge(self) -> None:
+        """After the picture: the rules, of the hosts whose turn it is."""
+        doctor = self.session.doctor
+        doctor.begin()
+        if doctor.table is not None and self.is_mounted and self.session.paused_seconds is None:
+            self.session.fleet.judge(doctor.table)
+
+    def _row(self, one: Summary) -> TableRow:
+        """The line of a host; the one before where nothing of it changed."""
+        age = self.session.fleet.age_of(one.key)
+        tokens = self._hosts.tokens
+        name = self._names.get(one.key, one.name)
+        told = name, "" if one.current or age is None else f"{age:.0f}"
+        known = self._rows.get(one.key)
+        if known is None or known[:3] != (one, told, tokens.key):
+            known = self._rows[one.key] = one, told, tokens.key, host_row(one, age, tokens, name)
+        return known[3]
+
+    def _show_detail(self) -> None:
+        """Of the host under the cursor."""
+        one = self._shown.get(self._hosts.cursor_key or "")
+        width, height = self._terminal
+        rows = 0 if height < TINY_ROWS else BARE_DETAIL_ROWS if height < ROOMY_ROWS else DETAIL_ROWS
+        lines = []
+        if one is not None and rows:
+            age = self.session.fleet.age_of(one.key)
+            lines = detail_lines(one, age, max(20, width - 6), rows, self._hosts.tokens)
+            set_title(self._detail, one.name)
+        self._detail.display = rows > 0
+        # Always as high as it may become: the table must not change its height under the cursor.
+        self._detail.show([*lines, *([[]] * (rows - len(lines)))])
+
+    # ── room ──
+
+    def fit_to(self, width: int, height: int) -> None:
+        self._terminal = (width, height)
+        self._detail.set_class(height >= ROOMY_ROWS, "panel")
+
+    def _totals_rows(self) -> int:
+        return 1 if self._terminal[1] < TINY_ROWS else 2
+
+    # ── actions ──
+
+    def take_focus(self) -> None:
+        self.focus_on(self._hosts)
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        """The other tabs are those of the host under the cursor."""
+        event.stop()
+        if event.key is not None and self._placed:
+            self.session.look_at(event.key)
+            self._show_detail()
+
+    async def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        await self.do_open()
+
+    async def do_open(self) -> None:
+        """The Overview of the host under the cursor."""
+        key = self._hosts.cursor_key
+        if key is not None:
+            self.session.look_at(key)
+            await self._main.show_tab("overview")
+
+    def do_next_host(self) -> None:
+        """Here the next line."""
+        self._hosts.action_move(1)
+
+    def do_previous_host(self) -> None:
+        """The line before."""
+        self._hosts.action_move(-1)
+
+    @property
+    def _main(self) -> MainScreen:
+        from ..shell.main_screen import MainScreen
+
+        screen = self.screen
+        assert isinstance(screen, MainScreen)
+        return screen
+
+    def _sort(self, by: int) -> None:
+        name = self.session.fleet.sort_by(by)
+        self.session.notices.say(f"hosts sorted by {name}" + (" first" if name == "worst" else ""))
+        self.show(self.session.host)
+
+    def on_live_table_header_clicked(self, event: LiveTable.HeaderClicked) -> None:
+        """Sort by that column; a second click puts the worst first again."""
+        from .rows import SORT_TITLES
+
+        event.stop()
+        wanted = next((sort for sort, (column, _) in SORT_TITLES.items() if column == event.column), "")
+        fleet = self.session.fleet
+        if wanted:
+            fleet.sort = wanted if wanted != fleet.sort else "worst"
+            self._sort(0)
+
+    def do_sort_next(self) -> None:
+        """By the next column."""
+        self._sort(1)
+
+    def do_sort_previous(self) -> None:
+        """By the column before."""
+        self._sort(-1)

@@ -1,0 +1,216 @@
+"""A host in a line, all hosts in two, and one host's troubles in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..cells import age_text, bytes_text, cut_text, gib, percent, seconds_text, width
+from ..theme import Glyphs, Tokens
+from ..widgets.bars import Meter
+from ..widgets.table import Cell, Column, TableRow
+from ..widgets.text import cells_of, hang
+from .summary import Grade, Summary, Totals
+
+Piece = tuple[str, str]
+Line = list[Piece]
+
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("host", "HOST", 12, flex=2, most=28),
+    Column("state", "LINK", 10, flex=1, most=15),
+    Column("busy", "BUSY", 5, align="right"),
+    Column("free", "FREE", 4, align="right"),
+    Column("load", "UTIL", 4, align="right"),
+    Column("meter", "", 6, flex=1, most=14, priority=7),
+    Column("tensor", "TENS", 4, align="right", priority=4),
+    Column("memory", "MEM", 4, align="right", priority=5),
+    Column("room", "", 6, flex=1, most=14, priority=8),
+    Column("bytes", "USED/TOTAL GiB", 14, align="right", priority=9),
+    Column("job", "JOB", 10, flex=2, most=24, priority=6),
+    Column("pace", "STEP", 7, align="right"),
+    Column("worst", "WORST", 16, flex=12),
+)
+HOST_CELLS, WIDE_HOST_CELLS = 20, 28
+"""What a host's name gets at most, where the names are so long."""
+WIDE_COLUMNS, WIDE_WORST = 100, 32
+"""From so many columns of the terminal on, the worst gets more room before anything else does."""
+SORT_TITLES = {"worst": ("worst", "WORST"), "name": ("host", "HOST"), "free": ("free", "FREE"),
+               "load": ("load", "UTIL"), "memory": ("memory", "MEM")}  # fmt: skip
+ROOMS_SHOWN = 12
+_TOKENS = {
+    Grade.PROBLEM: "bad", Grade.STALLED: "bad", Grade.AWAY: "warn", Grade.TIGHT: "warn", Grade.WARNING: "warn",
+    Grade.CONNECTING: "muted", Grade.IDLE: "idle", Grade.FINE: "ok",
+}  # fmt: skip
+_WELL = {Grade.CONNECTING: "", Grade.IDLE: "idle", Grade.FINE: ""}
+_LINK_TOKENS = {"live": "muted", "replay": "muted", "connecting": "muted", "queued": "faint", "stale": "warn"}
+FAINT: Piece = ("–", "faint")
+
+
+def columns(sort: str, width: int = 80, longest: int = 0) -> list[Column]:
+    """The columns for a terminal of ``width`` cells, the one that is sorted by marked. ``longest``: the cells of the
+    longest name of a host, which comes before figures that can be seen one Enter deeper."""
+    key, title = SORT_TITLES[sort]
+    wide = width >= WIDE_COLUMNS
+    host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
+    widths = {"host": host, "worst": WIDE_WORST if wide else 0}
+    out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
+    return [c._replace(title=title[: c.width - 1] + "▾") if c.key == key else c for c in out]
+
+
+def without_domain(names: Iterable[str]) -> dict[str, str]:
+    """Names of hosts without the domain that all of them share: it tells nobody from another, and hides what does."""
+    full = list(names)
+    domains = {name.partition(".")[2] for name in full}
+    short = {name: name.partition(".")[0] for name in full}
+    alike = len(full) > 1 and len(domains) == 1 and domains != {""}
+    numeric = any(name.replace(".", "").isdigit() for name in full)  # addresses share no domain
+    return short if alike and not numeric and len(set(short.values())) == len(set(full)) else {n: n for n in full}
+
+
+@dataclass(frozen=True, slots=True)
+class HostName:
+    """A name that is cut in its middle: hosts of one cluster often begin alike and differ at the end."""
+
+    name: str
+    token: str
+
+    def draw(self, cells: int, glyphs: Glyphs) -> Line:
+        if width(self.name) <= cells or cells < 6:
+            return [(self.name, self.token)]
+        head = cut_text(self.name, (cells - 1) // 2)
+        tail = self.name[-(cells - 1 - width(head)) :]
+        while width(tail) > cells - 1 - width(head):
+            tail = tail[1:]
+        return [(f"{head}{glyphs.ellipsis}{tail}", self.token)]
+
+
+def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
+    """The sign of a grade: told apart without colour, too."""
+    glyph = {
+        Grade.PROBLEM: glyphs.bad, Grade.STALLED: glyphs.stall, Grade.CONNECTING: glyphs.unknown,
+        Grade.IDLE: glyphs.idle, Grade.FINE: glyphs.ok,
+    }.get(grade, glyphs.warn)  # fmt: skip
+    return glyph, _TOKENS[grade]
+
+
+def host_row(one: Summary, age_seconds: float | None, tokens: Tokens, name: str = "") -> TableRow:
+    """A host, as ``name`` where that is given. What is not of now is grey, and its age stands beside the state of its
+    link."""
+    token = "text" if one.current else "faint"
+    age = f" {_short(age_seconds)}" if age_seconds is not None and not one.current and one.answered else ""
+    link = _LINK_TOKENS.get(one.state, "bad")
+    cells: dict[str, Cell] = {
+        "mark": [mark_of(one.grade, tokens.glyphs)],
+        "host": HostName(name or one.name, "title" if one.current else "muted"),
+        "state": [(one.state, link), (age, link)],
+        "worst": worst_cell(one),
+    }
+    if one.answered:
+        cells |= _figures(one, token)
+    return TableRow(one.key, cells, "muted")
+
+
+def _short(seconds: float) -> str:
+    """An age in four cells."""
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f}m"
+    return f"{seconds // 3600:.0f}h" if seconds < 86400 else f"{seconds // 86400:.0f}d"
+
+
+def _figures(one: Summary, token: str) -> dict[str, Cell]:
+    load, tensor, used, total = one.utilization_percent, one.tensor_percent, one.used_bytes, one.total_bytes
+    bright = "text" if not one.current else "warn" if load is not None and load < 1 and one.busy else "ok"
+    load_token = token if not one.current else "idle" if load is not None and load < 1 else bright
+    share = used / total * 100 if used is not None and total else None
+    dim = "muted" if one.current else "faint"
+    more = f" +{len(one.jobs) - 1}" if len(one.jobs) > 1 else ""
+    return {
+        "busy": [(f"{one.busy}", token), (f"/{one.devices}", dim)]
+        if one.devices else [FAINT],
+        "free": [(str(one.free), "faint" if not one.current or not one.free else "title")] if one.devices else [FAINT],
+        "load": [(percent(load), load_token)] if load is not None else [FAINT],
+        "meter": Meter(load, load_token if one.current else "free") if one.devices else "",
+        "tensor": [(percent(tensor), token)] if tensor is not None else [FAINT],
+        "memory": [(percent(share), token)] if share is not None else [FAINT],
+        "bytes": [(gib(used) if used is not None else "–", token), (f"/{gib(total)}" if total else "/–", dim)],
+        "room": Meter(share, "allocated" if one.current else "free") if one.devices else "",
+        "job": [(one.job, token), (more, dim)],
+        "pace": [(seconds_text(one.pace_seconds), token)] if one.pace_seconds is not None else [FAINT],
+    }  # fmt: skip
+
+
+def worst_cell(one: Summary) -> Line:
+    """The worst in few words; what is well says whether it works."""
+    if one.words:
+        grade, text = one.words[0]
+        token = {Grade.PROBLEM: "text", Grade.STALLED: "text"}.get(grade, "muted")
+        more = f"  (+{len(one.words) - 1})" if len(one.words) > 1 else ""
+        return [(text, token), (more, "faint")]
+    return [(_WELL[one.grade], "faint")]
+
+
+def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str = "") -> list[Line]:
+    """Hosts and devices; where there is room. Two lines of at most ``width`` cells."""
+    glyphs = tokens.glyphs
+    first: Line = [(f"{now.hosts} hosts", "title")]
+    if shown != now.hosts:
+        first.append((f", {shown} shown", "accent"))
+    first.append((": ", "muted"))
+    counts = (
+        (now.problems, f"{glyphs.bad} {now.problems} with a problem", "bad"),
+        (now.live, f"{now.live} live", "ok"),
+        (now.away, f"{now.away} stale or ended", "warn"),
+        (now.failed, f"{now.failed} not reached", "bad"),
+        (now.connecting, f"{now.connecting} connecting", "muted"),
+    )
+    first += _joined([[(words, token)] for count, words, token in counts if count])
+    second: Line = [(f"{now.devices} GPUs", "title"), (": ", "muted")] if now.devices else []
+    second += _joined([
+        [(f"{count} {word}", token)]
+        for count, word, token in ((now.busy, "busy", "text"), (now.idle, "idle", "idle"), (now.free, "free", "ok"))
+        if count
+    ])  # fmt: skip
+    if now.devices and now.jobs:
+        second += [("   ", "text"), (f"{now.jobs} job{'s' * (now.jobs != 1)}", "text")]
+    room = room_pieces(now, width - cells_of(second) - 3)
+    if room:
+        second += [("   ", "text"), *room]
+    return [first, second] if second else [first]
+
+
+def room_pieces(now: Totals, cells: int) -> Line:
+    """Where there is room, as many hosts as fit: ``room: node-07 8× 140 GiB · node-12 2× 80 GiB``."""
+    out: Line = [("room: ", "muted")]
+    for number, (name, devices, size) in enumerate(now.room[:ROOMS_SHOWN]):
+        piece: Line = [(" · ", "faint")] if number else []
+        piece += [(name, "text"), (f" {devices}× {bytes_text(size / devices)}", "ok")]
+        if cells_of(out) + cells_of(piece) + 2 > cells:
+            return [*out, (" …", "faint")] if number else []
+        out += piece
+    return [*out, (" …", "faint")] if len(now.room) > ROOMS_SHOWN else out if now.room else []
+
+
+def _joined(parts: Sequence[Line]) -> Line:
+    out: Line = []
+    for part in parts:
+        out += [(" · ", "faint"), *part] if out else part
+    return out
+
+
+def detail_lines(one: Summary, age_seconds: float | None, cells: int, rows: int, tokens: Tokens) -> list[Line]:
+    """All that is wrong with a host, in full as far as ``rows`` reach; its jobs where nothing is."""
+    lines: list[Line] = []
+    for grade, text in one.words:
+        glyph, token = mark_of(grade, tokens.glyphs)
+        lines += hang([(f"{glyph} ", token), (text, "text")], cells)
+    if not one.current and one.answered and age_seconds is not None:
+        lines.append([("  what is shown is ", "muted"), (f"{age_text(age_seconds)} old", "warn")])
+    if not lines:
+        what = one.job or ("nothing runs here" if one.answered else "no reading so far")
+        where = f" · {one.free} of {one.devices} GPUs free" if one.free and one.devices else ""
+        glyph, token = mark_of(one.grade, tokens.glyphs)
+        lines = [[(f"{glyph} ", token), (f"{what}{where}", "text"), ("   Enter: this host", "faint")]]
+    return lines[:rows]

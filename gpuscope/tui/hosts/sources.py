@@ -1,0 +1,132 @@
+"""Several places in one session: their sources, which one is looked at, and a process that somebody came for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from ...store.source import Source
+    from ...store.store import Store
+    from ...store.view import HostView, Link, View
+    from ...wire.frames import Frame
+
+
+@runtime_checkable
+class Reconnecting(Protocol):
+    """A source that can be told to connect at once, and run again when it has ended."""
+
+    def hurry(self) -> None: ...
+
+
+UNSEEN_SECONDS = 2.5
+"""So long after its first sample a host may take to tell of its processes and probes."""
+
+
+class Hosts:
+    """``wanted``: (source key, pid) of processes to open once they are seen; the first that is seen is opened. None of
+    them seen: ``unseen`` is called with the first, whose host is looked at."""
+
+    def __init__(
+        self, sources: Sequence[Source], wanted: Sequence[tuple[str, int]] = (),
+        unseen: Callable[[int], None] = lambda pid: None,
+    ) -> None:  # fmt: skip
+        self.sources = list(sources)
+        self.wanted = list(wanted)
+        self._unseen = unseen
+        self._looked_for: dict[str, float] = {}
+        self._again: dict[str, asyncio.Event] = {}
+        self._at = 0
+
+    @property
+    def source(self) -> Source:
+        """What is looked at."""
+        return self.sources[self._at]
+
+    def step(self, by: int) -> Source:
+        """Look at the next one."""
+        self._at = (self._at + by) % len(self.sources)
+        return self.source
+
+    def look_at(self, key: str) -> Source:
+        """Look at the one with this key, if there is one."""
+        self._at = next((at for at, source in enumerate(self.sources) if source.key == key), self._at)
+        return self.source
+
+    def why_not_again(self, host: HostView | None) -> str:
+        """Why what is looked at, which is ``host``, cannot be connected anew, "" where it can."""
+        if not isinstance(self.source, Reconnecting):
+            return "it is no connection to another host"
+        return "it is connected" if host is not None and host.link.state == "live" else ""
+
+    def connect_again(self) -> None:
+        """Connect anew to what is looked at, now."""
+        if isinstance(self.source, Reconnecting):
+            self.source.hurry()
+            self._again.setdefault(self.source.key, asyncio.Event()).set()
+
+    def place(self) -> str:
+        """``2/3``; "" where there is one."""
+        return f"{self._at + 1}/{len(self.sources)}" if len(self.sources) > 1 else ""
+
+    def host(self, view: View) -> HostView | None:
+        """The host that is looked at. Hosts of a view stand as their sources were added."""
+        return next((host for host in view.hosts if host.key == self.source.key), None)
+
+    def sought(self, host_of: Callable[[str], HostView | None]) -> tuple[HostView, int] | None:
+        """A wanted process that is seen now, once: its host is looked at from then on."""
+        now = time.monotonic()
+        for key, pid in self.wanted:
+            host = host_of(key)
+            if host is None:
+                continue
+            if host.sampled_seconds is not None:
+                self._looked_for.setdefault(key, now)
+            pids = [one.definition.pid for one in host.trainers] + [one.definition.pid for one in host.processes]
+            if pid in pids:
+                self.wanted.clear()
+                self.look_at(key)
+                return host, pid
+        if self.wanted and all(now - self._looked_for.get(key, now) > UNSEEN_SECONDS for key, _ in self.wanted):
+            key, pid = self.wanted[0]
+            self.wanted.clear()
+            self.look_at(key)
+            self._unseen(pid)
+        return None
+
+    async def run(
+        self, store: Store, hear: Callable[[str, Frame, float], None], linked: Callable[[str, Link], None]
+    ) -> None:
+        """All sources at once, until each has ended. One that fails is no reason for the others to end; one that can be
+        connected anew waits for that."""
+        from ...store.view import Link
+
+        async def one(source: Source) -> None:
+            again = self._again.setdefault(source.key, asyncio.Event())
+            while True:
+                again.clear()
+                try:
+                    await source.run(
+                        lambda frame, seconds: hear(source.key, frame, seconds), lambda link: linked(source.key, link)
+                    )
+                except Exception as error:  # what is shown of it is no longer live, whoever else goes on
+                    linked(source.key, Link("ended", f"reading it failed: {error!r}"))
+                    if not isinstance(source, Reconnecting):
+                        raise
+                if not isinstance(source, Reconnecting):
+                    return
+                await again.wait()
+
+        for source in self.sources:
+            store.add_source(source.key, source.label, source.badge)
+        running = [asyncio.create_task(one(source)) for source in self.sources]
+        try:
+            done = await asyncio.gather(*running, return_exceptions=True)
+        finally:
+            for task in running:
+                task.cancel()
+        for failure in done:
+            if isinstance(failure, BaseException):
+                raise failure

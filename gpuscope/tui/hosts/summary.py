@@ -1,0 +1,250 @@
+"""Many hosts, a line each: what of a host is worth a line, how grave it is, and what all of them come to.
+
+Pure: a :class:`~gpuscope.store.view.HostView` in, a :class:`Summary` out. Bytes are ints or floats, times seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from statistics import fmean
+
+from ...store.ranks import find_stall, rooms
+from ...store.view import DeviceView, HostView, JobView
+from ...wire.frames import NOT_INITIALISED
+from ..cells import gib
+from ..device.device_state import Verdict, in_short, judge
+from ..overview.job_rows import devices_of, ended, growth_lines
+
+TIGHT_BYTES = 4 << 30
+"""Less room than this for the next allocation is worth a look; the Overview marks it too."""
+MOST_WORDS = 4
+
+
+class Grade(IntEnum):
+    """How much a host needs somebody, the worst first."""
+
+    PROBLEM = 0
+    STALLED = 1
+    AWAY = 2
+    TIGHT = 3
+    WARNING = 4
+    CONNECTING = 5
+    IDLE = 6
+    FINE = 7
+
+
+Word = tuple[Grade, str]
+"""Something that is wrong with a host, in a sentence, and how grave it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One host in a line. ``words``: what is wrong, the worst first. ``devices``: how many answer or should; ``busy``,
+    ``idle`` (held, and no load) and ``free`` of them. Means and sums are over what is known, None where nothing is."""
+
+    key: str
+    name: str
+    grade: Grade
+    words: tuple[Word, ...]
+    answered: bool
+    """Whether it ever sent a reading."""
+    current: bool
+    """Whether its readings are of now; else they are shown grey, with their age."""
+    state: str
+    """``live``, ``stale``, ``failed`` … in one word."""
+    devices: int = 0
+    busy: int = 0
+    idle: int = 0
+    free: int = 0
+    free_bytes: float = 0.0
+    """Of the free devices together."""
+    used_bytes: float | None = None
+    total_bytes: float | None = None
+    utilization_percent: float | None = None
+    tensor_percent: float | None = None
+    jobs: tuple[str, ...] = ()
+    """Keys of the jobs that run, the same on every host of a job that has ranks on several."""
+    job: str = ""
+    """The title of the one that uses most devices, mine before others'."""
+    pace_seconds: float | None = None
+    """Its seconds per step."""
+    mine: bool = False
+    text: str = ""
+    """Everything that a filter looks into, folded."""
+
+
+def summarise(host: HostView, found: Sequence[Word] = ()) -> Summary:
+    """A host in a line; ``found`` is what the doctor's rules and the other hosts say of it."""
+    answered = host.sampled_seconds is not None or bool(host.devices or host.processes)
+    state, away = _state(host, answered)
+    words: list[Word] = [away] if away is not None else []
+    current = host.link.state in ("live", "replay")
+    running = [job for job in host.jobs if ended(job) is None]
+    verdicts = [(device, judge(host, device)) for device in host.devices if device.gone is None]
+    if current:
+        words += [*found, *_of_devices(verdicts)]
+        words += [word for job in running if job.trainers for word in _of_job(host, job, found)]
+        if host.nvml is not None and not host.devices and host.nvml.code != NOT_INITIALISED:
+            words.append((Grade.IDLE, f"no devices: {host.nvml.text}"))
+    words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
+    free = [device for device, verdict in verdicts if verdict.word == "free"]
+    idle = [device for device, verdict in verdicts if verdict.word == "idle"]
+    lost = [device for device, verdict in verdicts if verdict.kind == "bad"]
+    busy = len(verdicts) - len(free) - len(idle) - len(lost)
+    if words and words[0][0] < Grade.IDLE:
+        grade = words[0][0]
+    elif state in ("connecting", "queued"):
+        grade = Grade.CONNECTING
+    else:
+        grade = Grade.FINE if busy or (running and not verdicts) else Grade.IDLE
+    main = _main_job(host, running)
+    return Summary(
+        key=host.key,
+        name=host.name,
+        grade=grade,
+        words=tuple(words),
+        answered=answered,
+        current=current,
+        state=state,
+        devices=len(verdicts),
+        busy=busy,
+        idle=len(idle),
+        free=len(free),
+        free_bytes=sum(device.number("free_bytes") or 0.0 for device in free),
+        used_bytes=_total(device.number("used_bytes") for device, _ in verdicts),
+        total_bytes=_total(device.definition.total_bytes for device, _ in verdicts),
+        utilization_percent=_mean(device.number("utilization_percent") for device, _ in verdicts),
+        tensor_percent=_mean(device.number("tensor_active_percent") for device, _ in verdicts),
+        jobs=tuple(_job_key(host, job) for job in running),
+        job=main.title if main is not None else "",
+        pace_seconds=_pace(main),
+        mine=any(job.mine for job in running),
+        text=_haystack(host, state, running, words),
+    )
+
+
+def _state(host: HostView, answered: bool) -> tuple[str, Word | None]:
+    """The link in a word, and why it is not there."""
+    link = host.link
+    text = link.text.removeprefix(f"{host.key}: ").removeprefix(f"{host.name}: ")
+    if link.state == "live":
+        return "live", None
+    if link.state == "replay":
+        return "replay", None
+    if link.state == "stale":
+        return "stale", (Grade.AWAY, text or "nothing comes any more")
+    if link.state == "ended":
+        return ("ended" if answered else "failed"), (Grade.AWAY, text or "it ended")
+    if "trying again" in text:
+        return "no answer", (Grade.AWAY, text)
+    return ("queued" if "turn" in text else "connecting"), None
+
+
+def _of_devices(verdicts: Sequence[tuple[DeviceView, Verdict]]) -> Iterable[Word]:
+    """The first device of each grade, and how many more there are."""
+    seen: dict[Grade, tuple[str, int]] = {}
+    for device, verdict in verdicts:
+        grade = {"bad": Grade.PROBLEM, "warn": Grade.WARNING}.get(verdict.kind)
+        if grade is None:
+            continue
+        grade = Grade.TIGHT if verdict.word == "full" else grade
+        reason = f": {in_short(verdict.reason)}" if verdict.reason else ""
+        text, count = seen.get(grade, (f"GPU {device.definition.index} {verdict.word}{reason}", 0))
+        seen[grade] = text, count + 1
+    for grade, (text, count) in seen.items():
+        yield grade, text + (f" (and {count - 1} more)" if count > 1 else "")
+
+
+def _of_job(host: HostView, job: JobView, found: Sequence[Word]) -> Iterable[Word]:
+    """What a glance at a job's ranks tells; what the rules say in better words is not said again."""
+    living = [trainer for trainer in job.trainers if trainer.gone is None]
+    known = {grade for grade, _ in found}
+    stall = find_stall(living)
+    if stall is not None and not known & {Grade.STALLED, Grade.PROBLEM}:
+        yield (Grade.WARNING, f"waiting: {stall.text}") if stall.busy else (Grade.STALLED, f"stalled: {stall.text}")
+    for room in rooms(host.devices, living)[:1]:
+        for (_, token), (text, _), *_ in growth_lines(host, room, len(living))[:1]:
+            if token in ("bad", "warn") and Grade.PROBLEM not in known:
+                yield Grade.PROBLEM if token == "bad" else Grade.TIGHT, f"memory: {text}"
+        if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES:
+            device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
+            where = f" on GPU {device.definition.index}" if device is not None else ""
+            yield Grade.TIGHT, f"{gib(room.headroom_bytes)} GiB left to {job.title}{where}"
+
+
+def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:
+    best = max(((job.mine, bool(job.trainers)) for job in running), default=None)
+    first = [job for job in running if (job.mine, bool(job.trainers)) == best]
+    return first[0] if len(first) == 1 else max(first, key=lambda job: len(devices_of(host, job)), default=None)
+
+
+def _pace(job: JobView | None) -> float | None:
+    """Of the slowest rank."""
+    trainers = job.trainers if job is not None else ()
+    known = [pace for t in trainers if t.gone is None and (pace := t.number("step_seconds")) is not None]
+    return max(known, default=None)
+
+
+def _job_key(host: HostView, job: JobView) -> str:
+    """Of the cluster: a job without a key of its own is this host's."""
+    named = any(trainer.definition.job == job.key for trainer in job.trainers)
+    return job.key if named else f"{host.key} {job.key}"
+
+
+def _haystack(host: HostView, state: str, jobs: Sequence[JobView], words: Sequence[Word]) -> str:
+    parts = [host.name, host.key, state, *(text for _, text in words)]
+    parts += [f"{job.title} {job.user or ''}" for job in jobs]
+    return " ".join(parts).casefold()
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All hosts together. What is stale is counted as it was when it was last heard; ``unheard`` hosts count nothing.
+    ``room``: hosts with free devices, the most first: (name, devices, bytes)."""
+
+    hosts: int
+    live: int
+    away: int
+    failed: int
+    connecting: int
+    devices: int
+    busy: int
+    idle: int
+    free: int
+    jobs: int
+    problems: int
+    room: tuple[tuple[str, int, float], ...]
+
+
+def totals(summaries: Sequence[Summary]) -> Totals:
+    """The sums over these hosts. Where there is room is told only of hosts that are heard now."""
+    room = [(one.name, one.free, one.free_bytes) for one in summaries if one.free and one.current]
+    failed = sum(one.state in ("failed", "no answer") for one in summaries)
+    live = sum(one.current for one in summaries)
+    connecting = sum(one.state in ("connecting", "queued") for one in summaries)
+    return Totals(
+        hosts=len(summaries),
+        live=live,
+        away=len(summaries) - live - failed - connecting,
+        failed=failed,
+        connecting=connecting,
+        devices=sum(one.devices for one in summaries),
+        busy=sum(one.busy for one in summaries),
+        idle=sum(one.idle for one in summaries),
+        free=sum(one.free for one in summaries if one.current),
+        jobs=len({key for one in summaries if one.current for key in one.jobs}),
+        problems=sum(one.grade <= Grade.STALLED for one in summaries),
+        room=tuple(sorted(room, key=lambda entry: (-entry[1], -entry[2]))),
+    )

@@ -1,0 +1,161 @@
+"""The hosts of a session, summed up: made anew only for those that changed, and the doctor's rules asked in turn.
+
+The rules of one host take a millisecond or two. They are asked of as many hosts at a time as a share of the viewer's
+time allows, so that each host is judged every few seconds and no key waits for a judgement.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .jobs import across
+from .order import SORTS, Order
+from .summary import Grade, Summary, Totals, Word, summarise, totals
+
+if TYPE_CHECKING:
+    from ...doctor.finding import Finding
+    from ...doctor.table import Pitfall
+    from ...store.store import Store
+    from ...store.view import HostView, View
+
+log = logging.getLogger("gpuscope.doctor")
+
+JUDGE_SECONDS = 0.004
+"""Processor time for the rules at one picture; there are two pictures a second."""
+SUM_SECONDS, HIDDEN_SECONDS = 0.4, 2.0
+"""A host is summed up no more often: one that is on the screen, and one that is only in the totals and the order."""
+FORGET_SECONDS = 60.0
+"""What the rules said of a host holds no longer than this without being said again."""
+_GRADES = {"problem": Grade.PROBLEM, "warning": Grade.WARNING}
+
+
+class Fleet:
+    """``store`` holds the hosts, ``frozen`` is the picture of them while the screen stands still."""
+
+    def __init__(
+        self, store: Callable[[], Store | None], frozen: Callable[[], View | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.sort = SORTS[0]
+        self.filter = ""
+        self.order = Order()
+        self._store, self._frozen, self._clock = store, frozen, clock
+        self.visible: Collection[str] = ()
+        """The keys of the hosts that are on the screen."""
+        self._known: dict[str, tuple[HostView, tuple[Word, ...], Summary]] = {}
+        self._summed: dict[str, float] = {}
+        self._across: dict[str, list[Word]] = {}
+        self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
+        self._turn = 0
+        self._judged: dict[str, float | None] = {}
+        self._all: tuple[Summary, ...] = ()
+
+    def age_of(self, key: str) -> float | None:
+        """Seconds since the last frame of a host; None before the first."""
+        store = self._store()
+        received = store.received_seconds(key) if store is not None else None
+        return None if received is None else max(0.0, self._clock() - received)
+
+    @property
+    def all(self) -> tuple[Summary, ...]:
+        """As of the last :meth:`look`, as they were added."""
+        return self._all
+
+    def look(self) -> tuple[Summary, ...]:
+        """Every host, as it is or was a moment ago."""
+        frozen, store = self._frozen(), self._store()
+        if frozen is not None:
+            self._all = tuple(self._sum_up(host) for host in frozen.hosts)
+        elif store is not None:
+            for key in store.sources:
+                known = self._known.get(key)
+                if known is None or known[0].link.state != store.link(key).state:
+                    self._summed.pop(key, None)
+                self.heard(key)
+            hosts = [known[0] for key in store.sources if (known := self._known.get(key)) is not None]
+            self._across = across(hosts)
+            self._all = tuple(self._sum_up(host) for host in hosts)
+        return self._all
+
+    def heard(self, key: str) -> None:
+        """A host has sent a sample: sum it up at once, where it is time to. All at a time would keep a key waiting."""
+        now, store = self._clock(), self._store()
+        seconds = SUM_SECONDS if key in self.visible else HIDDEN_SECONDS
+        if store is not None and now - self._summed.get(key, float("-inf")) >= seconds:
+            self._summed[key] = now
+            host = store.host(key)
+            if host is not None:
+                self._sum_up(host)
+
+    def _sum_up(self, host: HostView) -> Summary:
+        when, found = self._found.get(host.key, (0.0, ()))
+        words = (*self._across.get(host.key, ()), *(found if self._clock() - when < FORGET_SECONDS else ()))
+        known = self._known.get(host.key)
+        if known is None or known[0] is not host or known[1] != words:
+            known = self._known[host.key] = host, words, summarise(host, words)
+        return known[2]
+
+    def shown(self, mine: bool = False) -> list[Summary]:
+        """Those that pass the filter, in order."""
+        needle = self.filter.casefold()
+        passed = [one for one in self._all if needle in one.text and (one.mine or not mine)]
+        inorder = self.order.arrange(self._all, self.sort, self._clock())
+        kept = {one.key for one in passed}
+        return [one for one in inorder if one.key in kept]
+
+    def totals(self) -> Totals:
+        """Of all, whatever the filter hides."""
+        return totals(self._all)
+
+    def sort_by(self, step: int) -> str:
+        """The next order; its name."""
+        self.sort = SORTS[(SORTS.index(self.sort) + step) % len(SORTS)]
+        return self.sort
+
+    # ── the rules ──
+
+    def judge(self, table: Mapping[str, Pitfall]) -> bool:
+        """Ask the rules of the hosts whose turn it is; whether anything else is said than before."""
+        hosts = [host for host, _, _ in self._known.values() if host.link.state in ("live", "replay")]
+        began, changed = time.thread_time(), False
+        for _ in range(len(hosts)):
+            host = hosts[self._turn % len(hosts)]
+            self._turn += 1
+            if host.sampled_seconds is None or self._judged.get(host.key) == host.sampled_seconds:
+                continue
+            self._judged[host.key] = host.sampled_seconds
+            before = self._found.get(host.key, (0.0, ()))[1]
+            words = self._examine(host, table)
+            self._found[host.key] = self._clock(), words
+            changed = changed or words != before
+            if time.thread_time() - began > JUDGE_SECONDS:
+                break
+        return changed
+
+    def _examine(self, host: HostView, table: Mapping[str, Pitfall]) -> tuple[Word, ...]:
+        from ...doctor import live, postmortem_end, report
+
+        store = self._store()
+        if store is None:
+            return ()
+        try:
+            runs = report.settled(live.examine(host, partial(store.history, host.key)), table)
+            ends = report.settled(postmortem_end.examine(host, host.jobs), table)
+        except Exception:  # a rule that fails must not end the screen
+            log.exception("a rule failed")
+            return ()
+        words = [word for one in (*runs.findings, *ends.findings) if (word := _word(one)) is not None]
+        return tuple(sorted(words, key=lambda word: word[0]))
+
+
+def _word(finding: Finding) -> Word | None:
+    grade = _GRADES.get(finding.severity)
+    if grade is None:
+        return None
+    if grade is Grade.PROBLEM and finding.cause.startswith("stall."):
+        grade = Grade.STALLED
+    return grade, finding.title

@@ -1,0 +1,221 @@
+"""A against B in lines: what differs first, then what was measured, each ratio with what is known of its spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..cells import bytes_text, fit, percent, seconds_text, width
+from ..theme import Glyphs
+from ..widgets.table import Column, lay_out
+from ..widgets.text import wrap
+
+if TYPE_CHECKING:
+    from ...lab.compare import Comparison, Row
+
+Piece = tuple[str, str]
+Line = list[Piece]
+
+SHORT = {
+    "samples_per_second": "samples/s",
+    "step_seconds": "step",
+    "step_p95_seconds": "step p95",
+    "sample_seconds": "per sample",
+    "warmup_seconds": "warm-up",
+    "input_seconds": "input wait",
+    "peak_allocated_bytes": "allocated",
+    "peak_reserved_bytes": "reserved",
+    "tensor_active_percent": "tensor",
+    "validation_loss": "val. loss",
+    "loss": "loss",
+    "efficiency": "efficiency",
+}
+"""Names for ten cells; one that is not here has its own title."""
+ORDER = (
+    "samples_per_second", "step_seconds", "loss", "efficiency", "peak_allocated_bytes", "peak_reserved_bytes",
+    "tensor_active_percent", "sample_seconds", "warmup_seconds", "input_seconds", "validation_loss", "step_p95_seconds",
+)  # fmt: skip
+"""Where there is little room the last ones go first; what neither side knows goes before all."""
+ADVICE = "gpuscope lab sweep"
+"""In a note that tells what to type for repeats: here a key does that."""
+WIDE_CELLS = 64
+WIDE = (
+    Column("what", "", 12, flex=2, most=28),
+    Column("a", "A", 9, align="right"),
+    Column("b", "B", 9, align="right"),
+    Column("ratio", "B/A", 7, align="right"),
+    Column("interval", "95 % INTERVAL", 13),
+    Column("verdict", "", 11),
+    Column("basis", "FROM", 14, flex=3, most=26, priority=5),
+)
+NARROW = (
+    Column("what", "", 10, flex=1, most=14),
+    Column("a", "A", 8, align="right"),
+    Column("b", "B", 8, align="right"),
+    Column("ratio", "  B/A", 13),
+)
+
+
+def value_text(value: float | None, unit: str) -> str:
+    """A measured value with its unit, "–" where it is unknown."""
+    if value is None:
+        return "–"
+    if unit == "s":
+        return seconds_text(value)
+    if unit == "bytes":
+        return bytes_text(value)
+    if unit == "%":
+        return percent(value, 1)
+    if unit == "samples/s":
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{value:.4g}"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """``"1.93×"``: B is so many times A."""
+    if ratio is None:
+        return "–"
+    if 0.095 <= ratio < 99.95:
+        return f"{ratio:.2f}×"
+    return f"{ratio:,.0f}×" if ratio > 1 else f"{ratio:.3f}×" if ratio >= 0.0005 else f"{ratio:.0e}×"
+
+
+def interval_text(row: Row) -> str:
+    """``"1.88 – 1.98"``; what is there instead where nothing tells the spread."""
+    if row.low is None or row.high is None:
+        return "–" if row.ratio is not None else ""
+    if row.low < 0.095:
+        return f"{row.low:.2g} – {row.high:.2g}"
+    digits = 3 if row.high - row.low < 0.02 else 2
+    return f"{row.low:.{digits}f} – {row.high:.{digits}f}"
+
+
+def spread_text(row: Row) -> str:
+    """``"±3%"``: the further end of the interval, for where there is no room for both; "wide" beyond a hundred,
+    "±?" where it is unknown."""
+    if row.ratio is None:
+        return ""
+    if row.low is None or row.high is None:
+        return "±?"
+    far = max(row.high / row.ratio - 1, 1 - row.low / row.ratio) * 100
+    return "wide" if far >= 99.5 else f"±{far:.0f}%" if far >= 0.95 else "±<1%"
+
+
+def verdict(row: Row) -> tuple[str, str]:
+    """(word, token): whether B is better, where the interval decides that."""
+    if row.ratio is None or not row.better:
+        return "", "muted"
+    if row.low is None or row.high is None:
+        return "", "muted"
+    if not row.decided:
+        return ("equal" if max(row.high - 1, 1 - row.low) < 1e-6 else "undecided"), "idle"
+    good = (row.low > 1) == (row.better == "higher")
+    return ("better", "ok") if good else ("worse", "warn")
+
+
+def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
+    """``≠ amp off → bf16   batch 8 → 16``: the switches in which they differ, marked; at most ``rows`` lines."""
+    toggles = [change for change in comparison.changes if change.toggle]
+    if not toggles:
+        known = all(side and side[0].config is not None for side in (comparison.a, comparison.b))
+        text = "no switch differs" if known else "the switches of one are not known"
+        return [[("≠ ", "faint"), (text, "muted")]]
+    lines: list[Line] = [[("≠ ", "accent")]]
+    used = 2
+    for number, change in enumerate(toggles):
+        pieces = [(f"{change.name.replace('_', ' ')} ", "muted"), (change.a, "text"), (" → ", "faint"),
+                  (change.b, "title")]  # fmt: skip
+        gap = "   " if used > 2 else ""
+        size = len(gap) + sum(width(text) for text, _ in pieces)
+        full = len(lines) == rows
+        more = f"   +{len(toggles) - number}"
+        if used + size + (len(more) if full and number + 1 < len(toggles) else 0) > cells and gap:
+            if full:
+                lines[-1].append((more, "muted"))
+                return lines
+            lines.append([("  ", "text")])
+            size -= len(gap)
+            used, gap = 2, ""
+        lines[-1] += [(gap, "text"), *pieces]
+        used += size
+    return lines
+
+
+def table_lines(comparison: Comparison, cells: int, glyphs: Glyphs) -> Iterable[Line]:
+    """A heading and a line for each measured thing."""
+    columns = WIDE if cells >= WIDE_CELLS else NARROW
+    placed = lay_out(columns, cells, gap=1)
+    line: Line = []
+    for number, (column, size) in enumerate(placed):
+        token = {"a": "bold series1", "b": "bold series2"}.get(column.key, "muted")
+        line.append((" " * bool(number) + fit(column.title, size, column.align), token))
+    yield line
+    for row in in_order(comparison):
+        yield _row_line(row, placed, columns is WIDE, glyphs)
+
+
+def in_order(comparison: Comparison) -> list[Row]:
+    """The rows to show, the most telling first. A step per sample says nothing new where steps are as large."""
+    step = comparison.row("step_seconds")
+    same = step.ratio if step is not None else None
+    rows = [row for row in comparison.rows if row.key != "sample_seconds" or row.ratio is None or row.ratio != same]
+
+    def place(row: Row) -> tuple[bool, int]:
+        return row.a is None and row.b is None, ORDER.index(row.key) if row.key in ORDER else len(ORDER)
+
+    return sorted(rows, key=place)
+
+
+def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Glyphs) -> Line:
+    word, token = verdict(row)
+    sizes = {column.key: size for column, size in placed}
+    mark = {"better": glyphs.ok, "worse": glyphs.bad, "undecided": glyphs.idle, "equal": glyphs.idle}.get(word, "")
+    shown = {
+        "what": (row.title if width(row.title) <= sizes["what"] else SHORT.get(row.key, row.title), "muted"),
+        "a": (value_text(row.a, row.unit), "text" if row.a is not None else "faint"),
+        "b": (value_text(row.b, row.unit), "text" if row.b is not None else "faint"),
+        "ratio": (ratio_text(row.ratio), "title" if row.decided else "text" if row.ratio is not None else "faint"),
+        "interval": (interval_text(row), "text" if row.low is not None else "faint"),
+        "verdict": (f"{mark} {word}" if word and wide else mark, token),
+        "basis": (row.basis or row.reason, "faint"),
+    }
+    out: Line = []
+    for number, (column, size) in enumerate(placed):
+        said, spec = shown[column.key]
+        gap = " " * bool(number)
+        if wide or column.key != "ratio":
+            out.append((gap + fit(said, size, column.align), spec))
+            continue
+        spread = spread_text(row)
+        out += [(gap + fit(said, 6, "right"), spec), (f" {fit(spread, 4)} ", "muted" if "?" not in spread else "faint")]
+        out.append((mark, token))
+    return out
+
+
+def closing_lines(comparison: Comparison) -> Iterable[Line]:
+    """Break-even of compiling where that is a question, then what weakens the comparison."""
+    compiled = [bool(side and side[0].config and side[0].config.compile != "off") for side in
+                (comparison.a, comparison.b)]  # fmt: skip
+    if compiled[0] != compiled[1]:
+        if comparison.break_even_step is not None:
+            yield [("break-even ", "muted"), (f"after step {comparison.break_even_step:,}", "title"),
+                   (": from there compiling has paid for its warm-up", "muted")]  # fmt: skip
+        else:
+            yield [("break-even ", "muted"), ("none: ", "text"), (comparison.break_even_reason, "muted")]
+    repeats = next((row.basis for row in comparison.rows if "repeats" in row.basis), "")
+    if repeats:
+        yield [("95 % ", "muted"), (f"over {repeats}", "text")]
+    for text in comparison.notes:
+        if ADVICE in text:
+            yield [("i ", "accent"), ("measures both in turns: the interval is then that of the repeats", "faint")]
+        else:
+            yield [(text, "faint")]
+
+
+def comparison_lines(comparison: Comparison, cells: int, rows: int, glyphs: Glyphs) -> list[Line]:
+    """At most ``rows`` lines of ``cells`` cells. What closes it goes before what was measured, the last ones first."""
+    head = changes_lines(comparison, cells, 2 if rows >= 8 else 1)
+    table = list(table_lines(comparison, cells, glyphs))
+    closing: list[Line] = [piece for line in closing_lines(comparison) for piece in wrap(line, cells)]
+    room = max(0, rows - len(head) - len(table))
+    return [*head, *table, *closing[:room]][:rows]

@@ -1,0 +1,173 @@
+"""Which devices a run of the lab would take, who holds them, and what its tensor pipes do: read off the host's picture.
+
+Only from what the agent saw: nothing here asks a driver, and what it did not see is unknown, never free.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...lab import places
+from ...lab.config import LabConfig
+from ...lab.metrics import Started
+from ...lab.rules import Facts
+from ...store.view import DeviceView, HostView, ProcView
+from ...wire.frames import Unknown
+from .choices import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A process on a device that a run would take. ``used_bytes``: None where the driver does not say."""
+
+    index: int
+    pid: int
+    user: str
+    command: str
+    used_bytes: float | None
+
+
+def where(config: LabConfig, host: HostView | None, started: Started | None) -> Device:
+    """The kind of device a run would train on. ``started``: what the last worker said, which knows its torch."""
+    if config.device != "auto":
+        return Device(config.device, "chosen")
+    if started is not None and started.config.get("device") == "auto":
+        return Device(started.device, "as in the run before")
+    if host is None or host.sampled_seconds is None:
+        return Device()
+    if any(device.gone is None for device in host.devices):
+        return Device("cuda", "there is a GPU") if visible(host) else Device("cpu", f"{places.VISIBLE} hides every GPU")
+    return Device("cpu", "no GPU is seen here") if host.nvml is not None else Device()
+
+
+def visible(host: HostView, environ: Mapping[str, str] = os.environ) -> list[DeviceView]:
+    """The devices a worker sees, in torch's order as far as that can be told: ``$CUDA_VISIBLE_DEVICES`` by number or
+    UUID up to the first word that names none; without it all, by index. GPUs of different kinds are numbered by their
+    speed unless ``$CUDA_DEVICE_ORDER`` says otherwise: then :func:`order_known` is false, and these are candidates."""
+    here = sorted((d for d in host.devices if d.gone is None), key=lambda d: d.definition.index)
+    return [here[position] for position in places.visible([d.definition.uuid for d in here], environ)]
+
+
+def order_known(host: HostView, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether torch's numbers are the driver's."""
+    return places.order_known([d.definition.name for d in host.devices if d.gone is None], environ)
+
+
+def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
+    """The devices that a run with these switches takes: the first, or as many as it has processes; none where their
+    order cannot be told."""
+    if device.kind != "cuda" or not order_known(host):
+        return []
+    seen = visible(host)
+    return seen[:1] if config.parallel == "none" else seen[: config.nproc]
+
+
+def family(host: HostView, pid: int | None) -> set[int]:
+    """The pids of ``pid`` and of the processes that it started, however many between them, as far as they are seen."""
+    if pid is None:
+        return set()
+    parents = {p.definition.pid: p.definition.ppid for p in host.processes}
+    out = {pid}
+    for one in parents:
+        at: int | None = one
+        for _ in range(8):
+            if at is None or at == pid:
+                break
+            at = parents.get(at)
+        if at == pid:
+            out.add(one)
+    return out
+
+
+def occupants(
+    config: LabConfig, host: HostView | None, device: Device, own: Collection[int] = (), alone: bool = True
+) -> list[Occupant]:
+    """Who else is on the devices of a run. ``own``: pids of the lab's workers, which are no strangers. ``alone``:
+    nothing of ours has been on a device lately, so that memory in use there without a process is somebody's."""
+    if host is None:
+        return []
+    processes = {p.id: p for p in host.processes}
+    out: list[Occupant] = []
+    for one in taken(config, host, device):
+        before = len(out)
+        for use in one.uses:
+            held, process = use.number("used_bytes"), processes.get(use.process)
+            ours = process is not None and process.definition.pid in own
+            if use.gone is None and not ours and not _display(process) and (held is None or held >= places.IDLE_BYTES):
+                out.append(_occupant(one, process, held))
+        total = one.number("used_bytes")
+        seen = any(use.gone is None for use in one.uses)
+        if alone and not seen and len(out) == before and total is not None and total > places.HIDDEN_BYTES:
+            out.append(Occupant(one.definition.index, 0, "?", "a process that cannot be seen from here", total))
+    return out
+
+
+def _display(process: ProcView | None) -> bool:
+    """Whether it draws the screen."""
+    return process is not None and places.draws_screen(process.definition.command or process.definition.name or "")
+
+
+def _occupant(device: DeviceView, process: ProcView | None, held: float | None) -> Occupant:
+    index = device.definition.index
+    if process is None:
+        return Occupant(index, 0, "?", "a process that is not named", held)
+    d = process.definition
+    return Occupant(index, d.pid, d.user or "?", d.command or d.name or "?", held)
+
+
+def facts(config: LabConfig, host: HostView | None, device: Device, started: Started | None, own: int | None) -> Facts:
+    """What is known without asking torch. A run of our own that would be restarted gives back what it holds, so free
+    bytes are told only while there is none."""
+    seen = visible(host) if host is not None and device.kind == "cuda" else []
+    free = [one.number("free_bytes") for one in seen]
+    if host is not None and device.kind == "cpu":
+        free = [host.number("memory_available_bytes")]
+    # A worker that has started knows its torch and its model better than we do.
+    same_model = started is not None and started.config.get("model") == config.model and config.factory is not None
+    return Facts(
+        device_type=device.kind or "cpu",
+        gpus=len(visible(host)) if host is not None and host.sampled_seconds is not None else None,
+        gpu_name=seen[0].definition.name if seen else None,
+        capability=places.capability(seen[0].definition.compute_capability) if seen else None,
+        free_bytes=[int(f) for f in free if f is not None] if free and None not in free and own is None else None,
+        torch_version=started.torch_version if started is not None else None,
+        cores=places.cores(),
+        has_compiler=_compiler(device.kind),
+        parameters=started.parameters if started is not None and same_model else None,
+    )
+
+
+@lru_cache(maxsize=4)
+def _compiler(kind: str) -> bool | None:
+    """Whether there is a C++ compiler for a CPU; for CUDA that is the worker's to tell: Triton is beside its torch."""
+    return shutil.which(os.environ.get("CXX") or "g++") is not None if kind == "cpu" else None
+
+
+# ── the tensor pipes of a run ──
+
+
+def tensor_shares(host: HostView, started: Started, own: Collection[int]) -> tuple[dict[str, tuple[float, float]], str]:
+    """UUID → (seconds of the host's clock, tensor share in percent) of each device of a run, and "" or why there is
+    none. The counters are a whole device's: where somebody else computes too, they are not the run's."""
+    uuids = {str(d.get("uuid")).lower() for d in started.devices if isinstance(d, dict) and d.get("uuid")}
+    on = [d for d in host.devices if d.gone is None and d.definition.uuid.lower() in uuids]
+    if not on or len(on) < len(uuids):
+        return {}, "which devices the run is on is not told, or the agent does not see them"
+    processes = {p.id: p for p in host.processes}
+    for device in on:
+        for use in device.uses:
+            other = processes.get(use.process)
+            if use.gone is None and other is not None and other.definition.pid not in own and not _display(other):
+                return {}, f"the counters are the whole GPU's, and pid {other.definition.pid} is on it too"
+    out = {}
+    for device in on:
+        reading = device.reading("tensor_active_percent")
+        if isinstance(reading, Unknown):
+            return {}, reading.text
+        if isinstance(reading, (int, float)) and device.sampled_seconds is not None:
+            out[device.definition.uuid.lower()] = (device.sampled_seconds, float(reading))
+    return out, ""

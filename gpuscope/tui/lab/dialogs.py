@@ -1,0 +1,236 @@
+"""The lab's questions: a switch's value, a device that is in use, how often to measure in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.widgets import Input
+
+from ...lab.config import ConfigError, LabConfig
+from ...lab.toggles import Toggle, Value
+from ..cells import bytes_text, fit
+from ..widgets.dialog import Dialog
+from ..widgets.key_line import Key, KeyLine
+from ..widgets.table import Column, LiveTable, TableRow
+from ..widgets.text import Lines, hang
+from .choices import choices, does_nothing
+from .runs import LabRuns
+from .text import change_text
+
+Piece = tuple[str, str]
+Line = list[Piece]
+REPEATS = (2, 3, 5, 7, 10, 15, 20)
+STEPS = (10, 20, 50, 100, 200, 500, 1000)
+DEFAULT_REPEATS, DEFAULT_STEPS = 5, 50
+OPTIONS_SHOWN = 9
+
+
+class LabDialog(Dialog):
+    """Lines of text that follow the dialog's width. Subclasses give :meth:`text`."""
+
+    def __init__(self, runs: LabRuns) -> None:
+        super().__init__()
+        self.runs = runs
+        self.lines = Lines()
+
+    def text(self) -> Iterable[Line]:
+        """The lines, before they are wrapped."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self.redraw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.redraw)
+
+    def redraw(self) -> None:
+        """Draw the lines anew."""
+        if self.is_open:
+            cells = max(30, self.lines.size.width or 70)
+            self.lines.show([piece for line in self.text() for piece in hang(line, cells)])
+
+
+class ValueDialog(LabDialog):
+    """Choose a value, or type one that no key walks through."""
+
+    DEFAULT_CSS = """
+    ValueDialog .dialog { width: 72; }
+    ValueDialog LiveTable { margin: 1 0 0 0; }
+    ValueDialog Input { height: 1; border: none; margin: 1 0 0 0; padding: 0 1; background: $panel; }
+    ValueDialog Input:focus { border: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "other", show=False)]
+
+    def __init__(self, runs: LabRuns, toggle: Toggle) -> None:
+        super().__init__(runs)
+        self.toggle = toggle
+        self._values = choices(toggle, getattr(runs.config, toggle.name))
+        self._table = LiveTable((Column("value", "", 20, flex=1),), header=False)
+        self._input: Input | None = None
+        self._problem = ""
+
+    def compose(self) -> ComposeResult:
+        typed = self.toggle.factory or not (self.toggle.choices or self.toggle.yes_no)
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = self.toggle.name.replace("_", " ")
+            yield self.lines
+            self._table.styles.height = min(len(self._values), OPTIONS_SHOWN)
+            yield self._table
+            if typed:
+                self._input = Input(placeholder=f"or type: {self._takes()}", max_length=200)
+                yield self._input
+            keys = (Key("Tab", "list or typing", "other"),) if typed else ()
+            yield KeyLine((Key("Enter", "take it", "take"), *keys, Key("Esc", "leave", "dismiss")))
+
+    def _takes(self) -> str:
+        return "MODULE:FACTORY, your own model" if self.toggle.factory else self.toggle.takes
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        now = getattr(self.runs.config, self.toggle.name)
+        rows = []
+        for number, value in enumerate(self._values):
+            default = "  default" if value == self.toggle.default and type(value) is type(self.toggle.default) else ""
+            rows.append(TableRow(str(number), {"value": [(self.toggle.text(value), "text"), (default, "faint")]}))
+        self._table.show(rows)
+        self._table.move_to(str(next(i for i, v in enumerate(self._values) if v == now and type(v) is type(now))))
+        self.set_focus(self._table)  # now: the next key may be there already
+
+    def text(self) -> Iterable[Line]:
+        yield [(self.toggle.help, "text")]
+        why = does_nothing(self.runs.config, self.runs.device).get(self.toggle.name, "")
+        if why:
+            yield [("here ", "warn"), (why, "text")]
+        elif self.toggle.on_cpu:
+            yield [("on a CPU: ", "muted"), (self.toggle.on_cpu, "muted")]
+        if self._problem:
+            yield [(self._problem, "bad")]
+
+    def action_take(self) -> None:
+        """What is typed, or the value under the cursor of the list."""
+        if self._input is not None and self._input.has_focus:
+            self._take(self._input.value.strip())
+        elif self._table.cursor_key is not None:
+            self._take(self._values[int(self._table.cursor_key)])
+
+    def action_other(self) -> None:
+        """From the list to typing, and back."""
+        if self._input is not None:
+            self.set_focus(self._table if self._input.has_focus else self._input)
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        self._take(self._values[int(event.key)])
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._take(event.value.strip())
+
+    def _take(self, value: Value) -> None:
+        try:
+            self.runs.put(self.toggle.name, value)
+        except ConfigError as error:
+            self._problem = str(error)
+            self.redraw()
+        else:
+            self.dismiss()
+
+
+class HeldDialog(LabDialog):
+    """A device that a run would take is in use: who, and how much. Enter starts all the same."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "force", show=False)]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = "Another job is there"
+            yield self.lines
+            yield KeyLine((Key("Enter", "start all the same", "force"), Key("Esc", "leave it alone", "dismiss")))
+
+    def text(self) -> Iterable[Line]:
+        many = len({one.index for one in self.runs.held})
+        what = "a GPU of this run is in use." if many == 1 else f"{many} GPUs of this run are in use."
+        yield [("Not started  ", "warn"), (what, "text")]
+        yield []
+        yield [(fit("GPU", 5), "muted"), (f"{fit('PID', 8, 'right')}  {fit('USER', 12)}", "muted"),
+               (f"{fit('MEMORY', 10, 'right')}  COMMAND", "muted")]  # fmt: skip
+        for one in self.runs.held:
+            held = bytes_text(one.used_bytes) if one.used_bytes is not None else "unknown"
+            pid = str(one.pid) if one.pid else "–"
+            head = f"{fit(str(one.index), 5)}{fit(pid, 8, 'right')}  {fit(one.user, 12)}{fit(held, 10, 'right')}  "
+            yield [(head, "text"), (one.command, "muted")]
+        yield []
+        price = (
+            "both get slower, what is measured is not what these switches do, and the other job may run out of memory."
+        )
+        yield [("Price        ", "muted"), (price, "text")]
+        yield [("Another GPU  ", "muted"), ("CUDA_VISIBLE_DEVICES=N gpuscope --lab", "accent")]
+
+    def action_force(self) -> None:
+        """Start beside it."""
+        self.runs.start(force=True)
+        self.dismiss()
+
+
+KEYS = (
+    Key("Enter", "begin", "begin"), Key("←", "fewer", "repeats(-1)"), Key("→", "more", "repeats(1)"),
+    Key("↓", "shorter", "steps(-1)"), Key("↑", "longer", "steps(1)"), Key("Esc", "leave", "dismiss"),
+)  # fmt: skip
+
+
+class RepeatDialog(LabDialog):
+    """How often, and how many steps each: ← → and ↑ ↓."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "begin", show=False),
+        Binding("left,h", "repeats(-1)", show=False),
+        Binding("right,l", "repeats(1)", show=False),
+        Binding("down,j", "steps(-1)", show=False),
+        Binding("up,k", "steps(1)", show=False),
+    ]
+
+    def __init__(self, runs: LabRuns, a: LabConfig, b: LabConfig) -> None:
+        super().__init__(runs)
+        self.a, self.b = replace(a, steps=None), replace(b, steps=None)
+        self.repeats, self.steps = DEFAULT_REPEATS, DEFAULT_STEPS
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = "Measure A and B in turns"
+            yield self.lines
+            yield KeyLine(KEYS)
+
+    def text(self) -> Iterable[Line]:
+        total = 2 * self.repeats
+        turns = " ".join("A B" if n % 2 == 0 else "B A" for n in range(min(self.repeats, 4)))
+        yield [("A        ", "bold series1"), (" ".join(self.a.flags()) or "all switches as by default", "text")]
+        yield [("B        ", "bold series2"), (" ".join(self.b.flags()) or "all switches as by default", "text")]
+        yield [("differ   ", "muted"), (change_text(self.a, self.b) or "in nothing: what comes out is chance", "text")]
+        yield []
+        yield [("repeats  ", "muted"), (f"{self.repeats}", "title")]
+        yield [("steps    ", "muted"), (f"{self.steps}", "title"), (" in each run", "muted")]
+        order = turns + (" …" if self.repeats > 4 else "")
+        does = f"{total} runs, {order}, each in a fresh process: what drifts meets both alike."
+        yield [("does     ", "muted"), (does, "text")]
+        if self.runs.busy:
+            yield [("         ", "muted"), ("The run in progress is ended first.", "warn")]
+
+    def action_repeats(self, by: int) -> None:
+        """More or fewer."""
+        self.repeats = REPEATS[max(0, min(len(REPEATS) - 1, REPEATS.index(self.repeats) + by))]
+        self.redraw()
+
+    def action_steps(self, by: int) -> None:
+        """Longer or shorter runs."""
+        self.steps = STEPS[max(0, min(len(STEPS) - 1, STEPS.index(self.steps) + by))]
+        self.redraw()
+
+    def action_begin(self) -> None:
+        """Go."""
+        self.runs.measure(self.a, self.b, self.repeats, self.steps)
+        self.dismiss()

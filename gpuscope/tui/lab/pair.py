@@ -1,0 +1,137 @@
+"""Which two runs are compared: those that were marked, else the first of this session and the newest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .runs import run_name, sides
+
+if TYPE_CHECKING:
+    from ...lab.compare import Comparison
+    from ...lab.config import LabConfig
+    from ...lab.ledger import Entry
+    from ..charts.line import Series
+    from .run import Run
+    from .runs import LabRuns
+
+log = logging.getLogger("gpuscope.lab")
+
+
+class Pair:
+    """``a`` and ``b``: the newest entry of each side, None where there is none."""
+
+    def __init__(self) -> None:
+        self.a: Entry | None = None
+        self.b: Entry | None = None
+        self.problem = ""
+        """Why these two could not be compared."""
+        self._marked: dict[str, int] = {}
+        self._first: int | None = None
+        self._series = ""
+        self._entries: Sequence[Entry] = ()
+        self._chosen: tuple[int | None, str] = (None, "")
+        self._made: tuple[object, Comparison | None] = (None, None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are two."""
+        return self.a is not None and self.b is not None
+
+    def mark(self, side: str, entry: int) -> None:
+        """Side ``a`` or ``b`` is this run from now on; marked again, it is chosen by itself again."""
+        if self._marked.get(side) == entry:
+            del self._marked[side]
+        else:
+            self._marked[side] = entry
+        self._choose()
+
+    def follow(self, entries: Sequence[Entry], newest: Entry | None, runs: LabRuns | None = None) -> None:
+        """``newest``: the last run of this session that was written down. A series of repeats is marked as it
+        begins."""
+        if newest is not None and self._first is None:
+            self._first = newest.id
+        series = runs.repeats if runs is not None else None
+        if series is not None and series.group != self._series and all(series.entries.values()):
+            self._series = series.group
+            self._marked = {"a": series.entries["A"][0].id, "b": series.entries["B"][0].id}
+        if entries is not self._entries or self._chosen != (self._first, self._series):
+            self._entries, self._chosen = entries, (self._first, self._series)
+            self._choose()
+
+    def _choose(self) -> None:
+        found = {entry.id: entry for entry in self._entries}
+        whole = [entry for entry in self._entries if not entry.failure]
+        b = found.get(self._marked.get("b", 0))
+        a = found.get(self._marked.get("a", 0))
+        if b is None:
+            b = next((entry for entry in whole if a is None or not self._same(entry, a)), None)
+        if a is None and b is not None:
+            first = found.get(self._first or 0)
+            candidates = [*([first] if first is not None and not first.failure else []), *whole]
+            a = next((entry for entry in candidates if not self._same(entry, b)), None)
+        self.a, self.b = a, b
+
+    def _same(self, one: Entry, other: Entry) -> bool:
+        """Whether both are the same side: the same run, or repeats of one setting."""
+        return one.id == other.id or one in sides(self._entries, other)
+
+    def title(self) -> str:
+        """``A #12 → B #14 ×5``."""
+        if self.a is None or self.b is None:
+            return "A/B"
+        return " · ".join(f"{side} {self.name(entry)}" for side, entry in (("A", self.a), ("B", self.b)))
+
+    def name(self, entry: Entry) -> str:
+        """A run by its number, its repeats counted."""
+        alike = sides(self._entries, entry)
+        newest = alike[-1] if len(alike) > 1 else entry
+        return run_name(newest.id) + (f" ×{len(alike)}" if len(alike) > 1 else "")
+
+    def comparison(self) -> Comparison | None:
+        """A against B; None where there are no two, or with :attr:`problem`. Made again only when something is new."""
+        if self.a is None or self.b is None:
+            return None
+        left, right = sides(self._entries, self.a), sides(self._entries, self.b)
+        key = (tuple(e.id for e in left), tuple(e.id for e in right))
+        if self._made[0] != key:
+            from ...lab.compare import compare
+
+            self.problem = ""
+            try:
+                self._made = (key, compare(left, right))
+            except Exception as error:  # a document may come from anywhere
+                log.exception("two runs cannot be compared")
+                self.problem, self._made = f"these two cannot be compared: {error!r}", (key, None)
+        return self._made[1]
+
+    def configs(self, runs: LabRuns) -> tuple[LabConfig | None, LabConfig | None]:
+        """The settings to measure in turns: A's, and B's where it is marked, else the switches as they are."""
+        first = self.a or self.b  # the only run there is stands for A
+        a = first.config if first is not None else None
+        if self.complete and ("b" in self._marked or runs.config == a):
+            return a, self.b.config if self.b is not None else None
+        return a, runs.config
+
+
+def curves(pair: Pair, current: Run | None) -> tuple[list[Series], str]:
+    """The losses of A, B and the run in progress, and what they are drawn over: samples, so that equal amounts of data
+    stand below each other, or steps where a run (a recording) does not know its samples."""
+    from ...lab.measures import loss_by_step, loss_curve
+    from ..charts.line import Series
+
+    out = []
+    chosen = [
+        (side, token, entry) for side, token, entry in (("A", "series1", pair.a), ("B", "series2", pair.b)) if entry
+    ]
+    over = "samples" if all(loss_curve(entry) or not loss_by_step(entry) for _, _, entry in chosen) else "steps"
+    read = loss_curve if over == "samples" else loss_by_step
+    if current is not None and len(current.samples) > 1:
+        each = current.started.samples_per_step if current.started and over == "steps" else 1
+        out.append(Series("now", "series3", [x / each for x in current.samples], list(current.losses)))
+    for side, token, entry in chosen:
+        points = read(entry)
+        if points:
+            out.append(Series(f"{side} {run_name(entry.id)}", token, [x for x, _ in points], [y for _, y in points]))
+    return out, over

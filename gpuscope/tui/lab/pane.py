@@ -1,0 +1,420 @@
+"""Tab 3: the demo trainer: two runs side by side first, then its switches, its loss and every run there was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+
+from ...store.view import HostView
+from ..shell.session import Session
+from ..widgets.pane import Pane, set_title
+from ..widgets.table import LiveTable, TableRow
+from ..widgets.text import Lines, wrap
+from .compare import comparison_lines
+from .pair import Pair
+from .panel_heights import VIEWS, fitting, heights_of, least
+from .rows import NOW, columns, gathered, live_row, row_of
+from .run_facts import fact_lines, facts_of
+from .switches import Switches
+from .text import notes_of, title_of_run
+
+if TYPE_CHECKING:
+    from ...lab.ledger import Entry
+    from ..charts.line import LineChart
+    from .rows import Shown
+    from .runs import LabRuns
+
+Piece = tuple[str, str]
+WIDE, TWO_COLUMNS = 100, 64
+LEFT_WIDE, LEFT_NARROW = 42, 34
+AROUND_ROWS = 3
+"""Status line, tabs and footer."""
+NOTE_ROWS, NOTE_SHARE = 3, 8
+"""The rows for notes: the fewest, and which part of the terminal's they are at most."""
+AGE_SECONDS = 20.0
+"""So old the ages of runs may be."""
+NO_RUN: tuple[list[Piece], ...] = (
+    [("No run yet.", "text")],
+    [("r  ", "accent"), ("starts one with these switches", "muted")],
+    [("   ", "accent"), ("two finished runs stand side by side", "muted")],
+    [("i  ", "accent"), ("measures two in turns", "muted")],
+    [("p  ", "accent"), ("faulty trainings, and their cures", "muted")],
+)
+
+
+class LabPane(Pane):
+    """Switches at the left; comparison, loss and runs at the right, as many as there is room for."""
+
+    DEFAULT_CSS = """
+    LabPane #lab-body { height: 1fr; }
+    LabPane #lab-left { width: 42; }
+    LabPane.narrow #lab-left { width: 34; }
+    LabPane.single #lab-left { width: 1fr; }
+    LabPane #lab-right { width: 1fr; }
+    LabPane #switches { height: 1fr; }
+    LabPane #lab-notes { padding: 0 1; }
+    """
+
+    def __init__(self, session: Session, **kwargs: str) -> None:
+        super().__init__(session, **kwargs)
+        self._switches = Switches(self.runs.config, id="switches", classes="panel")
+        self._now_left, self._now_right = (Lines(id=name, classes="panel") for name in ("now-left", "now-right"))
+        self._ab = Lines(id="ab", classes="panel")
+        self._table = LiveTable(columns(100, ()), empty=NO_RUN, gap=1, id="runs", classes="panel")
+        self._loss: LineChart | None = None
+        self._notes = Lines(id="lab-notes")
+        self._right = Vertical(id="lab-right")
+        self._pair = Pair()
+        self._shown: list[Shown] = []
+        self._rows: list[TableRow] = []
+        self._entries: Sequence[Entry] = ()
+        self._made: tuple[object, ...] = ()
+        self._view = ""
+        self._side = "left"
+        self._terminal = (120, 40)
+        self._heights: tuple[object, ...] = ()
+        self._charted: tuple[object, ...] = (None, None)
+
+    @property
+    def runs(self) -> LabRuns:
+        """The runs of this session: they outlive a visit to this tab."""
+        return self.session.labs
+
+    def compose(self) -> ComposeResult:
+        self._switches.border_title, self._table.border_title, self._ab.border_title = "Demo trainer", "Runs", "A/B"
+        with Horizontal(id="lab-body"):
+            with Vertical(id="lab-left"):
+                yield self._switches
+                yield self._now_left
+            with self._right:
+                yield self._now_right
+                yield self._ab
+                yield self._table
+        yield self._notes
+
+    # ── numbers ──
+
+    def show(self, host: HostView | None) -> None:
+        if not self._right.is_mounted:
+            return
+        runs = self.runs
+        running = runs.current.config if runs.current and runs.state in ("starting", "running") else None
+        self._switches.show(runs.config, running, runs.device)
+        width, height = self._terminal
+        most = max(NOTE_ROWS, height // NOTE_SHARE)
+        notes = notes_of(runs, self._switches.current, max(20, width - 2), NOTE_ROWS, most)
+        self._notes.show(notes)
+        self._pair.follow(runs.book.entries or (), runs.current.entry if runs.current else None, runs)
+        self._predict(host)
+        self._show_runs()
+        self._share_out(len(notes))
+        chosen = (self._pair.a, self._pair.b)
+        if self._loss is not None and chosen != self._charted:  # at once: another pair is another picture
+            self.show_charts(host)
+
+    def _predict(self, host: HostView | None) -> None:
+        """What the run should have needed, beside what it did. A child computes it once the run has ended: while it
+        trains nothing else takes its cores. What was asked for in the memory tab is known before."""
+        run, runs, predictions = self.runs.current, self.runs, self.session.predictions
+        if run is None or run.predicted is not None or run.started is None:
+            return
+        run.predicted = predictions.peak_of(run.config)
+        rests = not runs.busy and (runs.repeats is None or runs.repeats.over)
+        if run.predicted is None and run.device == "cuda" and run.ended is not None and rests and host is not None:
+            from ..memory.what_if import card_of
+
+            predictions.want(run.config, card_of(host, None), fixes=False)
+
+    def _show_runs(self) -> None:
+        runs, pair, current = self.runs, self._pair, self.runs.current
+        entries = runs.book.entries or ()
+        a, b = (one.id if one is not None and pair.complete else None for one in (pair.a, pair.b))
+        against = pair.a.config if pair.a is not None else None
+        kinds = {entry.device for entry in entries} | ({current.device or None} if current else set())
+        many = len(kinds - {None}) > 1
+        made = (a, b, many, int(time.monotonic() / AGE_SECONDS))
+        if entries is not self._entries or made != self._made:  # hundreds of rows, five times a second
+            self._shown = gathered(entries)
+            self._rows = [row_of(shown, a, b, against, many) for shown in self._shown]
+            self._entries, self._made = entries, made
+        live = current is not None and current.entry is None and runs.busy
+        rows = [live_row(current, runs.state, against, many)] if live and current is not None else []
+        rows += self._rows
+        if needle := self.session.state.filter.casefold():
+            rows = [row for row in rows if needle in _text_of(row).casefold()]
+        self._table.show_empty("reading the ledger" if runs.book.entries is None else NO_RUN)
+        self._table.show_columns(columns(self._inner(), rows))
+        self._table.show(rows)
+
+    def _inner(self) -> int:
+        """Cells inside a panel at the right."""
+        width = self._terminal[0]
+        left = (LEFT_WIDE if width >= WIDE else LEFT_NARROW) if width >= TWO_COLUMNS else 0
+        return width - left - 4
+
+    def _show_now(self, panel: Lines, columns: int, width: int, most: int) -> int:
+        """The run in progress, or the last one; the lines it takes."""
+        title, token = title_of_run(self.runs)
+        set_title(panel, title)
+        run = self.runs.current
+        lines: list[list[Piece]] = []
+        if run is not None and (run.started is not None or run.last is not None):
+            lines += fact_lines(facts_of(run), width, columns)
+        for number, text in enumerate(self.runs.failure):
+            lines += wrap([(text, token if number == 0 else "text")], width)
+        if not lines and run is not None:
+            lines = [[("torch is being loaded", "muted")]] if self.runs.busy else []
+        panel.show(lines[:most])
+        return len(lines[:most])
+
+    # ── room ──
+
+    def _share_out(self, notes: int) -> None:
+        """Give each panel its rows. Wide: the run stands below the switches. Narrow: above the comparison."""
+        if self._switches.parent is None:
+            return  # left while it was still being put together
+        width, height = self._terminal
+        rows = height - AROUND_ROWS - notes
+        frame = 0 if height < 20 else 2
+        wide, two = width >= WIDE, width >= TWO_COLUMNS
+        self._right.display = two or self._side == "right"
+        self._switches.parent.display = two or self._side == "left"
+        inner = self._inner()
+        if wide:
+            taken = self._show_now(self._now_left, 2, LEFT_WIDE - 4, rows // 2) + frame
+        else:
+            taken = self._show_now(self._now_right, 2, inner, rows // 2) + frame
+            if not (self.runs.busy or self.runs.failure):  # ended: its figures stand in the table
+                taken = 0
+        taken = 0 if taken <= frame else taken
+        self._now_left.display, self._now_right.display = wide and taken > 0, not wide and taken > 0
+        self._now_left.styles.height = self._now_right.styles.height = max(taken, 1)
+        room = rows - (0 if wide else taken)
+        shown = self._fitting(room)
+        natural = 0
+        if "ab" in shown:
+            others = sum(least(room)[name] for name in shown if name != "ab")
+            natural = self._show_comparison(inner, max(3, room - others - frame)) + frame
+        self._place(shown, natural, room)
+
+    def _fitting(self, room: int) -> list[str]:
+        """The panels there is room for, the chosen one always among them."""
+        some = bool(self.runs.book.entries) or self.runs.current is not None
+        first = self._view or ("ab" if self._pair.complete else "loss" if self.runs.current else "runs")
+        return fitting(room, first, {"ab": self._pair.complete, "loss": some, "runs": True})
+
+    def _place(self, shown: Sequence[str], natural: int, room: int) -> None:
+        """Display these panels."""
+        heights = heights_of(shown, natural, room, len(self._table.rows))
+        state = (tuple(heights.items()), self._loss is None)
+        if state == self._heights:
+            return
+        self._heights = state
+        for name, panel in (("ab", self._ab), ("runs", self._table), ("loss", self._loss)):
+            if panel is not None:
+                panel.display = name in heights
+                panel.styles.height = heights.get(name, "1fr")
+
+    def _show_comparison(self, width: int, rows: int) -> int:
+        """A against B; the lines it takes."""
+        pair = self._pair
+        found = pair.comparison()
+        set_title(self._ab, pair.title())
+        lines: list[list[Piece]]
+        if found is None:
+            lines = wrap([(pair.problem or "two finished runs are compared here: A and B mark them", "muted")], width)
+        else:
+            lines = comparison_lines(found, width, rows, self._ab.tokens.glyphs)
+        self._ab.show(lines)
+        return min(len(lines), rows)
+
+    # ── charts ──
+
+    def show_charts(self, host: HostView | None) -> None:
+        from ..charts.axes import round_end
+        from ..charts.line import LineChart
+        from .pair import curves
+
+        if not self._right.is_mounted:
+            return
+        if self._loss is None:
+            self._loss = LineChart(empty="the loss appears here", id="loss", classes="panel")
+            self._right.mount(self._loss, before=self._table)
+            self.show(host)
+        self._charted = (self._pair.a, self._pair.b)
+        current = self.runs.current if self.runs.busy else None
+        series, over = curves(self._pair, current)
+        set_title(self._loss, f"Loss over {over}")
+        newest = max((one.seconds[-1] for one in series), default=0.0)
+        self._loss.show(series, None, None, None, "", now=newest if current is None else round_end(newest), x="steps")
+
+    # ── room and keys ──
+
+    def fit_to(self, width: int, height: int) -> None:
+        self._terminal = (width, height)
+        self._heights = ()
+        self.set_class(width < WIDE, "narrow")
+        self.set_class(width < TWO_COLUMNS, "single")
+
+    def take_focus(self) -> None:
+        self.runs.book.open()
+        self.focus_on(self._switches)
+
+    def _redraw(self) -> None:
+        self.show(self.session.host)
+        if self.session.host is not None:
+            self.show_charts(self.session.host)
+
+    def _warn(self, text: str) -> None:
+        self.session.notices.say(text, "warn")
+        self.session._changed()
+
+    def do_next_pane(self) -> None:
+        """From the switches to the runs, and back."""
+        to_runs = not self._table.has_focus
+        if to_runs and not self._table.display:
+            self._view = "runs"
+        if self._terminal[0] < TWO_COLUMNS:
+            self._side = "right" if self._side == "left" else "left"
+            to_runs = self._side == "right"
+        self._redraw()
+        self.focus_on(self._table if to_runs else self._switches)
+
+    def do_down(self) -> None:
+        """The next switch."""
+        self._switches.move(1)
+        self._redraw()
+
+    def do_up(self) -> None:
+        """The previous switch."""
+        self._switches.move(-1)
+        self._redraw()
+
+    def do_open(self) -> None:
+        """Any value of the switch under the cursor, by typing it."""
+        from .dialogs import ValueDialog
+
+        self.app.push_screen(ValueDialog(self.runs, self._switches.current))
+
+    def do_lab_next(self) -> None:
+        """Change the switch under the cursor."""
+        self.runs.turn(self._switches.current, 1)
+        self._redraw()
+
+    def do_lab_previous(self) -> None:
+        """Change it back."""
+        self.runs.turn(self._switches.current, -1)
+        self._redraw()
+
+    def do_lab_default(self) -> None:
+        """As it is by default."""
+        self.runs.put(self._switches.current.name, self._switches.current.default)
+        self._redraw()
+
+    def do_lab_nearest(self) -> None:
+        """Take the nearest combination that works."""
+        nearest = self.runs.nearest
+        if nearest is not None:
+            self.runs.take(nearest)
+        else:
+            self._warn("nothing speaks against these switches" if not self.runs.verdicts() else "no other is nearer")
+        self._redraw()
+
+    def do_lab_run(self) -> None:
+        """Start, or restart with these switches; ask first where somebody else uses the device."""
+        outcome = self.runs.start()
+        if outcome == "held":
+            from .dialogs import HeldDialog
+
+            self.app.push_screen(HeldDialog(self.runs))
+        elif outcome == "refused":
+            key = "  n: the nearest that works" if self.runs.nearest is not None else ""
+            refusal = self.runs.refusal
+            self._warn(f"not started: {refusal.what if refusal else ''}{key}")
+        self._redraw()
+
+    def do_lab_stop(self) -> None:
+        """Stop the trainer."""
+        self.runs.stop()
+        self._redraw()
+
+    def do_lab_repeat(self) -> None:
+        """Choose how often, then measure A and B in turns."""
+        from .dialogs import RepeatDialog
+
+        a, b = self._pair.configs(self.runs)
+        if a is None or b is None:
+            self._warn("a run in the table is needed as A; B is another one, or the switches as they are")
+        elif self.runs.repeats is not None and not self.runs.repeats.over:
+            self._warn("a series is under way: x stops it")
+        else:
+            self.app.push_screen(RepeatDialog(self.runs, a, b))
+
+    def do_lab_pitfalls(self) -> None:
+        """The list of demonstration scripts."""
+        from .pitfalls_dialog import PitfallsDialog
+
+        self.app.push_screen(PitfallsDialog(self.runs))
+
+    def do_lab_recording(self) -> None:
+        """A recording becomes B."""
+        from .recording_dialog import RecordingDialog
+
+        self.app.push_screen(RecordingDialog(self.runs, self._take_recording))
+
+    def _take_recording(self, entry: Entry) -> None:
+        self._pair.follow(self.runs.book.entries or (), None)
+        self._pair.mark("b", entry.id)
+        self._redraw()
+
+    def do_lab_view(self) -> None:
+        """The next panel comes first."""
+        now = self._view or self._fitting(0)[0]
+        self._view = VIEWS[(VIEWS.index(now) + 1) % len(VIEWS)]
+        self._redraw()
+
+    def do_lab_mark_a(self) -> None:
+        """The run under the cursor is A."""
+        self._mark("a")
+
+    def do_lab_mark_b(self) -> None:
+        """The run under the cursor is B."""
+        self._mark("b")
+
+    def _mark(self, side: str) -> None:
+        chosen = next((shown.entry for shown in self._shown if shown.key == self._table.cursor_key), None)
+        if chosen is None:
+            here = self._table.cursor_key == NOW
+            self._warn("only a finished run can be compared" if here else "there is no run yet")
+        else:
+            self._pair.mark(side, chosen.id)
+        self._redraw()
+
+    def on_switches_turned(self, event: Switches.Turned) -> None:
+        event.stop()
+        self.runs.turn(event.toggle, event.by)
+        self._redraw()
+
+    def on_switches_moved(self, event: Switches.Moved) -> None:
+        event.stop()
+        self._redraw()
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        from .run_dialog import RunDialog
+
+        shown = next((one for one in self._shown if one.key == event.key), None)
+        run = self.runs.current if event.key == NOW else None
+        if shown is not None or run is not None:
+            self.app.push_screen(RunDialog(self.runs, list(shown.entries) if shown else [], run))
+
+
+def _text_of(row: TableRow) -> str:
+    return " ".join(
+        cell if isinstance(cell, str) else "".join(text for text, _ in cell) if isinstance(cell, (list, tuple)) else ""
+        for cell in row.cells.values()
+    )

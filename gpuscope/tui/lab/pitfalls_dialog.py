@@ -1,0 +1,223 @@
+"""The list of pitfalls: each a training with one common mistake, beside the same one cured, started from here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ..widgets.dialog import Dialog
+from ..widgets.key_line import Key, KeyLine
+from ..widgets.table import Column, LiveTable, TableRow
+from ..widgets.text import Lines, hang
+from .demo import Demo
+from .ledger_view import aside
+from .runs import LabRuns
+from .text import occupant_text
+
+if TYPE_CHECKING:
+    from ...lab.pitfalls import Pitfall
+    from .devices import Occupant
+
+Piece = tuple[str, str]
+Line = list[Piece]
+COLUMNS = (
+    Column("title", "WHAT IS WRONG", 30, flex=3, most=64),
+    Column("needs", "RUNS ON", 9),
+    Column("shows", "SHOWS AS", 8, priority=2),
+)
+KEYS = (
+    Key("Enter", "faulty", "start(False)"), Key("c", "cured", "start(True)"), Key("x", "stop", "stop"),
+    Key("!", "beside others", "force"), Key("Esc", "close", "dismiss"),
+)  # fmt: skip
+
+
+def load_pitfalls() -> list[Pitfall]:
+    """All of the index. Raises :class:`~gpuscope.lab.pitfalls.PitfallError`."""
+    from ...lab.pitfalls import load
+
+    return load()
+
+
+def command_of(pitfall: Pitfall, cured: bool) -> list[str]:
+    """What is started: our own verb, which finds a Python with torch and puts the probe into it."""
+    return [sys.executable, "-m", "gpuscope", "lab", "pitfall", pitfall.id, *(["--cured"] if cured else [])]
+
+
+class PitfallsDialog(Dialog):
+    """Enter starts the faulty script, ``c`` the cured one, ``x`` stops it. It goes on when the dialog is closed."""
+
+    DEFAULT_CSS = """
+    PitfallsDialog .dialog { width: 110; height: 92%; }
+    PitfallsDialog #pitfalls { height: 1fr; }
+    PitfallsDialog #pitfall-about { height: 6; margin: 1 0 0 0; }
+    PitfallsDialog KeyLine { margin: 0; }
+    PitfallsDialog #pitfall-output { height: 30%; border-top: solid $gs-border; border-title-color: $gs-title; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "start(True)", show=False),
+        Binding("x", "stop", show=False),
+        Binding("exclamation_mark", "force", show=False),
+    ]
+
+    def __init__(self, runs: LabRuns, first: str = "") -> None:
+        """``first`` names the script that the cursor is on."""
+        super().__init__()
+        self.runs = runs
+        self._first = first
+        self._pitfalls: Sequence[Pitfall] = ()
+        self._problem = ""
+        self._held: list[Occupant] = []
+        self._asked: tuple[Pitfall, bool] | None = None
+        """What was not started because somebody else uses its device."""
+        self._table = LiveTable(COLUMNS, empty="reading the list", gap=2, id="pitfalls")
+        self._about = Lines(id="pitfall-about")
+        self._output = Lines(id="pitfall-output")
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = "Pitfalls"
+            yield self._table
+            yield self._about
+            yield self._output
+            yield KeyLine(KEYS)
+
+    async def on_mount(self) -> None:
+        self.set_focus(self._table)  # now: the next key may be there already
+        self.set_interval(0.5, self._show)
+        from ...lab.pitfalls import PitfallError
+
+        try:
+            self._pitfalls = await aside(load_pitfalls)
+        except PitfallError as error:
+            self._problem = str(error)
+            self._table.show_empty("the scripts are not here")
+        self._show()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    # ── drawing ──
+
+    def _gpus(self) -> int | None:
+        """How many GPUs there are; None while that is not known."""
+        return self.runs.gpus
+
+    def _why_not(self, pitfall: Pitfall, cured: bool) -> str:
+        needs, there = pitfall.needs_gpus(cured), self._gpus()
+        return f"needs {pitfall.needs(cured)}, and {there} are here" if there is not None and needs > there else ""
+
+    def _show(self) -> None:
+        if not self.is_open:
+            return
+        self._table.show([self._row(pitfall) for pitfall in self._pitfalls])
+        if self._pitfalls and self._first:
+            self._table.move_to(self._first)
+            self._first = ""
+        cells = max(30, self._about.size.width or 70)
+        about = [piece for line in self._text() for piece in hang(line, cells)]
+        self._about.show(about[: max(3, self._about.size.height)])
+        demo = self.runs.demo
+        self._output.display = demo is not None
+        if demo is not None:
+            rows = max(1, self._output.size.height)
+            lines: list[Line] = [[(text, "muted")] for text in list(demo.output)[-rows:]]
+            if demo.problem:
+                lines = [[(demo.problem, "bad")]]
+            self._output.show(lines or [[("it has said nothing so far", "faint")]])
+            title = f" {state_text(demo)} "
+            if str(self._output.border_title or "") != title:
+                self._output.border_title = title
+
+    def _row(self, pitfall: Pitfall) -> TableRow:
+        off = bool(self._why_not(pitfall, False) and self._why_not(pitfall, True))
+        demo = self.runs.demo
+        here = demo is not None and not demo.over and demo.name == pitfall.id
+        token = "faint" if off else "ok" if here else "text"
+        processes = pitfall.processes(False)
+        needs = pitfall.needs() + (f" ×{processes}" if processes > 1 else "")
+        return TableRow(
+            pitfall.id,
+            {
+                "title": [("● " if here else "", "ok"), (pitfall.title, token)],
+                "needs": [(needs, "faint" if off else "muted")],
+                "shows": [(pitfall.shows_as, "faint" if off else "muted")],
+            },
+        )
+
+    def _text(self) -> Iterable[Line]:
+        if self._problem:
+            yield [("▲ ", "bad"), (self._problem, "text")]
+            return
+        chosen = self._chosen()
+        if chosen is None:
+            return
+        if self._held and self._asked is not None:
+            yield [("▲ not started: ", "warn"), (occupant_text(self._held[0]), "text"),
+                   (f", and {len(self._held) - 1} more" if len(self._held) > 1 else "", "text")]  # fmt: skip
+            yield [("         ", "text"), ("!", "accent"), (": start beside it all the same", "muted")]
+        yield [(chosen.title, "title")]
+        why = self._why_not(chosen, False)
+        if why:
+            yield [("not here ", "warn"), (why, "text")]
+        yield [("cure     ", "muted"), (chosen.cure, "text")]
+        how = {"error": "it ends with: ", "warning": "it says: "}.get(chosen.shows_as, "look at: ")
+        yield [("shows    ", "muted"), (how + chosen.expect, "text")]
+        if chosen.note:
+            yield [("note     ", "muted"), (chosen.note, "muted")]
+
+    def _chosen(self) -> Pitfall | None:
+        return next((pitfall for pitfall in self._pitfalls if pitfall.id == self._table.cursor_key), None)
+
+    # ── keys ──
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        self._held = []
+        self._show()
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        self.action_start(False)
+
+    def action_start(self, cured: bool) -> None:
+        """Start the script under the cursor; another one is asked to end first."""
+        chosen = self._chosen()
+        if chosen is None or self._why_not(chosen, cured):
+            return
+        self._held = self.runs.on_first(chosen.needs_gpus(cured))
+        self._asked = (chosen, cured)
+        if not self._held:
+            self._begin()
+        self._show()
+
+    def action_force(self) -> None:
+        """Start beside whoever is there."""
+        if self._held:
+            self._held = []
+            self._begin()
+
+    def _begin(self) -> None:
+        assert self._asked is not None
+        pitfall, cured = self._asked
+        self._asked = None
+        self.runs.show_demo(Demo(pitfall.id, cured, command_of(pitfall, cured), self._show))
+        self._show()
+
+    def action_stop(self) -> None:
+        """End it."""
+        if self.runs.demo is not None:
+            self.runs.demo.stop()
+        self._show()
+
+
+def state_text(demo: Demo) -> str:
+    """``slow-input, cured · running · pid 4711``."""
+    parts = [demo.name + (", cured" if demo.cured else ""), demo.state, f"pid {demo.pid}" if demo.pid else ""]
+    if demo.code is not None:
+        parts[1] = f"ended, exit code {demo.code}" if demo.code >= 0 else f"ended by signal {-demo.code}"
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,192 @@
+"""The table of runs: of this session and of the ledger, the newest first, repeats of one setting as one row."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...lab.compare import mean
+from ...lab.config import LabConfig
+from ..cells import age_text, bytes_text, seconds_text
+from ..widgets.table import Cell, Column, TableRow
+from .choices import SWITCHES
+from .run import Run
+from .runs import run_name, sides
+
+if TYPE_CHECKING:
+    from ...lab.ledger import Entry
+
+Piece = tuple[str, str]
+NOW = "now"
+DEFAULTS = LabConfig()
+QUIET = ("seed", "steps", "batch", "device")
+"""Named last: they seldom are what a run is about, or a run has them filled in by itself."""
+
+
+def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
+    """The columns for a table of ``cells`` cells; those in which no row says anything are left out."""
+    everything = (
+        Column("mark", "", 2),
+        Column("run", "RUN", 5, flex=1, most=10),
+        Column("age", "WHEN", 6, align="right", priority=8),
+        Column("source", "FROM", 6, priority=9),
+        Column("setting", "SETTING", 26 if cells >= 60 else 20 if cells >= 40 else 10, flex=6),
+        Column("pace", "SAMPLES/S", 9, align="right"),
+        Column("step", "STEP", 7, align="right", priority=2),
+        Column("peak", "PEAK", 8, align="right", priority=3),
+        Column("loss", "LOSS", 7, align="right", priority=4),
+        Column("steps", "STEPS", 6, align="right", priority=6),
+    )
+    silent = {name for name in ("peak", "loss") if all(row.cells.get(name) is DASH for row in rows)}
+    return [column for column in everything if column.key not in silent]
+
+
+DASH: list[Piece] = [("–", "faint")]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A row: the newest entry of it, and all the repeats it stands for."""
+
+    key: str
+    entry: Entry
+    entries: tuple[Entry, ...]
+
+
+def gathered(entries: Sequence[Entry]) -> list[Shown]:
+    """Rows in the order of entries; the repeats of one setting of a group are one."""
+    out, seen = [], set()
+    for entry in entries:
+        if entry.id in seen:
+            continue
+        alike = tuple(sides(entries, entry))
+        seen |= {one.id for one in alike}
+        out.append(Shown(str(entry.id), entry, alike))
+    return out
+
+
+def preset_of(config: LabConfig, document: dict[str, Any]) -> str:
+    """What was trained: the preset that the family's name stood for."""
+    found = document.get("preset")
+    return found if isinstance(found, str) and found else config.model
+
+
+def setting(entry: Entry, against: LabConfig | None, device: str = "") -> list[Piece]:
+    """``gpt-tiny · amp bf16 · compile default``: what is not the default; first, and in another colour, what
+    ``against`` has otherwise. ``device``: named behind the model."""
+    config = entry.config
+    if config is None:
+        return [(entry.label or entry.name, "text"), ("  switches not known", "faint")]
+    return setting_of(config, preset_of(config, entry.document), against, entry.label, device)
+
+
+def setting_of(
+    config: LabConfig, preset: str, against: LabConfig | None, label: str = "", device: str = ""
+) -> list[Piece]:
+    """The same for switches alone."""
+    other = against is not None and against.model != config.model
+    out: list[Piece] = [(preset, "accent" if other else "text"), *([(f" {device}", "faint")] if device else [])]
+    names = [t for t in SWITCHES if t.name != "model" and t.name not in QUIET]
+    names += [t for t in SWITCHES if t.name in QUIET and t.name not in ("steps", "device")]
+    unlike = {t.name for t in names if against is not None and getattr(against, t.name) != getattr(config, t.name)}
+    for toggle in sorted(names, key=lambda t: t.name not in unlike):
+        value, differs = getattr(config, toggle.name), toggle.name in unlike
+        if value != getattr(DEFAULTS, toggle.name) or differs:
+            text = toggle.text(value)
+            name = toggle.name.replace("_", " ")
+            said = name if value is True else f"{name} {text}"
+            out += [(" · ", "faint"), (said, "accent" if differs else "muted")]
+    return [*out, *([(f" · {label}", "faint")] if label else [])]
+
+
+def row_of(shown: Shown, a: int | None, b: int | None, against: LabConfig | None, many_devices: bool) -> TableRow:
+    """A run, or the repeats of one, with its marks. ``many_devices``: not all runs were on one kind of device."""
+    ids = {entry.id for entry in shown.entries}
+    marks = [("A", "bold series1")] if a in ids else []
+    marks += [("B", "bold series2")] if b in ids else []
+    entry, many = shown.entry, len(shown.entries)
+    device = entry.device or "" if many_devices else ""
+    documents = [one.document for one in shown.entries]
+    name = run_name(entry.id) + (f" ×{many}" if many > 1 else "")
+    cells: dict[str, Cell] = {
+        "mark": marks,
+        "run": [(name, "title" if marks else "text")],
+        "age": [(_age(entry.at), "faint")],
+        "source": [(entry.source if entry.source != "recording" else "record", "faint")],
+        "setting": setting(entry, against if a not in ids else None, device),
+    }
+    if entry.failure and not many > 1:
+        cells["setting"] = [("▲ ", "warn"), *setting(entry, against, device)]
+    _figures(
+        cells,
+        _mean([d.get("samples_per_second") for d in documents]),
+        _mean([_in(d, "step_seconds", "median") for d in documents]),
+        _most([d.get("peak_allocated_bytes") for d in documents]),
+        _mean([d.get("loss_last") for d in documents]),
+        sum(int(n) for d in documents if isinstance(n := d.get("steps"), int)),
+    )
+    return TableRow(shown.key, cells)
+
+
+SOON = {"starting": "starts", "running": "runs", "stopping": "stops"}
+"""States in the six cells of a column."""
+
+
+def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool) -> TableRow:
+    """The run in progress."""
+    last = run.last
+    token = "muted" if last is not None and last.warming_up else "text"
+    preset = run.started.preset if run.started else run.config.model
+    cells: dict[str, Cell] = {
+        "mark": [("●", "ok")],
+        "run": [("now", "ok")],
+        "source": [("here", "faint")],
+        "setting": setting_of(run.config, preset, against, "", run.device if many_devices else ""),
+    }
+    if last is None:
+        cells["age"] = [(SOON.get(state, state), "muted")]
+    _figures(cells, last.samples_per_second if last else None, last.step_seconds if last else None, run.peak_bytes,
+             run.loss, run.step, token)  # fmt: skip
+    return TableRow(NOW, cells)
+
+
+def _figures(
+    cells: dict[str, Cell],
+    pace: float | None,
+    step: float | None,
+    peak: float | None,
+    loss: float | None,
+    steps: int,
+    token: str = "text",
+) -> None:
+    cells["pace"] = [(f"{pace:,.0f}" if pace >= 100 else f"{pace:.3g}", token)] if pace else DASH
+    cells["step"] = [(seconds_text(step), token)] if step else DASH
+    cells["peak"] = [(bytes_text(peak), token)] if peak else DASH
+    cells["loss"] = [(f"{loss:.4f}" if abs(loss) < 100 else f"{loss:.3g}", token)] if loss is not None else DASH
+    cells["steps"] = [(f"{steps:,}", "muted")]
+
+
+def _age(at: float) -> str:
+    """``"3 min"``, ``"5 h"``, ``"2 d"``: one unit is enough."""
+    words = age_text(max(0.0, time.time() - at)).split()
+    return " ".join(words[:2])
+
+
+def _in(document: dict[str, Any], key: str, name: str) -> object:
+    found = document.get(key)
+    return found.get(name) if isinstance(found, dict) else None
+
+
+def _numbers(values: Sequence[object]) -> list[float]:
+    return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v)]
+
+
+def _mean(values: Sequence[object]) -> float | None:
+    return mean(_numbers(values))
+
+
+def _most(values: Sequence[object]) -> float | None:
+    return max(_numbers(values), default=None)

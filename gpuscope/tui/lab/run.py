@@ -1,0 +1,126 @@
+"""One run of the lab as the screen keeps it: what its worker said, and what the host's picture showed beside it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...lab.config import LabConfig
+from .devices import tensor_shares
+
+if TYPE_CHECKING:
+    from ...lab.ledger import Entry
+    from ...lab.metrics import Started, Step
+    from ...predict.errors import Figure
+    from ...store.view import HostView
+
+KEPT_POINTS = 4000
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """``summary``: the document of its end; ``entry``: that document in the ledger, once it is there."""
+
+    config: LabConfig
+    name: str = "now"
+    started: Started | None = None
+    last: Step | None = None
+    """What the worker said last."""
+    begun: float = field(default_factory=time.monotonic)
+    """When its worker was started, and when it said that the model stands: seconds of our own clock."""
+    ready: float | None = None
+    ended: float | None = None
+    peak_bytes: float | None = None
+    predicted: Figure | None = None
+    """Peak allocated on a GPU; None while it is not known."""
+    samples: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
+    losses: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
+    validation_loss: float | None = None
+    summary: dict[str, Any] | None = None
+    entry: Entry | None = None
+    _tensor: dict[str, list[float]] = field(default_factory=dict)
+    """Of each device: its readings' sum, their number, and when the last was read."""
+    _tensor_why: str = "the steady steps were over before the driver had counted"
+
+    # ── what the worker says ──
+
+    @property
+    def device(self) -> str:
+        """cpu or cuda; "" before the worker has said."""
+        return self.started.device if self.started else ""
+
+    @property
+    def step(self) -> int:
+        return self.last.step if self.last else 0
+
+    @property
+    def loss(self) -> float | None:
+        """The newest one."""
+        return self.losses[-1] if self.losses else None
+
+    @property
+    def compiling_seconds(self) -> float | None:
+        """How long its first step has been in the making, where that is compiled; None otherwise."""
+        if self.config.compile == "off" or self.ready is None or self.last is not None or self.ended is not None:
+            return None
+        return time.monotonic() - self.ready
+
+    def begin(self, started: Started) -> None:
+        """The model stands on its device."""
+        self.started, self.ready = started, time.monotonic()
+
+    def heard(self, step: Step) -> None:
+        """A report of the worker."""
+        self.last = step
+        each = self.started.samples_per_step if self.started else 1
+        self.samples.append(float(step.step * each))
+        self.losses.append(step.loss)
+        if step.validation_loss is not None:
+            self.validation_loss = step.validation_loss
+
+    # ── what the host's picture says ──
+
+    def see(self, host: HostView | None, pid: int | None, own: Collection[int]) -> None:
+        """Take the peak that the probe read from torch, and what the tensor pipes do. Called with each report; ``own``
+        are the pids of this run."""
+        if host is None or self.started is None or self.device != "cuda":
+            return
+        trainer = next((t for t in host.trainers if t.definition.pid == pid), None)
+        peaks = [p for a in trainer.allocators if (p := a.number("peak_allocated_bytes"))] if trainer else []
+        self.peak_bytes = max(peaks, default=self.peak_bytes)
+        if self.last is None or self.last.warming_up:
+            return
+        readings, why = tensor_shares(host, self.started, own)
+        self._tensor_why = why or self._tensor_why
+        for uuid, (at, percent) in readings.items():
+            kept = self._tensor.get(uuid)
+            if kept is None:  # the first one is about the warm-up as well
+                self._tensor[uuid] = [0.0, 0.0, at]
+            elif at > kept[2]:
+                self._tensor[uuid] = [kept[0] + percent, kept[1] + 1, at]
+
+    @property
+    def tensor_percent(self) -> float | None:
+        """The mean over its steady steps so far, of all devices it is on; None where the driver told none."""
+        means = [total / count for total, count, _ in self._tensor.values() if count]
+        return math.fsum(means) / len(means) if means and len(means) == len(self._tensor) else None
+
+    def finish(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """The document with what only the driver knows, and its reason where it told nothing."""
+        out = dict(document)
+        path = "tensor_active_percent"
+        unknown = [row for row in out.get("unknown") or [] if isinstance(row, Mapping) and row.get("path") != path]
+        share = self.tensor_percent
+        out[path] = share
+        if share is None:
+            why = self._tensor_why if self.device == "cuda" else "a CPU has no tensor pipe that the driver counts"
+            unknown.append({"path": path, "code": "not_measured", "reason": why})
+        out["unknown"] = unknown
+        self.summary, self.ended = out, time.monotonic()
+        peak = out.get("peak_allocated_bytes")
+        self.peak_bytes = peak if isinstance(peak, (int, float)) else self.peak_bytes
+        return out

@@ -1,0 +1,168 @@
+"""A run of the lab looked at closely: switches, every figure or the reason why there is none, surroundings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ..cells import bytes_text, fit, percent, seconds_text
+from ..widgets.dialog import Dialog
+from ..widgets.key_line import Key, KeyLine
+from ..widgets.text import Lines, hang
+from .run import Run
+from .run_facts import facts_of, named_events
+from .runs import LabRuns, run_name
+
+if TYPE_CHECKING:
+    from ...lab.config import LabConfig
+    from ...lab.ledger import Entry
+
+Piece = tuple[str, str]
+Line = list[Piece]
+NAME_CELLS = 24
+FIGURES = (
+    "steps", "skipped_steps", "samples_per_step", "samples_per_second", "step_seconds", "warmup_seconds", "loss_first",
+    "loss_last", "validation_loss", "peak_allocated_bytes", "peak_reserved_bytes", "tensor_active_percent",
+    "input_seconds", "scale", "parameters", "world_size", "backend",
+)  # fmt: skip
+"""Keys of the document, in this order; others are told in their own lines."""
+
+
+class RunDialog(Dialog):
+    """Enter takes the run's switches."""
+
+    DEFAULT_CSS = "RunDialog KeyLine { dock: bottom; margin: 0; background: $surface; }"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take", show=False)]
+
+    def __init__(self, runs: LabRuns, entries: Sequence[Entry], run: Run | None) -> None:
+        super().__init__()
+        self.runs = runs
+        self._entries, self._run = entries, run
+        self._lines = Lines()
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            many = f" and {len(self._entries) - 1} repeats" if len(self._entries) > 1 else ""
+            body.border_title = f"Run {run_name(self._entries[0].id)}{many}" if self._entries else "The run in progress"
+            yield self._lines
+            take = (Key("Enter", "take these switches", "take"),) if self._config() else ()
+            yield KeyLine((*take, Key("Esc", "close", "dismiss")))
+
+    def _config(self) -> LabConfig | None:
+        return self._entries[0].config if self._entries else self._run.config if self._run else None
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._show)
+        if not self._entries:
+            self.set_interval(1.0, self._show)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        if self.is_open:
+            cells = max(30, self._lines.size.width or 70)
+            text = entry_lines(self._entries[0]) if self._entries else live_lines(self._run)
+            self._lines.show([piece for line in text for piece in hang(line, cells)])
+
+    def action_take(self) -> None:
+        """The switches become those of this run."""
+        config = self._config()
+        if config is not None:
+            self.runs.take(config)
+            self.dismiss()
+
+
+def _fact(name: str, value: str, token: str = "text") -> Line:
+    return [(fit(name, NAME_CELLS), "muted"), (value, token)]
+
+
+def live_lines(run: Run | None) -> Iterable[Line]:
+    """What is known of a run in progress."""
+    if run is None:
+        return
+    yield _fact("switches", " ".join(run.config.flags()) or "all as by default")
+    for name, value, token in facts_of(run):
+        yield _fact(name, value, token)
+    if run.started is not None:
+        yield _fact("device", f"{run.started.device}, {run.started.device_name}")
+        yield _fact("torch", run.started.torch_version)
+        yield _fact("parameters", f"{run.started.parameters:,}")
+        for text in run.started.warnings:
+            yield [("◆ ", "warn"), (text, "text")]
+
+
+def entry_lines(entry: Entry) -> Iterable[Line]:
+    """What the ledger keeps of a run."""
+    document = entry.document
+    if entry.failure:
+        error = document.get("error")
+        yield [("▲ ", "bad"), (entry.failure, "bad")]
+        for key, word in (("why", "Why: "), ("next", "Next: ")):
+            if isinstance(error, Mapping) and error.get(key):
+                yield [("  ", "text"), (word + str(error[key]), "text")]
+    if entry.problem:
+        yield [("▲ ", "warn"), (entry.problem, "warn")]
+    switches = " ".join(entry.config.flags()) if entry.config is not None else "not known"
+    yield _fact("switches", switches or "all as by default")
+    yield _fact("when", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at)))
+    yield _fact("where", ", ".join(part for part in (entry.device, entry.device_name) if part) or "unknown")
+    yield _fact("torch", entry.torch_version or "unknown")
+    if entry.group:
+        yield _fact("series", f"{entry.group}, repeat {entry.repeat + 1}")
+    yield []
+    reasons = _reasons(document)
+    for key in FIGURES:
+        if key in document or key in reasons:
+            yield _figure(key, document.get(key), reasons.get(key, "not told"))
+    yield from named_events(document)
+    for text in _texts(document.get("warnings")):
+        yield [("◆ ", "warn"), (text, "text")]
+    yield []
+    for name, value in entry.environment.items():
+        yield _fact(name, str(value), "muted")
+
+
+def _texts(value: object) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+def _reasons(document: Mapping[str, object]) -> dict[str, str]:
+    rows = document.get("unknown")
+    return {
+        str(row.get("path")): str(row.get("reason") or "not told")
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, Mapping)
+    }
+
+
+def _figure(key: str, value: object, reason: str) -> Line:
+    name = key
+    for unit in ("_bytes", "_seconds", "_percent"):
+        name = name.removesuffix(unit)
+    name = {"step": "step", "samples_per_second": "samples/s"}.get(name, name).replace("_", " ")
+    if value is None:
+        return _fact(name, f"unknown: {reason}", "faint")
+    return _fact(name, _value(key, value))
+
+
+def _value(key: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        parts = [f"{name} {seconds_text(v)}" for name in ("median", "low", "high", "p95")
+                 if isinstance(v := value.get(name), (int, float))]  # fmt: skip
+        count = value.get("count")
+        return ", ".join(parts) + (f" of {count:,} steps" if isinstance(count, int) else "")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if key.endswith("_bytes"):
+        return bytes_text(value)
+    if key.endswith("_percent"):
+        return percent(value, 1)
+    if key.endswith("_seconds"):
+        return seconds_text(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

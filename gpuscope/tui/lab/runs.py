@@ -1,0 +1,325 @@
+"""The lab as the screens see it: the switches, what speaks against them, the run in progress, the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...lab.config import LabConfig
+from ...lab.rules import Verdict, check
+from ...lab.toggles import Toggle, Value
+from .choices import Device, turned
+from .devices import Occupant, facts, family, occupants, visible, where
+from .ledger_view import Book
+from .run import Run
+
+if TYPE_CHECKING:
+    from ...lab.launch import LabRun
+    from ...lab.metrics import Record, Started
+    from ...store.view import HostView
+    from .demo import Demo
+    from .repeats import Repeats
+
+log = logging.getLogger("gpuscope.lab")
+
+UNDER_WAY = ("starting", "running", "stopping")
+AFTER_SECONDS = 5.0
+"""So long after a run of ours, memory that nobody is seen to hold may still be its own."""
+HOST_WAIT_SECONDS = 5.0
+"""So long a start by itself waits for the first picture of the host: it must not take a GPU that is in use."""
+
+DRAWN_SECONDS = 0.4
+"""The worker reports five times a second. The figures of a run are drawn about twice a second: nobody reads faster."""
+
+
+class LabRuns:
+    """Starts, stops and remembers. ``changed`` is called when there is something new to draw; ``host`` gives the
+    picture of this moment, None before the first."""
+
+    def __init__(
+        self,
+        config: LabConfig | None,
+        changed: Callable[[], None],
+        host: Callable[[], HostView | None] = lambda: None,
+        book: Book | None = None,
+    ) -> None:
+        self.config = config or LabConfig()
+        self.current: Run | None = None
+        """The newest run of this session, in progress or ended."""
+        self.book = book or Book(changed)
+        self.repeats: Repeats | None = None
+        self.demo: Demo | None = None
+        self.held: list[Occupant] = []
+        """Why the last start was not made: who is on its devices."""
+        self._changed, self._host = changed, host
+        self._worker: LabRun | None = None
+        self._known: Started | None = None  # what the last worker said about its torch and device
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._filing: set[asyncio.Task[Any]] = set()
+        self._own: set[int] = set()
+        self._judged: tuple[object, tuple[Verdict, ...]] = (None, ())
+        self._drawn = -math.inf
+
+    # ── state ──
+
+    @property
+    def state(self) -> str:
+        """idle, starting, running, stopping, stopped or failed."""
+        return self._worker.state if self._worker else "idle"
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way."""
+        return self.state in UNDER_WAY
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's pid while there is one."""
+        return self._worker.pid if self._worker else None
+
+    @property
+    def failure(self) -> tuple[str, ...]:
+        """What happened, why, what next, when the run has failed."""
+        failure = self._worker.failure if self._worker else None
+        return (failure.what, f"Why: {failure.why}", f"Next: {failure.next}") if failure else ()
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the switches differ from those of the run in progress."""
+        return bool(self.current and self.state in ("starting", "running") and self.current.config != self.config)
+
+    @property
+    def device(self) -> Device:
+        """Where these switches would train, as far as it is known."""
+        return where(self.config, self._host(), self._known)
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What speaks against the switches as they are, refusals first; none while the device is not known."""
+        device = self.device
+        if not device.kind:
+            return ()
+        known = facts(self.config, self._host(), device, self._known, self.pid)
+        if self._judged[0] != (self.config, known):
+            self._judged = ((self.config, known), tuple(check(self.config, known)))
+        return self._judged[1]
+
+    @property
+    def refusal(self) -> Verdict | None:
+        """Why these switches cannot be started; None where they can."""
+        return next((verdict for verdict in self.verdicts() if verdict.level == "refuse"), None)
+
+    @property
+    def nearest(self) -> LabConfig | None:
+        """The nearest combination that works, where these switches are refused or warned about."""
+        return next((v.nearest for v in self.verdicts() if v.nearest is not None and v.nearest != self.config), None)
+
+    # ── switches ──
+
+    def turn(self, toggle: Toggle, by: int) -> None:
+        """The next or previous value of a switch. It acts at the next start."""
+        self.put(toggle.name, turned(toggle, getattr(self.config, toggle.name), by))
+
+    def put(self, name: str, value: Value | str) -> None:
+        """Set a switch; raises :class:`~gpuscope.lab.config.ConfigError`."""
+        self.take(self.config.changed(name, value))
+
+    def take(self, config: LabConfig) -> None:
+        """All switches at once."""
+        self.config, self.held = config, []
+        self._changed()
+
+    # ── runs ──
+
+    def occupants(self, config: LabConfig | None = None) -> list[Occupant]:
+        """Who else is on the devices that a run would take."""
+        config, host = config or self.config, self._host()
+        self._note_own()
+        lately = self.current is not None and (
+            self.current.ended is None or time.monotonic() - self.current.ended < AFTER_SECONDS
+        )
+        return occupants(config, host, where(config, host, self._known), self._own, not (lately or self._demo_runs))
+
+    @property
+    def _demo_runs(self) -> bool:
+        return self.demo is not None and not self.demo.over
+
+    def _note_own(self) -> None:
+        """Remember the pids of what we run: a picture of the host is older than the end of a process."""
+        host = self._host()
+        for pid in (self.pid, self.demo.pid if self.demo is not None else None):
+            if pid is not None:
+                self._own |= family(host, pid) if host is not None else {pid}
+
+    def start(self, force: bool = False) -> str:
+        """Start, or restart with the switches as they are. "" when it is under way, else what keeps it: ``refused``
+        (:attr:`refusal`), ``held`` (:attr:`held`; not with ``force``), or ``busy``."""
+        if self.state in ("starting", "stopping") or self._tasks:
+            return "busy"
+        if self.refusal is not None:
+            return "refused"
+        self.held = [] if force else self.occupants()
+        if self.held:
+            self._changed()
+            return "held"
+        self._later(self.launch(self.config))
+        return ""
+
+    def start_when_known(self) -> None:
+        """Start once the host is known, for a start that nobody watches: as :meth:`start`, and it waits its time. Who
+        starts a run meanwhile keeps that one."""
+        self._filing.add(task := asyncio.get_running_loop().create_task(self._start_when_known()))
+        task.add_done_callback(self._filing.discard)
+
+    async def _start_when_known(self) -> None:
+        end = asyncio.get_running_loop().time() + HOST_WAIT_SECONDS
+        while not self.device.kind or (host := self._host()) is None or host.sampled_seconds is None:
+            if asyncio.get_running_loop().time() > end:
+                break
+            await asyncio.sleep(0.05)
+        if self._worker is None and not self._tasks:
+            self.start()
+        self._changed()
+
+    async def launch(self, config: LabConfig) -> LabRun:
+        """Ends the worker there is, and starts one with ``config``. Asks nobody."""
+        from ...lab.launch import LabRun
+
+        if self._worker is None:
+            self._worker = LabRun(config, self._record, self._became)
+        await self._worker.restart(config)
+        return self._worker
+
+    def stop(self) -> None:
+        """Ask the trainer to end, also one that is to start when the one before has ended; a series of repeats ends
+        with it."""
+        if self.repeats is not None:
+            self.repeats.stop()
+        if self._tasks or self.state in ("starting", "running"):
+            self._later(self._stop())
+
+    async def _stop(self) -> None:
+        """Ends the worker, in its turn: behind a restart that is under way."""
+        if self._worker is not None:
+            await self._worker.stop()
+
+    def measure(self, a: LabConfig, b: LabConfig, repeats: int, steps: int) -> None:
+        """Measure both in turns, A B B A …, each time in a fresh process."""
+        from .repeats import Repeats
+
+        if self.repeats is None or self.repeats.over:
+            self.repeats = Repeats(self, a, b, repeats, steps)
+            self._later(self.repeats.run())
+
+    def let_go(self) -> None:
+        """The program leaves: trainer and demo end by themselves."""
+        if self.repeats is not None:
+            self.repeats.stop()
+        if self._worker:
+            self._worker.let_go()
+        if self.demo is not None:
+            self.demo.let_go()
+
+    # ── demonstration scripts ──
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs that a child of ours would see; None while the host is not known."""
+        host = self._host()
+        return len(visible(host)) if host is not None and host.sampled_seconds is not None else None
+
+    def on_first(self, count: int) -> list[Occupant]:
+        """Who else is on the first ``count`` GPUs; none for a script that needs none."""
+        config = LabConfig(device="cuda", parallel="ddp", nproc=count) if count else LabConfig(device="cpu")
+        return self.occupants(config)
+
+    def show_demo(self, demo: Demo) -> None:
+        """Start a script; the one before is asked to end."""
+        if self.demo is not None:
+            self.demo.stop()
+        self.demo = demo
+        demo.start()
+
+    # ── what the worker says ──
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception():
+            log.error("the lab failed", exc_info=task.exception())
+        self._changed()
+
+    def _became(self, worker: LabRun) -> None:
+        """A run begins when its worker does: until then what comes is of the one before, its summary above all."""
+        if worker.state == "starting":
+            self.current = Run(worker.config)
+        elif worker.state in ("stopped", "failed") and self.current is not None:
+            self._ended(self.current, worker)
+        self._changed()
+
+    def _record(self, record: Record) -> None:
+        from ...lab.metrics import Started, Step
+
+        run = self.current
+        if run is None:
+            return
+        if isinstance(record, Started):
+            run.begin(record)
+            self._known = record
+        elif isinstance(record, Step):
+            first = run.last is None or run.last.warming_up != record.warming_up
+            run.heard(record)
+            self._note_own()
+            run.see(self._host(), self.pid, self._own)
+            if not first and time.monotonic() - self._drawn < DRAWN_SECONDS:
+                return  # the next report, or the end of the run, draws this one too
+        self._drawn = time.monotonic()
+        self._changed()
+
+    def _ended(self, run: Run, worker: LabRun) -> None:
+        """Write the run down, where it has measured anything."""
+        if run.ended is not None:
+            return
+        document = run.finish(worker.summary or {})
+        if not document.get("steps"):
+            return
+        mark = self.repeats.mark if self.repeats is not None and not self.repeats.over else None
+        task = asyncio.get_running_loop().create_task(self._file(run, document, mark))
+        self._filing.add(task)
+        task.add_done_callback(self._filing.discard)
+
+    async def _file(self, run: Run, document: dict[str, Any], mark: tuple[str, int, str] | None) -> None:
+        group, repeat, cell = mark or ("", 0, "")
+        run.entry = await self.book.add(document, group=group, repeat=repeat, cell=cell)
+        run.name = run_name(run.entry.id)
+        if self.repeats is not None and mark is not None:
+            self.repeats.filed(run.entry)
+        self._changed()
+
+    async def filed(self) -> None:
+        """Returns when all runs that have ended are written down."""
+        while self._filing:
+            await asyncio.wait(set(self._filing))
+
+
+def run_name(number: int) -> str:
+    """How a run is called: its number in the ledger; ``~1`` where it could not be written there."""
+    return f"#{number}" if number > 0 else f"~{-number}"
+
+
+def sides(entries: Sequence[Any], chosen: Any) -> list[Any]:
+    """The runs that stand for ``chosen``: the repeats of its configuration in its group, or it alone."""
+    if not chosen.group:
+        return [chosen]
+    alike = [
+        e for e in entries
+        if e.group == chosen.group and e.config == chosen.config and e.cell == chosen.cell and not e.failure
+    ]  # fmt: skip
+    return sorted(alike, key=lambda e: e.repeat) if chosen in alike and len(alike) > 1 else [chosen]

@@ -1,0 +1,167 @@
+"""The lab's switches: one compact line each under the name of its group; the cursor is always in sight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+
+from ...lab.config import LabConfig
+from ...lab.toggles import Toggle
+from ..cells import fit, width
+from ..charts.strips import Painted, pad, strip_of
+from ..theme import Tokens
+from .choices import SWITCHES, Device, does_nothing, value_text
+
+Piece = tuple[str, str]
+DEFAULTS = LabConfig()
+TAIL = 3
+"""Cells behind a value: the arrow of the line under the cursor, and the mark of one that waits."""
+
+
+def _lines() -> tuple[str | Toggle, ...]:
+    out: list[str | Toggle] = []
+    for group in dict.fromkeys(toggle.group for toggle in SWITCHES):
+        out += [group, *(toggle for toggle in SWITCHES if toggle.group == group)]
+    return tuple(out)
+
+
+LINES = _lines()
+"""The lines of the panel from top to bottom: a group's name (text), then its switches."""
+
+
+class Switches(Painted, can_focus=True):
+    """A line for each switch. ← → change the one under the cursor. So does a click on its value, or on the arrow before
+    it; the wheel moves the cursor. Bold: not the default. Faint, ``·``: does nothing here. ``*``: waits for a
+    restart."""
+
+    class Turned(Message):
+        """A switch was clicked: ``by`` is 1 or -1."""
+
+        def __init__(self, toggle: Toggle, by: int) -> None:
+            super().__init__()
+            self.toggle, self.by = toggle, by
+
+    class Moved(Message):
+        """The cursor stands on another switch."""
+
+    def __init__(self, config: LabConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._config = config
+        self._in_run: LabConfig | None = None
+        self._device = Device()
+        self._nothing: dict[str, str] = {}
+        self._cursor = 1
+        self._top = 0
+
+    @property
+    def current(self) -> Toggle:
+        """The toggle under the cursor."""
+        line = LINES[self._cursor]
+        assert isinstance(line, Toggle)
+        return line
+
+    def show(self, config: LabConfig, running: LabConfig | None, device: Device) -> None:
+        """``running`` is how the run in progress was set: what differs from it waits for a restart."""
+        if (config, running, device) != (self._config, self._in_run, self._device):
+            self._config, self._in_run, self._device = config, running, device
+            self._nothing = does_nothing(config, device)
+            self.repaint()
+
+    def move(self, by: int) -> None:
+        """Move the cursor by switches, staying inside."""
+        places = [i for i, line in enumerate(LINES) if isinstance(line, Toggle)]
+        at = max(0, min(len(places) - 1, places.index(self._cursor) + by))
+        self._go(places[at])
+
+    def go_to(self, name: str) -> None:
+        """Put the cursor on a switch."""
+        self._go(next(i for i, line in enumerate(LINES) if isinstance(line, Toggle) and line.name == name))
+
+    def _go(self, line: int) -> None:
+        if line != self._cursor:
+            self._cursor = line
+            self.repaint()
+            self.post_message(self.Moved())
+
+    # ── painting ──
+
+    def _follow(self, height: int) -> None:
+        """The cursor in the window, with its group's name where it is the group's first, and no blank lines below."""
+        first = self._cursor - 1 if isinstance(LINES[self._cursor - 1], str) else self._cursor
+        self._top = min(max(self._top, self._cursor - height + 1), first)
+        self._top = max(0, min(self._top, len(LINES) - height))
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        self._follow(height)
+        overflow = len(LINES) > height
+        inner = width - 2 if overflow else width
+        out = []
+        for y, line in enumerate(LINES[self._top : self._top + height]):
+            here = self._top + y == self._cursor
+            pieces = self._heading(line, inner) if isinstance(line, str) else self._line(line, here, inner, tokens)
+            if overflow:
+                pieces = [*pad(pieces, inner + 1), self._thumb(y, height)]
+            out.append(strip_of(pieces, width, tokens, "selected" if here and self.has_focus else ""))
+        return out
+
+    @staticmethod
+    def _heading(group: str, cells: int) -> list[Piece]:
+        name = {"cudnn": "cuDNN"}.get(group, group)
+        return [(f"{name} ", "faint"), ("─" * max(0, cells - len(name) - 1), "border")]
+
+    def _line(self, toggle: Toggle, here: bool, cells: int, tokens: Tokens) -> list[Piece]:
+        value = getattr(self._config, toggle.name)
+        idle = toggle.name in self._nothing
+        waits = self._in_run is not None and getattr(self._in_run, toggle.name) != value
+        name = toggle.name.replace("_", " ")
+        text = fit(value_text(toggle, self._config, self._device), self._room(name, cells), "right").lstrip(" ")
+        gap = cells - 2 - width(name) - width(text) - TAIL
+        arrows = here and gap > 2
+        changed = value != getattr(DEFAULTS, toggle.name)
+        return [
+            (f"{tokens.glyphs.cursor} " if here else "  ", "accent" if self.has_focus else "muted"),
+            (name, "faint" if idle else "text" if here else "muted"),
+            (" " * (gap - 2) + "◂ " if arrows else " " * gap, "accent"),
+            (text, "faint" if idle else "title" if changed else "text" if here else "muted"),
+            (" ▸" if arrows else "  ", "accent"),
+            ("*", "warn") if waits else ("·" if idle else " ", "faint"),
+        ]
+
+    @staticmethod
+    def _room(name: str, cells: int) -> int:
+        """Cells a value may take behind its name."""
+        return max(3, cells - 2 - width(name) - TAIL - 1)
+
+    def _thumb(self, y: int, height: int) -> Piece:
+        """The scroll mark of a line: a thumb on a thin line, as tables have it."""
+        size = max(round(height * height / len(LINES)), 1)
+        start = round((height - size) * self._top / max(len(LINES) - height, 1))
+        return ("┃", "muted") if start <= y < start + size else ("│", "border")
+
+    # ── mouse ──
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None or not 0 <= self._top + offset.y < len(LINES):
+            return
+        line = LINES[self._top + offset.y]
+        if not isinstance(line, Toggle):
+            return
+        event.stop()
+        self._go(self._top + offset.y)
+        cells = self.size.width - (2 if len(LINES) > self.size.height else 0)
+        text = value_text(line, self._config, self._device)
+        first = cells - TAIL - min(width(text), self._room(line.name, cells)) - 2  # the arrow before the value
+        if offset.x >= first:
+            self.post_message(self.Turned(line, 1 if line.yes_no or offset.x >= first + 2 else -1))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.move(1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.move(-1)

@@ -1,0 +1,139 @@
+"""What the lab says in words: what speaks against the switches, what a switch does, what is under way."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ...lab.config import LabConfig
+from ...lab.toggles import BY_NAME, Toggle
+from ..cells import bytes_text
+from ..widgets.text import cells_of, cut, first_rows, hang
+from .choices import SWITCHES, Device, note
+
+if TYPE_CHECKING:
+    from .devices import Occupant
+    from .runs import LabRuns
+
+Piece = tuple[str, str]
+Line = list[Piece]
+STATE_TOKENS = {"running": "ok", "failed": "bad", "starting": "warn", "stopping": "warn"}
+
+
+def title_of_run(runs: LabRuns) -> tuple[str, str]:
+    """The title of the run's panel, and the token of its state."""
+    state = runs.state
+    run = runs.current
+    name = "Run" if run is None or runs.busy else f"Run {run.name}" if run.entry is not None else "Run"
+    if state == "running" and run is not None and run.compiling_seconds is not None:
+        word = f"compiling… {run.compiling_seconds:.0f} s"
+    else:
+        word = "warming up" if state == "running" and run and run.last and run.last.warming_up else state
+    parts = [name, word, f"pid {runs.pid}" if runs.pid else ""]
+    return " · ".join(part for part in parts if part), STATE_TOKENS.get(state, "muted")
+
+
+def change_text(before: LabConfig, after: LabConfig) -> str:
+    """``parallel off, nproc 2``: what ``after`` has otherwise."""
+    changes = [
+        f"{name.replace('_', ' ')} {toggle.text(getattr(after, name))}"
+        for name, toggle in BY_NAME.items()
+        if getattr(before, name) != getattr(after, name)
+    ]
+    return ", ".join(changes)
+
+
+def occupant_text(one: Occupant) -> str:
+    """``GPU 0: pid 51120 (lin) jupyter holds 21.6 GiB``."""
+    held = bytes_text(one.used_bytes) if one.used_bytes is not None else "an unknown amount"
+    who = f"pid {one.pid} ({one.user}) " if one.pid else ""
+    return f"GPU {one.index}: {who}{one.command} holds {held}"
+
+
+def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -> list[Line]:
+    """``least`` to ``most`` lines below the panels: what matters before a start, then the switch under the cursor. How
+    many does not depend on ``toggle``: nothing moves when the cursor does."""
+    notes: list[Line] = [*_series(runs), *_verdicts(runs)]
+    if runs.dirty and not (runs.refusal or (runs.repeats and not runs.repeats.over)):
+        notes.append(
+            [("* ", "warn"), ("changed: ", "text"), ("r", "accent"), (" restarts with these switches", "muted")]
+        )
+    if runs.held:
+        more = f", and {len(runs.held) - 1} more" if len(runs.held) > 1 else ""
+        notes.append([("▲ ", "warn"), ("not started: ", "text"), (occupant_text(runs.held[0]) + more, "muted"),
+                      ("  r", "accent"), (": asks again", "muted")])  # fmt: skip
+    if runs.book.problem is not None:
+        what, why, _ = runs.book.problem
+        notes.append([("◆ ", "warn"), (f"{what} ", "text"), (why, "muted")])
+    needed = _rows_of_the_longest(runs.config, runs.device, cells)
+    kept = _fitting(notes, cells, most - needed, most - 1)
+    rows = max(least, min(most, len(kept) + needed))
+    own = first_rows(_about(toggle, runs.config, runs.device, cells), rows - len(kept), cells)
+    return [*kept, *own, *([[]] * (rows - len(kept) - len(own)))]
+
+
+def _fitting(notes: list[Line], cells: int, easy: int, most: int) -> list[Line]:
+    """The notes in full or a row each, in ``easy`` rows where that can be, else in ``most``: the text of the switch is
+    cut then. Where there are more of them, the last row says how many."""
+    full = [part for line in notes for part in hang(line, cells)]
+    for room in (easy, most):
+        if len(full) <= room:
+            return full
+        if len(notes) <= room:
+            return [_one_row(line, cells) for line in notes]
+    tail = f"  and {len(notes) - most} more"
+    kept = [_one_row(line, cells) for line in notes[: most - 1]]
+    return [*kept, [*_one_row(notes[most - 1], cells - len(tail)), (tail, "warn")]]
+
+
+@lru_cache(maxsize=8)
+def _rows_of_the_longest(config: LabConfig, device: Device, cells: int) -> int:
+    """The rows that the longest description of a switch takes. Wrapping all of them took a third of the time of each
+    picture, and they change only with a switch or the terminal's width."""
+    return max(len(_about(one, config, device, cells)) for one in SWITCHES)
+
+
+def _about(toggle: Toggle, config: LabConfig, device: Device, cells: int) -> list[Line]:
+    """What a switch is, and what it does here."""
+    about, here = note(toggle, config, device)
+    pieces: Line = [(f"{toggle.name.replace('_', ' ')}  ", "accent"), (about, "muted")]
+    return hang([*pieces, *([("; ", "muted"), (here, "text")] if here else [])], cells)
+
+
+def _one_row(line: Line, cells: int) -> Line:
+    """A note in one row; a key at its end and what that does stay."""
+    key = line[-2:] if len(line) > 2 and line[-2][1] == "accent" else []
+    return [*cut(line[: len(line) - len(key)], cells - cells_of(key)), *key]
+
+
+def _verdicts(runs: LabRuns) -> list[Line]:
+    """Refusals, then warnings; the key for the nearest combination stands with the first that has one."""
+    out: list[Line] = []
+    offered = False
+    for verdict in runs.verdicts():
+        refused = verdict.level == "refuse"
+        line: Line = [("▲ ", "bad"), ("cannot start: ", "bad")] if refused else [("◆ ", "warn")]
+        line += [(verdict.what, "text"), (f" {verdict.why[:1].upper()}{verdict.why[1:]}", "muted")]
+        nearest = verdict.nearest
+        if not offered and nearest is not None and nearest != runs.config:
+            line += [("  n", "accent"), (f": {change_text(runs.config, nearest)}", "text")]
+            offered = True
+        out.append(line)
+    return out
+
+
+def _series(runs: LabRuns) -> list[Line]:
+    """A series of repeats: where it stands, or how it ended."""
+    series = runs.repeats
+    if series is None:
+        return []
+    done = sum(map(len, series.entries.values()))
+    if series.state == "running":
+        turn = series.turns[series.at]
+        where = f"A/B in turns: run {series.at + 1} of {len(series.turns)}"
+        which = f", {turn.side} of repeat {turn.repeat + 1}   "
+        return [[("▸ ", "ok"), (where, "title"), (which, "muted"), ("x", "accent"), (": stop", "muted")]]
+    if series.state == "done":
+        return []
+    token = "warn" if series.state == "failed" else "muted"
+    return [[(f"A/B in turns {series.state}: ", token), (f"{series.why}; {done} runs are kept", "muted")]]

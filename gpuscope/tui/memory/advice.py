@@ -1,0 +1,139 @@
+"""What stands below the waterfall: what kind of process it is, what can be freed, and what is not exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...store.view import DeviceView, HostView
+from ..cells import bytes_text, percent
+from ..widgets.text import hang
+from .memory_account import Account, largest_freeable
+from .subjects import Subject
+
+if TYPE_CHECKING:
+    from ...doctor.finding import Finding as Diagnosis
+    from ..processes.process_kind import Finding
+
+Line = list[tuple[str, str]]
+TOKENS = {"spill": "bad", "kept": "warn"}
+RULED_OUT = {
+    "live.memory_grows": "empty_cache",
+    "live.evaluation_grows": "empty_cache",
+    "live.at_the_edge": "expandable",
+}
+"""Cause → what the doctor says cannot help: live tensors are not cached, what is not fragmented needs no other
+segments."""
+MEMORY = frozenset((*RULED_OUT, "live.fragmentation"))
+"""Causes of the doctor that are about a trainer's memory."""
+
+
+SEEN_SECONDS = 5.0
+"""From fewer readings than of so long nobody knows what a step needs again of what is idle now."""
+HELD_SECONDS = 5.0
+"""A note stays for so long after what it says was last so: two readings in turn may be close together and apart."""
+
+
+@dataclass
+class SaidBefore:
+    """What was said of one subject by now, so that not every reading brings other words."""
+
+    largest: str = ""
+    at_once: str = ""
+    notes: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """By how a note begins: when it last held, and its words then."""
+
+    def held(self, notes: Sequence[str], now: float) -> list[str]:
+        """These notes, and those that held a short while ago."""
+        for note in notes:
+            self.notes[note[:16]] = (now, note)
+        self.notes = {begin: one for begin, one in self.notes.items() if 0 <= now - one[0] <= HELD_SECONDS}
+        return [note for _, note in self.notes.values()]
+
+
+def advice(
+    host: HostView, subject: Subject, found: Account, finding: Finding | None, said: Diagnosis | None = None,
+    before: SaidBefore | None = None, seen_seconds: float = 0.0,
+) -> list[Line]:  # fmt: skip
+    """Lines, the most important first; they may be longer than the screen is wide. ``said``: what the doctor found
+    wrong with this trainer's memory. What it has ruled out is not advised. ``before`` keeps what is said here.
+    ``seen_seconds``: over how long ``found`` is what was held at most."""
+    before = before or SaidBefore()
+    if subject.trainer is not None and subject.trainer.gone:
+        return [[("ended: ", "warn"), (f"{subject.trainer.gone.reason}; the last state is shown", "muted")]]
+    if subject.device is None:
+        return _on_cpu(host, subject)
+    lines = [[("doctor: ", "bad" if said.severity == "problem" else "warn"), (said.title, "text"),
+              ("   3: why and what helps", "muted")]] if said else []  # fmt: skip
+    lines += _recognised(finding) if finding else []
+    if subject.allocator is None:
+        lines.append([("inside: ", "muted"), ("no probe here. Next run: ", "muted"),
+                      ("gpuscope run python train.py", "accent")])  # fmt: skip
+    else:
+        ruled_out = [
+            RULED_OUT.get(said.cause, "") if said else "",
+            "" if seen_seconds >= SEEN_SECONDS else "empty_cache",
+        ]
+        lines += _to_free(found, [cure for cure in ruled_out if cure], before)
+    notes = before.held(found.notes, host.sampled_seconds or 0.0)
+    if finding is not None and finding.kind == "async":  # it says so already
+        notes = [note for note in notes if not note.startswith("cudaMallocAsync")]
+    return lines + [[("≈ ", "faint"), (note, "faint")] for note in notes]
+
+
+def _recognised(finding: Finding) -> list[Line]:
+    lines: list[Line] = [[("seen: ", "muted"), (finding.says, TOKENS.get(finding.kind, "text"))]]
+    lines.append([("why: ", "muted"), (finding.ground, "muted")])
+    if finding.advice:
+        lines.append([("try: ", "muted"), (finding.advice, "accent")])
+    return lines
+
+
+def _to_free(found: Account, ruled_out: list[str], before: SaidBefore) -> list[Line]:
+    parts = [part for part in found.parts if not any(cure in part.free_by for cure in ruled_out)]
+    largest = largest_freeable(parts, before=before.largest)
+    before.largest = largest.name if largest is not None else ""
+    if largest is None:
+        return [[("Nothing of 64 MiB or more to free.", "muted")]]
+    lines: list[Line] = [
+        [("largest to free: ", "muted"), (f"{largest.name}, {bytes_text(largest.known)}", "text")],
+        [("how: ", "muted"), (largest.free_by, "accent")],
+    ]
+    at_once = None if largest.now else largest_freeable(parts, now=True, before=before.at_once)
+    before.at_once = at_once.name if at_once is not None else ""
+    if at_once is not None:
+        lines.append([("at once: ", "muted"), (f"{at_once.name}, {bytes_text(at_once.known)}: ", "text"),
+                      (at_once.free_by, "accent")])  # fmt: skip
+    return lines
+
+
+def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
+    process = next((p for p in host.processes if subject.trainer and p.id == subject.trainer.process), None)
+    rss = process.number("rss_bytes") if process else None
+    resident = f" The process holds {bytes_text(rss)} in all (resident)." if rss is not None else ""
+    return [
+        [("On a CPU torch keeps no allocator statistics:", "muted")],
+        [(f"allocated, cached, outside torch are unknown.{resident}", "muted")],
+    ]
+
+
+def of_the_card(device: DeviceView) -> str:
+    """What the waterfall's total is a part of."""
+    used, total, free = device.number("used_bytes"), device.definition.total_bytes, device.number("free_bytes")
+    notes = [f"{percent(100 * used / total)} of the card's {bytes_text(total)}"] if used is not None and total else []
+    return " · ".join([*notes, *([f"free {bytes_text(free)}"] if free is not None else [])])
+
+
+LEAST_ROWS = 2
+
+
+def fitting(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
+    """As many whole lines, broken to ``width``, as there are ``rows``; the first ``LEAST_ROWS`` in any case."""
+    out: list[Line] = []
+    for number, line in enumerate(lines):
+        broken = hang(line, width)
+        if number >= LEAST_ROWS and len(out) + len(broken) > rows:
+            break
+        out += broken
+    return out

@@ -1,0 +1,75 @@
+"""Where the bytes of a device are: sums over readings, with the reason where a part was not measured.
+
+``used`` is what nvidia-smi shows; the driver's own reserve is beside it, not in it. Readings of the driver and of the
+allocator are taken at slightly different moments, so a difference below zero is shown as zero.
+"""
+
+from __future__ import annotations
+
+from ...store.ranks import headroom as room_of
+from ...store.view import AllocView, DeviceView, HostView, TrainerView
+
+
+def trainer_of(host: HostView, allocator: AllocView) -> TrainerView | None:
+    """The trainer whose memory this is."""
+    return next((t for t in host.trainers if t.id == allocator.definition.trainer), None)
+
+
+def living(device: DeviceView) -> tuple[AllocView, ...]:
+    """The allocators on this device that still answer."""
+    return tuple(a for a in device.allocators if a.gone is None)
+
+
+def layers(host: HostView, device: DeviceView) -> dict[str, float]:
+    """Bytes by layer of ``theme.LAYERS``, bottom to top, adding up to the card; empty while its use is unknown.
+
+    What cannot be told apart (other users' bytes hidden by a container, say) counts as ``other``."""
+    used, total = device.number("used_bytes"), device.definition.total_bytes
+    if used is None:
+        return {}
+    allocators = living(device)
+    reserved = sum(a.number("reserved_bytes") or 0.0 for a in allocators)
+    allocated = sum(a.number("allocated_bytes") or 0.0 for a in allocators)
+    reserved = min(reserved, used)
+    allocated = min(allocated, reserved)
+    inside = {t.process for a in allocators if (t := trainer_of(host, a)) is not None}
+    own = sum(u.number("used_bytes") or 0.0 for u in device.uses if u.process in inside and u.gone is None)
+    outside = min(max(0.0, own - reserved), used - reserved)
+    out = {
+        "allocated": allocated,
+        "cached": reserved - allocated,
+        "outside": outside,
+        "other": used - reserved - outside,
+        "driver": device.number("driver_reserved_bytes") or 0.0,
+    }
+    if total:
+        out["free"] = max(0.0, total - sum(out.values()))
+    return out
+
+
+UNEXPLAINED_SHARE, UNEXPLAINED_BYTES, WITH_RESERVE_BYTES = 0.01, 300 << 20, 1 << 30
+"""Less than the first two is rounding, or readings that were not taken at one moment; a CUDA context takes more. A
+driver that does not tell its own reserve counts it as used."""
+
+
+def unexplained(device: DeviceView, used: float | None = None) -> float | None:
+    """Bytes on a device that no process named here holds, 0 while that is too little to say so.
+
+    ``used`` stands for the device's own reading. None when it cannot be told: the driver names processes and not how
+    much they hold, or does not answer."""
+    used = device.number("used_bytes") if used is None else used
+    sizes = [u.number("used_bytes") for u in device.uses if u.gone is None]
+    known = [size for size in sizes if size is not None]
+    if used is None or len(known) < len(sizes):
+        return None
+    rest = used - sum(known)
+    total = device.definition.total_bytes
+    least = min(UNEXPLAINED_BYTES, total * UNEXPLAINED_SHARE) if total else UNEXPLAINED_BYTES
+    if device.number("driver_reserved_bytes") is None:
+        least = WITH_RESERVE_BYTES
+    return rest if rest >= least else 0.0
+
+
+def headroom(host: HostView, allocator: AllocView) -> float | None:
+    """Bytes a trainer can still get on this device: free on the card, and what its cache gives back."""
+    return room_of(host.devices, allocator)

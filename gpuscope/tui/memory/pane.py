@@ -1,0 +1,417 @@
+"""Tab 2: where every byte of one device is, how that changed, the allocator's own figures, and bytes by module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+
+from ...store.view import HostView, TrainerView
+from ..shell.session import Session
+from ..widgets.pane import Pane
+from ..widgets.table import LiveTable
+from ..widgets.text import Lines
+from .advice import MEMORY, SaidBefore, advice, fitting
+from .fullest import account_at_the_fullest
+from .subjects import Subject, process_of, subjects
+from .views import ModulesView, SummaryView, show_account
+from .waterfall import Waterfall
+from .what_if import WhatIfView
+
+if TYPE_CHECKING:
+    from ...doctor.finding import Finding as Diagnosis
+    from ..charts.stacked import StackedChart
+    from ..processes.process_kind import Finding
+
+WIDE, WIDEST = 100, 160
+"""Columns from which on the timeline stands beside the waterfall, and tables beside it, too."""
+TALL = 20
+CHART_ROWS = 7
+AROUND_ROWS = 4
+"""Of the terminal: status line, tabs, the subject's line, footer."""
+FRAME_ROWS = 5
+"""Of the waterfall besides its parts: border, rule, total and what it is a part of."""
+COURSE_SECONDS = 600.0
+
+
+class MemoryPane(Pane, can_focus=True):
+    """The waterfall at the left, the timeline at the right, below it where the terminal is narrow. A table takes the
+    place of the waterfall, or on a wide terminal that of the timeline."""
+
+    DEFAULT_CSS = """
+    MemoryPane #subject { height: 1; padding: 0 2; }
+    MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
+    MemoryPane #left, MemoryPane #right { width: 1fr; }
+    MemoryPane #advice, MemoryPane #about-fix { padding: 0 2; }
+    MemoryPane #modules, MemoryPane #what-if { height: 1fr; }
+    MemoryPane.narrow #memory-body { layout: vertical; }
+    MemoryPane #left, MemoryPane #right { height: 1fr; }
+    """
+
+    def __init__(self, session: Session, **kwargs: str) -> None:
+        super().__init__(session, **kwargs)
+        self._subject = Lines([[("waiting for the first reading", "muted")]], id="subject")
+        self._waterfall = Waterfall(id="waterfall", classes="panel")
+        self._advice = Lines(id="advice")
+        self._right = Vertical(id="right")
+        self._summary = SummaryView(session)
+        self._modules = ModulesView(session)
+        self._what_if = WhatIfView(session)
+        self._chart: StackedChart | None = None
+        self._chosen = ""
+        self._view = "waterfall"
+        self._terminal = (120, 40)
+        self._wanted = 0
+        self._window = 60.0
+        self._drawn: tuple[object, ...] = ()
+        self._found: tuple[str, Finding | None] = ("", None)
+        self._said: tuple[str, SaidBefore] = ("", SaidBefore())
+
+    def compose(self) -> ComposeResult:
+        self._waterfall.border_title = "Where the bytes are"
+        for view in (self._summary, self._modules, self._what_if):
+            view.table.display = False
+        self._what_if.about.display = False
+        yield self._subject
+        with Horizontal(id="memory-body"):
+            with Vertical(id="left"):
+                yield self._waterfall
+                yield self._advice
+            with self._right:
+                yield self._summary.table
+                yield self._modules.table
+                yield self._what_if.table
+                yield self._what_if.about
+
+    # ── numbers ──
+
+    def _current(self, host: HostView) -> tuple[list[Subject], int]:
+        """All subjects and the place of the chosen one: as chosen here, else the device highlighted on the Overview."""
+        everything = subjects(host, self.session.state.filter)
+        for place, subject in enumerate(everything):
+            if subject.key == self._chosen:
+                return everything, place
+        wanted = self.session.device_key
+        return everything, next((i for i, s in enumerate(everything) if s.device and s.device.key == wanted), 0)
+
+    def _subject_now(self, host: HostView) -> Subject | None:
+        everything, place = self._current(host)
+        return everything[place] if everything else None
+
+    def chosen(self, host: HostView) -> TrainerView | None:
+        subject = self._subject_now(host)
+        return subject.trainer if subject else None
+
+    def show(self, host: HostView | None) -> None:
+        everything, place = self._current(host) if host else ([], 0)
+        if host is not None and self._view == "what_if":
+            self._what_if.show(host, everything[place] if everything else None)
+        if host is None or not everything:
+            text = "no device and no trainer to account for" if host else "waiting for the first reading"
+            self._subject.show([[(text, "muted")]])
+            self._waterfall.show([])
+            self._advice.show([])
+            return
+        subject = everything[place]
+        hint = f"   {place + 1} of {len(everything)}, n: next" if len(everything) > 1 else ""
+        self._subject.show([[(subject.title, "title"), (hint, "faint")]])
+        if self._left_shown:
+            self._show_waterfall(host, subject)
+        if self._view == "summary":
+            before = self._summary.rows
+            self._summary.show(subject)
+            if self._summary.rows != before:
+                self._share_out()
+        elif self._view == "modules":
+            self._modules.show(subject)
+
+    def _show_waterfall(self, host: HostView, subject: Subject) -> None:
+        found, now, seen = account_at_the_fullest(host, subject, self.session.history)
+        show_account(self._waterfall, subject, found, now, seen)
+        columns, rows = self._terminal
+        finding = self._found[1] if self._found[0] == subject.key else None
+        needed = len(found.parts) + FRAME_ROWS
+        if self._said[0] != subject.key:
+            self._said = (subject.key, SaidBefore())
+        lines = advice(host, subject, found, finding, self._diagnosis(subject), self._said[1], seen)
+        width = max(30, (columns if columns < WIDE else columns // 2) - 4)
+        shown = fitting(lines, width, rows - AROUND_ROWS - needed - len(found.beside) - 1)
+        self._advice.show(shown)
+        if needed + len(shown) != self._wanted:
+            self._wanted = needed + len(shown)
+            self._share_out()
+
+    def show_findings(self) -> None:
+        self.show(self.session.host)
+
+    def _diagnosis(self, subject: Subject) -> Diagnosis | None:
+        """The worst that the doctor has found in the memory of this trainer."""
+        if subject.trainer is None or not any(self.session.found):
+            return None
+        pid = subject.trainer.definition.pid
+        cases = (case for case in self.session.doctor.cases if case.grave and case.kind == "live" and case.pid == pid)
+        return next((case.finding for case in cases if case.finding.cause in MEMORY), None)
+
+    # ── charts ──
+
+    def show_charts(self, host: HostView) -> None:
+        subject = self._subject_now(host)
+        if subject is None:
+            return
+        self._recognise(host, subject)
+        if not self._right.is_mounted or not self._right.display or not self._chart_wanted:
+            return
+        from ..charts.stacked import StackedChart
+        from .timeline import column_of, timeline, window_text
+
+        if self._chart is None:
+            self._chart = StackedChart(id="timeline", classes="panel")
+            self._right.mount(self._chart, before=self._summary.table)
+            self._share_out()
+        now, ago = host.sampled_seconds, self.session.ago_seconds
+        drawn = (
+            subject.key,
+            self._window,
+            column_of(now, self._window),
+            column_of(ago, self._window),
+            self._terminal,
+            self._view,
+            host.marks,
+            self.app.theme,
+        )
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        line = timeline(self.session, host, subject.device, subject.trainer, subject.allocator, self._window)
+        title = f"Timeline {window_text(self._window)}" if self._window > 60 else "Timeline"
+        self._chart.show(
+            line.layers, line.seconds, self._window, line.capacity, now=now, title=title,
+            ticks=line.ticks, steps=line.steps, peak=line.peak, ago=ago,
+        )  # fmt: skip
+
+    def _recognise(self, host: HostView, subject: Subject) -> None:
+        """What kind of process it is: seldom, as it looks at minutes."""
+        from ..processes.process_kind import recognise
+
+        process = process_of(host, subject)
+        held, column = subject.allocator, "allocated_bytes"
+        use = None
+        if held is None and subject.device is not None and process is not None:
+            use, column = next((u for u in subject.device.uses if u.process == process.id), None), "used_bytes"
+        entity = held or use
+        if entity is None:
+            self._found = (subject.key, None)
+            return
+        history = self.session.history(entity.id, column, COURSE_SECONDS)
+        finding = recognise(host, subject.device, subject.trainer, subject.allocator, process, history)
+        if (subject.key, finding) != self._found:
+            self._found = (subject.key, finding)
+            self.show(host)
+
+    # ── room and keys ──
+
+    @property
+    def _left_shown(self) -> bool:
+        return self._view == "waterfall" or self._terminal[0] >= WIDEST
+
+    @property
+    def _chart_wanted(self) -> bool:
+        width, height = self._terminal
+        if self._view in ("modules", "what_if"):
+            return False
+        if self._view == "summary":
+            return height - AROUND_ROWS - self._summary.rows - 3 >= CHART_ROWS
+        return width >= WIDE or (height >= TALL and height - AROUND_ROWS - self._wanted >= CHART_ROWS)
+
+    def fit_to(self, width: int, height: int) -> None:
+        self._terminal = (width, height)
+        self._drawn = ()
+        self._share_out()
+
+    def _share_out(self) -> None:
+        """Wide: waterfall and timeline. Narrow: the timeline below where the waterfall leaves room. A table needs the
+        whole width, or half of a very wide terminal; the timeline stays above the summary where there is room."""
+        if not self._right.is_mounted:
+            return  # still starting, or leaving already
+        wide, left = self._terminal[0] >= WIDE, self.query_one("#left")
+        plain = self._view == "waterfall"
+        below = plain and not wide and self._chart_wanted
+        self.set_class(not wide, "narrow")
+        self._right.display = wide or not plain or below
+        left.display = self._left_shown
+        left.styles.height = self._wanted if below else None
+        self._summary.table.display = self._view == "summary"
+        self._summary.table.styles.height = self._summary.rows + 3 if self._chart_wanted else "1fr"
+        self._modules.table.display = self._view == "modules"
+        self._what_if.table.display = self._what_if.about.display = self._view == "what_if"
+        if self._chart is not None:
+            self._chart.display = self._chart_wanted
+
+    def take_focus(self) -> None:
+        tables = {"modules": self._modules.table, "what_if": self._what_if.table}
+        self.focus_on(tables.get(self._view, self))
+
+    def _look_at(self, view: str) -> None:
+        self._view, self._drawn = view, ()
+        host = self.session.host
+        self._share_out()
+        self.take_focus()
+        self.show(host)
+        self._share_out()
+        if host is not None:
+            self.show_charts(host)
+
+    def _move(self, by: int) -> None:
+        host = self.session.host
+        everything, place = self._current(host) if host else ([], 0)
+        if host is not None and everything:
+            self._chosen = everything[max(0, min(len(everything) - 1, place + by))].key
+            self.show(host)
+            self.show_charts(host)
+
+    def do_down(self) -> None:
+        """The next subject; in a table the next rows."""
+        self._step(1)
+
+    def do_up(self) -> None:
+        """The subject before, or the rows before."""
+        self._step(-1)
+
+    def _step(self, by: int) -> None:
+        tables = {"summary": self._summary.table, "what_if": self._what_if.table}
+        table = tables.get(self._view)
+        self._move(by) if table is None else table.action_move(by)
+
+    def do_next_subject(self) -> None:
+        self._move(1)
+
+    def do_previous_subject(self) -> None:
+        self._move(-1)
+
+    def do_waterfall(self) -> None:
+        self._look_at("waterfall")
+
+    def do_counters(self) -> None:
+        """Torch's summary; once more: the waterfall again."""
+        self._look_at("waterfall" if self._view == "summary" else "summary")
+
+    def do_modules(self) -> None:
+        """Bytes by module; once more: the waterfall again."""
+        self._look_at("waterfall" if self._view == "modules" else "modules")
+
+    def do_what_if(self) -> None:
+        """What each fix would free; once more: the waterfall again."""
+        self._look_at("waterfall" if self._view == "what_if" else "what_if")
+
+    async def do_try_fix(self) -> None:
+        """The fix under the cursor as the Lab's switches, in its tab."""
+        from ...predict.of_lab import config_with
+
+        chosen = self._what_if.chosen() if self._view == "what_if" else "that key acts on the list of fixes: W"
+        if not isinstance(chosen, str):
+            config = config_with(chosen[0], chosen[1].fix)
+            if not isinstance(config, str):
+                self.session.labs.take(config)
+                self.session.notices.say(f"set in the Lab: {chosen[1].fix.title}. r: run it")
+                await self.app.main.show_tab("lab")  # type: ignore[attr-defined]
+                return
+            chosen = f"{chosen[1].fix.title}: {config}"
+        self.session.notices.say(chosen, "warn")
+
+    async def do_back(self) -> None:
+        """From a table to the waterfall, else as everywhere."""
+        if self._view != "waterfall":
+            self._look_at("waterfall")
+        else:
+            await self.app.main.do_back()  # type: ignore[attr-defined]
+
+    def do_zoom(self) -> None:
+        self._zoom(1)
+
+    def do_zoom_back(self) -> None:
+        self._zoom(-1)
+
+    def _zoom(self, by: int) -> None:
+        from .timeline import longest_window, next_window, window_text
+
+        host = self.session.host
+        subject = self._subject_now(host) if host else None
+        if subject is None:
+            return
+        entity = subject.device or subject.allocator
+        assert entity is not None
+        column = "used_bytes" if subject.device else "parameter_bytes"
+        replay = self.session.replay
+        longest = longest_window(self.session.history(entity.id, column), replay.duration_seconds if replay else None)
+        window = next_window(self._window, longest, by)
+        if window == self._window:
+            self.session.notices.say(f"the timeline holds less than {window_text(self._window)} so far")
+            return
+        self._window, self._drawn = window, ()
+        if replay is not None:
+            replay.show_before(window)
+        assert host is not None
+        self.show_charts(host)
+
+    def do_copy(self) -> None:
+        """The summary as text, or the screen."""
+        from ..terminal.copying import copy_screen, copy_text
+
+        host = self.session.host
+        subject = self._subject_now(host) if host else None
+        text = self._summary.text(subject) if self._view == "summary" and subject else ""
+        main = self.app.main  # type: ignore[attr-defined]
+        if text:
+            copy_text(main, text)
+        else:
+            copy_screen(main)
+
+    async def do_open(self) -> None:
+        """Every reading of the trainer, or of the device when no trainer is on it; in the tree, a branch; a fix."""
+        from ..overview.detail_screen import DetailScreen
+
+        if self._view == "modules":
+            self._modules.turn()
+            return
+        if self._view == "what_if":
+            await self.do_try_fix()
+            return
+        host = self.session.host
+        subject = self._subject_now(host) if host else None
+        if subject is not None and subject.entity is not None:
+            self.app.push_screen(DetailScreen(self.session, subject.entity.key))
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        if self._view == "what_if":  # it says what the fix under the cursor costs
+            self.show(self.session.host)
+
+    async def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        if self._view == "what_if":
+            await self.do_try_fix()
+        else:
+            self._modules.turn()
+
+    def do_expand(self) -> None:
+        self._in_tree(lambda: self._modules.turn(True))
+
+    def do_collapse(self) -> None:
+        self._in_tree(lambda: self._modules.turn(False))
+
+    def do_deeper(self) -> None:
+        self._in_tree(lambda: self._modules.deepen(1))
+
+    def do_shallower(self) -> None:
+        self._in_tree(lambda: self._modules.deepen(-1))
+
+    def do_order(self) -> None:
+        self._in_tree(self._modules.reorder)
+
+    def _in_tree(self, act: Callable[[], None]) -> None:
+        if self._view == "modules":
+            act()
+        else:
+            self.session.notices.say("that key acts on the tree of modules: m")

@@ -1,0 +1,415 @@
+"""An allocator snapshot looked at closely: fragmentation map, stacks, sizes, any moment of its history, differences.
+
+The file is read by a capped child (``gpuscope.snapshot``), waited for in threads: the screen never stands still, and
+leaving kills the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ...snapshot.model import At, Device, DeviceDiff, Diff, DiffRow, StackRow, Summary
+from ...snapshot.reader import Reading, SnapshotError, open_snapshot
+from ..cells import bytes_text, percent, seconds_text
+from ..charts.moments import MomentChart
+from ..shell.notices import Notices
+from ..shell.result_files import data_folder
+from ..widgets.dialog import Dialog
+from ..widgets.full_screen import Room, named_path
+from ..widgets.pane import set_title
+from ..widgets.table import Column, LiveTable, TableRow
+from ..widgets.text import Lines, hang
+from . import snapshot_rows as draw
+
+Piece = tuple[str, str]
+Line = list[Piece]
+VIEWS = {"map": "1 Map", "stacks": "2 Stacks", "sizes": "3 Sizes", "time": "4 Over time", "diff": "5 Compare"}
+COLUMNS: dict[str, Sequence[Column]] = {
+    "map": draw.SEGMENT_COLUMNS,
+    "stacks": draw.STACK_COLUMNS,
+    "sizes": draw.SIZE_COLUMNS,
+    "time": draw.STACK_COLUMNS,
+    "diff": draw.DIFF_COLUMNS,
+}
+FILE_COLUMNS = (
+    Column("name", "COMPARE WITH (Enter)", 20, flex=1),
+    Column("size", "SIZE", 9, align="right"),
+    Column("when", "TAKEN", 19, priority=1),
+)
+TOP = 100
+MOST_FILES = 200
+SETTLE_SECONDS = 0.15
+"""A moment is asked for once the cursor has stood so long."""
+
+
+class SnapshotScreen(Room):
+    """``1``–``5`` choose a view, ``d`` another device, ``←`` ``→`` move the moment, Enter opens a stack."""
+
+    DEFAULT_CSS = """
+    SnapshotScreen #about { height: auto; max-height: 40%; }
+    SnapshotScreen #moments { height: 40%; max-height: 14; display: none; }
+    SnapshotScreen #rows { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(str(number), f"view('{name}')", show=False) for number, name in enumerate(VIEWS, 1)),
+        Binding("tab", "next_view", show=False),
+        Binding("d", "device", show=False),
+        Binding("left,comma", "move(-1)", show=False),
+        Binding("right,full_stop", "move(1)", show=False),
+        Binding("shift+left,left_square_bracket", "move(-20)", show=False),
+        Binding("shift+right,right_square_bracket", "move(20)", show=False),
+        Binding("P", "peak", show=False),
+        Binding("b", "files", show=False),
+    ]
+
+    def __init__(self, path: Path, notices: Notices | None = None) -> None:
+        super().__init__()
+        self.path = path
+        self._notices = notices
+        self._reading: Reading | None = None
+        self._summary: Summary | None = None
+        self._problem = ""
+        self._fraction = 0.0
+        self._view, self._number = "map", 0
+        self._bucket: int | None = None
+        self._at: At | None = None
+        self._diff: Diff | None = None
+        self._files: list[Path] = []
+        self._busy = ""
+        self._about = Lines(id="about", classes="panel")
+        self._chart = MomentChart(id="moments", classes="panel")
+        self._rows = LiveTable(draw.SEGMENT_COLUMNS, empty="reading", gap=1, id="rows", classes="panel")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._settling: asyncio.TimerHandle | None = None
+        self._left = False
+
+    def compose(self) -> ComposeResult:
+        self._about.border_title = "Snapshot"
+        yield self.head
+        yield self._about
+        yield self._chart
+        yield self._rows
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self.set_focus(self._rows)  # now: the next key may be there already
+        self._start(self._open())
+        self._ticker = self.set_interval(0.25, self._tick)
+        self.call_after_refresh(self._show)
+
+    def on_unmount(self) -> None:
+        self._left = True
+        if self._settling is not None:
+            self._settling.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._reading is not None:
+            self._reading.close()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    # ── reading, in threads ──
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self) -> None:
+        try:
+            await asyncio.to_thread(open_snapshot, self.path, None, None, TOP, self._progress, self._keep)
+            assert self._reading is not None
+            self._summary = self._reading.summary
+        except SnapshotError as error:
+            self._problem = error.text
+        self._ticker.stop()
+        self._show()
+
+    def _keep(self, reading: Reading) -> None:
+        self._reading = reading
+        if self._left:
+            reading.close()
+
+    def _progress(self, fraction: float) -> None:
+        self._fraction = fraction
+
+    def _tick(self) -> None:
+        if self._summary is None:
+            self._show()
+
+    async def _ask_moment(self, device: Device, index: int) -> None:
+        if self._reading is None:
+            return
+        try:
+            at = await asyncio.to_thread(self._reading.at, device.device, index, TOP)
+            if self._wanted_index() == index:
+                self._at, self._busy = at, ""
+        except SnapshotError as error:
+            self._at, self._busy = None, error.text
+        self._show()
+
+    async def _ask_diff(self, other: Path) -> None:
+        if self._reading is None:
+            return
+        self._busy = f"comparing with {other.name}"
+        self._show()
+        try:
+            self._diff = await asyncio.to_thread(self._reading.diff, other, TOP)
+            self._busy = ""
+        except SnapshotError as error:
+            self._busy = error.text
+        self._show()
+
+    # ── drawing ──
+
+    @property
+    def _device(self) -> Device | None:
+        devices = self._summary.devices if self._summary is not None else []
+        return devices[self._number] if self._number < len(devices) else None
+
+    def _show(self) -> None:
+        if not self.is_mounted:
+            return
+        self.say_head([("Snapshot  ", "bold accent"), *named_path(self.path)])
+        keys = [("Esc", "back"), ("1–5", "views")]
+        if self._view not in ("map", "sizes"):
+            keys.append(("Enter", "compare" if self._view == "diff" and self._diff is None else "whole stack"))
+        keys += [("← →", "move the moment"), ("P", "peak")] if self._view == "time" else []
+        keys += [("b", "another file")] if self._view == "diff" and self._diff is not None else []
+        keys += [("d", "device")] if self._summary is not None and len(self._summary.devices) > 1 else []
+        self.say_keys(keys)
+        cells = max(30, self._about.size.width or 76)
+        self._about.show([piece for line in self._head_lines() for piece in hang(line, cells)])
+        device = self._device
+        self._chart.display = self._view == "time" and device is not None
+        if device is not None:
+            self._show_view(device)
+        elif self._summary is not None or self._problem:
+            self._rows.show([])
+            self._rows.show_empty("nothing to show")
+
+    def _head_lines(self) -> Iterable[Line]:
+        if self._problem:
+            yield [("Not shown: ", "warn"), (self._problem, "text")]
+            return
+        if self._summary is None:
+            yield [("reading ", "muted"), (percent(self._fraction * 100), "text"), ("   Esc: give up", "faint")]
+            return
+        tabs: Line = []
+        for name, label in VIEWS.items():
+            tabs += [(label, "bold underline accent" if name == self._view else "muted"), ("   ", "text")]
+        yield tabs
+        device = self._device
+        if device is None:
+            yield [("no device is in this snapshot", "warn")]
+        else:
+            if len(self._summary.devices) > 1:
+                yield [
+                    (f"cuda:{device.device}", "title"),
+                    (f"  ({self._number + 1} of {len(self._summary.devices)})", "faint"),
+                ]
+            compared = self._compared(device) if self._view == "diff" else None
+            yield from draw.headline(device) if compared is None else draw.diff_head(compared)
+        if not self._summary.complete:
+            yield [("in part: ", "warn"), ("the file was not read to its end", "text")]
+        yield from draw.notes(self._summary, device)
+
+    def _show_view(self, device: Device) -> None:
+        title, empty = VIEWS[self._view][2:], "nothing"
+        if self._view == "diff":
+            rows, title, columns = self._diff_rows(device)
+            empty = "no other snapshot lies beside this one"
+        else:
+            columns = COLUMNS[self._view]
+            if self._view == "map":
+                rows, title = draw.segment_rows(device), "Fragmentation: segments, each with what it holds"
+                empty = "no segments: nothing is reserved"
+            elif self._view == "stacks":
+                rows, title = draw.stack_rows(device.stacks), "Who holds most"
+                empty = "nothing is allocated"
+            elif self._view == "sizes":
+                rows, title = draw.size_rows(device), "Sizes of the blocks"
+            else:
+                rows, title = self._moment_rows(device)
+                empty = self._busy or "asking"
+        self._rows.show_columns(columns)
+        self._rows.show_empty(empty)
+        self._rows.show(rows)
+        set_title(self._rows, title)
+
+    def _moment_rows(self, device: Device) -> tuple[list[TableRow], str]:
+        curve = draw.curve_of(device)
+        if not curve.high:
+            self._busy = "no history was recorded: H in gpuscope turns it on, then take another snapshot"
+            self._chart.show(curve, 0, self._busy)
+            return [], "Over time"
+        if self._bucket is None:
+            self._bucket = draw.peak_bucket(curve)
+            self._want_moment()
+        self._chart.show(curve, self._bucket)
+        glyphs = self._chart.tokens.glyphs
+        always, at_times = (f"{glyphs.fill('allocated')} ", "allocated"), (f"{glyphs.fill('other')} ", "other")
+        self._chart.subtitle([always, ("at least  ", "muted"), at_times, ("at most", "muted")])
+        set_title(self._chart, f"Allocated over the last {device.trace.entries if device.trace else 0:,} events")
+        at = self._at
+        if at is None or at.device != device.device:
+            return [], "At the moment"
+        since = ""
+        if at.time_us is not None and device.trace is not None and device.trace.first_us is not None:
+            since = f", {seconds_text((at.time_us - device.trace.first_us) / 1e6)} after the first"
+        level = f"{bytes_text(at.allocated_bytes)} allocated" if at.allocated_bytes is not None else "level not known"
+        blocks = f"{at.count:,} block{'s' * (at.count != 1)}"
+        return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {blocks}"
+
+    def _diff_rows(self, device: Device) -> tuple[list[TableRow], str, Sequence[Column]]:
+        found = self._compared(device)
+        if self._diff is None or found is None:
+            self._files = self._files or neighbours(self.path)
+            rows = [_file_row(path) for path in self._files]
+            return rows, self._busy or "Compare with an older snapshot", FILE_COLUMNS
+        return draw.diff_rows(found), f"What grew since {Path(self._diff.before).name}", draw.DIFF_COLUMNS
+
+    def _compared(self, device: Device) -> DeviceDiff | None:
+        devices = self._diff.devices if self._diff is not None else []
+        return next((found for found in devices if found.device == device.device), None)
+
+    # ── keys ──
+
+    def action_view(self, name: str) -> None:
+        """Another view."""
+        if self._device is not None:
+            self._view, self._busy = name, ""
+            self._show()
+
+    def action_next_view(self) -> None:
+        """The view after this one."""
+        names = list(VIEWS)
+        self.action_view(names[(names.index(self._view) + 1) % len(names)])
+
+    def action_device(self) -> None:
+        """The next device in the file."""
+        if self._summary is not None and len(self._summary.devices) > 1:
+            self._number = (self._number + 1) % len(self._summary.devices)
+            self._bucket = self._at = None
+            self._show()
+
+    def action_files(self) -> None:
+        """Choose another file to compare with."""
+        self._diff = None
+        self._show()
+
+    def action_move(self, by: int) -> None:
+        """Move the moment by buckets."""
+        device = self._device
+        if device is None or self._view != "time" or self._bucket is None:
+            return
+        count = len(draw.curve_of(device).high)
+        self._bucket = max(0, min(count - 1, self._bucket + by))
+        self._want_moment()
+        self._show()
+
+    def action_peak(self) -> None:
+        """To the moment with most allocated."""
+        if self._view == "time":
+            self._bucket = None
+            self._show()
+
+    def _wanted_index(self) -> int | None:
+        device = self._device
+        if device is None or device.trace is None or self._bucket is None:
+            return None
+        return device.trace.timeline.index[self._bucket]
+
+    def _want_moment(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settled)
+
+    def _settled(self) -> None:
+        device, index = self._device, self._wanted_index()
+        if device is not None and index is not None and not self._left:
+            self._start(self._ask_moment(device, index))
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        device = self._device
+        if device is None:
+            return
+        if self._view == "diff" and self._diff is None:
+            chosen = next((path for path in self._files if str(path) == event.key), None)
+            if chosen is not None:
+                self._start(self._ask_diff(chosen))
+            return
+        row = self._stack_of(device, event.key)
+        if row is not None:
+            self.app.push_screen(StackDialog(row))
+
+    def _stack_of(self, device: Device, key: str) -> StackRow | DiffRow | None:
+        rows: Sequence[StackRow | DiffRow] = ()
+        if self._view == "stacks":
+            rows = device.stacks.rows
+        elif self._view == "time" and self._at is not None:
+            rows = self._at.stacks.rows
+        elif self._view == "diff" and self._diff is not None:
+            found = self._compared(device)
+            rows = found.rows if found is not None else ()
+        return rows[int(key)] if key.isdigit() and int(key) < len(rows) else None
+
+
+class StackDialog(Dialog):
+    """All frames of one stack."""
+
+    DEFAULT_CSS = "StackDialog .dialog { width: 130; }"
+
+    def __init__(self, row: StackRow | DiffRow) -> None:
+        super().__init__()
+        self._row = row
+        self._lines = Lines()
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = "Stack, innermost frame first"
+            body.border_subtitle = "Esc: close"
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        cells = max(30, self._lines.size.width or 70)
+        self._lines.show([piece for line in draw.stack_text(self._row) for piece in hang(line, cells)])
+
+
+def neighbours(path: Path) -> list[Path]:
+    """Other snapshots beside this one and in our data folder, the newest first."""
+    found: dict[Path, float] = {}
+    for folder in (path.parent, data_folder() / "snapshots"):
+        try:
+            for other in folder.iterdir():
+                if other.suffix in (".pickle", ".pkl", ".gz") and other.is_file() and not other.samefile(path):
+                    found[other.resolve()] = other.stat().st_mtime
+        except OSError:
+            continue
+    return sorted(found, key=lambda other: -found[other])[:MOST_FILES]
+
+
+def _file_row(path: Path) -> TableRow:
+    import time
+
+    try:
+        status = path.stat()
+        size, when = bytes_text(status.st_size), time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.st_mtime))
+    except OSError:
+        size, when = "–", "–"
+    return TableRow(str(path), {"name": named_path(path), "size": size, "when": [(when, "muted")]})

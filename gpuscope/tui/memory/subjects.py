@@ -1,0 +1,63 @@
+"""What the memory tab can look at: a device with a trainer's memory on it, or a trainer's memory on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...store.view import AllocView, DeviceView, Entity, HostView, ProcView, TrainerView
+from ..widgets.status import short_model, short_script
+from .memory_layers import living, trainer_of
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is looked at: a device, the memory of a trainer on it, or a trainer's memory on the CPU."""
+
+    device: DeviceView | None
+    allocator: AllocView | None
+    trainer: TrainerView | None
+
+    @property
+    def key(self) -> str:
+        """Stable while device and trainer live."""
+        return f"{self.device.key if self.device else ''}/{self.allocator.key if self.allocator else ''}"
+
+    @property
+    def entity(self) -> Entity | None:
+        """What Enter opens."""
+        return self.trainer or self.device
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        where = (
+            f"GPU {self.device.definition.index} {short_model(self.device.definition.name)}" if self.device else "CPU"
+        )
+        if self.trainer is None:
+            return where
+        d = self.trainer.definition
+        rank = f" rank {d.rank}" if d.rank is not None else ""
+        return f"{where} · {short_script(d.script)}{rank} (pid {d.pid})"
+
+
+def subjects(host: HostView, text: str = "") -> list[Subject]:
+    """Everything that can be looked at: each device with each trainer on it, then trainers on the CPU; the last state
+    of one that ended there as long as there is nothing else."""
+    out: list[Subject] = []
+    for device in host.devices:
+        out += [Subject(device, a, trainer_of(host, a)) for a in living(device)] or [Subject(device, None, None)]
+    unmapped = [Subject(None, a, trainer) for trainer in host.trainers for a in trainer.allocators if a.gpu is None]
+    out += [s for s in unmapped if s.trainer and s.trainer.gone is None]
+    out = out or unmapped[-1:]
+    return [s for s in out if text.casefold() in s.title.casefold()] if text else out
+
+
+def process_of(host: HostView, subject: Subject) -> ProcView | None:
+    """The process looked at: the trainer's, or on a device without one the largest user."""
+    if subject.trainer is not None:
+        return next((p for p in host.processes if p.id == subject.trainer.process), None)
+    if subject.device is None:
+        return None
+    uses = [u for u in subject.device.uses if u.gone is None and u.number("used_bytes") is not None]
+    largest = max(uses, key=lambda use: use.number("used_bytes") or 0.0, default=None)
+    return next((p for p in host.processes if largest and p.id == largest.process), None)

@@ -1,0 +1,111 @@
+"""The memory timeline of one subject: layers, the peak, the steps of its trainer, and what happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...store.view import AllocView, DeviceView, History, HostView, Mark, TrainerView
+from ..charts.chart_series import allocator_layers, device_layers
+from ..charts.marks import Tick
+from ..charts.stacked import Layer, Peak
+from ..shell.session import Session
+
+WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
+"""What can be looked at, in seconds."""
+COLUMNS = 120
+"""A chart of a long window is drawn again when it has moved by one of so many columns: before that it is the same."""
+OOM_TICKS = {"withdrawn": ("spared", "warn"), "unconfirmed": ("oom", "warn")}
+"""By what became of it; else it is ``bad``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All that the chart shows of the last ``window_seconds``."""
+
+    layers: Sequence[Layer]
+    seconds: Sequence[float]
+    window_seconds: float
+    capacity: float | None
+    ticks: tuple[Tick, ...]
+    steps: History
+    peak: Peak | None
+
+
+def timeline(
+    session: Session,
+    host: HostView,
+    device: DeviceView | None,
+    trainer: TrainerView | None,
+    allocator: AllocView | None,
+    window: float,
+) -> Timeline:
+    """The timeline of a device, or where there is none of a trainer's memory on the CPU."""
+    peak = None
+    if device is not None:
+        layers, seconds = device_layers(session, host, device, window)
+        capacity = device.definition.total_bytes
+        top = allocator.number("peak_allocated_bytes") if allocator else None
+        peak = Peak(top, "peak") if top else None
+    else:
+        assert allocator is not None
+        layers, seconds = allocator_layers(session, allocator, window)
+        capacity = None
+    steps = session.history(trainer.id, "step", window) if trainer else History()
+    ids = {one.id for one in (trainer, allocator) if one is not None}
+    if device is not None:
+        ids |= {a.id for a in device.allocators}
+    return Timeline(layers, seconds, window, float(capacity) if capacity else None, ticks(host.marks, ids), steps, peak)
+
+
+def ticks(marks: Sequence[Mark], ids: set[int]) -> tuple[Tick, ...]:
+    """The marks of these entities as they are drawn, in order of time. An OOM that is judged later keeps its place:
+    one that the training survived becomes another glyph."""
+    out: list[Tick] = []
+    seen: dict[tuple[int, object], int] = {}
+    for mark in marks:
+        if mark.id not in ids:
+            continue
+        if mark.kind == "oom":
+            state, which = str(mark.data.get("state", "seen")), (mark.id, mark.data.get("requested_bytes"))
+            tick = Tick(mark.seconds, *OOM_TICKS.get(state, ("oom", "bad")))
+            if state != "seen" and which in seen:
+                place = seen.pop(which)
+                out[place] = tick._replace(seconds=out[place].seconds)
+                continue
+            seen[which] = len(out)
+            out.append(tick)
+        elif mark.kind == "retry":
+            out.append(Tick(mark.seconds, "retry", "warn"))
+        elif mark.kind == "stall":
+            out.append(Tick(mark.seconds, "stall", "bad"))
+        elif mark.kind == "resumed":
+            out.append(Tick(mark.seconds, "phase", "ok", "goes on"))
+        elif mark.kind == "phase":
+            out.append(Tick(mark.seconds, "phase", "accent", str(mark.data.get("phase", ""))[:8]))
+    return tuple(out)
+
+
+def column_of(now: float | None, window: float) -> float | None:
+    """Changes when a chart over ``window`` seconds should be drawn again."""
+    return float(int((now or 0.0) / (window / COLUMNS))) if window > WINDOWS[0] else now
+
+
+def longest_window(history: History, duration: float | None = None) -> float:
+    """The widest window that still shows more than the one before it: of what is kept here, or in a replay of its
+    whole ``duration``."""
+    span = history.seconds[-1] - history.seconds[0] if len(history) > 1 else 0.0
+    span = max(span, duration or 0.0)
+    return next((window for window in WINDOWS if window >= span), WINDOWS[-1])
+
+
+def next_window(now: float, longest: float, by: int) -> float:
+    """The window after (``by`` 1) or before (-1) this one, round and round."""
+    allowed = [window for window in WINDOWS if window <= longest]
+    at = allowed.index(now) if now in allowed else 0
+    return allowed[(at + by) % len(allowed)]
+
+
+def window_text(seconds: float) -> str:
+    """``1 min``, ``15 min``, ``1 h``."""
+    return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds / 60:g} min"

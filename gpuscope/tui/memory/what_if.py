@@ -1,0 +1,223 @@
+"""The table of the memory tab that says what each fix would free, predicted or from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...store.view import HostView
+from ..cells import bytes_text, sides_text
+from ..lab.devices import family, visible
+from ..shell.session import Session
+from ..widgets.pane import set_title
+from ..widgets.table import Cell, Column, LiveTable, TableRow
+from ..widgets.text import Lines, first_rows, hang
+from .subjects import Subject
+
+if TYPE_CHECKING:
+    from ...lab.config import LabConfig
+    from ...predict.answer import Answer, Card, Tried
+    from ...predict.errors import Figure
+    from .predictions import Prediction
+
+COLUMNS = (
+    Column("freed", "FREES", 10, align="right"),
+    Column("error", "±", 9, align="right", priority=2),
+    Column("then", "THEN", 9, align="right", priority=1),
+    Column("fits", "VERDICT", 12, priority=3),
+    Column("fix", "FIX", 34, flex=2, most=52),
+    Column("change", "HOW", 18, flex=3, most=72, priority=4),
+)
+TOKENS = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
+LEAST = 1 << 20
+"""Less than this is nothing."""
+ABOUT_ROWS = 4
+"""Below the table, for the fix under the cursor."""
+Line = list[tuple[str, str]]
+
+
+class WhatIfView:
+    """Fixes for the lab's model, simulated; for any other trainer what its measured bytes allow to say."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.table = LiveTable(COLUMNS, id="what-if", classes="panel")
+        self.table.border_title = "What if"
+        self.about = Lines(id="about-fix")
+        """How the fix under the cursor is made, and what it costs, in full."""
+        self._prediction: Prediction | None = None
+        self._top: str | None = None
+        """The key of the first row, as last shown."""
+
+    def show(self, host: HostView, subject: Subject | None) -> None:
+        """What is known by now; begins what is not."""
+        if subject is None or subject.trainer is None or self._is_the_labs(host, subject):
+            self._show_lab(host, subject)
+        else:
+            self._show_measured(host, subject)
+
+    def _is_the_labs(self, host: HostView, subject: Subject) -> bool:
+        assert subject.trainer is not None
+        runs = self.session.labs
+        return runs.pid is not None and subject.trainer.definition.pid in family(host, runs.pid)
+
+    # ── the lab's model ──
+
+    def _config(self, subject: Subject | None) -> LabConfig:
+        """Of the run in progress where that is looked at, else the switches as they are."""
+        runs = self.session.labs
+        running = subject is not None and subject.trainer is not None and runs.current is not None
+        return runs.current.config if running and runs.current else runs.config
+
+    def _show_lab(self, host: HostView, subject: Subject | None) -> None:
+        config = self._config(subject)
+        found = self._prediction = self.session.predictions.want(config, card_of(host, subject))
+        answer = found.answer
+        name = f"{config.preset('cuda')}" + (f", batch {answer.batch}" if answer else "")
+        if answer is None:
+            self.table.show([])
+            self.table.show_empty(" ".join(found.problem[:2]) or f"{found.doing} …")
+            set_title(self.table, f"What if: {name}")
+            self.table.subtitle([(found.problem[2], "accent")] if len(found.problem) > 2 else [])
+            self.about.show([])
+            return
+        tried_ones = answer.what_if or ()
+        rows = [_row(one) for one in tried_ones]
+        self.table.show_columns(_columns([_error_of(_held(one)) for one in tried_ones]))
+        at_top = self.table.cursor_key in (None, self._top)
+        self.table.show(rows)
+        self._top = rows[0].key if rows else None
+        if at_top and self._top is not None:  # fixes come one by one: who has not moved stays with the best
+            self.table.move_to(self._top)
+        self.table.show_empty(f"{found.doing} …" if found.doing else "nothing that could be tried frees memory")
+        set_title(self.table, f"What if: {name}: {_need(answer)}")
+        tried = self._under_cursor(answer)
+        tail = f"{found.doing} …" if found.doing else "r: try it in the Lab" if rows else ""
+        self.table.subtitle([(tail, "faint")])
+        self._tell({one.fix.key: _about(one) for one in tried_ones}, tried.fix.key if tried is not None else None)
+
+    def _tell(self, abouts: Mapping[str, Sequence[Line]], key: str | None) -> None:
+        """The lines about the fix ``key``, in as many rows as the longest of all takes: the table stands still while
+        the cursor moves."""
+        cells = max(30, self.about.size.width or 76)
+        broken = {one: [part for line in lines for part in hang(line, cells)] for one, lines in abouts.items()}
+        rows = min(ABOUT_ROWS, max(map(len, broken.values()), default=0))
+        shown = first_rows(broken.get(key or "", []), rows, cells, self.about.tokens.glyphs.ellipsis)
+        self.about.show([*shown, *([()] * (rows - len(shown)))])
+
+    def _under_cursor(self, answer: Answer) -> Tried | None:
+        key = self.table.cursor_key
+        return next((one for one in answer.what_if or () if one.fix.key == key), None)
+
+    def chosen(self) -> tuple[LabConfig, Tried] | str:
+        """The fix under the cursor and the switches it is for, or why there is none."""
+        found = self._prediction
+        if found is None or found.answer is None:
+            return "only a fix for the Lab's model can be tried there"
+        tried = self._under_cursor(found.answer)
+        return (found.config, tried) if tried is not None else "no fix is under the cursor"
+
+    # ── any other trainer ──
+
+    def _show_measured(self, host: HostView, subject: Subject) -> None:
+        from ...predict.measured import freed_by
+
+        self._prediction = None
+        assert subject.trainer is not None
+        allocator, trainer = subject.allocator, subject.trainer
+        numbers = [allocator.number(f"{name}_bytes") if allocator else None
+                   for name in ("peak_allocated", "parameter", "gradient", "optimizer_state")]  # fmt: skip
+        peak, parameters, gradients, state = (None if value is None else int(value) for value in numbers)
+        world = trainer.definition.world_size or len([one for one in host.devices if one.gone is None])
+        rows = freed_by(peak or 0, parameters, gradients, state, world)
+        self.table.show_columns(COLUMNS)
+        set_title(self.table, "What if: from what was measured")
+        self.table.show([
+            TableRow(one.key, {"freed": _size(one.middle), "error": [(_error(one.error), "muted")],
+                               "then": [(bytes_text((peak or 0) - one.middle), "text")], "fix": [(one.title, "text")],
+                               "change": [(one.change, "muted")]})
+            for one in rows
+        ])  # fmt: skip
+        self._tell({one.key: [[("how: ", "muted"), (one.change, "text")]] for one in rows}, self.table.cursor_key)
+        why = "torch counts no memory on a CPU" if not peak else "the bytes of its parameters are not known yet"
+        self.table.show_empty(why)
+        self.table.subtitle([("its model is not known here: gpuscope predict MODULE:FACTORY --what-if", "faint")])
+
+
+def card_of(host: HostView, subject: Subject | None) -> Card | None:
+    """The card looked at, else the first that a run would take; None where this host has none."""
+    from ...predict.answer import REFERENCE, Card
+    from ...predict.gpus import find_gpu
+
+    seen = [subject.device] if subject is not None and subject.device is not None else visible(host)
+    device = next((one for one in seen if one.definition.total_bytes), None)
+    if device is None:
+        return None
+    name = device.definition.name or "GPU"
+    known = find_gpu(name)
+    capability = device.definition.compute_capability or (known or REFERENCE).architecture
+    driver = device.number("driver_reserved_bytes")
+    return Card(name, name, device.definition.total_bytes or 0, capability,
+                driver_bytes=None if driver is None else int(driver))  # fmt: skip
+
+
+def _columns(errors: Sequence[str]) -> tuple[Column, ...]:
+    """With room for errors of two sides where there are any."""
+    wide = max(map(len, errors), default=0)
+    return tuple(column._replace(width=max(column.width, wide)) if column.key == "error" else column
+                 for column in COLUMNS)  # fmt: skip
+
+
+def _held(one: Tried) -> Figure:
+    """What is left of the figure that a fix is about."""
+    return one.allocated if one.fix.settings is None else one.reserved
+
+
+def _row(one: Tried) -> TableRow:
+    judged = one.verdict
+    fits: Cell = [(judged.word.replace("_", " "), TOKENS[judged.word])] if judged else "–"
+    then = _held(one)
+    return TableRow(
+        one.fix.key,
+        {
+            "freed": _size(one.freed),
+            "error": [(_error_of(then), "muted")],
+            "then": [(bytes_text(then.bytes), "text")],
+            "fits": fits,
+            "fix": [(one.fix.title, "text")],
+            "change": [(one.fix.change, "muted")],
+        },
+    )
+
+
+def _about(one: Tried) -> list[Line]:
+    """What a narrow table has no column for, and the price."""
+    judged = one.verdict
+    verdict: Line = [(f"   {judged.word.replace('_', ' ')}", TOKENS[judged.word])] if judged else []
+    return [[("how: ", "muted"), (one.fix.change, "text"), *verdict], [("cost: ", "muted"), (one.fix.cost, "muted")]]
+
+
+def _need(answer: Answer) -> str:
+    device = answer.device
+    error = (
+        f"({sides_text(device.error_bytes, device.less_bytes)})"
+        if device.lopsided
+        else f"± {device.error_percent:.0f}%"
+    )
+    need = f"{bytes_text(device.bytes)} {error} of the card"
+    judged = answer.verdict
+    return need if judged is None else f"{need}, {judged.word.replace('_', ' ')}"
+
+
+def _size(size: int) -> Cell:
+    if size >= LEAST:
+        return [(bytes_text(size), "ok")]
+    return [("nothing", "faint") if size > -LEAST else (f"+{bytes_text(-size)}", "warn")]
+
+
+def _error_of(figure: Figure) -> str:
+    return sides_text(figure.error_bytes, figure.less_bytes) if figure.lopsided else _error(figure.error_bytes)
+
+
+def _error(size: int) -> str:
+    return f"±{bytes_text(size)}" if size >= LEAST else ""

@@ -1,0 +1,226 @@
+"""One Enter deeper: every reading of a device, a job's trainer or a process, with the reason where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ...collect.clock_events import clock_event_words
+from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
+from ...wire.frames import Reading, Unknown
+from ..cells import bytes_text, fit, percent, seconds_text
+from ..charts.strips import text_of
+from ..device.device_state import judge
+from ..memory.timeline import WINDOWS
+from ..shell.session import Session
+from ..widgets.dialog import Dialog
+from ..widgets.full_screen import TIME_KEYS, absent, not_now, timed
+from ..widgets.text import Lines, hang
+from .job_rows import end_word
+from .sparklines import course_lines
+
+if TYPE_CHECKING:
+    from ..shell.app import GpuscopeApp
+
+Piece = tuple[str, str]
+NAME_CELLS = 30
+OURS = ("start", "proc", "gpu", "trainer")
+"""Of a definition: numbers that mean something to the wire only."""
+CLOCKS = ("idle_since_seconds",)
+"""Readings that are moments on the host's clock: shown as ages elsewhere."""
+MOMENTS = ("start_time",)
+"""Seconds since the epoch."""
+NAMES = {
+    "log_step": "step, its log says",
+    "log_total": "steps in all, its log says",
+    "log_loss": "loss, its log says",
+    "log_epoch": "epoch that this step is of, its log says",
+    "log_age_seconds": "age of its log's last line",
+    "idle_seconds": "idle for, at least",
+    "step_seconds": "seconds per step",
+    "step_seconds_p95": "seconds per step, p95",
+    "step_seconds_hour_ago": "seconds per step, an hour ago",
+}
+COUNTS = ("step", "collectives", "progress_done", "progress_total", "skipped_steps", "log_step", "log_total",
+          "log_epoch")  # fmt: skip
+"""Whole numbers that count; others are identifiers."""
+UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
+
+
+class DetailScreen(Dialog):
+    """Kept up to date while it is open. Enter closes it, too."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *TIME_KEYS,
+        Binding("enter", "dismiss", "Close", show=False),
+        Binding("z", "zoom(1)", show=False),
+        Binding("Z", "zoom(-1)", show=False),
+    ]
+
+    def __init__(self, session: Session, key: str) -> None:
+        super().__init__()
+        self.session = session
+        self._key = key
+        self._lines = Lines()
+        self._window = WINDOWS[1]
+        self._title = "Readings"
+        self._framed: object = None
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog"):
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self._show()
+        self.set_interval(1.0, self._show)
+
+    def _show(self) -> None:
+        host = self.session.host
+        entity = find(host, self._key) if host else None
+        if entity is not None:
+            self._title = title_of(entity)
+        self._frame()
+        if host is None or entity is None:
+            self._lines.show([[(absent(self.session), "muted")]])
+            return
+        width = max(30, self._lines.size.width or 70)
+        lines = [piece for line in detail_lines(host, entity) for piece in hang(line, width)]
+        courses = course_lines(self.session, entity, width, self._window, self._lines.tokens.glyphs)
+        self._lines.show([*lines, *courses])
+
+    def _frame(self) -> None:
+        """What it is and of which moment, and the keys that lead to another."""
+        tokens = self._lines.tokens
+        state = not_now(self.session)
+        keys = "  ".join(f"{key}: {what}" for key, what in timed(self.session, (("Esc", "close"),)) if key != "space")
+        said = ([(self._title, "title"), *([(" ", "text")] if state else []), *state], keys)
+        if said != self._framed:
+            self._framed = said
+            self.body.border_title, self.body.border_subtitle = text_of(said[0], tokens), said[1]
+
+    async def action_look(self, name: str) -> None:
+        """Another moment; see :data:`TIME_KEYS`."""
+        await cast("GpuscopeApp", self.app).action_do(name)
+        self._show()
+
+    def action_zoom(self, by: int) -> None:
+        """The courses below over a longer or shorter time."""
+        self._window = WINDOWS[min(max(WINDOWS.index(self._window) + by, 0), len(WINDOWS) - 1)]
+        self._show()
+
+
+def open_process(app: App[Any], session: Session, host: HostView, pid: int) -> None:
+    """What there is to see of a process: its job's ranks where a probe is in it, else every reading of it."""
+    job = next((j for j in host.jobs if any(t.definition.pid == pid for t in j.trainers)), None)
+    process = next((p for p in host.processes if p.definition.pid == pid), None)
+    if job is not None:
+        from ..trainer.job_screen import JobScreen
+
+        app.push_screen(JobScreen(session, job.key))
+    elif process is not None:
+        app.push_screen(DetailScreen(session, process.key))
+
+
+def find(host: HostView, key: str) -> Entity | None:
+    """The entity with this key."""
+    everything: Iterable[Entity] = (*host.devices, *host.trainers, *host.processes)
+    return next((entity for entity in everything if entity.key == key), None)
+
+
+def title_of(entity: Entity) -> str:
+    """What the dialog is called."""
+    if isinstance(entity, DeviceView):
+        return f"GPU {entity.definition.index}"
+    if isinstance(entity, TrainerView):
+        rank = f", rank {entity.definition.rank}" if entity.definition.rank is not None else ""
+        return f"Trainer {entity.definition.pid}{rank}"
+    return f"Process {entity.definition.pid}" if isinstance(entity, ProcView) else "Readings"
+
+
+def detail_lines(host: HostView, entity: Entity) -> Iterable[list[Piece]]:
+    """Definition, state, readings; a trainer's allocators and a device's users below."""
+    if entity.gone:
+        yield [(f"{end_word(entity.gone)}: ", "warn"), (entity.gone.reason, "text")]
+    if isinstance(entity, DeviceView):
+        verdict = judge(host, entity)
+        yield _fact("state", f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}", verdict.token)
+    definition = getattr(entity, "definition", None)
+    for name in (n for n in getattr(definition, "__dataclass_fields__", ()) if n not in OURS):
+        value = getattr(definition, name)
+        if value is None:
+            why = entity.readings.get(name)
+            yield _fact(name, why.text if isinstance(why, Unknown) else "–", "faint")
+        else:
+            yield _fact(name, value_text(name, value))
+    yield []
+    yield from _readings(entity.readings)
+    if isinstance(entity, TrainerView):
+        for allocator in entity.allocators:
+            where = "the CPU" if allocator.definition.ordinal < 0 else f"cuda:{allocator.definition.ordinal}"
+            yield []
+            yield [(f"Memory on {where}", "title")]
+            yield from _readings(allocator.readings)
+    if isinstance(entity, DeviceView):
+        yield from _users(host, entity)
+
+
+def _users(host: HostView, device: DeviceView) -> Iterable[list[Piece]]:
+    yield []
+    yield [("Processes", "title")]
+    processes = {p.id: p for p in host.processes}
+    living = [u for u in device.uses if u.gone is None and u.process in processes]
+    for use in living:
+        d = processes[use.process].definition
+        reading = use.reading("used_bytes")
+        size = reading.text if isinstance(reading, Unknown) else bytes_text(float(reading))
+        yield [
+            (f"{d.pid:>8}  {fit(d.user or '?', 12)} {fit(size, 12, 'right')}  ", "text"),
+            (d.command or d.name or "", "muted"),
+        ]
+    if not living:
+        yield [("  none that the driver names", "muted")]
+
+
+def _readings(readings: Mapping[str, Reading]) -> Iterable[list[Piece]]:
+    for name, reading in readings.items():
+        if name in CLOCKS:
+            continue
+        if isinstance(reading, Unknown):
+            yield _fact(name, f"unknown: {reading.text}", "faint")
+        else:
+            yield _fact(name, value_text(name, reading))
+
+
+def _fact(name: str, value: str, token: str = "text") -> list[Piece]:
+    title = NAMES.get(name, name)
+    for unit in UNITS:
+        title = title.removesuffix(unit)
+    return [(fit(title.replace("_", " "), NAME_CELLS), "muted"), (value, token)]
+
+
+def value_text(name: str, value: object) -> str:
+    """A value with the unit its name tells."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    if name.endswith("_bytes"):
+        return bytes_text(value)
+    if name in MOMENTS:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    if name == "clock_event_reasons":
+        return ", ".join(clock_event_words(int(value), harmless=True)) or "none"
+    if name == "performance_state":
+        return f"P{value:.0f}"
+    if name.endswith("_percent"):
+        return percent(value, 1)
+    if "_seconds" in name:
+        return seconds_text(value)
+    for unit, text in (("_watts", " W"), ("_celsius", " °C"), ("_mhz", " MHz")):
+        if name.endswith(unit):
+            return f"{value:.0f}{text}"
+    counts = name in COUNTS or name.endswith("_count")
+    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if counts else str(value)

@@ -1,0 +1,155 @@
+"""The rows of devices: load, tensor share, memory by layer, temperature, power, clock, state with its reason."""
+
+from __future__ import annotations
+
+from ...store.view import DeviceView, HostView
+from ...wire.frames import Unknown
+from ..cells import gib, percent
+from ..device.device_state import Verdict, in_short, judge
+from ..device.text import in_few_words
+from ..memory.memory_layers import layers
+from ..processes.idle import short_age
+from ..shell.state import SORTS
+from ..theme import Tokens
+from ..widgets.bars import Bar, Meter
+from ..widgets.status import short_model
+from ..widgets.table import Cell, Column, TableRow
+
+Piece = tuple[str, str]
+
+COLUMNS = (
+    Column("index", "#", 3, align="right"),
+    Column("model", "MODEL", 6, flex=1, most=16, priority=9),
+    Column("load", "UTIL", 4, align="right"),
+    Column("meter", "", 6, flex=1, most=14, priority=7),
+    Column("tensor", "TENS", 4, align="right", priority=5),
+    Column("vram", "VRAM", 10, flex=4, most=60, priority=4),
+    Column("used", "USED/TOTAL GiB", 14, align="right"),
+    Column("temperature", "TEMP", 5, align="right", priority=6),
+    Column("power", "POWER", 8, align="right", priority=3),
+    Column("clock", "CLOCK", 5, align="right", priority=8),
+    Column("state", "STATE", 11, flex=5),
+)
+SORT_COLUMNS = {"index": "index", "used": "used", "utilization": "load", "power": "power", "temperature": "temperature"}
+LEGEND: tuple[Piece, ...] = (
+    ("allocated", "allocated"), ("cached", "cached"), ("outside torch", "outside"), ("other", "other"),
+    ("driver", "driver"),
+)  # fmt: skip
+
+
+WORDS_CELLS = 108
+"""So wide a table has room for a few words behind the state."""
+
+
+def columns(sort: str) -> list[Column]:
+    """The columns, the sorted one marked."""
+    marked = SORT_COLUMNS[sort]
+    out = []
+    for column in COLUMNS:
+        title = column.title
+        if column.key == marked and sort != "index":
+            title = "USED▾/TOT. GiB" if column.key == "used" else title[: column.width - 1] + "▾"
+        out.append(column._replace(title=title))
+    return out
+
+
+def ordered(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
+    """The devices that contain ``text``, the largest first unless by index; unknown ones last."""
+    devices = [d for d in host.devices if not text or text.casefold() in _haystack(host, d).casefold()]
+    if sort not in SORTS or sort == "index":
+        return sorted(devices, key=lambda d: d.definition.index)
+    column = {"used": "used_bytes", "utilization": "utilization_percent", "power": "power_watts"}.get(
+        sort, "temperature_celsius"
+    )
+
+    def rank(device: DeviceView) -> tuple[bool, float, int]:
+        value = device.number(column)
+        return value is None, -(value or 0.0), device.definition.index
+
+    return sorted(devices, key=rank)
+
+
+def _haystack(host: HostView, device: DeviceView) -> str:
+    verdict = judge(host, device)
+    using = {u.process for u in device.uses if u.gone is None}
+    names = [f"{p.definition.pid} {p.definition.user} {p.definition.command}" for p in host.processes if p.id in using]
+    d = device.definition
+    return " ".join([f"gpu {d.index}", d.name or "", d.uuid, verdict.word, verdict.reason, *names])
+
+
+def device_row(host: HostView, device: DeviceView, tokens: Tokens, words: bool = True) -> TableRow:
+    """One device. When it does not answer, its reason takes the place of figures that would be old. ``words``: also in
+    words what the load of one that is well means."""
+    verdict = judge(host, device)
+    cells: dict[str, Cell] = {
+        "index": [(str(device.definition.index), "title")],
+        "model": short_model(device.definition.name),
+        "state": [*state_cell(verdict, tokens), *(_beside(host, device, verdict) if words else ())],
+    }
+    cells |= _load(device, verdict) | _memory(host, device) | _rest(device)
+    return TableRow(device.key, cells, "muted")
+
+
+def state_cell(verdict: Verdict, tokens: Tokens) -> list[Piece]:
+    """Glyph, word, and the reason as far as there is room."""
+    glyph = getattr(tokens.glyphs, verdict.kind)
+    pieces = [(f"{glyph} {verdict.word}", verdict.token)]
+    return [*pieces, (f" {in_short(verdict.reason)}", "muted")] if verdict.reason else pieces
+
+
+def _beside(host: HostView, device: DeviceView, verdict: Verdict) -> list[Piece]:
+    """What there is to say of a device that is well: what its load means, or since when it has none."""
+    since, now = device.number("idle_since_seconds"), host.sampled_seconds
+    if verdict.reason:
+        return []
+    if verdict.kind == "idle" and since and now is not None and now - since >= 1:
+        return [(f" ≥{short_age(now - since)}", "muted")]
+    words = in_few_words(device) if verdict.word == "ok" else ""
+    return [(f" {words}", "muted")] if words else []
+
+
+def _load(device: DeviceView, verdict: Verdict) -> dict[str, Cell]:
+    load, tensor = device.number("utilization_percent"), device.number("tensor_active_percent")
+    token = "warn" if verdict.word == "starved" else "idle" if load is not None and load < 1 else "ok"
+    return {
+        "load": [(percent(load), token)] if load is not None else [("–", "faint")],
+        "meter": Meter(load, token),
+        "tensor": [(percent(tensor), "text")] if tensor is not None else [("–", "faint")],
+    }
+
+
+def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
+    used, total = device.number("used_bytes"), device.definition.total_bytes
+    split = layers(host, device)
+    parts = (
+        tuple((split[name], name) for name in ("allocated", "cached", "outside", "other", "driver")) if split else ()
+    )
+    unknown = Unknown("not_sent", "")
+    return {
+        "vram": Bar(parts or ((unknown, "other"),), float(total) if total and split else unknown),
+        "used": [
+            (gib(used) if used is not None else "–", "text" if used is not None else "faint"),
+            (f"/{gib(total)}" if total else "/–", "muted"),
+        ],
+    }
+
+
+def _rest(device: DeviceView) -> dict[str, Cell]:
+    heat, power, limit = (device.number(c) for c in ("temperature_celsius", "power_watts", "power_limit_watts"))
+    clock = device.number("sm_clock_mhz")
+    faint: list[Piece] = [("–", "faint")]
+    return {
+        "temperature": [(f"{heat:.0f}°C", "text")] if heat is not None else faint,
+        "power": [(f"{power:.0f}", "text"), (f"/{limit:.0f}W" if limit is not None else "W", "muted")]
+        if power is not None
+        else faint,
+        "clock": [(f"{clock:.0f}M", "muted")] if clock is not None else faint,
+    }
+
+
+def legend(tokens: Tokens) -> list[Piece]:
+    """What the layers of the bars mean."""
+    out: list[Piece] = []
+    for label, token in LEGEND:
+        out += [(tokens.glyphs.fill(token), token), (f" {label} ", "muted")]
+    return out

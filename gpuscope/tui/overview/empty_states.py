@@ -1,0 +1,140 @@
+"""What to say when there is little to show: no driver, no trainer, a container. Facts and the commands that help."""
+
+from __future__ import annotations
+
+from ...store.view import DeviceView, HostView
+from ..cells import gib, percent
+from ..device.device_state import HistoryOf, free_devices, idle_since, judge, owners, ranges
+from ..memory.memory_layers import unexplained
+from ..widgets.text import wrap
+
+HEAD = "No NVIDIA driver here: "
+RECENT_SECONDS = 3.0
+Piece = tuple[str, str]
+Line = list[Piece]
+
+COMMANDS = (
+    ("gpuscope lab", "the demo trainer, here on the CPU"),
+    ("gpuscope run python train.py", "your own trainer, seen from inside"),
+    ("gpuscope replay FILE", "a recording: demos/recordings/ of the source tree has some"),
+)
+
+
+def facts(host: HostView) -> str:
+    """The host in a line; what is unknown is left out."""
+    d = host.definition
+    parts = []
+    if d.cpu_count:
+        load = host.number("cpu_percent")
+        parts.append(f"{d.cpu_count} cores" + (f", {percent(load)} busy" if load is not None else ""))
+    if d.memory_total_bytes:
+        free = host.number("memory_available_bytes")
+        parts.append(
+            (f"{gib(free)} of " if free is not None else "")
+            + f"{gib(d.memory_total_bytes)} GiB memory"
+            + " available" * (free is not None)
+        )
+    if d.cgroup_memory_limit_bytes:
+        used = host.number("cgroup_memory_used_bytes")
+        parts.append(
+            (f"{gib(used)} of " if used is not None else "") + f"{gib(d.cgroup_memory_limit_bytes)} GiB of the cgroup"
+        )
+    if d.shm_total_bytes:
+        parts.append(f"/dev/shm {gib(d.shm_total_bytes)} GiB")
+    if d.kernel:
+        parts.append(f"Linux {d.kernel}")
+    return " · ".join(parts)
+
+
+def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
+    """In the place of device rows, lines of at most ``width`` cells."""
+    if host is None or host.sampled_seconds is None:
+        return [[("waiting for the first reading", "muted")]]
+    if host.nvml is None:
+        return [[("No reading of devices yet.", "muted")], [(facts(host), "muted")]]
+    reason = host.nvml.text
+    if reason.casefold().startswith(HEAD.casefold()):  # the agent says it in the same words
+        reason = reason[len(HEAD) :]
+    lines: list[Line] = [
+        *wrap([(HEAD, "text"), (reason, "warn")], width),
+        *wrap([(facts(host), "muted")], width),
+    ]
+    if host.link.state == "replay":
+        return lines
+    names = max(len(command) for command, _ in COMMANDS)
+    return [*lines, *([(f"{command:{names}}  ", "accent"), (text, "muted")] for command, text in COMMANDS)]
+
+
+def about_room(host: HostView, history: HistoryOf) -> list[Line]:
+    """Below the jobs: what is free, who holds the rest and since when it is idle, and why owners may be hidden."""
+    lines: list[Line] = []
+    if not host.devices:
+        return lines
+    free = free_devices(host)
+    if free:
+        lines.append([("free   ", "ok"), (free, "text")])
+    lines += _hidden(host, history)
+    if not any(t.gone is None for t in host.trainers):
+        lines += _holders(host, history)
+        if host.link.state != "replay":
+            lines.append(
+                [
+                    ("inside ", "muted"),
+                    ("no trainer with a probe yet:  ", "muted"),
+                    ("gpuscope run python train.py", "accent"),
+                ]
+            )
+    return lines
+
+
+def problems(host: HostView) -> list[Line]:
+    """Above the jobs: devices that are lost, hung or broken, those with one reason together; trainers not read."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for device in host.devices:
+        verdict = judge(host, device)
+        if verdict.kind == "bad":
+            found.setdefault((verdict.word, verdict.reason), []).append(device.definition.index)
+    lines: list[Line] = [
+        [(f"GPU {ranges(indices)} {word}: ", "bad"), (reason, "text")] for (word, reason), indices in found.items()
+    ]
+    if host.unread is not None:
+        lines.append([("Not all trainers are shown: ", "warn"), (host.unread.text, "text")])
+    return lines
+
+
+def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
+    """In a container, where memory is used that no process named here holds: how much, and why nobody is named."""
+    hidden = {d.definition.index: rest for d in host.devices if (rest := _hidden_bytes(d, history))}
+    if not host.definition.container or not hidden:
+        return []
+    size = gib(sum(hidden.values()))
+    why = f"in a container ({host.definition.container}): the driver names no process outside it"
+    return [[("hidden ", "warn"), (f"GPU {ranges(list(hidden))}: {size} GiB", "text"), (f" · {why}", "muted")]]
+
+
+def _hidden_bytes(device: DeviceView, history: HistoryOf) -> float:
+    """Processes are read once a second: only what has been unexplained for longer than that is nobody's growth."""
+    if not unexplained(device):
+        return 0.0
+    recent = [value for value in history(device.id, "used_bytes", RECENT_SECONDS).values if value is not None]
+    return unexplained(device, min(recent, default=None)) or 0.0
+
+
+def _holders(host: HostView, history: HistoryOf) -> list[Line]:
+    held: dict[str, list[int]] = {}
+    idle: dict[str, str] = {}
+    for device in host.devices:
+        names = owners(host, device)
+        if names:
+            who = " and ".join(names.values())
+            held.setdefault(who, []).append(device.definition.index)
+            since = idle_since(history(device.id, "utilization_percent", None), device.number("idle_since_seconds"))
+            idle[who] = since if since and idle.get(who, since) else ""
+    return [
+        [
+            ("held   ", "series4"),
+            (f"GPU {ranges(indices)}: {who}", "text"),
+            (f" · {idle[who]}" if idle[who] else "", "muted"),
+        ]
+        for who, indices in held.items()
+    ]

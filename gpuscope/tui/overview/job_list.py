@@ -1,0 +1,234 @@
+"""The list of jobs: one line each with its pace and memory, a second one where there is something to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.geometry import Size
+from textual.strip import Strip
+
+from ..cells import fit, width
+from ..charts.strips import Painted, pad, strip_of
+from ..theme import Tokens
+from ..widgets.bars import stacked_bar
+from ..widgets.table import THUMB, thumb
+from ..widgets.text import cut, hang
+
+if TYPE_CHECKING:
+    from .job_rows import JobLine
+
+Piece = tuple[str, str]
+DASH: Piece = ("–", "faint")
+HEADINGS = {
+    "job": "JOB", "gpu": "GPU", "step": "STEP", "pace": "S/STEP", "age": "LAST", "eta": "ETA", "loss": "LOSS",
+    "input": "INPUT", "memory": "ALLOC/RESERVED", "left": "LEFT",
+}  # fmt: skip
+
+COLUMNS: tuple[tuple[str, int, int], ...] = (
+    ("gpu", 8, 60), ("step", 9, 0), ("pace", 8, 0), ("age", 8, 90), ("eta", 11, 100), ("loss", 7, 70), ("input", 6, 80),
+    ("memory", 18, 0), ("left", 10, 0),
+)  # fmt: skip
+"""Column, cells, and the width of the panel from which it is shown."""
+MIN_TITLE, MOST_TITLE = 14, 44
+SPAN_TITLE = 18
+SPLIT_BAR = 36
+NOTE_INDENT = 4
+
+
+@lru_cache(maxsize=8)
+def columns_in(width: int) -> tuple[tuple[str, int, int], ...]:
+    """The columns that have room."""
+    shown = [column for column in COLUMNS if width >= column[2]]
+    while shown and width - sum(cells + 1 for _, cells, _ in shown) < MIN_TITLE:
+        shown.pop(max(range(len(shown)), key=lambda i: shown[i][2]))
+    return tuple(shown)
+
+
+class JobList(Painted, can_focus=True):
+    """Lines of jobs with a cursor while it has the focus. Empty, it shows the text given to :meth:`show`."""
+
+    DEFAULT_CSS = "JobList { height: auto; }"
+
+    def __init__(self, **kwargs: str) -> None:
+        super().__init__(**kwargs)
+        self._lines: tuple[JobLine, ...] = ()
+        self._extra: tuple[tuple[Piece, ...], ...] = ()
+        self._above: tuple[tuple[Piece, ...], ...] = ()
+        self._cursor = 0
+        self._offset = 0
+        self._fixed, self._inner = 1, 76
+        self._moved = False
+        """Whether somebody has chosen a line."""
+        self.roomy = False
+        """Whether there is room for what a step is made of below each job."""
+        self._in_full = False
+
+    def show(
+        self,
+        lines: Sequence[JobLine],
+        extra: Sequence[Sequence[Piece]] = (),
+        above: Sequence[Sequence[Piece]] = (),
+    ) -> None:
+        """Replace the lines; ``extra`` are free lines below them, ``above`` before them: those do not scroll away."""
+        free = tuple(tuple(line) for line in extra), tuple(tuple(line) for line in above)
+        if (tuple(lines), *free) == (self._lines, self._extra, self._above):
+            self._lines = tuple(lines)  # the entities behind them are new
+            return
+        before = self.wanted(self._width)
+        key = self.current.key if self.current else None
+        self._lines, (self._extra, self._above) = tuple(lines), free
+        keys = [line.key for line in self._lines]
+        if self._moved:  # else it stays at the first, whatever comes before those that were there
+            self._cursor = keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
+        if self.wanted(self._width) != before:
+            self.refresh(layout=True)
+        self.repaint()
+
+    @property
+    def current(self) -> JobLine | None:
+        """The line under the cursor."""
+        return self._lines[self._cursor] if self._cursor < len(self._lines) else None
+
+    def move(self, by: int) -> None:
+        """Move the cursor, staying inside."""
+        if self._lines:
+            self._moved = True
+            self._cursor = max(0, min(len(self._lines) - 1, self._cursor + by))
+            self.repaint()
+
+    @property
+    def _width(self) -> int:
+        return self.size.width or 76
+
+    def wanted(self, width: int, full: bool | None = None) -> int:
+        """Lines it would like to have where they have so many cells. ``full``: with every note to its end, or each in
+        one line; None: as it is told now."""
+        own = sum(1 + len(self._below(line, width, full)) for line in self._lines)
+        return bool(self._lines) + own + len(self._extra) + len(self._above)
+
+    def tell_in_full(self, full: bool) -> None:
+        """Whether a note longer than a line goes on in the next, or is cut."""
+        if full != self._in_full:
+            self._in_full = full
+            self.repaint()
+
+    def _below(self, line: JobLine, width: int, full: bool | None = None) -> list[list[Piece]]:
+        """The lines below a job: what its row has no column for, then its notes."""
+        kept = columns_in(width)
+        hidden = [column[0] for column in COLUMNS if column not in kept]
+        facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
+        told: list[list[Piece]] = [list(note) for note in line.notes]
+        if self._in_full if full is None else full:
+            told = [part for note in told for part in hang(note, width - NOTE_INDENT)]
+        notes = [*self._split(line, width), *told] if self.roomy else told
+        if not facts or line.span or line.over:
+            return notes
+        pieces: list[Piece] = []
+        for name, (text, token) in facts:
+            pieces += [("  " if pieces else "", "text"), (f"{HEADINGS[name].lower()} ", "faint"), (text, token)]
+        return [pieces, *notes]
+
+    def _split(self, line: JobLine, width: int) -> list[list[Piece]]:
+        """What a step is made of: a bar, and the shares in words."""
+        from .job_rows import SPLIT_TOKENS, split_pieces
+
+        if not line.split:
+            return []
+        cells = min(SPLIT_BAR, max(8, (width - 60) // 3))
+        parts = [(share, SPLIT_TOKENS[name]) for name, share in line.split.items()]
+        bar = stacked_bar(parts, 1.0, cells, self.tokens.glyphs, slim=True)
+        return [[("step: ", "faint"), *bar, ("  ", "text"), *split_pieces(line.split, width - cells - 14)]]
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(1, self.wanted(width))
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        room = max(1, height - 3) if self._lines else height  # a job and its heading stay in sight
+        above = self._above[:room]
+        room = height - len(above) - (1 if self._lines and height > 1 else 0)
+        rows, at = self._rows(width, tokens)
+        inner = width if len(rows) <= room or room < 1 else width - 2
+        if inner < width:  # a mark of how much there is beside what is seen
+            rows, at = self._rows(inner, tokens)
+        head = [strip_of([("  ", "text"), *cut(line, width - 2)], width, tokens) for line in above]
+        self._fixed, self._inner = len(head) + 1, inner
+        if self._lines and height > 1:
+            head.append(strip_of(self._heading(*self._columns(inner)), width, tokens))
+        self._offset = max(0, min(self._offset, len(rows) - room))
+        if at < self._offset:
+            self._offset = at
+        elif at >= self._offset + room:
+            self._offset = at - room + 1
+        visible = rows[self._offset : self._offset + room]
+        strips = []
+        for place, (pieces, chosen) in enumerate(visible):
+            if inner < width:
+                bar = thumb(place, room, len(rows), self._offset)
+                pieces = [*pad(pieces, inner + 1), (bar, "muted" if bar == THUMB else "border")]
+            strips.append(strip_of(pieces, width, tokens, "selected" if chosen else ""))
+        return head + strips
+
+    @staticmethod
+    def _columns(width: int) -> tuple[Sequence[tuple[str, int, int]], int]:
+        """The columns there is room for, and the cells of a job's title."""
+        shown = columns_in(width)
+        return shown, min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
+
+    def _rows(self, width: int, tokens: Tokens) -> tuple[list[tuple[list[Piece], bool]], int]:
+        """All that scrolls, each line with whether the cursor is on it, and the place of the cursor."""
+        rows: list[tuple[list[Piece], bool]] = []
+        shown, title = self._columns(width)
+        at = 0
+        for index, line in enumerate(self._lines):
+            chosen = self.has_focus and index == self._cursor
+            if index == self._cursor:
+                at = len(rows)
+            rows.append((self._row(line, shown, title, width, chosen, tokens), chosen))
+            indent = (" " * NOTE_INDENT, "text")
+            rows += [([indent, *cut(note, width - NOTE_INDENT)], False) for note in self._below(line, width)]
+        rows += [([("  ", "text"), *cut(line, width - 2)], False) for line in self._extra]
+        return rows, at
+
+    @staticmethod
+    def _heading(shown: Sequence[tuple[str, int, int]], title: int) -> list[Piece]:
+        out = [(fit("  " + HEADINGS["job"], title + 2), "muted")]
+        return out + [(" " + fit(HEADINGS[name], cells, "right"), "muted") for name, cells, _ in shown]
+
+    @staticmethod
+    def _row(
+        line: JobLine, shown: Sequence[tuple[str, int, int]], title: int, room: int, chosen: bool, tokens: Tokens
+    ) -> list[Piece]:
+        text, token = line.cells["job"]
+        cursor = tokens.glyphs.cursor if chosen else " "
+        out = [(f"{cursor} ", "accent"), (fit(text, max(title, SPAN_TITLE) if line.span else title), token)]
+        if line.span:
+            where, where_token = line.cells.get("gpu", ("", "text"))
+            out.append((" " + fit(where, 8, "right") + "  ", where_token))
+            return out + cut(line.span, max(0, room - sum(width(t) for t, _ in out)))
+        for name, cells, _ in shown:
+            text, token = line.cells.get(name, ("", "text"))
+            out.append((" " + fit(text, cells, "right"), token))
+        return out
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.move(1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.move(-1)
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)  # without the border
+        if offset is None or offset.y < self._fixed:
+            return
+        y = offset.y - self._fixed + self._offset
+        for index, line in enumerate(self._lines):
+            y -= 1 + len(self._below(line, self._inner))
+            if y < 0:
+                self._cursor, self._moved = index, True
+                self.repaint()
+                return

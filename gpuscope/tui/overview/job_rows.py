@@ -1,0 +1,315 @@
+"""From a host's jobs to lines: mine first and in full, other users' one line each, what ended with its reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ...store.ranks import (
+    SLOWER,
+    SPLIT,
+    MemoryRoom,
+    find_stall,
+    input_share,
+    name_of,
+    rooms,
+    shares_of,
+    slower_than_before,
+    straggler,
+)
+from ...store.view import Entity, Gone, HostView, JobView, TrainerView
+from ...wire.frames import Unknown
+from ..cells import GIB, age_text, bytes_text, gib, percent, seconds_text
+from ..device.device_state import STARVED, ranges, starving
+from .job_list import DASH
+
+Piece = tuple[str, str]
+NEAR = 4.0
+"""Growth is worth a warning where memory ends within so many times the steps over which it was seen to grow."""
+IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
+ENDED_SHOWN = 3
+"""The log has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """``cells`` by column of ``widgets.jobs.HEADINGS``; ``notes`` are lines below it; ``entity`` is what Enter opens,
+    None for a group."""
+
+    key: str
+    cells: dict[str, Piece]
+    notes: list[list[Piece]] = field(default_factory=list)
+    entity: Entity | None = field(default=None, compare=False)
+    span: list[Piece] = field(default_factory=list)
+    """Drawn instead of the cells after "job" where a line has no inside to tell of."""
+    over: bool = False
+    """It has ended: what has no column is left out."""
+    split: dict[str, float] = field(default_factory=dict)
+    """The shares of a step, adding up to 1, drawn below where there is room."""
+
+
+def job_lines(
+    host: HostView, mine_only: bool = False, text: str = "", more: Mapping[str, list[Piece]] | None = None
+) -> list[JobLine]:
+    """All lines, mine first. With ``text`` only those that contain it. ``more``: a note by job key."""
+    mine = [job for job in host.jobs if job.mine]
+    others = [job for job in host.jobs if not job.mine]
+    lines = [_line(host, job) for job in mine]
+    if not mine_only:
+        lines += [_line(host, job) for job in others] if len(others) <= 1 else list(_by_user(host, others))
+    for line in lines if more else ():
+        if more and line.key in more and not line.over:
+            line.notes.append(more[line.key])
+    lines = _with_few_ended(lines)
+    if text:
+        needle = text.casefold()
+        lines = [line for line in lines if needle in _text(line).casefold()]
+    return lines
+
+
+def _with_few_ended(lines: list[JobLine]) -> list[JobLine]:
+    """What ended comes last, the newest first and in full, a few more in a line each."""
+    running, ended = [line for line in lines if not line.over], [line for line in lines if line.over]
+    ended = ended[::-1]
+    short = [
+        JobLine(line.key, {"job": line.cells["job"], "gpu": line.cells["gpu"]}, [], line.entity, line.notes[0], True)
+        for line in ended[1:ENDED_SHOWN]
+    ]
+    return [*running, *ended[:1], *short]
+
+
+def _text(line: JobLine) -> str:
+    pieces = [*line.cells.values(), *line.span, *(piece for note in line.notes for piece in note)]
+    return " ".join(text for text, _ in pieces)
+
+
+def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
+    users: dict[str, list[JobView]] = {}
+    for job in jobs:
+        if ended(job) is None:
+            users.setdefault(job.user or "someone", []).append(job)
+    for user, own in users.items():
+        indices = sorted({index for job in own for index in devices_of(host, job)})
+        sizes = [size for job in own if (size := held(job)) is not None]
+        used = f"{'≥ ' if len(sizes) < len(own) else ''}{gib(sum(sizes))} GiB" if sizes else "memory not told"
+        trained = sum(bool(job.trainers) for job in own)
+        count = f"{len(own)} job{'s' * (len(own) > 1)}"
+        span = [
+            (f"{count} · {used}", "text"),
+            (f" · {trained} with a probe" if trained else " · no probe", "muted"),
+        ]
+        yield JobLine(f"user:{user}", {"job": (user, "muted"), "gpu": (ranges(indices), "muted")}, span=span)
+
+
+def _line(host: HostView, job: JobView) -> JobLine:
+    gone = ended(job)
+    trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
+    indices = devices_of(host, job)
+    where = ranges(indices) if indices else "cpu" if trainers and not any(t.definition.cuda for t in trainers) else "–"
+    title = job.title + (f" ×{len(trainers)}" if len(trainers) > 1 else "")
+    title += "" if job.mine or not job.user else f" ({job.user})"
+    cells: dict[str, Piece] = {
+        "job": (title, "faint" if gone else "title" if job.mine else "text"),
+        "gpu": (where, "text"),
+    }
+    if not trainers:
+        process = job.processes[0] if job.processes else None
+        notes = end_notes(gone) or _from_its_log(job)
+        return JobLine(job.key, cells, notes, process, _outside(host, job), gone is not None)
+    cells |= _training(trainers) | _memory(host, trainers)
+    if gone:
+        cells = {name: (text, "faint") for name, (text, _) in cells.items()}
+    notes = end_notes(gone) or _notes(host, job, trainers)
+    split = shares_of(trainers) if gone is None else {}
+    return JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None, split=split)
+
+
+def ended(job: JobView) -> Gone | None:
+    """Why a job is over; None while anything of it lives."""
+    members: list[Entity] = list(job.trainers) or list(job.processes)
+    gone = [entity.gone for entity in members]
+    last = [g for g in gone if g is not None]
+    return max(last, key=lambda g: g.monotonic_seconds) if last and len(last) == len(gone) else None
+
+
+def end_notes(gone: Gone | None) -> list[list[Piece]]:
+    """When and why a job ended, in a line; none where it has not."""
+    if gone is None:
+        return []
+    at = "" if gone.wall_seconds is None else time.strftime(" %H:%M:%S", time.localtime(gone.wall_seconds))
+    return [[(end_word(gone), "warn"), (f"{at}: {gone.reason}", "muted"), (" · last state kept", "faint")]]
+
+
+def end_word(gone: Gone) -> str:
+    """What became of it: a process without a GPU is out of sight, and has not ended."""
+    return "left" if gone.reason.startswith("runs on") else "ended"
+
+
+def _training(trainers: list[TrainerView]) -> dict[str, Piece]:
+    steps = [n for t in trainers if (n := t.number("step")) is not None]
+    paces = [n for t in trainers if (n := t.number("step_seconds")) is not None]
+    ages = [n for t in trainers if (n := t.number("step_age_seconds")) is not None]
+    etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
+    of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
+    losses = [n for t in trainers if (n := t.number("loss")) is not None]
+    shares = [s for t in trainers if (s := input_share(t)) is not None]
+    stale = bool(ages and paces and max(ages) > 10 * max(paces) and max(ages) > 5)
+    cells: dict[str, Piece] = {
+        "step": (f"{min(steps):,.0f}", "text") if steps else DASH,
+        "pace": (seconds_text(max(paces)), "text") if paces else DASH,
+        "age": (_short_age(max(ages)), "warn" if stale else "muted") if ages else DASH,
+        "eta": (age_text(max(etas)) + (" this epoch" if of_epoch else ""), "muted") if etas else DASH,
+        "loss": (f"{losses[0]:#.4g}", "text") if losses else DASH,
+        "input": (percent(max(shares) * 100), "warn" if max(shares) >= STARVED else "muted") if shares else DASH,
+    }
+    return cells
+
+
+def _short_age(seconds: float) -> str:
+    return seconds_text(seconds) if seconds < 1 else age_text(seconds)
+
+
+def _memory(host: HostView, trainers: list[TrainerView]) -> dict[str, Piece]:
+    """Of the rank that runs out first, as far as is known."""
+    known = [r for r in rooms(host.devices, trainers, ended=True) if r.allocator.number("reserved_bytes") is not None]
+    if not known:
+        return {"memory": DASH, "left": DASH}
+    allocator, left = known[0].allocator, known[0].headroom_bytes
+    allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
+    text = f"{gib(allocated) if allocated is not None else '–'}/{gib(reserved or 0)} GiB"
+    tight = left is not None and left < 4 * (1 << 30)
+    return {
+        "memory": (text, "text"),
+        "left": (f"{gib(left)} GiB", "warn" if tight else "text") if left is not None else DASH,
+    }
+
+
+def _notes(host: HostView, job: JobView, trainers: list[TrainerView]) -> list[list[Piece]]:
+    """What a user should know of a running job, the worst first; what is only slow waits for what is wrong."""
+    notes: list[list[Piece]] = []
+    stall = find_stall(trainers)
+    if stall is not None:
+        notes.append([("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")])
+    elif job.worst is not None and job.worst_reason:
+        notes.append([("worst: ", "warn"), (job.worst_reason, "muted")])
+    notes += [line for room in rooms(host.devices, trainers)[:1] for line in growth_lines(host, room, len(trainers))]
+    return notes or _slow(host, trainers)
+
+
+def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[list[Piece]]:
+    """When a rank's memory runs out and what that rests on, in two lines; none where that cannot be told."""
+    ends, trend = room.runs_out, room.allocator.growth
+    if ends is None or trend is None or room.headroom_bytes is None:
+        return []
+    definition = room.trainer.definition
+    device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
+    on = f"GPU {device.definition.index}, " if device else ""
+    who = name_of(room.trainer) if ranks > 1 else f"pid {definition.pid}"
+    place = f" ({on}pid {definition.pid})" if ranks > 1 else ""
+    low, high = f"{ends.low:,.0f}", f"{ends.high:,.0f}"
+    steps = f"about {ends.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
+    when = f", ~{age_text(ends.seconds)}" if ends.seconds is not None else ""
+    slope = f"{trend.slope / GIB:.2f} GiB" if trend.slope >= 0.01 * GIB else bytes_text(trend.slope)
+    pace = f"{bytes_text(room.headroom_bytes)} left / {slope} per step, fitted over {trend.steps:.0f} steps."
+    live = "Live tensors grow: empty_cache() cannot help."
+    return [
+        [("memory: ", _weight(room)), (f"{who} runs out in {steps}{when}", "text"), (place, "muted")],
+        [("        ", "text"), (f"{pace} {live}", "muted")],
+    ]
+
+
+def _weight(room: MemoryRoom) -> str:
+    """The token of growth, as grave as the doctor takes it (``doctor.live_memory.growth``): not what is far away, nor
+    what ends later than the run."""
+    ends, trend, eta = room.runs_out, room.allocator.growth, room.trainer.number("eta_seconds")
+    if ends is None or trend is None or ends.steps > NEAR * trend.steps:
+        return "muted"
+    if ends.seconds is not None and eta is not None and eta < ends.seconds:
+        return "muted"
+    return "bad" if ends.steps <= trend.steps else "warn"
+
+
+def _slow(host: HostView, trainers: list[TrainerView]) -> list[list[Piece]]:
+    """What keeps a job slower than it need be, the first that applies."""
+    shares = [(share, t) for t in trainers if (share := starving(host, t)) is not None]
+    if shares:
+        share, trainer = max(shares, key=lambda entry: entry[0])
+        name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
+        return [[("input: ", "warn"), (f"{name}waits for its data {percent(share * 100)} of the step", "muted")]]
+    slow, why = straggler(trainers)
+    if slow is not None:
+        return [[("straggler: ", "warn"), (why, "muted")]]
+    times = slower_than_before(trainers)
+    if times is not None and times >= SLOWER:
+        return [[("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "muted")]]
+    ooms = sum(a.number("ooms") or 0 for t in trainers for a in t.allocators)
+    if ooms:
+        return [[("memory: ", "warn"), (f"torch counted {ooms:.0f} out-of-memory errors", "muted")]]
+    phases = {phase for t in trainers if isinstance(phase := t.reading("phase"), str)}
+    return [[("phase: ", "faint"), ("evaluating", "muted")]] if phases == {"eval"} else []
+
+
+SPLIT_TOKENS = dict(zip(SPLIT, ("cached", "outside", "allocated", "series3", "series6", "other"), strict=True))
+"""The colours of series 2, 4 and 1 under their names as layers, which have patterns of their own without colour."""
+
+
+def split_pieces(shares: dict[str, float], cells: int) -> list[Piece]:
+    """The shares of a step in words, largest first, as many as fit into ``cells``: ``compute 81% · input 9% · …``."""
+    out: list[Piece] = []
+    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
+        text = f"{' · ' if out else ''}{name} {percent(share * 100)}"
+        if share < 0.005 or sum(len(t) for t, _ in out) + len(text) > cells:
+            break
+        out.append((text, SPLIT_TOKENS[name]))
+    return out
+
+
+def _outside(host: HostView, job: JobView) -> list[Piece]:
+    """What can be said of a job without a probe: memory, load, age."""
+    out: list[Piece] = []
+    used = held(job)
+    if used is not None:
+        out.append((f"{gib(used)} GiB · ", "text"))
+    out.append(("inside: no probe", "faint"))
+    if host.link.state != "replay":
+        out += [(" · ", "faint"), ("a", "accent"), (" attach", "muted")]
+    load = [n for p in job.processes if (n := p.number("cpu_percent")) is not None]
+    if load:
+        out.append((f" · CPU {percent(sum(load))}", "muted"))
+    starts = [p.definition.start_time for p in job.processes if p.definition.start_time is not None]
+    if starts and host.wall_seconds is not None:
+        out.append((f" · since {age_text(max(0.0, host.wall_seconds - min(starts)))}", "muted"))
+    return out
+
+
+def _from_its_log(job: JobView) -> list[list[Piece]]:
+    """What the end of a log says, and that it is the log that says it; and since when nothing was computed."""
+    out: list[Piece] = []
+    for process in job.processes[:1]:
+        step, total, loss = (process.number(name) for name in ("log_step", "log_total", "log_loss"))
+        words = [f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")] if step is not None else []
+        words += [f"loss {loss:.4g}"] if loss is not None else []
+        epoch = process.number("log_epoch")
+        words[:0] = [f"epoch {epoch:,.0f}"] if words and epoch is not None else []
+        if words:
+            age = process.number("log_age_seconds")
+            ago = f", {age_text(age)} ago" if age is not None and age >= OLD_LOG_SECONDS else ""
+            out.append((f"{', '.join(words)} from its log{ago}", "text"))
+        idle = process.number("idle_seconds")
+        if idle is not None and idle >= IDLE_SECONDS:
+            out.append((f"{' · ' if out else ''}idle for {age_text(idle)} or longer", "warn"))
+    return [[("outside: ", "faint"), *out]] if out else []
+
+
+def held(job: JobView) -> float | None:
+    """Bytes the driver says the processes of a job hold, None where it does not say."""
+    readings = [u.reading("used_bytes") for p in job.processes for u in p.uses if u.gone is None]
+    known = [float(r) for r in readings if isinstance(r, (int, float)) and not isinstance(r, Unknown)]
+    return sum(known) if known else None
+
+
+def devices_of(host: HostView, job: JobView) -> list[int]:
+    """The indices of the devices a job uses."""
+    ids = {a.gpu for t in job.trainers for a in t.allocators} | {u.gpu for p in job.processes for u in p.uses}
+    return sorted(d.definition.index for d in host.devices if d.id in ids)

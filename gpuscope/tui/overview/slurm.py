@@ -1,0 +1,103 @@
+"""When Slurm ends the jobs that are shown: asked of each job's host once a minute, and only while somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...store.calls import SourceError
+from ...wire.clean import clean
+from ..cells import age_text
+
+if TYPE_CHECKING:
+    from ...store.source import Source
+    from ...store.view import HostView, JobView
+    from ..shell.session import Session
+
+EVERY_SECONDS = 60.0
+_KEY = re.compile(r"slurm:(\d{1,12})\.")
+_NUMBER = re.compile(r"\d{1,12}$")
+Piece = tuple[str, str]
+
+
+class SlurmEnds:
+    """Of the jobs of the host looked at: ``notes`` has a line for each that runs under Slurm."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._told: dict[tuple[str, str], tuple[float, float | str | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def notes(self, host: HostView) -> dict[str, list[Piece]]:
+        """By key of the job. At once, from what came last."""
+        hosts = self._session.hosts
+        if self._session.replay is not None or hosts is None or host.wall_seconds is None:
+            return {}
+        source = next((one for one in hosts.sources if one.key == host.key), None)
+        out = {}
+        for job in host.jobs:
+            number = number_of(job)
+            if number and source is not None:
+                told = self._latest(source, number)
+                if told is not None:
+                    out[job.key] = line(number, told, host.wall_seconds, _eta(job))
+        return out
+
+    def _latest(self, source: Source, number: str) -> float | str | None:
+        key = source.key, number
+        at, told = self._told.get(key, (-EVERY_SECONDS, None))
+        now = time.monotonic()
+        if now - at >= EVERY_SECONDS:
+            self._told[key] = now, told
+            task = asyncio.get_running_loop().create_task(self._ask(source, number))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return told
+
+    async def _ask(self, source: Source, number: str) -> None:
+        told: float | str
+        try:
+            told = read((await source.request("environment", {"slurm_job": number}, 15.0)).value)
+        except SourceError as error:
+            told = error.reason
+        self._told[source.key, number] = time.monotonic(), told
+
+
+def number_of(job: JobView) -> str:
+    """Slurm's number of a job that runs, from its key or from the control group of its processes; "" without one."""
+    if all(one.gone is not None for one in (*job.trainers, *job.processes)):
+        return ""
+    found = _KEY.match(job.key)
+    told = next((p.definition.slurm_job for p in job.processes if p.definition.slurm_job), None)
+    return found[1] if found else told if told and _NUMBER.match(told) else ""
+
+
+def read(value: Mapping[str, Any]) -> float | str:
+    """The end in seconds since the epoch, or why it is not known."""
+    end, reason = value.get("slurm_end"), value.get("text")
+    if isinstance(end, (int, float)) and not isinstance(end, bool) and 0 < end < 1e11:
+        return float(end)
+    return clean(reason, 200) if isinstance(reason, str) and reason else "the agent there does not tell it"
+
+
+def line(number: str, told: float | str, now: float, eta_seconds: float | None) -> list[Piece]:
+    """``slurm: job 123 ends 18:40, in 2 h 10 min · 40 min before it is done``."""
+    label: Piece = ("slurm: ", "faint")
+    if isinstance(told, str):
+        return [label, (f"end of job {number} unknown: {told}", "muted")]
+    left = told - now
+    at = time.strftime("%H:%M" if abs(left) < 43200 else "%d %b %H:%M", time.localtime(told))
+    if left <= 0:
+        return [label, (f"job {number} reached its end at {at}", "warn")]
+    out: list[Piece] = [label, (f"job {number} ends {at}, in {age_text(left)}", "text")]
+    if eta_seconds is not None and eta_seconds > left:
+        out.append((f" · {age_text(eta_seconds - left)} before it is done", "warn"))
+    return out
+
+
+def _eta(job: JobView) -> float | None:
+    etas = [n for t in job.trainers if t.gone is None and (n := t.number("eta_seconds")) is not None]
+    return max(etas, default=None)

@@ -1,0 +1,75 @@
+"""The history of one entity in a few lines of text: a sparkline for each reading that is worth one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...store.view import DeviceView, Entity, History, ProcView, TrainerView
+from ..cells import bytes_text, fit, percent, seconds_text
+from ..charts.bins import Bins
+from ..charts.spark import spark
+from ..memory.timeline import window_text
+from ..shell.session import Session
+from ..theme import Glyphs
+
+Piece = tuple[str, str]
+NAME_CELLS, RANGE_CELLS = 28, 24
+COLUMNS: dict[type[Entity], tuple[tuple[str, str], ...]] = {
+    DeviceView: (("utilisation", "utilization_percent"), ("tensor pipe", "tensor_active_percent"),
+                 ("memory used", "used_bytes"), ("power", "power_watts"), ("temperature", "temperature_celsius")),
+    ProcView: (("CPU, of one core", "cpu_percent"), ("host memory", "rss_bytes")),
+    TrainerView: (("step", "step_seconds"), ("loss", "loss")),
+}  # fmt: skip
+USE_COLUMNS = (("memory", "used_bytes"), ("SM share", "sm_percent"))
+
+
+def course_lines(session: Session, entity: Entity, width: int, window: float, glyphs: Glyphs) -> Iterator[list[Piece]]:
+    """Of the last ``window`` seconds, at most ``width`` cells wide; nothing where nothing is known over time."""
+    asked = [(name, entity, column) for name, column in COLUMNS.get(type(entity), ())]
+    if isinstance(entity, ProcView):
+        gpus = {d.id: f"GPU {d.definition.index}" for d in (session.host.devices if session.host else ())}
+        for use in entity.uses:
+            if use.gone is None:
+                asked += [(f"{gpus.get(use.gpu, 'GPU')} {name}", use, column) for name, column in USE_COLUMNS]
+    if isinstance(entity, TrainerView):
+        asked += [(f"allocated, cuda:{a.definition.ordinal}", a, "allocated_bytes") for a in entity.allocators]
+    lines = []
+    for name, whose, column in asked:
+        history = session.history(whose.id, column, window)
+        known = [value for value in history.values if value is not None]
+        if known:
+            cells = max(width - NAME_CELLS - RANGE_CELLS, 8)
+            top = 100.0 if column.endswith("_percent") and max(known) <= 100 else None
+            drawn = spark(list(columns(history, window, cells)), cells, top, glyphs)
+            span = f"  {_text(column, min(known))} … {_text(column, max(known))}"
+            lines.append([(fit(name, NAME_CELLS), "muted"), (drawn, "series1"), (span, "text")])
+    if lines:
+        yield []
+        yield [(f"The last {window_text(window)}", "title"), ("   z: longer   Z: shorter", "faint")]
+        yield from lines
+
+
+def columns(history: History, window: float, count: int) -> Iterable[float | None]:
+    """The mean of what was known in each of ``count`` columns; a column without a reading has the one before."""
+    bins = Bins.ending(history.seconds[-1], window, count)
+    sums, numbers = [0.0] * count, [0] * count
+    for moment, value in zip(history.seconds, history.values, strict=True):
+        place = bins.index(moment)
+        if 0 <= place < count and value is not None:
+            sums[place] += value
+            numbers[place] += 1
+    before: float | None = None
+    for total, number in zip(sums, numbers, strict=True):
+        before = total / number if number else before
+        yield before
+
+
+def _text(column: str, value: float) -> str:
+    if column.endswith("_bytes"):
+        return bytes_text(value)
+    if column.endswith("_percent"):
+        return percent(value)
+    if column.endswith("_seconds"):
+        return seconds_text(value)
+    unit = {"power_watts": " W", "temperature_celsius": " °C"}.get(column, "")
+    return f"{value:.4g}{unit}" if unit == "" else f"{value:.0f}{unit}"

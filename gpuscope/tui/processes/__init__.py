@@ -1,0 +1,1 @@
+"""The screens of a host's processes and of one of them."""

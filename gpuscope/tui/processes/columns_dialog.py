@@ -1,0 +1,80 @@
+"""Which columns the process screen shows; remembered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ..widgets.dialog import Dialog
+from ..widgets.text import Lines
+from .rows import CHOICES, COLUMNS
+
+if TYPE_CHECKING:
+    from ..shell.session import Session
+
+WORDS = {
+    "sm": "of the time its kernels ran on a device, by the driver's samples",
+    "cpu": "of one core",
+    "rss": "memory of the host",
+    "age": "since it was started",
+    "idle": "since when it runs no kernel, or its devices run none, or it computes nothing",
+    "where": "Slurm job, pod or container",
+}
+
+
+class ColumnDialog(Dialog):
+    """A line for each column that can be left out; space or Enter changes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "move(1)", show=False),
+        Binding("k,up", "move(-1)", show=False),
+        Binding("space,enter", "change", show=False),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self._lines = Lines()
+        self._names = [column.key for column in COLUMNS if column.key in CHOICES]
+        self._at = 0
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title, body.border_subtitle = "Columns", "space: show or leave out    Esc: close"
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def _hidden(self) -> set[str]:
+        return {name for name in self.session.state.process_hidden.split(",") if name}
+
+    def _show(self) -> None:
+        hidden, glyphs = self._hidden(), self._lines.tokens.glyphs
+        titles = {column.key: column.title for column in COLUMNS}
+        lines = []
+        for at, name in enumerate(self._names):
+            mark = glyphs.cursor if at == self._at else " "
+            word = "left out" if name in hidden else "shown"
+            lines.append(
+                [
+                    (f"{mark} ", "accent"),
+                    (f"{titles[name]:12}", "title" if at == self._at else "text"),
+                    (f"{word:10}", "muted" if name in hidden else "ok"),
+                    (WORDS[name], "muted"),
+                ]
+            )
+        self._lines.show(lines)
+
+    def action_move(self, by: int) -> None:
+        """To another column."""
+        self._at = (self._at + by) % len(self._names)
+        self._show()
+
+    def action_change(self) -> None:
+        """Show the column, or leave it out."""
+        self.session.state.process_hidden = ",".join(sorted(self._hidden() ^ {self._names[self._at]}))
+        self._show()

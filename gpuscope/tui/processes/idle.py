@@ -1,0 +1,119 @@
+"""Since when a process runs no kernel: by its own share of its devices where the driver tells it, else by the devices'
+load, else by its CPU time. Knows no widget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...store.view import DeviceView, ProcView, UseView
+from ..device.device_state import IDLE_PERCENT, HistoryOf
+
+FORGET_SECONDS = 30.0
+"""Readings of a use that are farther apart were not watched in between: its history is asked again."""
+
+
+class Idle(NamedTuple):
+    """``seconds`` 0.0: it works, or nothing is known. ``more``: it was so already when somebody began to look."""
+
+    seconds: float
+    more: bool
+
+    @property
+    def text(self) -> str:
+        """ "≥16m", "" where it works."""
+        return f"{'≥' if self.more else ''}{short_age(max(self.seconds, 1.0))}" if self else ""
+
+    def __bool__(self) -> bool:
+        return self.seconds > 0
+
+
+BUSY = Idle(0.0, False)
+
+
+class _Since(NamedTuple):
+    looked: float
+    began: float
+    more: bool
+
+
+class Idleness:
+    """Remembers since when each use of a device is idle: its history is long, and is read once."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, _Since] = {}
+
+    def of_use(self, use: UseView, history: HistoryOf) -> Idle | None:
+        """None where the driver does not tell its share."""
+        share, now = use.number("sm_percent"), use.sampled_seconds
+        if share is None or now is None:
+            return None
+        if share >= IDLE_PERCENT:
+            self._since.pop(use.id, None)
+            return BUSY
+        known = self._since.get(use.id)
+        if known is None or not 0 <= now - known.looked < FORGET_SECONDS:
+            known = _since(use.id, "sm_percent", now, history)
+        self._since[use.id] = known._replace(looked=now)
+        return Idle(max(now - known.began, 1.0), known.more)
+
+    def of_device(self, device: DeviceView, history: HistoryOf) -> Idle:
+        """By its load."""
+        load, now = device.number("utilization_percent"), device.sampled_seconds
+        if load is None or now is None or load >= IDLE_PERCENT:
+            return BUSY
+        found = _since(device.id, "utilization_percent", now, history)
+        told = device.number("idle_since_seconds")  # by the agent there, which was first
+        began = min(found.began, told) if found.more and told else found.began
+        return Idle(max(now - began, 1.0), found.more)
+
+    def of_process(
+        self,
+        process: ProcView,
+        uses: Sequence[UseView],
+        devices: Mapping[int, Idle],
+        history: HistoryOf,
+        wall: float | None,
+    ) -> Idle:
+        """``uses``: those that live; ``devices``: how idle each is, by id; ``wall``: what time it is on its host. No
+        process is idle for longer than it runs.
+
+        No kernel on any of its devices: then it runs none either. Beside others that work, its own share tells; where
+        the driver tells none, its CPU does, which a process that feeds a GPU needs."""
+        found, start = self._of_process(process, uses, devices, history), process.definition.start_time
+        age = wall - start if wall is not None and start is not None else None
+        return Idle(max(age, 1.0), False) if age is not None and 0 < age < found.seconds else found
+
+    def _of_process(
+        self, process: ProcView, uses: Sequence[UseView], devices: Mapping[int, Idle], history: HistoryOf
+    ) -> Idle:
+        told = [devices.get(use.gpu, BUSY) for use in uses]
+        if told and all(told):
+            return min(told)
+        own = [self.of_use(use, history) for use in uses]
+        known = [one for one in own if one is not None]
+        if known and len(known) == len(own):
+            return min(known) if all(known) else BUSY
+        seconds = process.number("idle_seconds")
+        return Idle(seconds, True) if seconds is not None and seconds >= 1 and not any(known) else BUSY
+
+
+def _since(entity: int, column: str, now: float, history: HistoryOf) -> _Since:
+    told = history(entity, column, None)
+    first = len(told)
+    while first and (load := told.values[first - 1]) is not None and load < IDLE_PERCENT:
+        first -= 1
+    began = told.seconds[first] if first < len(told) else now
+    return _Since(now, began, first == 0 or told.values[first - 1] is None)
+
+
+def short_age(seconds: float) -> str:
+    """In at most six cells: ``59s``, ``16m``, ``2h01``, ``13d4h``, ``400d``."""
+    whole = int(max(seconds, 0.0))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h" if whole < 100 * 86400 else f"{whole // 86400}d"

@@ -1,0 +1,153 @@
+"""Everything about one process: who it is, what it holds on which GPU and calls it, and its history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+
+from ..cells import age_text
+from ..charts.line import Series
+from ..device.text import Line
+from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
+from ..widgets.full_screen import possible
+from ..widgets.pane import set_title
+from ..widgets.question_dialog import ask
+from ..widgets.text import Lines, hang
+from . import text as words
+from .idle import Idleness
+
+if TYPE_CHECKING:
+    from ...store.view import HostView, ProcView
+    from ..shell.session import Session
+
+ASK_SECONDS = 5.0
+CHARTS = ("GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB")
+GIB = 1 << 30
+_KEYS = (
+    ("Esc", "back"), ("+ -", "zoom"), ("c", "chart"), ("K", "signal"), ("e", "environment"), ("Enter", "readings"),
+    ("j k", "scroll"),
+)  # fmt: skip
+
+
+class OneProcessScreen(ChartedScreen):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("K,f9", "signal", show=False),
+        Binding("e", "environment", show=False),
+    ]
+
+    def __init__(self, session: Session, key: str) -> None:
+        super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS))
+        self._idleness = Idleness()
+        self._about, self._uses, self._order = (Lines(classes="panel") for _ in range(3))
+        self._order_said: list[Line] = [[("asking …", "muted")]]
+        self._asking: asyncio.Task[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        panels = ((self._about, "Process"), (self._uses, "On the GPUs"), (self._order, "What CUDA calls them"))
+        for panel, title in panels:
+            panel.border_title = title
+        yield self.head
+        with Horizontal(id="columns"):
+            with VerticalScroll(id="left", can_focus=False):
+                for panel, _ in panels:
+                    yield panel
+            with Vertical(id="right"):
+                yield from self._charts
+        yield self.foot
+
+    def on_mount(self) -> None:  # that of the base is called as well: Textual calls each class's own
+        self._asking = asyncio.get_running_loop().create_task(self._ask_order())
+
+    def on_unmount(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _found(self) -> tuple[HostView | None, ProcView | None]:
+        host = self.session.host
+        return host, next((p for p in host.processes if p.key == self._key), None) if host is not None else None
+
+    def _show(self) -> None:
+        host, process = self._found()
+        if host is None or process is None:
+            self._missing("Process")
+            return
+        self._present(words.head(host, process), possible(self.session, _KEYS))
+        width = self.terminal[0]
+        cells = max(30, (width // 2 if self.wide else width) - 5)
+        history = self.session.history
+        devices = {d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None}
+        idle = self._idleness.of_process(process, words.living(process), devices, history, host.wall_seconds)
+        self._about.show(words.about_lines(host, process, idle, cells))
+        self._uses.show(words.use_lines(host, process, cells))
+        self._order.show([piece for line in self._order_said for piece in hang(line, cells)])
+
+    async def _ask_order(self) -> None:
+        from ...store.calls import SourceError
+
+        host, process = self._found()
+        if host is None or process is None:
+            return
+        value: Mapping[str, Any] = {}
+        try:
+            if not words.cuda_names(host, process):
+                args = {"pid": process.definition.pid, "start": process.definition.start}
+                value = await ask(self.session, "environment", args, ASK_SECONDS, "a recording keeps no environment")
+        except SourceError as error:
+            self._order_said = [[("unknown: ", "warn"), (error.reason, "text")]]
+        else:
+            told = value.get("environment")
+            environment = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+            self._order_said = words.order_lines(host, process, environment)
+        self._update()
+
+    def _draw(self) -> None:
+        host, process = self._found()
+        if not self.is_attached or host is None or process is None:
+            return
+        window = WINDOWS[self._window]
+        for chart, number in self._visible(self.terminal[1] - 2):
+            what = CHARTS[number]
+            set_title(chart, f"{what}, {age_text(window)}")
+            top = 100.0 if what == "SM %" else None
+            series, ago = list(self._series(host, process, what, window)), self.session.ago_seconds
+            chart.show(series, window, 0.0, top, now=host.sampled_seconds, ago=ago)
+
+    def _series(self, host: HostView, process: ProcView, what: str, window: float) -> Iterator[Series]:
+        indices = {device.id: device.definition.index for device in host.devices}
+        column, scale = {
+            "GPU memory GiB": ("used_bytes", 1 / GIB), "SM %": ("sm_percent", 1.0),
+            "CPU % of one core": ("cpu_percent", 1.0), "RSS GiB": ("rss_bytes", 1 / GIB),
+        }[what]  # fmt: skip
+        if column in ("used_bytes", "sm_percent"):
+            entities = [(use.id, f"GPU {indices.get(use.gpu, '?')}") for use in words.living(process)]
+        else:
+            entities = [(process.id, "CPU" if column == "cpu_percent" else "RSS")]
+        for token, (entity, label) in zip(TOKENS, entities, strict=False):
+            past = self.session.history(entity, column, window)
+            values = [None if value is None else value * scale for value in past.values]
+            if any(value is not None for value in values):
+                yield Series(label, token, past.seconds, values)
+
+    # ── keys ──
+
+    def action_signal(self) -> None:
+        """Ask which signal to send."""
+        from .signal_dialog import open_signal
+
+        _, process = self._found()
+        if process is not None:
+            open_signal(self.app, self.session, process)
+            self._show()
+
+    def action_environment(self) -> None:
+        """What it was started with, as far as an allow-list goes."""
+        from .environment_dialog import EnvironmentDialog
+
+        _, process = self._found()
+        if process is not None:
+            self.app.push_screen(EnvironmentDialog(self.session, process))

@@ -1,0 +1,255 @@
+"""The processes of a host: who holds which GPU, since when idle, the ranks of a job together; and acting on one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input
+
+from ..widgets.filter import TYPING_KEYS
+from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, possible, timed
+from ..widgets.table import LiveTable
+from ..widgets.text import Lines, hang
+from .idle import Idleness
+from .rows import CHOICES, HEADING, SORTS, Choice, columns, job_gpus, listing
+
+if TYPE_CHECKING:
+    from ...store.view import ProcView
+    from ..shell.session import Session
+
+ASK_SECONDS = 5.0
+_KEYS = (
+    ("Esc", "back"), ("Enter", "open"), ("K", "signal"), ("e", "environment"), ("/", "filter"), ("u", "mine"),
+    ("< >", "sort"), ("T", "tree"), ("J", "my Slurm job"), ("c", "columns"), ("j k", "move"),
+)  # fmt: skip
+AFTER_TIME = 4
+"""Of these keys come after those through time."""
+
+
+class FilterInput(Input):
+    """Filters while it is typed. Enter keeps the filter, Esc drops it."""
+
+    DEFAULT_CSS = "FilterInput { height: 1; border: none; padding: 0 1; } FilterInput:focus { border: none; }"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "drop", show=False)]
+
+    def action_drop(self) -> None:
+        """Close it and show everything again."""
+        self.value = ""
+        self.post_message(self.Submitted(self, ""))
+
+
+class ProcessScreen(Room):
+    """Kept up to date while it is open. Sort, filter, tree and columns are remembered."""
+
+    DEFAULT_CSS = """
+    ProcessScreen #totals { height: auto; max-height: 4; padding: 0 2; }
+    ProcessScreen #processes { height: 1fr; }
+    ProcessScreen #notes { height: auto; max-height: 5; padding: 0 2; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *TIME_KEYS,
+        PAUSE_KEY,
+        Binding("greater_than_sign", "sort(1)", show=False),
+        Binding("less_than_sign", "sort(-1)", show=False),
+        Binding("u", "mine", show=False),
+        Binding("T", "tree", show=False),
+        Binding("J", "job", show=False),
+        Binding("c", "column", show=False),
+        Binding("slash", "filter", show=False),
+        Binding("K,f9", "signal", show=False),
+        Binding("e", "environment", show=False),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self._totals = Lines(id="totals")
+        self._notes = Lines(id="notes")
+        self._table = LiveTable((), empty="no process uses a GPU here", gap=1, id="processes", classes="panel")
+        self._idleness = Idleness()
+        self._job_gpus: frozenset[int] | None = None
+        self._why_job = ""
+        self._said = ""
+        self._asking: asyncio.Task[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        self._table.border_title = "Processes"
+        yield self.head
+        yield self._totals
+        yield self._table
+        yield self._notes
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self.set_focus(self._table)  # now: a filter may have been asked for already
+        self.call_after_refresh(self.show_now)
+        self.set_interval(0.5, self.show_now)
+
+    def on_unmount(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.show_now)
+
+    def moved(self) -> None:
+        self.show_now()
+
+    @property
+    def choice(self) -> Choice:
+        """How to look, from what is remembered."""
+        state = self.session.state
+        hidden = frozenset(name for name in state.process_hidden.split(",") if name in CHOICES)
+        return Choice(
+            state.process_sort, state.mine, state.process_filter, state.process_tree, hidden, self._job_gpus
+        )  # fmt: skip
+
+    def show_now(self) -> None:
+        """Draw the picture of this moment."""
+        if not self.is_mounted:
+            return
+        host, choice = self.session.host, self.choice
+        keys = possible(self.session, _KEYS)
+        typing = isinstance(self.focused, FilterInput)
+        self.say_keys(TYPING_KEYS if typing else timed(self.session, keys, len(keys) - AFTER_TIME), self.session)
+        if host is None:
+            self.say_head([("Processes  ", "bold accent"), ("waiting for the first reading", "muted")])
+            return
+        found = listing(host, self.session.history, choice, self._why_job, self._idleness)
+        parts = [f"{found.shown} of {found.all}" if found.shown != found.all else f"{found.all}", host.name]
+        parts += [f"sorted by {choice.sort}"]
+        parts += ["mine only"] if choice.mine else []
+        parts += ["my Slurm job's GPUs"] if choice.job_gpus is not None else []
+        parts += ["tree"] if choice.tree else []
+        parts += [f"filter: {choice.text}"] if choice.text else []
+        self.say_head([("Processes  ", "bold accent"), (" · ".join(parts), "muted")], self.session)
+        cells = max(30, self.size.width - 4)
+        self._totals.show(list(hang(found.totals, cells)) if found.totals else [])
+        lines = [piece for line in found.notes for piece in hang(line, cells)]
+        lines += hang([(self._said, "warn")], cells) if self._said else []
+        self._notes.show(lines)
+        self._table.show_columns(columns(choice, found.rows))
+        self._table.show_empty("no process matches" if found.all else self._why_none())
+        self._table.show(found.rows)
+
+    def _why_none(self) -> str:
+        host = self.session.host
+        if host is not None and host.nvml is not None:
+            return f"no process with a probe, and no driver names others: {host.nvml.text}"
+        return "no process uses a GPU here"
+
+    def chosen(self) -> ProcView | None:
+        """The process under the cursor; of a heading the first below it."""
+        host, key = self.session.host, self._table.cursor_key
+        if host is None or key is None:
+            return None
+        keys = [row.key for row in self._table.rows]
+        below = keys[keys.index(key) :] if key in keys else []
+        by_key = {process.key: process for process in host.processes if process.gone is None}
+        return next((by_key[one] for one in below if one in by_key), None)
+
+    # ── keys ──
+
+    def action_sort(self, by: int) -> None:
+        """The next column to sort by."""
+        state = self.session.state
+        state.process_sort = SORTS[(SORTS.index(state.process_sort) + by) % len(SORTS)]
+        self.show_now()
+
+    def on_live_table_header_clicked(self, event: LiveTable.HeaderClicked) -> None:
+        """Sort by that column."""
+        event.stop()
+        if event.column in SORTS:
+            self.session.state.process_sort = event.column
+            self.show_now()
+
+    def action_mine(self) -> None:
+        """Only my processes, or all."""
+        self.session.state.mine = not self.session.state.mine
+        self.show_now()
+
+    def action_tree(self) -> None:
+        """Children below their parents, or sorted."""
+        self.session.state.process_tree = not self.session.state.process_tree
+        self.show_now()
+
+    def action_column(self) -> None:
+        """Choose the columns."""
+        from .columns_dialog import ColumnDialog
+
+        self.app.push_screen(ColumnDialog(self.session), lambda _: self.show_now())
+
+    async def action_filter(self) -> None:
+        """Open the line to type into. Awaited: the next key belongs to it already."""
+        if not self.query(FilterInput):
+            text = "filter: user, command, pid, container, slurm 4711, gpu 3"
+            line = FilterInput(self.session.state.process_filter, text, max_length=100, select_on_focus=False)
+            await self.mount(line, before=self.foot)
+            self.set_focus(line)
+            self.show_now()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.session.state.process_filter = event.value
+        self.show_now()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        event.input.remove()
+        self.set_focus(self._table)
+        self.show_now()
+
+    def action_job(self) -> None:
+        """Only the GPUs of the Slurm job that gpuscope (on a far host its agent) runs in, or all."""
+        if self._job_gpus is not None:
+            self._job_gpus, self._said = None, ""
+            self.show_now()
+        elif self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_job())
+
+    async def _ask_job(self) -> None:
+        from ...store.calls import SourceError
+
+        if self.session.hosts is None:
+            self._said = "my Slurm job: a recording does not say which GPUs belong to it"
+            self.show_now()
+            return
+        try:
+            told = await self.session.hosts.source.request("environment", {}, ASK_SECONDS)
+            variables = told.value.get("environment")
+            self._job_gpus, self._why_job = job_gpus(variables if isinstance(variables, dict) else {})
+            self._said = "" if self._job_gpus is not None else f"my Slurm job: {self._why_job}"
+        except SourceError as error:
+            self._said = f"my Slurm job: {error.reason}"
+        self.show_now()
+
+    def action_signal(self) -> None:
+        """Ask which signal to send to the process under the cursor."""
+        process = self.chosen()
+        if (self._table.cursor_key or "").startswith(HEADING):
+            self.session.notices.say("Signal: to one process at a time; put the cursor on a rank", "warn")
+            self.show_now()
+        elif process is not None:
+            from .signal_dialog import open_signal
+
+            open_signal(self.app, self.session, process)
+            self.show_now()
+
+    def action_environment(self) -> None:
+        """What the process was started with, as far as an allow-list goes."""
+        process = self.chosen()
+        if process is not None:
+            from .environment_dialog import EnvironmentDialog
+
+            self.app.push_screen(EnvironmentDialog(self.session, process))
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        from .one_process_screen import OneProcessScreen
+
+        process = self.chosen()
+        if process is not None:
+            self.app.push_screen(OneProcessScreen(self.session, process.key))

@@ -1,0 +1,362 @@
+"""The rows of the process screen: what to show of which process, in which order, and what was left out and why.
+
+Knows no widget. A reading that is not there is a dash; its reason stands with the process's readings (Enter).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...store.ranks import name_of
+from ...store.view import DeviceView, HostView, ProcView, TrainerView, UseView
+from ...wire.frames import Unknown
+from ..cells import bytes_text, gib, percent
+from ..device.device_state import HistoryOf, ranges
+from ..shell.state import PROCESS_SORTS
+from ..widgets.table import Cell, Column, TableRow
+from .idle import Idle, Idleness, short_age
+
+Piece = tuple[str, str]
+Line = list[Piece]
+
+COLUMNS = (
+    Column("pid", "PID", 8, align="right"),
+    Column("user", "USER", 8, priority=2),
+    Column("gpu", "GPU", 5, priority=1),
+    Column("memory", "GPU MEM GiB", 11, align="right"),
+    Column("sm", "SM", 4, align="right", priority=4),
+    Column("cpu", "CPU", 5, align="right", priority=5),
+    Column("rss", "RSS GiB", 7, align="right", priority=7),
+    Column("age", "AGE", 6, align="right", priority=6),
+    Column("idle", "IDLE", 7, align="right", priority=3),
+    Column("where", "BELONGS TO", 12, flex=1, most=19, priority=8),
+    Column("command", "COMMAND", 16, flex=4),
+)
+CHOICES = ("sm", "cpu", "rss", "age", "idle", "where")
+"""Columns that can be left out."""
+SPARSE = ("sm", "idle", "where")
+"""Columns that are left out where no process has anything to say in them."""
+SORTS = PROCESS_SORTS
+HEADING = "heading "
+"""Begins the key of a row that is no process."""
+LONG_SECONDS = 600.0
+"""So long idle with memory in hand deserves a look."""
+NOTHING: Line = [("–", "faint")]
+INDICES = re.compile(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How to look. ``job_gpus``: indices of the devices to keep, None for all."""
+
+    sort: str = "gpu"
+    mine: bool = False
+    text: str = ""
+    tree: bool = False
+    hidden: frozenset[str] = frozenset()
+    job_gpus: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """``notes`` say what is not shown and why, ``totals`` what each user holds."""
+
+    rows: tuple[TableRow, ...]
+    totals: Line
+    notes: tuple[Line, ...]
+    shown: int
+    all: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A process with what its row needs."""
+
+    process: ProcView
+    uses: tuple[UseView, ...]
+    devices: tuple[DeviceView, ...]
+    trainer: TrainerView | None
+    sm: float | None
+    idle: Idle
+    memory: float | None
+
+    @property
+    def job(self) -> str | None:
+        """The key of its job, where it is a rank of one."""
+        return self.trainer.definition.job if self.trainer is not None else None
+
+
+def columns(choice: Choice, rows: Sequence[TableRow] | None = None) -> list[Column]:
+    """The columns that are wanted and, given the rows, say something there; the sorted one marked."""
+    out = []
+    for column in COLUMNS:
+        sparse = rows is not None and column.key in SPARSE and column.key != choice.sort
+        if sparse and all(row.cells.get(column.key, "") in ("", NOTHING) for row in rows or ()):
+            continue
+        if column.key in choice.hidden:
+            continue
+        if column.key == choice.sort:
+            column = column._replace(title=column.title[: column.width - 1] + "▾")
+        out.append(column)
+    return out
+
+
+def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entry]:
+    """Every process that holds a part of a device or has a probe in it."""
+    devices = {device.id: device for device in host.devices}
+    trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
+    idle = {device.id: idleness.of_device(device, history) for device in host.devices}
+    out = []
+    for process in host.processes:
+        if process.gone is not None:
+            continue
+        uses = tuple(use for use in process.uses if use.gone is None and use.gpu in devices)
+        trainer = trainers.get(process.trainer) if process.trainer is not None else None
+        if not uses and trainer is None:
+            continue
+        own = tuple(devices[use.gpu] for use in uses)
+        sizes = [use.number("used_bytes") for use in uses]
+        since = idleness.of_process(process, uses, idle, history, host.wall_seconds)
+        memory = sum(size for size in sizes if size is not None) if uses and None not in sizes else None
+        out.append(Entry(process, uses, own, trainer, _sm(uses), since, memory))
+    return out
+
+
+def _sm(uses: Sequence[UseView]) -> float | None:
+    known = [share for use in uses if (share := use.number("sm_percent")) is not None]
+    return max(known) if known else None
+
+
+def listing(
+    host: HostView, history: HistoryOf, choice: Choice, why_job: str = "", idleness: Idleness | None = None
+) -> Listing:
+    """The rows to show. ``why_job``: where ``choice.job_gpus`` comes from; ``idleness`` is kept from call to call."""
+    everything = entries(host, history, idleness or Idleness())
+    kept = [entry for entry in everything if _wanted(entry, choice)]
+    ordered = _ordered(kept, choice)
+    now = host.wall_seconds
+    rows = []
+    for entry, depth, head in ordered:
+        if head is not None:
+            rows.append(head)
+        rows.append(_row(entry, depth, now))
+    return Listing(
+        tuple(rows), _totals(kept), tuple(_notes(host, everything, choice, why_job)), len(kept), len(everything)
+    )
+
+
+def _wanted(entry: Entry, choice: Choice) -> bool:
+    if choice.mine and not entry.process.definition.mine:
+        return False
+    if choice.job_gpus is not None and not any(d.definition.index in choice.job_gpus for d in entry.devices):
+        return False
+    return not choice.text or choice.text.casefold() in _haystack(entry).casefold()
+
+
+def _haystack(entry: Entry) -> str:
+    d = entry.process.definition
+    gpus = " ".join(f"gpu {one.definition.index}" for one in entry.devices)
+    job = f"slurm {d.slurm_job}" if d.slurm_job else ""
+    words = (d.pid, d.user, d.command, d.name, d.container, d.pod, job, entry.job, gpus)
+    return " ".join(str(word) for word in words if word is not None)
+
+
+# ── order ──
+
+
+def _ordered(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
+    """(entry, depth, a heading above it or None). Ranks of one job stand together, in their order."""
+    if choice.tree:
+        return _tree(kept, choice)
+    groups: dict[str, list[Entry]] = {}
+    for entry in kept:
+        groups.setdefault(f"job {entry.job}" if entry.job else entry.process.key, []).append(entry)
+    for members in groups.values():
+        members.sort(key=_rank)
+    parts = sorted(groups.items(), key=lambda part: min(_order(entry, choice.sort) for entry in part[1]))
+    out: list[tuple[Entry, int, TableRow | None]] = []
+    for key, members in parts:
+        together = len(members) > 1
+        for at, entry in enumerate(members):
+            out.append((entry, 1 if together else 0, _heading(key, members) if together and at == 0 else None))
+    return out
+
+
+def _rank(entry: Entry) -> tuple[int, int]:
+    rank = entry.trainer.definition.rank if entry.trainer is not None else None
+    return rank if rank is not None else 1 << 30, entry.process.definition.pid
+
+
+def _order(entry: Entry, sort: str) -> tuple[Any, ...]:
+    d = entry.process.definition
+    first = min((one.definition.index for one in entry.devices), default=1 << 30)
+    numbers = {
+        "memory": entry.memory, "sm": entry.sm, "cpu": entry.process.number("cpu_percent"),
+        "rss": entry.process.number("rss_bytes"), "idle": entry.idle.seconds,
+        "age": -d.start_time if d.start_time is not None else None,
+    }  # fmt: skip
+    if sort in numbers:
+        value = numbers[sort]
+        return value is None, -(value or 0.0), first, d.pid
+    if sort == "user":
+        return not d.mine, d.user or "~", first, d.pid
+    return (d.pid,) if sort == "pid" else (first, not d.mine, d.pid)
+
+
+def _tree(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
+    """Children below their parents, as far as both are in the list. A ring of parents, which hostile data may claim,
+    loses nobody."""
+    by_pid = {entry.process.definition.pid: entry for entry in kept}
+    below: dict[int | None, list[Entry]] = {}
+    for entry in kept:
+        parent = entry.process.definition.ppid
+        own = entry.process.definition.pid
+        below.setdefault(parent if parent in by_pid and parent != own else None, []).append(entry)
+    out: list[tuple[Entry, int, TableRow | None]] = []
+    seen: set[str] = set()
+    waiting = [(entry, 0) for entry in sorted(below.get(None, ()), key=lambda e: _order(e, choice.sort), reverse=True)]
+    rest = iter(sorted(kept, key=lambda e: _order(e, choice.sort)))
+    while True:
+        while waiting:
+            entry, depth = waiting.pop()
+            if entry.process.key in seen:
+                continue
+            seen.add(entry.process.key)
+            out.append((entry, depth, None))
+            children = below.get(entry.process.definition.pid, ())
+            waiting += [(e, depth + 1) for e in sorted(children, key=lambda e: _order(e, choice.sort), reverse=True)]
+        left = next((entry for entry in rest if entry.process.key not in seen), None)
+        if left is None:
+            return out
+        waiting = [(left, 0)]
+
+
+# ── cells ──
+
+
+def _heading(key: str, members: Sequence[Entry]) -> TableRow:
+    first = members[0]
+    sizes = [entry.memory for entry in members]
+    indices = sorted({d.definition.index for entry in members for d in entry.devices})
+    script = (first.trainer.definition.script or "").rsplit("/", 1)[-1] if first.trainer is not None else ""
+    cells: dict[str, Cell] = {
+        "pid": [(f"{len(members)} ranks", "title")],
+        "user": [(first.process.definition.user or "?", "title")],
+        "gpu": [(ranges(indices), "title")],
+        "memory": [(gib(sum(s for s in sizes if s is not None)), "title")] if None not in sizes else NOTHING,
+        "command": [(f"job {script or key}", "title")],
+    }
+    return TableRow(f"{HEADING}{key}", cells, "title")
+
+
+def _row(entry: Entry, depth: int, now: float | None) -> TableRow:
+    d = entry.process.definition
+    cpu, rss = entry.process.number("cpu_percent"), entry.process.number("rss_bytes")
+    age = now - d.start_time if now is not None and d.start_time is not None else None
+    rank = (
+        f"{name_of(entry.trainer)}: " if entry.trainer is not None and entry.trainer.definition.rank is not None else ""
+    )
+    command = d.command or d.name
+    indices = [one.definition.index for one in entry.devices]
+    cells: dict[str, Cell] = {
+        "pid": [(str(d.pid), "text")],
+        "user": [(d.user, "text" if d.mine else "muted")] if d.user else NOTHING,
+        "gpu": [(ranges(indices), "text")] if indices else NOTHING,
+        "memory": [(gib(entry.memory), "text")] if entry.memory is not None else NOTHING,
+        "sm": [(percent(entry.sm), "text")] if entry.sm is not None else NOTHING,
+        "cpu": [(f"{cpu:.0f}%", "muted")] if cpu is not None else NOTHING,
+        "rss": [(gib(rss), "muted")] if rss is not None else NOTHING,
+        "age": [(short_age(age), "muted")] if age is not None else NOTHING,
+        "idle": ""
+        if not entry.idle
+        else [(entry.idle.text, "warn" if entry.memory and entry.idle.seconds > 600 else "idle")]
+        if entry.idle
+        else "",
+        "where": [(where, "muted")] if (where := belongs(entry)) else "",
+        "command": [
+            ("  " * min(depth, 12), "muted"),
+            (rank, "accent"),
+            (command, "text" if d.mine else "muted") if command else _unknown(entry.process),
+        ],
+    }
+    return TableRow(entry.process.key, cells, "text")
+
+
+def _unknown(process: ProcView) -> Piece:
+    why = process.readings.get("command")
+    return (why.text if isinstance(why, Unknown) else "unknown", "faint")
+
+
+def belongs(entry: Entry) -> str:
+    """``slurm 4711``, ``pod 1c2d…``, ``docker 3f2a91c07d1e``: the most telling first."""
+    d = entry.process.definition
+    pod = entry.trainer.definition.pod if entry.trainer is not None and entry.trainer.definition.pod else None
+    if d.slurm_job:
+        return f"slurm {d.slurm_job}"
+    if pod or d.pod:
+        return f"pod {pod or d.pod}"
+    return d.container or ""
+
+
+# ── around the table ──
+
+
+def _totals(kept: Sequence[Entry]) -> Line:
+    held: dict[str, list[float]] = {}
+    unknown: set[str] = set()
+    mine = set()
+    for entry in kept:
+        user = entry.process.definition.user or "unknown owner"
+        held.setdefault(user, []).append(entry.memory or 0.0)
+        if entry.uses and entry.memory is None:
+            unknown.add(user)
+        if entry.process.definition.mine:
+            mine.add(user)
+    out: Line = []
+    for user, sizes in sorted(held.items(), key=lambda part: (part[0] not in mine, -sum(part[1]))):
+        out += [("   ", "muted")] if out else []
+        more = " + unknown" if user in unknown else ""
+        amount = f" {bytes_text(sum(sizes))}{more} in {len(sizes)}"
+        out += [(user, "title" if user in mine else "text"), (amount, "muted")]
+    return out
+
+
+def _notes(host: HostView, everything: Sequence[Entry], choice: Choice, why_job: str) -> Iterable[Line]:
+    if choice.job_gpus is not None:
+        away = [e for e in everything if not any(d.definition.index in choice.job_gpus for d in e.devices)]
+        others = sorted(d.definition.index for d in host.devices if d.definition.index not in choice.job_gpus)
+        if others:
+            yield [
+                ("not shown: ", "muted"),
+                (f"GPU {ranges(others)} with {len(away)} processes: {why_job}", "text"),
+            ]
+    hidden = [e for e in everything if isinstance(e.process.readings.get("user"), Unknown)]
+    reasons = dict.fromkeys(_reason_class(e.process.readings["user"]) for e in hidden)
+    for reason in list(reasons)[:2]:
+        count = sum(_reason_class(e.process.readings["user"]) == reason for e in hidden)
+        yield [("unknown: ", "warn"), (f"whose {count} of these are: {reason}", "text")]
+
+
+def _reason_class(reading: object) -> str:
+    """A reason without the number of its process: alike ones are told once."""
+    text = reading.text if isinstance(reading, Unknown) else ""
+    return re.sub(r"^(?:process|pid) \d+ (?:is the host's number: )?", "", text)
+
+
+def job_gpus(environment: Mapping[str, object]) -> tuple[frozenset[int] | None, str]:
+    """The devices of a Slurm job by its own variables, and in words why; None and the reason where there is none."""
+    job = environment.get("SLURM_JOB_ID")
+    if not isinstance(job, str) or not job:
+        return None, "gpuscope there runs in no Slurm job (SLURM_JOB_ID is not set): start it with srun --jobid"
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+        value = environment.get(name)
+        if isinstance(value, str) and INDICES.match(value):
+            found: set[int] = set()
+            for part in value.split(","):
+                first, _, last = part.partition("-")
+                found.update(range(int(first), int(last or first) + 1))
+            return frozenset(found), f"Slurm job {job} has {name}={value}"
+    return None, f"Slurm job {job} does not say which GPUs it has (SLURM_JOB_GPUS is not set)"

@@ -1,0 +1,181 @@
+"""Sending a signal to a process: who it is and what the signal does stand there first; nothing without Enter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ..cells import age_text, bytes_text
+from ..widgets.dialog import Dialog
+from ..widgets.text import Lines, hang
+
+if TYPE_CHECKING:
+    from ...store.view import ProcView
+    from ..shell.session import Session
+
+log = logging.getLogger("gpuscope.tui")
+
+Line = list[tuple[str, str]]
+ASK_SECONDS = 5.0
+SIGNALS = {
+    "TERM": "asks it to end; it may clean up first, and a trainer may save a checkpoint",
+    "INT": "as Ctrl-C in its terminal: Python raises KeyboardInterrupt",
+    "HUP": "its terminal went away; most programs end, some read their settings anew",
+    "QUIT": "ends it with a core dump; a Python with faulthandler prints its stacks",
+    "KILL": "ends it at once: no checkpoint, no cleaning up; its GPU memory is given back by the driver",
+    "STOP": "stops it where it is; it keeps its GPU memory, and the other ranks of a job wait",
+    "CONT": "lets it go on after STOP",
+    "USR1": "what it means, the program decides; without a handler it ends the program",
+    "USR2": "what it means, the program decides; without a handler it ends the program",
+}
+
+
+def open_signal(app: App[Any], session: Session, process: ProcView) -> None:
+    """The question, or a notice why there is none."""
+    reason = session.why_not("signal") or _never(process)
+    if not reason and process.definition.start is None:
+        reason = f"it is not known when pid {process.definition.pid} started, and without that another may be hit"
+    if reason:
+        session.notices.say(f"Signal: {reason}", "warn")
+    else:
+        app.push_screen(SignalDialog(session, process))
+
+
+def open_signal_to(app: App[Any], session: Session, pid: int | None) -> None:
+    """The same for a process of the host that is looked at, or what to do where none is meant."""
+    living = [p for p in session.host.processes if p.gone is None] if session.host is not None else []
+    process = next((p for p in living if p.definition.pid == pid), None)
+    if process is not None:
+        open_signal(app, session, process)
+    else:
+        session.notices.say("Signal: put the cursor on a job with one process, or choose it with P", "warn")
+
+
+def _never(process: ProcView) -> str:
+    """Why nobody may signal it, "" where somebody may. The agent refuses these, and more, by itself."""
+    d = process.definition
+    if d.pid == 1:
+        return "pid 1 is the system's first process: everything there depends on it"
+    if d.pid == 2 or (d.ppid == 2 and (d.command or "").startswith("[")):
+        return f"pid {d.pid} is a thread of the kernel: it takes no signals"
+    return ""
+
+
+class SignalDialog(Dialog):
+    """``state``: asking, running or done."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down,right,l", "choose(1)", show=False),
+        Binding("k,up,left,h", "choose(-1)", show=False),
+        Binding("enter", "go_on", show=False),
+    ]
+
+    def __init__(self, session: Session, process: ProcView) -> None:
+        super().__init__()
+        self.session = session
+        self._process = process
+        self._host = session.host
+        self._source = session.hosts.source if session.hosts is not None else None
+        self._names = list(SIGNALS)
+        self._at = 0
+        self._came: Line = []
+        self._task: asyncio.Task[None] | None = None
+        self._lines = Lines()
+        self.state = "asking"
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = "Send a signal"
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        cells = max(30, self._lines.size.width or 70)
+        lines = [piece for line in self._text() for piece in hang(line, cells)]
+        for at, name in enumerate(self._names if self.state == "asking" else ()):
+            row = hang(self._row(name, at == self._at), cells, 2)
+            if at == self._at:  # the keys that scroll choose here; above the first signal stands who gets it
+                above = len(lines) if at == 0 else 0
+                self.keep_in_sight(len(lines) - above, len(row) + above)
+            lines += row
+        self._lines.show(lines)
+        asking = f"Enter: send {self._names[self._at]}    ↑ ↓: another    Esc: leave it"
+        self.body.border_subtitle = asking if self.state == "asking" else "Esc: close"
+
+    def _text(self) -> Iterable[Line]:
+        d, host = self._process.definition, self._host
+        yield [("Process  ", "muted"), (f"pid {d.pid}", "title"), (f", {d.command or d.name or 'unknown'}", "text")]
+        sizes = [use.number("used_bytes") for use in self._process.uses if use.gone is None]
+        facts = [d.user or "owner unknown", host.name if host is not None else ""]
+        if host is not None and host.wall_seconds is not None and d.start_time is not None:
+            facts.append(f"started {age_text(max(0.0, host.wall_seconds - d.start_time))} ago")
+        if sizes and None not in sizes:
+            facts.append(f"{bytes_text(sum(s for s in sizes if s is not None))} of GPU memory")
+        yield [("         ", "muted"), (" · ".join(fact for fact in facts if fact), "text" if d.mine else "warn")]
+        if not d.mine:
+            yield [("         ", "muted"), ("not yours: only root may do this", "warn")]
+        yield [("", "text")]
+        if self.state != "asking":
+            yield self._came
+
+    def _row(self, name: str, here: bool) -> Line:
+        """A signal to choose, and what it does."""
+        return [
+            (f"{self._lines.tokens.glyphs.cursor if here else ' '} ", "accent"),
+            (f"{name:6}", "title" if here else "text"),
+            (SIGNALS[name], "text" if here else "muted"),
+        ]
+
+    def action_choose(self, by: int) -> None:
+        """Another signal."""
+        if self.state == "asking":
+            self._at = (self._at + by) % len(self._names)
+            self._show()
+
+    def action_go_on(self) -> None:
+        """Send it; afterwards close."""
+        if self.state == "done":
+            self.dismiss()
+        elif self.state == "asking":
+            self.state, self._came = "running", [("asked; waiting for the answer", "muted")]
+            self._task = asyncio.get_running_loop().create_task(self._send())
+            self._show()
+
+    async def _send(self) -> None:
+        from ...store.calls import SourceError
+        from ...verbs.attach_local import audit
+
+        d, name = self._process.definition, self._names[self._at]
+        where = self._host.name if self._host is not None else "?"
+        who = (
+            f"signal {name} to pid {d.pid} (start {d.start}, {d.user or '?'}) on {where}: {d.command or d.name or '?'}"
+        )
+        audit(f"{who}: asked for")
+        try:
+            if self._source is None:
+                raise SourceError("gone", "not connected")
+            await self._source.request("signal", {"pid": d.pid, "start": d.start, "signal": name}, ASK_SECONDS)
+        except SourceError as error:
+            outcome = f"not sent: {error.reason}"
+            self._came = [("Not sent: ", "warn"), (error.reason, "text")]
+            self.session.notices.say(f"{name} to pid {d.pid}: {outcome}", "warn")
+        else:
+            outcome = "sent"
+            self._came = [("Sent. ", "ok"), (f"{name} to pid {d.pid}; what it does about it is its own affair", "text")]
+            self.session.notices.say(f"{name} sent to pid {d.pid} on {where}")
+        audit(f"{who}: {outcome}")
+        log.info("%s: %s", who, outcome)
+        self.state = "done"
+        if self.is_open:
+            self._show()

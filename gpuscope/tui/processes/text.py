@@ -1,0 +1,134 @@
+"""What the screen of one process says, as lines of pieces: no widget, nothing asked, only the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...collect.visible_devices import VISIBLE, ordinals
+from ...store.view import HostView, ProcView, TrainerView, UseView
+from ...wire.frames import Unknown
+from ..cells import bytes_text, fit, percent, seconds_text
+from ..device.device_state import IDLE_PERCENT
+from ..device.text import Line, Piece, fact, why
+from ..overview.job_rows import end_word
+from ..widgets.text import hang
+from .idle import Idle, short_age
+
+UUID_CHARS = 12
+"""Of a UUID, enough to tell GPUs apart, also in CUDA_VISIBLE_DEVICES."""
+
+
+def head(host: HostView, process: ProcView) -> Line:
+    """``Process 48213  python train.py · node-17``."""
+    d = process.definition
+    return [(f"Process {d.pid}  ", "bold accent"), (" · ".join((d.name or d.command or "?", host.name)), "title")]
+
+
+def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
+    """The trainer with a probe in this process."""
+    return next((one for one in host.trainers if one.id == process.trainer and one.gone is None), None)
+
+
+def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> list[Line]:
+    """Who it is and what it does."""
+    d = process.definition
+    start, now = d.start_time, host.wall_seconds
+    old = short_age(now - start) if start is not None and now is not None else None
+    where = [f"Slurm job {d.slurm_job}" if d.slurm_job else "", f"pod {d.pod}" if d.pod else "", d.container or ""]
+    lines: list[Line] = []
+    if process.gone is not None:
+        lines.append(fact(end_word(process.gone), [(process.gone.reason, "warn")]))
+    lines.append(fact("command", [(d.command, "text") if d.command else why(process.readings.get("command"))]))
+    owner = [(d.user, "text" if d.mine else "muted") if d.user else why(process.readings.get("user"))]
+    lines.append(fact("user", [*owner, (", mine" if d.mine else "", "muted")]))
+    if any(where):
+        lines.append(fact("belongs to", [(" · ".join(part for part in where if part), "text")]))
+    if old is not None:
+        lines.append(fact("age", [(old, "text"), (f" · child of pid {d.ppid}" if d.ppid else "", "muted")]))
+    cpu, rss = process.number("cpu_percent"), process.number("rss_bytes")
+    host_words = [f"{cpu:.0f}% of one core" if cpu is not None else "", f"RSS {bytes_text(rss)}" if rss else ""]
+    said = " · ".join(word for word in host_words if word)
+    lines.append(fact("host", [(said, "text") if said else why(process.reading("cpu_percent"))]))
+    lines.append(fact("idle", [_working(process, idle)]))
+    if (step := process.number("log_step")) is not None:
+        total, loss = process.number("log_total"), process.number("log_loss")
+        epoch = process.number("log_epoch")
+        words = f"epoch {epoch:.0f}, " if epoch is not None else ""
+        words += f"step {step:.0f}" + (f" of {total:.0f}" if total is not None else "")
+        words += f", loss {loss:.4g}" if loss is not None else ""
+        words += f", {seconds_text(age)} ago" if (age := process.number("log_age_seconds")) is not None else ""
+        lines.append(fact("its log says", [(words, "text")]))
+    return [piece for line in lines for piece in hang(line, cells)]
+
+
+def _working(process: ProcView, idle: Idle) -> Piece:
+    shares = [use.reading("sm_percent") for use in living(process)]
+    if idle:
+        return (f"{idle.text}: no kernel of it runs", "idle")
+    if any(isinstance(share, (int, float)) and share >= IDLE_PERCENT for share in shares):
+        return ("no: its kernels run", "ok")
+    cpu = process.number("cpu_percent")
+    if cpu is not None and cpu >= IDLE_PERCENT:
+        return ("no: it computes on the CPU; of its kernels the driver tells nothing", "text")
+    return why(shares[0] if shares else None)
+
+
+def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
+    """A line for each device that it uses: bytes, share, and what it calls it where a probe tells."""
+    devices = {device.id: device for device in host.devices}
+    names = cuda_names(host, process)
+    lines: list[Line] = []
+    for use in living(process):
+        device = devices.get(use.gpu)
+        if device is None:
+            continue
+        size, share = use.reading("used_bytes"), use.reading("sm_percent")
+        words: Line = [(fit(f"GPU {device.definition.index}", 7), "title")]
+        words.append((names.get(use.gpu, ""), "accent"))
+        words.append((f" {bytes_text(float(size))}", "text") if not isinstance(size, (Unknown, str)) else why(size))
+        if isinstance(share, (Unknown, str)):
+            words += [("  SM ", "muted"), why(share)]
+        else:
+            words.append((f"  SM {percent(share)}", "text"))
+            total = device.number("utilization_percent")
+            words.append((f" of the time; the GPU {percent(total)}" if total is not None else " of the time", "muted"))
+        lines += hang(words, cells)
+    return lines or [[("it uses no GPU that the driver names", "muted")]]
+
+
+def living(process: ProcView) -> Sequence[UseView]:
+    """Its uses of devices that have not ended."""
+    return [use for use in process.uses if use.gone is None]
+
+
+def cuda_names(host: HostView, process: ProcView) -> Mapping[int, str]:
+    """By device's id what torch calls it in this process, ``cuda:0``; {} where no probe tells."""
+    trainer = trainer_in(host, process)
+    if trainer is None:
+        return {}
+    return {one.gpu: f"cuda:{one.definition.ordinal}" for one in trainer.allocators
+            if one.gpu is not None and one.definition.ordinal >= 0}  # fmt: skip
+
+
+def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str]) -> list[Line]:
+    """Which GPU each ``cuda:N`` is: by its probe, else by what it was started with."""
+    indices = {device.id: device.definition for device in host.devices}
+    told = cuda_names(host, process)
+    if told:
+        pairs = sorted((name, indices[gpu]) for gpu, name in told.items() if gpu in indices)
+        source = "its probe says"
+    else:
+        found = ordinals(environment, [d.definition for d in host.devices if d.gone is None])
+        if isinstance(found, Unknown):
+            return [fact("cuda:N", [(found.text, "faint")])]
+        if process.definition.container and not host.definition.container and not _by_uuid(environment):
+            said = "it runs in a container, which may see fewer GPUs and number them otherwise"
+            return [fact("cuda:N", [(said, "faint")])]
+        pairs = [(f"cuda:{one.number}", one.gpu) for one in found]
+        source = f"by {VISIBLE}={environment[VISIBLE]}" if VISIBLE in environment else f"{VISIBLE} is not set"
+    lines = [fact(name, [(f"GPU {gpu.index}", "text"), (f"  {gpu.uuid[:UUID_CHARS]}", "muted")]) for name, gpu in pairs]
+    return [[(source, "muted")], *lines] if lines else [[(f"it sees no GPU ({source})", "warn")]]
+
+
+def _by_uuid(environment: Mapping[str, str]) -> bool:
+    return all(not word.strip()[:1].isdigit() for word in environment.get(VISIBLE, "0").split(","))

@@ -1,1 +1,0 @@
-"""One file a screen; each is built on its first visit and updated only while it is visible."""

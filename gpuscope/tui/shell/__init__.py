@@ -1,0 +1,1 @@
+"""The application around the tabs: its start, its session, keys, actions and the palette."""

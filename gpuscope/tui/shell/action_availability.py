@@ -1,0 +1,63 @@
+"""Which actions of the registry a session can carry out, and in words why not the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .actions import BY_NAME
+
+if TYPE_CHECKING:
+    from ...store.source import Source
+    from .session import Session
+
+ACTING = ("trainer", "inject", "signal")
+"""Needs of actions that touch somebody's process."""
+READONLY = "gpuscope runs with --readonly (or readonly = true in its config file): it acts on no process"
+NO_SOURCE = "no source yet"
+NOT_RECORDED = {"inject": "a recording cannot be attached to", "signal": "a recording takes no signals"}
+
+
+def why_not(session: Session, action: str, source: Source | None, away: bool, heard: bool) -> str:
+    """ "" when it is possible. ``away``: other hosts may be looked at; ``heard``: there is a store."""
+    need = BY_NAME[action].needs
+    if need in ACTING and session.settings.readonly:
+        return READONLY
+    if need == "replay":
+        return "" if session.replay else "only in a replay"
+    if need == "time":
+        return "" if session.replay or heard else NO_SOURCE
+    if need == "rate":
+        if session.replay:
+            return "a replay has the rate it was recorded with"
+        return source.capabilities.why_not("rate") if source else NO_SOURCE
+    if need == "trainer":
+        return _why_not_ask(session, action, source)
+    if need in NOT_RECORDED:
+        if session.replay:
+            return NOT_RECORDED[need]
+        return NO_SOURCE if source is None else source.capabilities.why_not(need)
+    if need == "proof":
+        return session.why_not("lab_run") or session.doctor.why_no_proof
+    if need == "fix":
+        return "" if session.doctor.more_fixes else "there is no other fix to copy"
+    if need == "lab":
+        if session.replay:
+            return "the lab needs a live session"
+        elsewhere = "the lab trains on this machine, and another is looked at: gpuscope --lab"
+        return elsewhere if source is not None and away else ""
+    if need == "away":
+        return session.hosts.why_not_again(session.host) if session.hosts is not None and heard else NO_SOURCE
+    if need == "hosts":
+        return "" if session.many else "one host is looked at"
+    return ""
+
+
+def _why_not_ask(session: Session, action: str, source: Source | None) -> str:
+    if session.replay:
+        return "a recording cannot be asked"
+    if source is None:
+        return NO_SOURCE
+    host = session.host
+    if host is None or all(trainer.gone for trainer in host.trainers):
+        return "no trainer with a probe is here"
+    return source.capabilities.why_not(action)

@@ -1,0 +1,104 @@
+"""Alerts in a session: into the log and the line of notices, the bell, and the user's own command.
+
+The command is a list of words, started without a shell, with the alert as one line of JSON on its standard input; it
+is ended after its time. In a recording nothing is started: what happened then is no news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ...alerts import Alert, Alerts
+
+if TYPE_CHECKING:
+    from ...alerts_settings import AlertSettings
+    from ...store.view import HostView
+    from .notices import Notices
+
+log = logging.getLogger("gpuscope.tui")
+
+AT_ONCE = 4
+"""Commands that run at the same time; more alerts than that are logged, and the command is not started for them."""
+
+
+class AlertWatch:
+    """``live``: whether what is looked at happens now."""
+
+    def __init__(self, settings: AlertSettings, notices: Notices, live: Callable[[], bool]) -> None:
+        self._settings, self._notices, self._live = settings, notices, live
+        self._alerts = Alerts(settings)
+        self._running: set[asyncio.Task[None]] = set()
+        self._ring = False
+
+    @property
+    def active(self) -> list[Alert]:
+        """What has fired and not cleared."""
+        return self._alerts.active
+
+    def look(self, hosts: Iterable[HostView]) -> None:
+        """The picture has changed."""
+        for host in hosts:
+            for alert in self._alerts.look(host):
+                self._tell(alert)
+
+    def rings(self) -> bool:
+        """Whether the bell should sound now, once."""
+        ring, self._ring = self._ring, False
+        return ring
+
+    def _tell(self, alert: Alert) -> None:
+        fired = alert.state == "fired"
+        self._notices.say(f"alert: {alert.text}" if fired else f"over: {alert.text}", "bad" if fired else "ok")
+        log.warning("alert %s on %s: %s", alert.state, alert.host, alert.text)
+        if not self._live():
+            return
+        self._ring = self._ring or (fired and self._settings.bell)
+        if self._settings.on_alert:
+            if len(self._running) >= AT_ONCE:
+                self._notices.say(f"on_alert was not started: {AT_ONCE} of it still run", "warn")
+                return
+            task = asyncio.get_running_loop().create_task(self._run(alert))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _run(self, alert: Alert) -> None:
+        argv, most = self._settings.on_alert, self._settings.on_alert_seconds
+        line = json.dumps(alert.data(), allow_nan=False).encode() + b"\n"
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            self._notices.say(f"on_alert: cannot start {argv[0]}: {why}. Next: correct [alerts] on_alert", "warn")
+            return
+        try:
+            await asyncio.wait_for(child.communicate(line), most)
+        except (asyncio.TimeoutError, TimeoutError):
+            self._notices.say(f"on_alert: {argv[0]} did not end within {most:g} s, and was ended", "warn")
+        else:
+            if child.returncode:
+                self._notices.say(f"on_alert: {argv[0]} ended with {child.returncode}", "warn")
+        finally:
+            _end(child)
+
+    def close(self) -> None:
+        """Nobody waits any more; what still runs is ended."""
+        for task in self._running:
+            task.cancel()
+
+
+def _end(child: asyncio.subprocess.Process) -> None:
+    """It and what it started: it is the leader of its own group."""
+    if child.returncode is None:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass

@@ -1,0 +1,50 @@
+"""An app that shows one file and nothing else: ``gpuscope snapshot FILE`` in a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from textual.screen import Screen
+
+from .app import GpuscopeApp
+from .session import Session
+
+
+class FileApp(GpuscopeApp):
+    """One snapshot; leaving it leaves the program."""
+
+    def __init__(self, path: Path) -> None:
+        from ...config import load
+        from .state import load as load_state
+
+        settings, _ = load()
+        state, _ = load_state()
+        super().__init__(Session(settings=settings, state=state))
+        self._path = path
+
+    def get_default_screen(self) -> Screen[Any]:
+        return Screen()
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        from ..memory.snapshot_screen import SnapshotScreen
+
+        self.push_screen(SnapshotScreen(self._path), lambda _: self.leave())
+
+    async def action_do(self, name: str) -> None:
+        """There are no tabs to act on: only leaving."""
+        if name == "quit":
+            self.leave()
+
+
+def show_snapshot(path: Path) -> int:
+    """Show a snapshot until the user leaves; the exit code. Call it only where ``launch.why_unusable`` says ""."""
+    import os
+
+    from .launch import prepare_environment
+
+    prepare_environment(bool(os.environ.get("SSH_CONNECTION")))
+    app = FileApp(path)
+    app.run()
+    return app.return_code or 0

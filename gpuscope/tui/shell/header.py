@@ -1,0 +1,177 @@
+"""The line of tabs and the footer of keys, both made from the registry of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+
+from ..charts.strips import Painted, Segments, strip_of
+from ..theme import Tokens
+from ..widgets.text import cells_of, cut, spread
+from .actions import ACTIONS, BY_NAME, Action
+from .keymap import shown
+
+LAST_IN_FOOTER = ("palette", "help", "quit")
+PAIRS = {"replay_back": "replay_forward", "far_back": "far_forward"}
+"""Action → the one that undoes it, which shares its entry: a click behind the first key does the second."""
+STANDING = {"pause": (3, "Now"), "replay_back": (3, "10 s"), "far_back": (5, "5 min")}
+"""Where the screen stands still: order and label of what leads back and forth, and back to now."""
+
+
+class TabLine(Painted):
+    """The tabs and, at the right end, what a user should know now. A click chooses a tab."""
+
+    DEFAULT_CSS = "TabLine { height: 1; }"
+
+    class Chosen(Message):
+        """A tab was clicked; ``name`` is the action that shows it."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def __init__(self, tabs: Sequence[str], active: str, **kwargs: str) -> None:
+        super().__init__(**kwargs)
+        self._tabs, self._active = tuple(tabs), active
+        self._notice: Segments = ()
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    def offer(self, tabs: Sequence[str]) -> None:
+        """Replace the tabs."""
+        if tuple(tabs) != self._tabs:
+            self._tabs = tuple(tabs)
+            self.repaint()
+
+    def count(self, tab: str, problems: int, warnings: int) -> None:
+        """How many a tab has to tell of; none are not written."""
+        if self._counts.get(tab, (0, 0)) != (problems, warnings):
+            self._counts[tab] = (problems, warnings)
+            self.repaint()
+
+    def has_room_for(self, notice: Segments) -> bool:
+        """Whether a notice fits behind the tabs."""
+        return cells_of(notice) <= self.size.width - cells_of(self._labels()) - 4
+
+    def show(self, active: str, notice: Segments = ()) -> None:
+        """Mark a tab as active and put ``notice`` at the right end."""
+        if (active, tuple(notice)) != (self._active, self._notice):
+            self._active, self._notice = active, tuple(notice)
+            self.repaint()
+
+    def _labels(self) -> list[tuple[str, str]]:
+        return [piece for _, pieces in self._tab_pieces() for piece in pieces][:-1]
+
+    def _tab_pieces(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        glyphs = self.tokens.glyphs
+        out = []
+        for name in self._tabs:
+            action = BY_NAME[name]
+            spec = "bold underline accent" if name == self._active else "muted"
+            pieces = [(f"{shown(action.keys[0])} {action.label}", spec)]
+            for number, glyph, token in zip(
+                self._counts.get(name, ()), (glyphs.bad, glyphs.warn), ("bad", "warn"), strict=False
+            ):
+                pieces += [(" ", "text"), (f"{glyph}{number}", token)] if number else []
+            out.append((name, [*pieces, ("   ", "text")]))
+        return out
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        left = [(" ", "text"), *self._labels()]
+        notice = cut(self._notice, max(0, width - cells_of(left) - 3), tokens.glyphs.ellipsis)
+        return [strip_of(spread(left, [*notice, (" ", "text")], width), width, tokens)]
+
+    def on_click(self, event: events.Click) -> None:
+        x = event.x - 1
+        for name, pieces in self._tab_pieces():
+            *label, gap = pieces
+            x -= cells_of(label)
+            if x < 0:
+                self.post_message(self.Chosen(name))
+                return
+            x -= cells_of([gap])
+            if x < 0:
+                return
+
+
+class FooterLine(Painted):
+    """The keys that do something here and now, the most needed first; those without room are in the help."""
+
+    DEFAULT_CSS = "FooterLine { height: 1; }"
+
+    def __init__(self, **kwargs: str) -> None:
+        super().__init__(**kwargs)
+        self._actions: tuple[Action, ...] = ()
+        self._notice: Segments = ()
+        self._typing: Segments = ()
+
+    def show(self, tab: str, possible: Sequence[str], standing: bool = False) -> None:
+        """``possible`` are the names of the actions that this session can carry out; ``standing``: the screen stands
+        still, live."""
+        actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in possible)
+        if standing:
+            actions = tuple(a for a in actions if a.name not in STANDING)
+            led = [BY_NAME[name]._replace(footer=at, label=label) for name, (at, label) in STANDING.items()]
+            actions = (*led, *actions)
+        if actions != self._actions:
+            self._actions = actions
+            self.repaint()
+
+    def say(self, notice: Segments) -> None:
+        """Show a notice in the place of the keys, or with no pieces the keys again."""
+        if tuple(notice) != self._notice:
+            self._notice = tuple(notice)
+            self.repaint()
+
+    def show_typing(self, keys: Sequence[tuple[str, str]]) -> None:
+        """While text is typed: the keys that are no text, each with what it does, in place of those that now are. None:
+        the actions again."""
+        typing = tuple(piece for key, does in keys for piece in ((f" {key} ", "bold accent"), (f"{does} ", "muted")))
+        if typing != self._typing:
+            self._typing = typing
+            self.repaint()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        if self._notice:
+            return [strip_of(cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis), width, tokens)]
+        if self._typing:
+            return [strip_of(cut(self._typing, width, tokens.glyphs.ellipsis), width, tokens)]
+        left, right = self._kept(width)
+        pieces = [[piece for a in kept for piece in self._entry(a)] for kept in (left, right)]
+        gap = width - cells_of(pieces[0]) - cells_of(pieces[1])
+        return [strip_of([*pieces[0], (" " * gap, "text"), *pieces[1]], width, tokens)]
+
+    def _kept(self, width: int) -> tuple[list[Action], list[Action]]:
+        """What there is room for, at the left and at the right end."""
+        room, kept = width, []
+        for action in sorted(self._actions, key=lambda a: a.footer):
+            need = cells_of(self._entry(action))
+            if need <= room:
+                kept.append(action)
+                room -= need
+        return [a for a in kept if a.name not in LAST_IN_FOOTER], [a for a in kept if a.name in LAST_IN_FOOTER]
+
+    async def on_click(self, event: events.Click) -> None:
+        """A click on a key does what the key does."""
+        if self._notice or self._typing:
+            return
+        left, right = self._kept(self.size.width)
+        x = event.x
+        for actions, start in ((left, 0), (right, self.size.width - sum(cells_of(self._entry(a)) for a in right))):
+            for action in actions:
+                end = start + cells_of(self._entry(action))
+                if start <= x < end:
+                    name = PAIRS.get(action.name, action.name) if x - start >= 3 else action.name
+                    await self.screen.action_do(name)  # type: ignore[attr-defined]
+                    return
+                start = end
+
+    @staticmethod
+    def _entry(action: Action) -> list[tuple[str, str]]:
+        if action.name in PAIRS:
+            other = BY_NAME[PAIRS[action.name]]
+            keys = f" {shown(action.keys[0])} {shown(other.keys[0])} "
+            return [(keys, "bold accent"), (f"{action.label} ", "muted")]
+        return [(f" {shown(action.keys[0])} ", "bold accent"), (f"{action.label} ", "muted")]

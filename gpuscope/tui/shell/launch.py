@@ -1,0 +1,177 @@
+"""From a verb to the running app: is the terminal usable, where do frames come from, and how it all ends."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from ... import config
+
+if TYPE_CHECKING:
+    from ...config import Settings
+    from ...lab.config import LabConfig
+    from ...store.replay import ReplaySource
+    from ...store.source import Source
+    from ..hosts.sources import Hosts
+    from ..hosts.ssh_dialog import Prompts
+    from .session import Session
+
+log = logging.getLogger("gpuscope")
+
+LOG_BYTES, LOG_FILES = 1 << 20, 3
+EXIT_CRASHED = 70
+"""A bug of ours, as sysexits has it."""
+
+
+def why_unusable(stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str] = os.environ) -> str:
+    """Why the screen cannot be drawn here, "" when it can. Textual draws on stderr and sizes by stdout."""
+    for name, stream in (("standard input", stdin), ("standard output", stdout), ("standard error", stderr)):
+        try:
+            if not stream.isatty():
+                return f"{name} is not a terminal"
+        except (AttributeError, ValueError):
+            return f"{name} is closed"
+    term = environ.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        return f"TERM={term or '(not set)'} cannot move the cursor"
+    encoding = (getattr(stderr, "encoding", "") or "").lower().replace("-", "").replace("_", "")
+    if encoding != "utf8":
+        return f"the terminal's encoding is {encoding or 'unknown'}, not UTF-8 (PYTHONIOENCODING, LC_ALL)"
+    return ""
+
+
+def run_app(
+    source: Source | None = None,
+    start_screen: str | None = None,
+    lab_config: LabConfig | None = None,
+    replay: ReplaySource | None = None,
+    lab_autostart: bool = False,
+    debug: bool = False,
+    without_screen: str = "",
+    make_hosts: Callable[[float], Hosts] | None = None,
+    prompts: Prompts | None = None,
+    readonly: bool = False,
+) -> int:
+    """Run the TUI until the user leaves and return its exit code.
+
+    ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording instead, ``make_hosts``
+    several places, and ``prompts`` what ssh asks on the way to them; ``readonly``: no process is acted on. Where the
+    terminal cannot show it, prints why and what ``gpuscope devices`` prints, and returns its exit code."""
+    reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
+    if reason:
+        return plainly(reason, replay is not None, without_screen)
+    gc.disable()  # until the first frame is drawn: nothing that is loaded before it is garbage
+    over_ssh = bool(os.environ.get("SSH_CONNECTION"))
+    prepare_environment(over_ssh)
+    settings, problems = config.load()
+    settings = replace(settings, readonly=settings.readonly or readonly)
+    from . import state as shell_state
+    from .session import Session
+
+    remembered, problem = shell_state.load()
+    session = Session(
+        None,
+        source,
+        make_source=None if source or replay or make_hosts else lambda hz: local_source(hz, settings),
+        make_hosts=make_hosts,
+        replay=replay,
+        settings=settings,
+        state=remembered,
+        over_ssh=over_ssh,
+        lab=lab_config,
+        lab_autostart=lab_autostart,
+    )
+    if debug:
+        session.notices.say(f"writing a log to {start_log()}")
+    for text in [*problems, problem]:
+        if text:
+            session.notices.say(text, "warn")
+    if over_ssh:
+        session.notices.say("over ssh: 1 Hz, charts every 5 s, 256 colours, no mouse: + and the config file change it")
+    mouse = settings.mouse if settings.mouse is not None else not over_ssh
+    return _run(session, start_screen or remembered.tab, mouse, prompts)
+
+
+def local_source(hz: float, settings: Settings) -> Source:
+    """The agent on this machine, run as a child process. May take 10 ms: it makes the agent's zip if need be."""
+    import socket
+
+    from ...attach.bundle import local_agent_argv
+    from ...store.source import AgentSource
+    from .session import LOCAL
+
+    argv = local_agent_argv(hz)
+    return AgentSource(argv if settings.redact else [*argv, "--no-redact"], LOCAL, socket.gethostname())
+
+
+def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = None) -> int:
+    from .app import GpuscopeApp
+    from .state import save
+
+    app = GpuscopeApp(session, start)
+    if prompts is not None:
+        prompts.app = app
+    try:
+        app.run(mouse=mouse)
+    finally:
+        session.close()
+    problem = save(replace(session.state))
+    gc.freeze()  # nothing is collected object by object at the end: the program is gone 60 ms sooner
+    if problem:
+        print(f"gpuscope: {problem}", file=sys.stderr)
+    # Textual prints the traceback of a crash itself and says so only by its return code.
+    code = app.return_code or 0
+    return EXIT_CRASHED if code == 1 and app.return_value is None else code
+
+
+def plainly(reason: str, replaying: bool = False, instead: str = "") -> int:
+    """One line why there is no screen, one that says what needs none, and the inventory."""
+    import argparse
+
+    for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 gets "?" for what it cannot show
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    if replaying:
+        print(f"gpuscope: a replay needs a terminal: {reason}.", file=sys.stderr)
+        return 3
+    between = f"\n{instead}\n" if instead else " "
+    print(f"gpuscope: no screen, because {reason}.{between}Here is `gpuscope devices`:", file=sys.stderr)
+    from ...verbs import devices
+
+    parser = argparse.ArgumentParser()
+    devices.add_arguments(parser)
+    return int(devices.run(parser.parse_args([])))
+
+
+def prepare_environment(over_ssh: bool) -> None:
+    """What Textual reads at import: no animations anywhere, fewer colours over ssh. The user's own choice holds."""
+    os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
+    for name in ("COLUMNS", "LINES"):  # exported by some shells, and then wrong after the first resize
+        os.environ.pop(name, None)
+    if over_ssh:
+        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")
+
+
+def start_log() -> Path:
+    """Send our own log to a rotated file; exceptions included."""
+    from logging.handlers import RotatingFileHandler
+
+    import platformdirs
+
+    folder = Path(platformdirs.user_log_dir("gpuscope"))
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / "gpuscope.log"
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    logging.captureWarnings(True)
+    log.info("started: pid %d, Python %s", os.getpid(), sys.version.split()[0])
+    return path

@@ -1,0 +1,436 @@
+"""The one screen behind the tabs: status line, tabs, the visible pane, filter, footer; who carries out actions."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from importlib import import_module
+from inspect import isawaitable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from ..charts.chart_schedule import ChartPace
+from ..widgets.pane import Pane, ViewChanged, Waiting
+from ..widgets.status import Situation, StatusLine
+from .actions import ACTIONS, BY_NAME
+from .header import FooterLine, TabLine
+from .keymap import bindings
+from .session import FAR_SECONDS, SEEK_SECONDS, Session
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from ...store.view import HostView
+    from .app import GpuscopeApp
+
+TABS = {
+    "fleet": "FleetPane",
+    "overview": "OverviewPane", "memory": "MemoryPane", "doctor": "DoctorPane", "lab": "LabPane", "log": "LogPane"
+}  # fmt: skip
+"""Tab → class in the file `pane.py` of the tab's folder; imported at the first visit."""
+PANELS = {
+    "fleet": ("Hosts",), "overview": ("Jobs", "Devices"), "memory": ("Where the bytes are",),
+    "doctor": ("Findings",), "lab": ("Lab",), "log": ("Log",),
+}  # fmt: skip
+"""What the first frame shows of a tab."""
+GC_THRESHOLD = (20_000, 10, 10)
+"""Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any garbage."""
+
+
+def pane_class(tab: str) -> type[Pane]:
+    """The class of a tab. The tab of several hosts has another name on screen than its folder."""
+    folder = "hosts" if tab == "fleet" else tab
+    found: type[Pane] = getattr(import_module(f"gpuscope.tui.{folder}.pane"), TABS[tab])
+    return found
+
+
+class MainScreen(Screen[None], inherit_bindings=False):
+    """The tabs of one session."""
+
+    AUTO_FOCUS = ""
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
+
+    def __init__(self, session: Session, start: str) -> None:
+        super().__init__()
+        self.session = session
+        self.tab = self._start = self._wish = start
+        """The visible tab, the first one, and the one asked for last: it is visible as soon as it is built."""
+        self._panes: dict[str, Pane] = {}
+        self._charts = ChartPace()
+        self._charts_timer: Timer | None = None
+        self._topped = 0.0
+        self._said: tuple[object, ...] = ()
+        self._fleet_offered = False
+
+    def compose(self) -> ComposeResult:
+        yield StatusLine(id="status")
+        yield TabLine([tab for tab in TABS if tab != "fleet" or self.tab == tab], self.tab, id="tabs")
+        yield Waiting(PANELS[self.tab])
+        yield FooterLine(id="footer")
+
+    async def _reveal(self, tab: str) -> None:
+        """Make a tab the visible one; its first visit builds it. Where another is asked for meanwhile, that one."""
+        self._wish = tab
+        if tab not in self._panes:
+            pane = pane_class(tab)(self.session, id=tab)
+            self._panes[tab] = pane
+            pane.display = False
+            await self.mount(pane, before="#footer")
+            if not pane.is_mounted:  # somebody leaves already
+                return
+            pane.fit_to(*self.size)
+        if tab != self._wish or not self._panes[tab].is_mounted:  # or it is being built: then it is shown by whom
+            return
+        self.tab = tab
+        self.session.fleet_shown = tab == "fleet"
+        self.query("#waiting").remove()
+        for name, pane in self._panes.items():
+            pane.display = name == tab
+        if not self.pane.typing:
+            self.pane.take_focus()
+
+    def on_mount(self) -> None:
+        self._frame()
+        self.call_after_refresh(self._begin)
+
+    async def _begin(self) -> None:
+        """After the first paint: start listening, and tick for what ages by itself (pause, notices, silence)."""
+        gc.freeze()  # what is loaded by now stays: no need to look at it again and again
+        gc.set_threshold(*GC_THRESHOLD)
+        gc.enable()
+        self.session.start(self._announce)
+        await self._reveal(self._wish)  # somebody may have been quicker, and what they asked for is being built
+        if not self.is_running:
+            return
+        self.refresh_all()
+        if self.session.many:
+            await self._offer_fleet()
+        self.set_interval(1.0, self._tick)
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._topped > 0.9:  # no picture came: what ages by itself goes on
+            self._top()
+        self._footer()  # what can be asked of a trainer comes and goes with it
+        if self.session.replay is not None:  # stopped or moved by whoever: the charts follow
+            self._draw()
+
+    def _announce(self) -> None:
+        self.post_message(ViewChanged())
+
+    # ── drawing ──
+
+    @property
+    def pane(self) -> Pane:
+        """The visible tab."""
+        return self._panes[self.tab]
+
+    async def on_view_changed(self, _: ViewChanged) -> None:
+        if self.session.many and self.tab in self._panes:
+            await self._offer_fleet()
+        self._open_sought()
+        if self.session.alerts is not None and self.session.alerts.rings():
+            self.app.bell()
+        self._top()
+        if self.session.paused_seconds is None:
+            self._draw()
+        elif self.tab in self._panes and self.pane.is_mounted and (host := self.session.host) is not None:
+            self._draw_charts(host)  # their axes say how long ago it was
+
+    async def _offer_fleet(self) -> None:
+        """There are several hosts: begin with all of them, unless somebody came for a process of one."""
+        if self._fleet_offered:
+            return
+        self._fleet_offered = True
+        self.query_one(TabLine).offer(list(TABS))
+        here = self._wish == self._start and self.tab in self._panes  # who has gone elsewhere by now stays there
+        if here and not self.pane.typing and self.session.hosts is not None and not self.session.hosts.wanted:
+            await self.show_tab("fleet")
+
+    def refresh_all(self) -> None:
+        """Draw everything now, charts too: after a change of what is looked at."""
+        self._charts.now()
+        self._frame()
+        self._draw()
+
+    def _draw(self) -> None:
+        if self.tab not in self._panes or not self.pane.is_mounted or not self.is_running:  # not there yet, or leaving
+            return
+        host = self.session.host
+        self.pane.show(host)
+        if host is not None:
+            self._draw_charts(host)
+            self.call_later(self._judge)
+
+    def _judge(self) -> None:
+        """After the picture: what is wrong with it. Only then, so that the doctor keeps no number waiting."""
+        if self.is_running and self.session.judge():
+            self.show_findings()
+
+    def show_findings(self) -> None:
+        """The doctor has looked, or learnt something aside."""
+        self._top()
+        if self.tab in self._panes and self.pane.is_mounted:
+            self.pane.show_findings()
+
+    def _draw_charts(self, host: HostView) -> None:
+        now, moment = time.monotonic(), host.sampled_seconds
+        if moment is not None:
+            moment += self.session.ago_seconds
+        wait = self._charts.wait(now, moment, self.session.charts_seconds)
+        if wait == 0:
+            self._charts.drawn(now, moment)
+            self.pane.show_charts(host)
+        elif wait < math.inf and self._charts_timer is None:  # the last picture of a burst gets its charts too
+            self._charts_timer = self.set_timer(wait, self._draw_late)
+
+    def _draw_late(self) -> None:
+        self._charts_timer = None
+        self._draw()
+
+    def _frame(self) -> None:
+        """Status line, tabs and footer."""
+        self._top()
+        self._footer()
+
+    def _footer(self) -> None:
+        session = self.session
+        possible = [a.name for a in ACTIONS if a.footer and not session.why_not(a.name)]
+        self.query_one(FooterLine).show(self.tab, possible, session.paused_seconds is not None)
+
+    def _top(self) -> None:
+        """Status line and tabs."""
+        self._topped = time.monotonic()
+        session = self.session
+        place = session.hosts.place() if session.hosts is not None else ""
+        slow = session.link.text(session.charts_seconds) if session.link is not None else ""
+        situation = Situation(session.standing_text(), session.replay_text(), session.cpu_percent(), place, slow)
+        self.query_one(StatusLine).show(session.host, situation)
+        notice = session.notices.current
+        pieces = [(notice.text, "text" if notice.severity == "ok" else notice.severity)] if notice else self._hint()
+        tabs = self.query_one(TabLine)
+        said = (self.tab, pieces, session.found, tabs.size)
+        if said == self._said:
+            return
+        self._said = said
+        tabs.count("doctor", *session.found)
+        fits = tabs.has_room_for(pieces)
+        tabs.show(self.tab, pieces if fits else ())
+        self.query_one(FooterLine).say(() if fits else pieces)
+
+    def _hint(self) -> list[tuple[str, str]]:
+        alerts = self.session.alerts.active if self.session.alerts is not None else []
+        if alerts:
+            more = f" · and {len(alerts) - 1} more" if len(alerts) > 1 else ""
+            return [(f"{self.query_one(TabLine).tokens.glyphs.bad} {alerts[-1].text}{more}", "bad")]
+        state = self.session.state
+        parts = [f"filter: {self.filter_text}"] if self.filter_text else []
+        parts += ["mine only"] if state.mine else []
+        return [(" · ".join(parts), "accent")] if parts else []
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._fit_to(event.size.width, event.size.height)
+
+    def _fit_to(self, width: int, height: int) -> None:
+        self.set_class(height < 20, "tiny")
+        for pane in self._panes.values():
+            pane.fit_to(width, height)
+        self.call_after_refresh(self.refresh_all)
+
+    # ── actions ──
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action != "do":
+            return True
+        return BY_NAME[str(parameters[0])].applies(self.tab)
+
+    async def action_do(self, name: str) -> None:
+        """Carry out an action of the registry; say why when this session cannot."""
+        reason = self.session.why_not(name)
+        if reason:
+            self.session.notices.say(f"{BY_NAME[name].label}: {reason}", "warn")
+            self._frame()
+        elif name in TABS:
+            await self.show_tab(name)
+        else:
+            pane = self._panes.get(self.tab)  # none before the first frame
+            handler = getattr(pane, f"do_{name}", None) or getattr(self, f"do_{name}", None)
+            done = handler() if handler else None
+            if isawaitable(done):
+                await done
+
+    async def show_tab(self, name: str) -> None:
+        """Go to a tab, and remember it: all hosts are there only where there are several."""
+        self.session.state.tab = name if name != "fleet" else self.session.state.tab
+        await self._reveal(name)
+        self.call_after_refresh(self.refresh_all)
+
+    async def on_tab_line_chosen(self, event: TabLine.Chosen) -> None:
+        await self.show_tab(event.name)
+
+    def do_pause(self) -> None:
+        self.session.toggle_pause()
+        self.refresh_all()
+
+    def do_faster(self) -> None:
+        self.session.change_rate(True)
+        self._frame()
+
+    def do_slower(self) -> None:
+        self.session.change_rate(False)
+        self._frame()
+
+    def do_replay_faster(self) -> None:
+        self.session.change_speed(True)
+        self._frame()
+
+    def do_replay_slower(self) -> None:
+        self.session.change_speed(False)
+        self._frame()
+
+    def do_replay_back(self) -> None:
+        self._seek(-SEEK_SECONDS)
+
+    def do_replay_forward(self) -> None:
+        self._seek(SEEK_SECONDS)
+
+    def do_far_back(self) -> None:
+        self._seek(-FAR_SECONDS)
+
+    def do_far_forward(self) -> None:
+        self._seek(FAR_SECONDS)
+
+    def _seek(self, seconds: float) -> None:
+        self.session.seek(seconds)
+        if self.session.replay is None:  # a replay says itself when it has moved
+            self.refresh_all()
+        self._frame()
+
+    def do_next_host(self) -> None:
+        self.session.next_host(1)
+        self.refresh_all()
+
+    def do_previous_host(self) -> None:
+        self.session.next_host(-1)
+        self.refresh_all()
+
+    def do_connect_again(self) -> None:
+        self.session.connect_again()
+        self.refresh_all()
+
+    def _open_sought(self) -> None:
+        """The job of the process somebody came for, once it is seen. It takes the keyboard, so it waits until nobody
+        types a filter or is asked something."""
+        if self.app.screen is not self or (self.tab in self._panes and self.pane.typing):
+            return
+        found = self.session.sought()
+        if found is not None:
+            from ..overview.detail_screen import open_process
+
+            open_process(self.app, self.session, *found)
+
+    def do_mine(self) -> None:
+        self.session.state.mine = not self.session.state.mine
+        self.refresh_all()
+
+    async def do_filter(self) -> None:
+        """Open the line to type into. Awaited: the next key belongs to it already."""
+        from ..widgets.filter import FilterLine
+
+        if not self.query(FilterLine):
+            line = FilterLine(self.filter_text)
+            await self.mount(line, before="#footer")
+            self.set_focus(line)
+
+    @property
+    def filter_text(self) -> str:
+        """What must stand in a row to be shown; hosts have a filter of their own."""
+        return self.session.fleet.filter if self.tab == "fleet" else self.session.state.filter
+
+    def set_filter(self, text: str) -> None:
+        """Show only what contains ``text``."""
+        if self.tab == "fleet":
+            self.session.fleet.filter = text
+        else:
+            self.session.state.filter = text
+        self.refresh_all()
+
+    async def do_back(self) -> None:
+        if self.session.paused_seconds is not None:
+            self.do_pause()
+        elif self.filter_text:
+            self.set_filter("")
+        elif self.session.many and self.tab != "fleet":
+            await self.show_tab("fleet")
+
+    def do_down(self) -> None:
+        """A list that has the focus moves by itself; panes without one have nothing to move."""
+
+    do_up = do_next_pane = do_open = do_down
+
+    def do_copy(self) -> None:
+        from ..terminal.copying import copy_screen
+
+        copy_screen(self)
+        self._frame()
+
+    def do_theme(self) -> None:
+        from ..theme import COLOUR_BLIND, DARK, LIGHT
+
+        order = (DARK, LIGHT, COLOUR_BLIND, "ansi-dark")
+        now = order.index(self.app.theme) if self.app.theme in order else -1
+        self.app.theme = self.session.state.theme = order[(now + 1) % len(order)]
+
+    def do_palette(self) -> None:
+        self.app.action_command_palette()
+
+    def _act(self, name: str) -> None:
+        from ..trainer.action_dialog import open_act
+
+        host = self.session.host
+        open_act(self.app, self.session, name, self.pane.chosen(host) if host is not None else None)
+        self._frame()
+
+    def do_attach(self) -> None:
+        from ..trainer.attach_screen import open_attach
+
+        open_attach(self.app, self.session, self.pane.chosen_pid())
+
+    def do_processes(self) -> None:
+        from ..processes.process_screen import ProcessScreen
+
+        self.app.push_screen(ProcessScreen(self.session))
+
+    def do_signal(self) -> None:
+        """To the process that is looked at."""
+        from ..processes.signal_dialog import open_signal_to
+
+        open_signal_to(self.app, self.session, self.pane.chosen_pid())
+        self._frame()
+
+    def do_snapshot(self) -> None:
+        self._act("snapshot")
+
+    def do_profile(self) -> None:
+        self._act("profile")
+
+    def do_stacks(self) -> None:
+        self._act("stacks")
+
+    def do_history(self) -> None:
+        self._act("history")
+
+    def do_redraw(self) -> None:
+        cast("GpuscopeApp", self.app).redraw()
+
+    def do_help(self) -> None:
+        from .help_screen import HelpScreen
+
+        self.app.push_screen(HelpScreen(self.session.why_not))
+
+    def do_quit(self) -> None:
+        cast("GpuscopeApp", self.app).leave()

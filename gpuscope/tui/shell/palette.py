@@ -1,0 +1,57 @@
+"""The palette: every action of the registry by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+
+from ..widgets.dialog import ClosesOnce
+from .actions import ACTIONS, Action
+from .keymap import shown_keys
+
+if TYPE_CHECKING:
+    from .app import GpuscopeApp
+
+
+class Entries(CommandList):
+    """The list of the palette. Each letter typed replaces its entries, and a click on one that went is no click."""
+
+    def _on_click(self, event: events.Click) -> None:  # type: ignore[override]
+        if event.style.meta.get("option", -1) >= self.option_count:
+            event.prevent_default()
+
+
+class Palette(ClosesOnce, CommandPalette):
+    """Textual's, but for two clicks that come together, or late."""
+
+    def compose(self) -> ComposeResult:
+        for widget in super().compose():
+            yield Entries() if type(widget) is CommandList else widget
+
+
+class ActionProvider(Provider):
+    """Answers the palette from the registry. What cannot be done here says why in its help line."""
+
+    def _entry(self, action: Action) -> tuple[str, str, Callable[[], object]]:
+        app = cast("GpuscopeApp", self.app)
+        reason = app.session.why_not(action.name)
+        where = f" ({', '.join(action.where)})" if action.where else ""
+        help_text = f"not here: {reason}" if reason else f"{action.help}{where}"
+        return f"{action.label}  {shown_keys(action)}", help_text, lambda: app.carry_out(action.name)
+
+    async def discover(self) -> Hits:
+        for action in sorted(ACTIONS, key=lambda action: action.group == "Move"):  # those keys are known best
+            title, help_text, run = self._entry(action)
+            yield DiscoveryHit(title, run, help=help_text)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for action in ACTIONS:
+            title, help_text, run = self._entry(action)
+            score = max(matcher.match(title), matcher.match(f"{action.name} {action.help}") * 0.8)
+            if score > 0:
+                yield Hit(score, matcher.highlight(title), run, text=title, help=help_text)

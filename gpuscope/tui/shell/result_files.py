@@ -1,0 +1,46 @@
+"""Where answers are kept: files under ``$XDG_DATA_HOME/gpuscope`` whose names tell what they hold."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from ...store.view import TrainerView
+
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+MAX_PART_CHARS = 40
+FOLDERS = {"snapshot": ("snapshots", "pickle"), "profile": ("profiles", "json")}
+
+
+def data_folder() -> Path:
+    """The folder of this program's own data; it need not exist."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("gpuscope"))
+
+
+def file_for(kind: str, host: str, trainer: TrainerView, folder: Path | None = None) -> Path:
+    """A path for a new file, its folder made: ``snapshots/node-17-train.py-rank3-48216-20261120-094105.pickle``.
+
+    Names come from outside: what has no place in a file name becomes "_". Raises OSError."""
+    where, suffix = FOLDERS[kind]
+    folder = (folder or data_folder()) / where
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    definition = trainer.definition
+    script = (definition.script or "trainer").rstrip("/").rsplit("/", 1)[-1]
+    rank = [f"rank{definition.rank}"] if definition.rank is not None else []
+    parts = [host, script, *rank, str(definition.pid), time.strftime("%Y%m%d-%H%M%S")]
+    stem = "-".join(_ODD.sub("_", part)[:MAX_PART_CHARS].strip("._-") or "_" for part in parts)
+    path = folder / f"{stem}.{suffix}"
+    number = 2
+    while path.exists():
+        path = folder / f"{stem}-{number}.{suffix}"
+        number += 1
+    return path
+
+
+def short_path(path: Path) -> str:
+    """With ``~`` for the home directory."""
+    text, home = str(path), str(Path.home())
+    return "~" + text[len(home) :] if text.startswith(home + "/") else text

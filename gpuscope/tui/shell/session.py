@@ -1,0 +1,430 @@
+"""What the panels read: the picture of this moment, its history, what the source can do, and the state of looking.
+
+The session owns the source and the store. It knows no widget: it calls ``changed`` when there is a new picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...config import Settings
+from .action_availability import why_not
+from .notices import Notices
+from .self_cpu import OwnLoad
+from .standing import Standing, next_speed, replay_text
+from .state import ViewState
+
+if TYPE_CHECKING:
+    from ...lab.config import LabConfig
+    from ...store.replay import ReplaySource
+    from ...store.source import Source
+    from ...store.store import Store
+    from ...store.view import History, HostView, Link
+    from ...wire.frames import Frame
+    from ..doctor.watch import Watch
+    from ..hosts.sources import Hosts
+    from ..hosts.watch import Fleet
+    from ..lab.runs import LabRuns
+    from ..memory.predictions import Predictions
+    from ..terminal.terminal_rate import TerminalLink
+    from ..trainer.probe_queries import Asker
+    from .alerts import AlertWatch
+
+log = logging.getLogger("gpuscope.tui")
+
+LOCAL = "local"
+"""The key of the source that is this machine."""
+LOCAL_HZ, REMOTE_HZ = 2.0, 1.0
+LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0
+RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+GATHER_SECONDS = 0.03
+"""Frames that arrive together make one picture."""
+FLEET_SECONDS = 0.5
+"""All hosts at once are drawn no more often: each of them sends once a second, none at the same time."""
+SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
+
+
+class Session:
+    """One source shown in one terminal. The store is made with the first use, after the first frame; ``make_source``
+    makes the source then, off the event loop, for a rate in Hz; ``make_hosts`` makes several.
+    ``over_ssh`` makes the defaults lighter."""
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        source: Source | None = None,
+        *,
+        make_source: Callable[[float], Source] | None = None,
+        make_hosts: Callable[[float], Hosts] | None = None,
+        replay: ReplaySource | None = None,
+        settings: Settings | None = None,
+        state: ViewState | None = None,
+        over_ssh: bool = False,
+        lab: LabConfig | None = None,
+        lab_autostart: bool = False,
+    ) -> None:
+        self.settings, self.state = settings or Settings(), state or ViewState()
+        self.over_ssh = over_ssh
+        self._lab_config = lab
+        self._labs: LabRuns | None = None  # made with the first use: the first frame needs no lab
+        self._predictions: Predictions | None = None
+        self._asker: Asker | None = None
+        self._doctor: Watch | None = None
+        self._alerts: AlertWatch | None = None
+        self._fleet: Fleet | None = None
+        self._rate_chosen = False
+        self.fleet_shown = False
+        """Whether all hosts are on the screen, not one of them."""
+        self.lab_autostart = lab_autostart
+        self.notices = Notices()
+        self.device_key: str | None = None
+        """The highlighted device, by UUID."""
+        self.replay = replay
+        """The source when it is a recording."""
+        self._store, self._source, self._make_source = store, source or replay, make_source
+        self._make_hosts, self.hosts = make_hosts, hosts_of(source or replay)
+        """The sources, and which of them is looked at; None before they are made."""
+        self.link: TerminalLink | None = None
+        """How fast the terminal takes what is drawn; None where nothing is."""
+        self.standing = Standing()
+        """Whether the screen stands still, and at which moment."""
+        self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._link_states: dict[str, str] = {}
+        self._changed: Callable[[], None] = lambda: None
+        self._load = OwnLoad()
+
+    # ── reading ──
+
+    @property
+    def host(self) -> HostView | None:
+        """The host looked at, as it is now, or while paused as it was then; None before there is one."""
+        if self._store is None:
+            return None
+        frozen = self.standing.frozen
+        past = self.standing.past(self._source.key if self._source is not None else None)
+        if past is not None:
+            return past
+        if self.hosts is None or not self.many:
+            return (frozen or self._store.view()).host
+        return self.hosts.host(frozen) if frozen is not None else self._store.host(self.hosts.source.key)
+
+    @property
+    def many(self) -> bool:
+        """Whether several hosts are looked at."""
+        return self.hosts is not None and len(self.hosts.sources) > 1
+
+    @property
+    def fleet(self) -> Fleet:
+        """All hosts, a line each."""
+        if self._fleet is None:
+            from ..hosts.watch import Fleet
+
+            self._fleet = Fleet(lambda: self._store, lambda: self.standing.frozen)
+        return self._fleet
+
+    @property
+    def _now(self) -> HostView | None:
+        """The host looked at as it is now, also while the screen stands."""
+        if self._store is None:
+            return None
+        return self._store.view().host if self._source is None else self._store.host(self._source.key)
+
+    def host_of(self, key: str) -> HostView | None:
+        """The host that a source tells of, as it is now, also while the screen is frozen."""
+        return self._store.host(key) if self._store is not None else None
+
+    def history(self, entity_id: int, column: str, seconds: float | None = None) -> History:
+        """A column of the host looked at, of the last ``seconds`` up to the moment that is shown."""
+        from ...store.view import History
+
+        host = self.host
+        if host is None or self._store is None:
+            return History()
+        now = host.sampled_seconds
+        since = None if seconds is None or self.standing.frozen is not None else seconds
+        history = self._store.history(host.key, entity_id, column, since)
+        if now is None or not len(history):
+            return history
+        last = bisect_right(history.seconds, now)
+        first = bisect_right(history.seconds, now - seconds) if seconds is not None else 0
+        return History(history.seconds[first:last], history.values[first:last])
+
+    @property
+    def charts_seconds(self) -> float:
+        """The least time between two drawings of a chart; 0 in a replay that stands still."""
+        if self.replay is not None and (self.replay.paused or self.replay.ended):
+            return 0.0
+        usual = self.settings.charts_seconds or (REMOTE_CHARTS_SECONDS if self.over_ssh else LOCAL_CHARTS_SECONDS)
+        return usual if self.link is None else self.link.charts_seconds(usual)
+
+    @property
+    def wanted_hz(self) -> float:
+        """The rate to ask of the source. Several hosts begin with no more than one sample a second each."""
+        hz = self.state.rate_hz or self.settings.rate_hz or (REMOTE_HZ if self.over_ssh else LOCAL_HZ)
+        return min(hz, REMOTE_HZ) if self.many and not self._rate_chosen else hz
+
+    @property
+    def labs(self) -> LabRuns:
+        """The lab's runs of this session."""
+        if self._labs is None:
+            from ..lab.runs import LabRuns
+
+            self._labs = LabRuns(self._lab_config, lambda: self._changed(),
+                                 lambda: self._store.view().host if self._store is not None else None)  # fmt: skip
+        return self._labs
+
+    @property
+    def predictions(self) -> Predictions:
+        """What the lab's model would need on a GPU."""
+        if self._predictions is None:
+            from ..memory.predictions import Predictions
+
+            self._predictions = Predictions(lambda: self._changed())
+        return self._predictions
+
+    @property
+    def asker(self) -> Asker:
+        """What can be asked of a trainer's probe."""
+        if self._asker is None:
+            from ..trainer.probe_queries import Asker
+
+            self._asker = Asker(lambda: (self._store, self._source) if self._store and self._source else None,
+                                self._gather)  # fmt: skip
+        return self._asker
+
+    @property
+    def doctor(self) -> Watch:
+        """What is found wrong with what is looked at."""
+        if self._doctor is None:
+            from ..doctor.watch import Watch
+
+            self._doctor = Watch(lambda: self._changed(), lambda: self.local, self.replay is not None)
+        return self._doctor
+
+    @property
+    def alerts(self) -> AlertWatch | None:
+        """What the config file wants to be told of; None where it names nothing."""
+        if self._alerts is None and self.settings.alerts.any:
+            from .alerts import AlertWatch
+
+            self._alerts = AlertWatch(self.settings.alerts, self.notices, lambda: self.replay is None)
+        return self._alerts
+
+    @property
+    def found(self) -> tuple[int, int]:
+        """Problems and warnings that the doctor has found so far."""
+        return (0, 0) if self._doctor is None else self._doctor.counts()
+
+    @property
+    def local(self) -> bool:
+        """Whether this machine is looked at, as it is now."""
+        return self.replay is None and self._source is not None and self._source.key == LOCAL
+
+    def judge(self) -> bool:
+        """Let the doctor look at the picture, where it is time to; whether it did. A frozen picture stays as it is."""
+        if self.standing.seconds is not None:
+            return False
+        moment = self.replay.clock.generation if self.replay is not None else 0
+        return self.doctor.look(self.host, self.history, moment)
+
+    def why_not(self, action: str) -> str:
+        """ "" when the session can carry out an action of the registry, else the reason."""
+        return why_not(self, action, self._source, self._make_hosts is not None, self._store is not None)
+
+    def cpu_percent(self) -> float | None:
+        """The viewer's own load in percent of one core, over the last seconds; None before it was measured."""
+        return self._load.percent()
+
+    # ── running ──
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Begin to listen, in the running event loop. ``changed`` is called at most every ``GATHER_SECONDS``."""
+        self._changed = changed
+        self._load.begin()
+        if self._task is None and (self._source or self._make_source or self._make_hosts):
+            self._task = asyncio.get_running_loop().create_task(self._listen())
+        if self.lab_autostart and not self.why_not("lab_run"):
+            self.labs.start_when_known()
+
+    async def _listen(self) -> None:
+        try:
+            if self._source is None and self._make_hosts is not None:
+                self.hosts = await asyncio.to_thread(self._make_hosts, self.wanted_hz)
+                self._source = self.hosts.source
+            elif self._source is None and self._make_source is not None:
+                self._source = await asyncio.to_thread(self._make_source, self.wanted_hz)
+                self.hosts = hosts_of(self._source)
+            assert self.hosts is not None
+            if self._store is None:
+                from ...store.store import Store
+
+                self._store = Store()
+            await self.hosts.run(self._store, self._hear, self._linked)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("the source failed")
+            self.notices.say(f"The source failed: {error!r}. The last picture is kept.", "bad")
+        self._publish()
+
+    def _hear(self, key: str, frame: Frame, received_seconds: float) -> None:
+        assert self._store is not None
+        self._store.apply(key, frame, received_seconds)
+        if self.fleet_shown and self.standing.frozen is None:
+            self.fleet.heard(key)
+        self._gather(key)
+
+    def _linked(self, key: str, link: Link) -> None:
+        if link.state == "ended" and "F5" not in link.text:
+            link = replace(link, text=link.text + self._how_again(key))
+        if link.state != self._link_states.get(key) and link.state in ("stale", "ended") and link.text:
+            who = f"{key}: " if self.many else ""
+            who = "" if link.text.startswith(key) else who
+            self.notices.say(f"{link.state}: {who}{link.text}", "warn", only_log=self.fleet_shown)
+        self._link_states[key] = link.state
+        assert self._store is not None
+        self._store.set_link(key, link)
+        self._gather(key)
+
+    def _how_again(self, key: str) -> str:
+        from ..hosts.sources import Reconnecting
+
+        source = next((one for one in self.hosts.sources if one.key == key), None) if self.hosts is not None else None
+        return ". F5: connect again" if isinstance(source, Reconnecting) else ""
+
+    def next_host(self, by: int) -> None:
+        """Look at the next of several hosts."""
+        if self.hosts is not None:
+            self._source = self.hosts.step(by)
+            self._changed()
+
+    def look_at(self, key: str) -> None:
+        """Look at the host with this key from now on."""
+        if self.hosts is not None:
+            self._source = self.hosts.look_at(key)
+
+    def connect_again(self) -> None:
+        """Connect anew to the host looked at, whose connection has ended or waits."""
+        if self.hosts is not None:
+            self.hosts.connect_again()
+
+    def sought(self) -> tuple[HostView, int] | None:
+        """The host and pid of a process that somebody came for, once, when it is seen; it is looked at from then on."""
+        if self.hosts is None or not self.hosts.wanted or self._store is None:
+            return None
+        found = self.hosts.sought(self._store.host)
+        self._source = self.hosts.source if found is not None else self._source
+        return found
+
+    def _gather(self, key: str = "") -> None:
+        """Make a picture soon. ``key``: because of this source, which is no reason where nothing of it is shown."""
+        other = self._source is not None and key not in ("", self._source.key)
+        if other and not self.fleet_shown and not (self.hosts and self.hosts.wanted):
+            return
+        if self._gathering is None:
+            seconds = FLEET_SECONDS if self.fleet_shown and self.many else GATHER_SECONDS
+            self._gathering = asyncio.get_running_loop().call_later(seconds, self._publish)
+
+    def _publish(self) -> None:
+        self._gathering = None
+        if self.alerts is not None and self._store is not None:
+            self.alerts.look(self._store.view().hosts)
+        self._changed()
+
+    def close(self) -> None:
+        """Stop at once. Cancelled, a live source kills its agent, which may be inside a driver call without end."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+        if self._labs is not None:
+            self._labs.let_go()
+        if self._predictions is not None:
+            self._predictions.close()
+        if self._asker is not None:
+            self._asker.close()
+        if self._doctor is not None:
+            self._doctor.close()
+        if self._alerts is not None:
+            self._alerts.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    # ── looking ──
+
+    @property
+    def paused_seconds(self) -> float | None:
+        """For how long the screen has been frozen; None when it is not."""
+        return self.standing.seconds
+
+    @property
+    def ago_seconds(self) -> float:
+        """How long before now the moment shown was; 0 while the screen goes on."""
+        return self.standing.ago_seconds(self._now)
+
+    def standing_text(self) -> str:
+        """How long the screen has stood, or how long ago what it shows was; "" while it goes on."""
+        return self.standing.text(self._now)
+
+    def toggle_pause(self) -> None:
+        """Freeze the screen or let it go on; a replay stops playing."""
+        if self.replay is not None:
+            self.replay.toggle_pause()
+        elif self.standing.seconds is None and self._store is not None:
+            self.standing.stop(self._store.view())
+        else:
+            self.standing.go_on()
+        self._changed()
+
+    def change_rate(self, faster: bool) -> None:
+        """The next of ``RATES``; the source is asked for it."""
+        now = self.wanted_hz
+        options = [rate for rate in RATES if (rate > now if faster else rate < now)]
+        if not options:
+            self.notices.say(f"{now:g} Hz is the {'fastest' if faster else 'slowest'} rate")
+            return
+        self.state.rate_hz, self._rate_chosen = options[0] if faster else options[-1], True
+        if self.hosts is not None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask_rate(self.hosts, self.state.rate_hz))
+
+    async def _ask_rate(self, hosts: Hosts, hz: float) -> None:
+        asked = await asyncio.gather(
+            *(source.request("rate", {"hz": hz}) for source in hosts.sources), return_exceptions=True
+        )
+        failed = [answer for answer in asked if isinstance(answer, BaseException)]
+        if len(failed) == len(asked):
+            self.notices.say(f"the rate stays as it is: {getattr(failed[0], 'reason', failed[0])}", "warn")
+        else:
+            self.notices.say(f"{hz:g} samples a second" + (f", not on {len(failed)} hosts" if failed else ""))
+        self._changed()
+
+    def change_speed(self, faster: bool) -> None:
+        """Replay at the next speed."""
+        if self.replay is not None and next_speed(self.replay, faster):
+            self._changed()
+
+    def seek(self, seconds: float) -> None:
+        """Move a replay by ``seconds``; live, stop the screen and look at what was then, while data keeps coming."""
+        if (replay := self.replay) is not None:
+            replay.seek(replay.position_seconds + seconds)
+        elif self._store is not None and (now := self._now) is not None:
+            self.standing.move(self._store, now.key, seconds)
+        self._changed()
+
+    def replay_text(self) -> str:
+        """``▶ 00:12 / 01:30 ×2``, "" when it is no replay."""
+        return replay_text(self.replay) if self.replay is not None else ""
+
+
+def hosts_of(source: Source | None) -> Hosts | None:
+    """The hosts of a session with one source."""
+    if source is None:
+        return None
+    from ..hosts.sources import Hosts
+
+    return Hosts([source])

@@ -1,0 +1,95 @@
+"""The screen stands still, as it was when it was stopped or at an earlier moment, while data keeps coming."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..cells import age_text
+
+if TYPE_CHECKING:
+    from ...store.replay import ReplaySource
+    from ...store.store import Store
+    from ...store.view import HostView, View
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+class Standing:
+    """``frozen`` is the picture at the stop, None while the screen goes on."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.frozen: View | None = None
+        self._clock = clock
+        self._since: float | None = None
+        self._key = ""
+        self._past: HostView | None = None
+
+    def stop(self, view: View | None) -> None:
+        """Stop at ``view``; None where there is none yet."""
+        self.frozen, self._since, self._past = view, self._clock(), None
+
+    def go_on(self) -> None:
+        """Show again what is."""
+        self.frozen = self._since = self._past = None
+
+    @property
+    def seconds(self) -> float | None:
+        """For how long the screen has stood; None while it goes on."""
+        return None if self._since is None else self._clock() - self._since
+
+    def past(self, key: str | None) -> HostView | None:
+        """The host of this source (None: of the only one) at the moment moved to; None where it was not moved."""
+        return self._past if key in (None, self._key) else None
+
+    def move(self, store: Store, key: str, seconds: float) -> bool:
+        """Look ``seconds`` later, or with a negative number earlier; no further than what is kept. False when nothing
+        is."""
+        now, oldest = store.host(key), store.oldest_seconds(key)
+        if now is None or now.sampled_seconds is None or oldest is None:
+            return False
+        if self._since is None:
+            self.stop(store.view())
+        here = self.past(key) or next((h for h in self.frozen.hosts if h.key == key), now) if self.frozen else now
+        moment = (here.sampled_seconds or now.sampled_seconds) + seconds
+        self._key = key
+        self._past = store.host_at(key, min(max(moment, oldest), now.sampled_seconds))
+        return self._past is not None
+
+    def ago_seconds(self, now: HostView | None) -> float:
+        """How long before now the moment shown was; 0 while the screen goes on. ``now``: the host as it is."""
+        if self._since is None or self.frozen is None or now is None or now.sampled_seconds is None:
+            return 0.0
+        shown = self.past(now.key) or next((host for host in self.frozen.hosts if host.key == now.key), None)
+        if shown is None or shown.sampled_seconds is None:
+            return 0.0
+        return max(now.sampled_seconds - shown.sampled_seconds, 0.0)
+
+    def text(self, now: HostView | None) -> str:
+        """``PAUSED 12 s``, ``PAST 2 min 05 s ago``, "" while the screen goes on. ``now``: the host as it is."""
+        if self._since is None:
+            return ""
+        if now is None or now.sampled_seconds is None or self.past(now.key) is None:
+            return f"PAUSED {age_text(self._clock() - self._since)}"
+        ago = self.ago_seconds(now)
+        return f"PAST {age_text(ago)} ago" if ago >= 1 else "PAST, the newest"
+
+
+def next_speed(replay: ReplaySource, faster: bool) -> bool:
+    """Replay at the next of ``SPEEDS``; False where there is none."""
+    options = [speed for speed in SPEEDS if (speed > replay.speed if faster else speed < replay.speed)]
+    if options:
+        replay.set_speed(options[0] if faster else options[-1])
+    return bool(options)
+
+
+def replay_text(replay: ReplaySource) -> str:
+    """``▶ 00:12/01:30 ×2``."""
+    mark = "‖" if replay.paused else "▶"
+    return f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} ×{replay.speed:g}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"

@@ -1,0 +1,101 @@
+"""The state of looking: which tab, filter, sort and rate were on. Kept in ``$XDG_STATE_HOME/gpuscope/state.json``.
+
+Written atomically; a file that cannot be read is ignored with a notice, and replaced only when the app ends well.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from ...wire.files import open_regular
+
+MAX_STATE_BYTES = 16 * 1024
+TABS = ("overview", "memory", "doctor", "lab", "log")
+SORTS = ("index", "used", "utilization", "power", "temperature")
+PROCESS_SORTS = ("gpu", "memory", "sm", "cpu", "rss", "age", "idle", "user", "pid")
+
+
+@dataclass(slots=True)
+class ViewState:
+    """``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link. ``process_…`` is of the process
+    screen; ``process_hidden`` names the columns that are left out, with commas between them."""
+
+    tab: str = "overview"
+    filter: str = ""
+    mine: bool = False
+    sort: str = "index"
+    theme: str = ""
+    rate_hz: float = 0.0
+    process_sort: str = "gpu"
+    process_filter: str = ""
+    process_tree: bool = False
+    process_hidden: str = ""
+
+
+_CHOICES = {"tab": TABS, "sort": SORTS, "process_sort": PROCESS_SORTS}
+
+
+def state_path() -> Path:
+    """Where the state is kept; it need not exist."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("gpuscope")) / "state.json"
+
+
+def load(path: Path | None = None) -> tuple[ViewState, str]:
+    """The state, and "" or one line that says why the file was ignored."""
+    path = path or state_path()
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_STATE_BYTES + 1)
+    except FileNotFoundError:
+        return ViewState(), ""
+    except OSError as error:
+        return ViewState(), f"{path}: not readable ({error.strerror}); starting fresh"
+    try:
+        if len(data) > MAX_STATE_BYTES:
+            raise ValueError
+        import json
+
+        return _checked(json.loads(data)), ""
+    except (ValueError, TypeError, RecursionError):
+        return ViewState(), f"{path}: not a state of gpuscope; starting fresh"
+
+
+def _checked(body: object) -> ViewState:
+    if not isinstance(body, dict):
+        raise ValueError("not an object")
+    state = ViewState()
+    for field in fields(ViewState):
+        value, default = body.get(field.name), getattr(state, field.name)
+        if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not type(default) or value not in _CHOICES.get(field.name, (value,)):
+            continue
+        setattr(state, field.name, value[:200] if isinstance(value, str) else value)
+    if not 0 <= state.rate_hz <= 10:
+        state.rate_hz = 0.0
+    return state
+
+
+def save(state: ViewState, path: Path | None = None) -> str:
+    """Replace the file in one step. "" when it was written, else why not: a full disk must not end a session."""
+    import json
+    import tempfile
+
+    path = path or state_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(prefix=".state-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(asdict(state), file, indent=1)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        return f"{path}: not written ({error.strerror})"
+    return ""

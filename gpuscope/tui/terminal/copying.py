@@ -1,0 +1,55 @@
+"""A screen as text: what is drawn, line by line, to the clipboard (OSC 52) and to a file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from textual.screen import Screen
+
+from ..cells import visible
+
+if TYPE_CHECKING:
+    from ..shell.main_screen import MainScreen
+
+OSC52_LIMIT_BYTES = 70_000
+"""Terminals drop longer ones, some of them the whole session with it; the file has everything."""
+
+
+def text_of(screen: Screen[Any]) -> str:
+    """The lines on screen, without styles and trailing blanks."""
+    strips = screen._compositor.render_strips()
+    return "\n".join(visible(strip.text).rstrip() for strip in strips) + "\n"
+
+
+def write(text: str, folder: Path | None = None) -> Path:
+    """A new private file with ``text``. Raises OSError."""
+    if folder is None:
+        import platformdirs
+
+        folder = Path(platformdirs.user_state_dir("gpuscope")) / "copies"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / time.strftime("gpuscope-%Y%m%d-%H%M%S.txt")
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def copy_screen(screen: MainScreen) -> None:
+    """The screen, both ways."""
+    copy_text(screen, text_of(screen))
+
+
+def copy_text(screen: MainScreen, text: str) -> None:
+    """Both ways, and a notice that says where the file is."""
+    notices = screen.session.notices
+    if len(text.encode()) <= OSC52_LIMIT_BYTES:
+        screen.app.copy_to_clipboard(text)
+    try:
+        path = str(write(text))
+        home = str(Path.home())
+        notices.say(f"copied, and written to {'~' + path[len(home) :] if path.startswith(home + os.sep) else path}")
+    except OSError as error:
+        notices.say(f"sent to the clipboard only: no file ({error.strerror})", "warn")

@@ -1,0 +1,167 @@
+"""From a widget that paints itself to the terminal, past Textual's compositor.
+
+The compositor puts together all widgets of the lines that a span touches before it cuts the span out of them: a good
+part of the processor time of a screen on which numbers change. Our widgets know their lines; where nothing lies above
+them, the span can be sent as it is. What is not as simple as that is left to the compositor, which draws the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from textual.geometry import Region
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+    from textual.widget import Widget
+
+    from ..charts.strips import Painted
+    from .minimal_updates import LeanApp
+    from .screen_shadow import Placed
+
+BYTES_A_CELL = 4.0
+"""About what a cell of a chart takes, its colours included."""
+AGAIN_SECONDS = 0.25
+"""When room is looked for again, if nobody says so before."""
+
+
+class Changed(NamedTuple):
+    """Regions of a widget that wait to be drawn. They mean something in this picture of it only: painted for another
+    size, it may have fewer lines."""
+
+    picture: object
+    regions: list[Region]
+
+
+class Direct:
+    """Gathers what changed until all widgets of a picture have painted, and sends it in one write."""
+
+    def __init__(self, app: LeanApp[Any], update: Callable[[list[Placed]], Any]) -> None:
+        self._app, self._update = app, update
+        self._waiting: dict[Painted, Changed] = {}
+        self.sends = 0
+        """How often something was drawn: for tests."""
+        self._asked = False
+        self._timer: Timer | None = None
+        self._charts = 0
+        self._map: object = None
+        self._free: dict[Widget, Region] = {}
+
+    def take(self, widget: Painted, regions: Iterable[Region]) -> bool:
+        """Whether these regions of the widget's content will be drawn; else it has to refresh them itself."""
+        if not self._simple(widget):
+            return False
+        changed = self._waiting.setdefault(widget, Changed(widget.picture, []))
+        if changed.picture != widget.picture:  # all of it is drawn when their turn comes
+            return False
+        offset = widget.content_offset
+        widget._styles_cache.set_dirty(*(region.translate(offset) for region in regions))
+        changed.regions.extend(regions)
+        if not self._asked:
+            self._asked = True
+            self._app.call_later(self.send)
+        return True
+
+    def _simple(self, widget: Painted) -> bool:
+        app, screen = self._app, widget.screen
+        if not app.draws or screen is not app.screen or app.console.color_system is None:
+            return False
+        waits = screen._layout_required or widget._layout_required or widget._repaint_required
+        return not waits and widget not in screen._dirty_widgets and widget in self._uncovered()
+
+    def _uncovered(self) -> dict[Widget, Region]:
+        """Widgets that are seen whole, with nothing above them, and where."""
+        placed = self._app.screen._compositor.visible_widgets
+        if placed is not self._map:
+            above: list[Region] = []
+            self._map, self._free = placed, {}
+            for widget, (region, clip) in placed.items():  # the front first: children before their parents
+                clear = not any(region.overlaps(other) for other in above)
+                if clear and clip.contains_region(region) and not widget.children:
+                    self._free[widget] = region
+                above.append(region)
+        return self._free
+
+    def send(self) -> None:
+        """Draw what waits, as it is now, numbers before charts; what the link has no room for waits on."""
+        self._asked = False
+        waiting, self._waiting = self._waiting, {}
+        urgent: list[Placed] = []
+        patient: list[tuple[Painted, list[Region]]] = []
+        simple: dict[Painted, Changed] = {}
+        for widget, changed in waiting.items():
+            if not widget.is_attached:
+                continue
+            if changed.picture != widget.picture:
+                widget.refresh()
+                continue
+            if not self._simple(widget):
+                widget.refresh(*changed.regions)
+                continue
+            simple[widget] = changed
+            if widget.PATIENT:
+                patient.append((widget, _distinct(changed.regions)))
+            else:
+                urgent += self._spans(widget, self._free[widget], _distinct(changed.regions))
+        link = self._app.link
+        if urgent and link.room() <= 0:
+            self._waiting = simple
+        else:
+            self._draw(urgent)
+            before, room = link.total, link.room() / BYTES_A_CELL
+            spans: list[Placed] = []
+            for widget, regions in patient:
+                kept = []
+                for region in regions:
+                    room -= region.width
+                    if room > 0:
+                        spans += self._spans(widget, self._free[widget], [region])
+                    else:
+                        kept.append(region)
+                if kept:
+                    self._waiting[widget] = Changed(widget.picture, kept)
+            self._draw(spans)
+            self._charts += link.total - before
+            if patient and not self._waiting:
+                link.charts_took(self._charts)
+                self._charts = 0
+        if self._waiting:
+            link.waits = self._again
+            if self._timer is None:
+                self._timer = self._app.set_timer(AGAIN_SECONDS, self._again_later)
+
+    def _again_later(self) -> None:
+        self._timer = None
+        self._again()
+
+    def _again(self) -> None:
+        if self._waiting and not self._asked:
+            self._asked = True
+            self._app.call_later(self.send)
+
+    def _draw(self, spans: list[Placed]) -> None:
+        if spans:
+            self.sends += 1
+            spans.sort(key=lambda span: (span[1], span[0]))
+            self._app._display(self._app.screen, self._update(spans))
+
+    def _spans(self, widget: Painted, region: Region, regions: list[Region]) -> Iterable[Placed]:
+        left, top = region.offset + widget.content_offset
+        filters, background = widget.get_line_filters(), widget.ground
+        for x, y, cells, _ in regions:
+            strip = widget.line(y)
+            for one in filters:
+                strip = strip.apply_filter(one, background)
+            yield left + x, top + y, left + x + cells, strip.crop(x, x + cells)
+
+
+def _distinct(regions: list[Region]) -> list[Region]:
+    """The same cells, none twice."""
+    found: list[Region] = []
+    for region in sorted(regions, key=lambda region: (region.y, region.x)):
+        if found and found[-1].y == region.y and found[-1].right >= region.x:
+            last = found.pop()
+            region = Region(last.x, last.y, max(last.right, region.right) - last.x, 1)
+        found.append(region)
+    return found

@@ -1,0 +1,63 @@
+"""What the terminal shows, as far as we know: so that nothing is sent twice.
+
+Textual draws whole widgets whenever a screen is laid out anew, several times while a tab is opened, mostly the same
+cells. On a link of 30 kB/s each full screen takes a second.
+"""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from ..charts.strips import changed_spans
+
+Placed = tuple[int, int, int, Strip]
+"""Where a piece of a line goes: column, row, one column beyond its end, and what it is."""
+MAX_PIECES = 64
+"""Pieces noted on a line before they become one strip: that is dear, and hardly ever asked for."""
+
+
+class Shadow:
+    """The lines of a terminal of a given size. A line that is None is not known."""
+
+    def __init__(self) -> None:
+        self._lines: list[Strip | None] = []
+        self._noted: list[list[tuple[int, int, Strip]]] = []
+        self._width = 0
+
+    def forget(self) -> None:
+        """The terminal was cleared, or somebody else wrote on it."""
+        self._lines, self._noted = [], []
+
+    def fit(self, width: int, height: int) -> None:
+        """Begin anew where the size is another one."""
+        if (width, height) != (self._width, len(self._lines)):
+            self._width = width
+            self._lines, self._noted = [None] * height, [[] for _ in range(height)]
+
+    def note(self, x: int, y: int, end: int, strip: Strip) -> None:
+        """This piece is sent, whatever was there."""
+        if not 0 <= y < len(self._lines):
+            return
+        if x <= 0 and end >= self._width:
+            self._lines[y], self._noted[y] = strip, []
+        elif self._lines[y] is not None:
+            self._noted[y].append((x, end, strip))
+            if len(self._noted[y]) > MAX_PIECES:
+                self._line(y)
+
+    def changes(self, x: int, y: int, end: int, strip: Strip) -> list[Placed]:
+        """What of this piece the terminal does not show yet. It is noted as sent."""
+        line = self._line(y) if 0 <= y < len(self._lines) else None
+        self.note(x, y, end, strip)
+        if line is None:
+            return [(x, y, end, strip)]
+        spans = changed_spans(line.crop(x, end), strip)
+        return [(x + first, y, x + first + cells, strip.crop(first, first + cells)) for first, cells in spans]
+
+    def _line(self, y: int) -> Strip | None:
+        line, noted = self._lines[y], self._noted[y]
+        if line is not None and noted:
+            for x, end, piece in noted:
+                line = Strip.join([line.crop(0, x), piece, line.crop(end)])
+            self._lines[y], self._noted[y] = line, []
+        return line

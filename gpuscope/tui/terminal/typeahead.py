@@ -1,0 +1,105 @@
+"""Keys that come faster than they are answered: typed ahead, over a slow link, or pasted by a terminal as keys.
+
+Textual hands each key to the widget that has the focus, lets it climb to the app, and looks for a binding only there.
+Of keys that came together all but the first would start at the widget that had the focus before the first was answered
+and end at the bindings in force afterwards: of "/Ken" in a list of processes the K would not be typed but ask for a
+signal. Here each key is answered, with what follows from it, before the next is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from textual import events
+from textual.app import App, ScreenStackError
+from textual.message_pump import MessagePump
+from textual.screen import Screen
+
+from ..shell.keymap import ALWAYS
+
+WAIT_SECONDS = 0.5
+"""For a screen to be ready, or for a widget to deal with what a key led to: no longer than this does a key wait for the
+one before while the program has all the time it wants. See :func:`_within`."""
+LONGEST_SECONDS = 5.0
+"""And not longer than this on a machine that has none to give."""
+SLICE_SECONDS, LATE_SECONDS = 0.05, 0.01
+
+
+class TypeAhead:
+    """Answers the keys of one app in turn, each as a message of its own: what a key puts off to the app's next message,
+    such as a change of focus, is done before the next key."""
+
+    def __init__(self, app: App[Any]) -> None:
+        self._app = app
+        self._keys: deque[events.Key | events.Paste] = deque()
+
+    def take(self, event: events.Key | events.Paste) -> bool:
+        """Whether this key of the terminal, or pasted text, will be answered here; else it is Textual's."""
+        if event.is_forwarded:
+            return False
+        if isinstance(event, events.Key) and event.key in ALWAYS:  # who leaves waits for nothing typed before
+            while len(self._keys) > 1:
+                self._keys.pop()
+        self._keys.append(event)
+        if len(self._keys) == 1:
+            self._app.call_later(self._next)
+        return True
+
+    async def _next(self) -> None:
+        try:
+            await self._answer(self._keys[0])
+        finally:
+            self._keys.popleft()
+            if self._keys:
+                self._app.call_later(self._next)
+
+    async def _answer(self, event: events.Key | events.Paste) -> None:
+        app = self._app
+        try:
+            screen = app.screen
+        except ScreenStackError:  # not there yet
+            return
+        if app._exit:  # on its way out
+            return
+        app.app_focus = True
+        if not screen.is_mounted:  # opened by the key before: its lists and fields are still being made
+            await _within(screen._mounted_event.wait())
+        focused = screen.focused
+        if isinstance(event, events.Paste):  # for the field that a key before it opened
+            (focused or screen)._forward_event(event)
+        elif await app._check_bindings(event.key, priority=True):
+            pass
+        elif focused is not None and focused.check_consume_key(event.key, event.character):
+            focused._forward_event(event)  # a text field: its character
+        else:
+            await app._check_bindings(event.key)
+        nodes = focused.ancestors_with_self if focused is not None and focused.is_attached else [screen]
+        for node in nodes:
+            await _settled(node)
+            if isinstance(node, Screen):
+                return
+
+
+async def _settled(node: MessagePump) -> None:
+    """Wait until it has dealt with all that it has been sent."""
+    done = asyncio.Event()
+    if node.call_later(done.set):
+        await _within(done.wait())
+
+
+async def _within(waiting: Coroutine[Any, Any, Any]) -> None:
+    """Wait for this, but not for ever: it may itself wait for a key, or for a host. Only time counts in which this
+    program was woken when it wanted to be: where it is busy, or starved by others, the answer to a key is under way."""
+    task = asyncio.ensure_future(waiting)
+    left, ends = WAIT_SECONDS, time.monotonic() + LONGEST_SECONDS
+    while left > 0 and (asleep := time.monotonic()) < ends:
+        done, _ = await asyncio.wait((task,), timeout=SLICE_SECONDS)
+        if done:
+            return
+        if time.monotonic() - asleep < SLICE_SECONDS + LATE_SECONDS:
+            left -= SLICE_SECONDS
+    task.cancel()

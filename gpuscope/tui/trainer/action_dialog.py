@@ -1,0 +1,270 @@
+"""The dialog in which a trainer is asked to do something: effect and price first, then progress, then what came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ...store.calls import SourceError
+from ..cells import percent
+from ..shell.result_files import file_for, short_path
+from ..widgets.bars import stacked_bar
+from ..widgets.dialog import Dialog
+from ..widgets.pane import set_title
+from ..widgets.text import Lines, hang
+from .trainer_actions import (
+    ACTS,
+    CAME,
+    DEFAULT_STEPS,
+    STEPS,
+    Act,
+    Line,
+    args_of,
+    candidates,
+    deadline_of,
+    failure,
+    history_on,
+    question_of,
+)
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from ...store.view import HostView, TrainerView
+    from ...wire.frames import Progress
+    from ..shell.session import Session
+
+BAR_CELLS = 30
+
+
+def open_act(app: App[Any], session: Session, name: str, chosen: TrainerView | None) -> None:
+    """Open what an action on a trainer opens; ``chosen`` is the trainer under the cursor."""
+    host = session.host
+    found = candidates(host, chosen) if host is not None else []
+    if not found:
+        session.notices.say("no trainer with a probe is here:  gpuscope run python train.py", "warn")
+    elif name == "stacks":
+        from .stacks_screen import StacksScreen
+
+        app.push_screen(StacksScreen(session, found[0].key))
+    else:
+        app.push_screen(ActDialog(session, ACTS[name], found[0].key))
+
+
+class ActDialog(Dialog):
+    """Enter does it, Esc leaves; while it runs, Esc cancels it. ``state``: asking, running, done, failed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "go_on", show=False),
+        Binding("escape,q", "leave", show=False),
+        Binding("left", "choose(-1)", show=False),
+        Binding("right", "choose(1)", show=False),
+        Binding("h", "history", show=False),
+        Binding("tab", "other", show=False),
+    ]
+
+    def __init__(self, session: Session, act: Act, trainer_key: str) -> None:
+        super().__init__()
+        self.session = session
+        self.act = act
+        self.state = "asking"
+        self.path: Path | None = None
+        self._key = trainer_key
+        self._steps = DEFAULT_STEPS
+        self._lines = Lines()
+        self._progress: tuple[float | None, str] = (None, "")
+        self._came: list[Line] = []
+        self._work: asyncio.Task[None] | None = None
+        self._priced = False
+        """Of history: its price is known and shown."""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = self.act.title
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self._show()
+        self.set_interval(0.5, self._show)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def on_unmount(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    # ── drawing ──
+
+    @property
+    def trainer(self) -> TrainerView | None:
+        """Who is asked."""
+        host = self.session.host
+        return next((t for t in host.trainers if t.key == self._key), None) if host else None
+
+    def _show(self) -> None:
+        if not self.is_open:
+            return
+        cells = max(30, self._lines.size.width or 70)
+        self._lines.show([piece for line in self._text() for piece in hang(line, cells)])
+        subtitle = {
+            "asking": "Enter: do it    Esc: leave",
+            "running": "Esc: cancel",
+            "done": "Enter: open it    Esc: close" if self.path is not None else "Esc: close",
+            "failed": "Enter: ask again    Esc: close",
+        }[self.state]
+        if self._priced and self.state == "asking":
+            subtitle = "Enter: turn it on    Esc: leave it off"
+        elif self.state == "asking" and self._why_not():
+            subtitle = "Esc: close"
+        if str(self.body.border_subtitle or "") != subtitle:
+            self.body.border_subtitle = subtitle
+        set_title(self.body, self.act.title)
+
+    def _why_not(self) -> str:
+        trainer = self.trainer
+        return "it is not there any more" if trainer is None else self.act.why_not(trainer)
+
+    def _text(self) -> Iterable[Line]:
+        trainer = self.trainer
+        if trainer is not None:
+            yield from question_of(self.act, trainer, self._steps)
+        why_not = self._why_not()
+        yield []
+        if why_not and self.state == "asking":
+            yield [("Not possible: ", "warn"), (why_not, "text")]
+        elif self.state == "asking":
+            yield from self._came
+            yield [*self._keys()]
+        elif self.state == "running":
+            yield self._bar()
+        else:
+            yield from self._came
+            if self.path is not None:
+                yield [("File     ", "muted"), (short_path(self.path), "accent")]
+                yield [("         ", "muted"), ("path copied", "faint")]
+
+    def _keys(self) -> Line:
+        out: Line = [("Enter", "accent"), (": turn it on   " if self._priced else f": {self.act.verb}   ", "text")]
+        if self.act.name == "profile":
+            out += [("← →", "accent"), (": steps   ", "text")]
+        if len(self._others()) > 1:
+            out += [("Tab", "accent"), (": another trainer   ", "text")]
+        return [*out, ("Esc", "accent"), (": leave it", "text")]
+
+    def _bar(self) -> Line:
+        fraction, text = self._progress
+        if fraction is None:
+            return [("Working  ", "muted"), (text or "asked; waiting for the trainer", "text")]
+        bar = stacked_bar([(min(max(fraction, 0.0), 1.0), "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs)
+        return [("Working  ", "muted"), *bar, (f"  {percent(fraction * 100)}  {text}", "text")]
+
+    # ── keys ──
+
+    def _others(self) -> list[TrainerView]:
+        host: HostView | None = self.session.host
+        return candidates(host, self.trainer) if host is not None else []
+
+    def action_other(self) -> None:
+        """Another trainer, before anything was asked."""
+        others = sorted(self._others(), key=lambda t: t.id)
+        if self.state == "asking" and not self._priced and len(others) > 1:
+            keys = [t.key for t in others]
+            at = keys.index(self._key) if self._key in keys else -1
+            self._key = keys[(at + 1) % len(keys)]
+            self._show()
+
+    def action_choose(self, by: int) -> None:
+        """Fewer or more steps."""
+        if self.act.name == "profile" and self.state == "asking":
+            at = max(0, min(len(STEPS) - 1, STEPS.index(self._steps) + by))
+            self._steps = STEPS[at]
+            self._show()
+
+    def action_history(self) -> None:
+        """From a snapshot: history first."""
+        if self.act.name == "snapshot" and self.state != "running" and not self._why_not():
+            app, session, key = self.app, self.session, self._key
+            self.dismiss()
+            app.push_screen(ActDialog(session, ACTS["history"], key))
+
+    def action_leave(self) -> None:
+        """Close, or cancel what runs."""
+        if self.state == "running" and self._work is not None:
+            self._work.cancel()
+        else:
+            self.dismiss()
+
+    def action_go_on(self) -> None:
+        """Do it; when it is done, open what came."""
+        if self.state == "running" or (self.state != "done" and self._why_not()):
+            return
+        if self.state == "done":
+            if self.path is not None:
+                self._open(self.path)
+        else:
+            self.state, self._progress = "running", (None, "")
+            self._work = asyncio.get_running_loop().create_task(self._do())
+            self._show()
+
+    def _open(self, path: Path) -> None:
+        app, session = self.app, self.session
+        self.dismiss()
+        if self.act.keeps == "profile":
+            from .profile_screen import ProfileScreen
+
+            app.push_screen(ProfileScreen(path, session.notices))
+        else:
+            from ..memory.snapshot_screen import SnapshotScreen
+
+            app.push_screen(SnapshotScreen(path, session.notices))
+
+    # ── asking ──
+
+    async def _do(self) -> None:
+        trainer, host, act = self.trainer, self.session.host, self.act
+        assert trainer is not None
+        assert host is not None
+        turning_on = self._priced
+        self.path, self._came = None, []
+        try:
+            path = file_for(act.keeps, host.name, trainer) if act.keeps else None
+            args = args_of(act.name, self._steps, trial=not turning_on)
+            result = await self.session.asker.ask(
+                trainer, act.name, args, deadline_of(act.name, trainer, self._steps), self._hear, path, act.max_bytes
+            )
+        except asyncio.CancelledError:
+            self._end("failed", failure("cancelled", "nothing came, and nothing is left in the trainer"))
+            return
+        except SourceError as error:
+            self._end("failed", failure(error.code, error.reason))
+            return
+        except OSError as error:
+            self._end("failed", failure("failed", f"no place for the file: {error.strerror}"))
+            return
+        if turning_on:
+            self._end("done", history_on(result.value))
+        elif act.name == "history":
+            self._priced = True
+            self._end("asking", CAME[act.name](result.value))
+        else:
+            self.path = path
+            if path is not None:
+                self.app.copy_to_clipboard(str(path))
+                self.session.notices.say(f"{act.name} of pid {trainer.definition.pid}: {short_path(path)}")
+            self._end("done", CAME[act.name](result.value))
+
+    def _end(self, state: str, lines: Iterable[Line]) -> None:
+        self._work = None
+        self.state, self._came = state, [list(line) for line in lines]
+        self._show()
+
+    def _hear(self, progress: Progress) -> None:
+        self._progress = (progress.fraction, progress.text)
+        self._show()

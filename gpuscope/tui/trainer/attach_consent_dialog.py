@@ -1,0 +1,213 @@
+"""The question before a trainer is written to, or before a probe is taken out; then progress, then what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ...store.calls import SourceError
+from ..cells import percent
+from ..widgets.bars import stacked_bar
+from ..widgets.dialog import Dialog
+from ..widgets.text import Lines, hang
+from .attach_work import Report, attach_all, detach, trainer_of
+from .attachable import Item, Line, about, farewell, question
+from .trainer_actions import failure
+
+if TYPE_CHECKING:
+    from ..shell.session import Session
+
+log = logging.getLogger("gpuscope.tui")
+BAR_CELLS = 24
+LAST_ROWS = 2
+"""Of the question: what is being done, or which key says yes."""
+SAID = {"busy": "busy, not attached", "cancelled": "cancelled", "gone": "it has ended", "refused": "refused"}
+
+
+class ConsentDialog(Dialog):
+    """``y`` does it, and no other key: not Enter, which may be pressed by habit. ``state``: asking, running, done."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "agree", show=False),
+        Binding("enter", "enter", show=False),
+        Binding("escape,q,n", "leave", show=False),
+    ]
+
+    def __init__(self, session: Session, items: Sequence[Item], of: int, taking_out: bool = False) -> None:
+        """``of``: how many ranks the job has, with those that are not asked for."""
+        super().__init__()
+        self.session = session
+        self.items = tuple(items)
+        self.state = "asking"
+        self.report = Report()
+        self._of = of
+        self._taking_out = taking_out
+        self._lines = Lines()
+        self._came: list[Line] = []
+        self._now: tuple[int, str] = (0, "")
+        self._hint = False
+        self._work: asyncio.Task[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            if self._taking_out:
+                body.border_title = "Take the probe out?"
+            elif not self._possible:
+                body.border_title = "Cannot look inside"
+            else:
+                body.border_title = (
+                    "Put gpuscope's probe into it?" if self._of == 1 else f"Put the probe into {len(self.items)} ranks?"
+                )
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def on_unmount(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    # ── drawing ──
+
+    def _show(self) -> None:
+        if not self.is_open:
+            return
+        cells = max(30, self._lines.size.width or 70)
+        lines = [piece for line in self._text() for piece in hang(line, cells)]
+        self._lines.show(lines)
+        if self.state == "running" or self._hint:  # of many ranks the question alone may fill the screen
+            self.keep_in_sight(max(0, len(lines) - LAST_ROWS), LAST_ROWS)
+        subtitle = {
+            "asking": "y: do it    Esc: leave it alone" if self._possible else "Esc: close",
+            "running": "Esc: cancel",
+            "done": "Enter: open it    Esc: close" if self._seen() else "Esc: close",
+        }[self.state]
+        if str(self.body.border_subtitle or "") != subtitle:
+            self.body.border_subtitle = subtitle
+
+    @property
+    def _possible(self) -> bool:
+        return self._taking_out or all(item.consent is not None for item in self.items)
+
+    def _text(self) -> Iterable[Line]:
+        if not self._possible:
+            yield from about(self.items[0])
+            yield []
+            shown = "The training was not touched. Shown anyway: memory, load, its log."
+            yield [("Not now. ", "warn"), (shown, "text")]
+            return
+        if self.state != "done":
+            yield from farewell(self.items[0]) if self._taking_out else question(self.items)
+            yield []
+        if self.state == "asking":
+            yield [("y", "accent"), (": take it out   " if self._taking_out else ": put it in   ", "text"),
+                   ("Esc", "accent"), (": leave it alone", "text")]  # fmt: skip
+            if self._hint:
+                yield [("Enter does nothing here: ", "warn"), ("y", "accent"), (" says yes", "text")]
+        elif self.state == "running":
+            yield from self._progress()
+        else:
+            yield from self._outcome()
+
+    def _progress(self) -> Iterable[Line]:
+        number, text = self._now
+        if len(self.items) > 1:
+            done = number / len(self.items)
+            bar = stacked_bar([(done, "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs)
+            yield [("Working  ", "muted"), *bar, (f"  rank {number + 1} of {len(self.items)}", "title"),
+                   (f"  {percent(done * 100)}", "muted")]  # fmt: skip
+            yield [("         ", "muted"), (f"{self.items[number].name}: {text}", "text")]
+        else:
+            yield [("Working  ", "muted"), (text or "asked", "text")]
+
+    def _outcome(self) -> Iterable[Line]:
+        yield from self._came
+        for item, code, words in self.report.rows:
+            if code == "ok":
+                yield [("Done     ", "ok"), (f"{item.name} ", "title"), (f"on {item.host}: {words}", "text")]
+            else:
+                said = SAID.get(code, "not attached")
+                yield [("Stopped  ", "warn"), (f"{item.name} ", "title"), (f"on {item.host}: {said}: {words}", "text")]
+        if self.report.left:
+            names = ", ".join(item.name for item in self.report.left[:8])
+            yield [("Not tried", "muted"), (f" {names}", "text")]
+        if self.report.rows and not self.report.ok:
+            done = sum(code == "ok" for _, code, _ in self.report.rows)
+            yield []
+            stays = "what was attached stays, the rest was left as it was. a: the list, to go on"
+            yield [(f"{done} of {len(self.items)} attached; ", "text"), (stays, "muted")]
+        elif self.report.rows:
+            yield []
+            now = "It is a trainer" if len(self.items) == 1 else "They are trainers"
+            yield [(f"{now} of this session now. Undo: ", "muted"), ("a", "accent"), (", then ", "muted"),
+                   ("d", "accent"), (" on it", "muted")]  # fmt: skip
+
+    # ── keys ──
+
+    def _seen(self) -> bool:
+        return not self._taking_out and trainer_of(self.session, self.items[0]) is not None
+
+    def action_agree(self) -> None:
+        """Do it."""
+        if self.state == "asking" and self._possible:
+            self.state = "running"
+            self._work = asyncio.get_running_loop().create_task(self._do())
+            self._show()
+
+    def action_enter(self) -> None:
+        """Only at the end it opens the trainer; never does it agree."""
+        if self.state == "done" and self._seen():
+            from ..overview.detail_screen import open_process
+            from .attach_screen import AttachScreen
+
+            app, session, item = self.app, self.session, self.items[0]
+            host = session.host_of(item.source.key)
+            self.dismiss()
+            if host is not None:
+                if isinstance(app.screen, AttachScreen):
+                    app.screen.dismiss()
+                open_process(app, session, host, item.pid)
+        elif self.state == "asking":
+            self._hint = self._possible
+            self._show()
+
+    def action_leave(self) -> None:
+        """Close; while it runs, cancel."""
+        if self.state == "running" and self._work is not None:
+            self._work.cancel()
+        else:
+            self.dismiss()
+
+    # ── doing ──
+
+    async def _do(self) -> None:
+        try:
+            if self._taking_out:
+                self._came = [[("Done     ", "ok"), (await detach(self.session, self.items[0]), "text")]]
+            else:
+                await attach_all(self.session, self.items, self._hear, self.report)
+        except asyncio.CancelledError:
+            if not self.is_open:
+                raise
+            if not self.report.rows:
+                self._came = list(failure("cancelled", "nothing was done"))
+        except SourceError as error:
+            self._came = [list(line) for line in failure(error.code, error.reason)]
+        except Exception as error:  # an agent that breaks its promise must not end the screen
+            log.exception("attaching failed")
+            self._came = list(failure("failed", repr(error)))
+        self._work, self.state = None, "done"
+        self._show()
+
+    def _hear(self, number: int, text: str) -> None:
+        self._now = (number, text)
+        self._show()

@@ -1,0 +1,229 @@
+"""The list of what can be attached to: jobs with their ranks, processes, what each would need and what opens more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+
+from ...store.calls import SourceError
+from ..widgets.dialog import Dialog
+from ..widgets.pane import set_title
+from ..widgets.table import LiveTable
+from ..widgets.text import Lines, hang
+from .attach_work import look_around
+from .attachable import COLUMNS, Found, Group, Item, Line, about, rows
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from ..shell.session import Session
+
+log = logging.getLogger("gpuscope.tui")
+NOTHING = (
+    [("No process with torch in it, and none that uses a GPU, is seen here.", "muted")],
+    [("Elsewhere:  ", "muted"), ("gpuscope attach USER@HOST", "accent")],
+)
+LEAST_ABOUT = 3
+
+
+def open_attach(app: App[Any], session: Session, pid: int | None = None) -> None:
+    """Show the list; the cursor on process ``pid`` where it is there."""
+    app.push_screen(AttachScreen(session, pid))
+
+
+class AttachScreen(Dialog):
+    """Enter leads to the question for a rank, or for a whole job; ``d`` to that for taking a probe out."""
+
+    DEFAULT_CSS = """
+    AttachScreen .dialog { width: 112; max-width: 100%; height: auto; max-height: 96%; }
+    AttachScreen LiveTable { height: 6; }
+    AttachScreen #about { height: auto; margin: 1 0; }
+    AttachScreen #keys { height: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", "detach", show=False),
+        Binding("r", "again", show=False),
+        Binding("a", "again", show=False),
+    ]
+
+    def __init__(self, session: Session, pid: int | None = None) -> None:
+        super().__init__()
+        self.session = session
+        self.found: Found | None = None
+        self._pid = pid
+        self._placed = pid is None
+        self._problem = ""
+        self._work: asyncio.Task[None] | None = None
+        self._table = LiveTable(COLUMNS, empty="looking", id="attachable")
+        self._about = Lines(id="about")
+        self._keys = Lines(id="keys")
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield self._table
+            yield self._about
+            yield self._keys
+
+    def on_mount(self) -> None:
+        self.set_focus(self._table, scroll_visible=False)  # now: the next key may be there already
+        self.action_again()
+        self._show()
+
+    def on_unmount(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    def on_screen_resume(self) -> None:
+        if self.found is not None:  # back from a question: something may have changed
+            self.action_again()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    # ── asking ──
+
+    def action_again(self) -> None:
+        """Look again."""
+        if self._work is None:
+            self._work = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            self.found, self._problem = await look_around(self.session, self._pid), ""
+        except SourceError as error:
+            self._problem = error.reason
+        except Exception as error:  # whatever an agent answers must not end the screen
+            log.exception("the list of what can be attached to failed")
+            self._problem = repr(error)
+        finally:
+            self._work = None
+        if self.is_open:
+            self._show()
+
+    # ── drawing ──
+
+    def _show(self) -> None:
+        if not self.is_open:
+            return
+        host = self.session.host
+        set_title(self._table.parent, f"Attach · {host.name if host is not None else '?'}")  # type: ignore[arg-type]
+        found = self.found or Found()
+        hosts = {item.source.key for group in found.groups for item in group.items}
+        if self._problem:
+            self._table.show_empty([[("Not told: ", "warn"), (self._problem, "text")]])
+        elif self.found is not None:
+            self._table.show_empty(NOTHING)
+        self._table.show(rows(found.groups, len(hosts) > 1))
+        if not self._placed and self.found is not None:
+            self._placed = True
+            if found.cursor is not None:
+                self._table.move_to(found.cursor)
+        self._show_about(found)
+
+    def _show_about(self, found: Found) -> None:
+        group, item = self.under_cursor()
+        cells = max(30, self._about.size.width or self.size.width - 4)
+        lines: list[Line] = []
+        if group is not None and item is None:
+            lines = [
+                [("Job      ", "muted"), (group.items[0].job, "title"), (f", {len(group.items)} ranks seen", "text")],
+                [("Enter    ", "accent"), (_for_all(group), "text")],
+            ]
+        elif item is not None:
+            lines = list(about(item))
+        if found.helpers:
+            lines.append([(f"{found.helpers} loader, compile or launcher processes are left out", "faint")])
+        lines += [[(note, "faint")] for note in found.notes]
+        shown = [part for line in lines for part in hang(line, cells)]
+        room = int(self.size.height * 0.96) - 5  # frame, margins, keys
+        most = max(LEAST_ABOUT, room // 2, room - len(self._table.rows) - 1)  # the list may need less than its half
+        self._about.show(shown[:most])
+        tall = max(3, min(len(self._table.rows) + 1, room - min(len(shown), most)))
+        if self._table.styles.height is None or self._table.styles.height.value != tall:
+            self._table.styles.height = tall
+        inside = item is not None and item.has_probe
+        keys: Line = [("Enter", "accent"), (" open it   " if inside else " attach, asks first   ", "muted")]
+        if item is not None and item.origin == "inject":
+            keys += [("d", "accent"), (" detach   ", "muted")]
+        self._keys.show([[*keys, ("r", "accent"), (" look again   ", "muted"), ("Esc", "accent"), (" close", "muted")]])
+
+    def under_cursor(self) -> tuple[Group | None, Item | None]:
+        """The group under the cursor, and the process where it is not a job's own line."""
+        key = self._table.cursor_key
+        for group in (self.found or Found()).groups:
+            if key == f"job {group.key}":
+                return group, None
+            for item in group.items:
+                if item.key == key:
+                    return group, item
+        return None, None
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        self._show_about(self.found or Found())
+
+    # ── keys ──
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        from .attach_consent_dialog import ConsentDialog
+
+        group, item = self.under_cursor()
+        if group is None:
+            return
+        items = (item,) if item is not None else group.open
+        if item is not None and item.has_probe:
+            self._open(item)
+        elif not items:
+            self.session.notices.say("all of its ranks that can be attached to have a probe")
+        else:
+            self.app.push_screen(ConsentDialog(self.session, items, len(group.items) if item is None else 1))
+
+    def _open(self, item: Item) -> None:
+        from ..overview.detail_screen import open_process
+
+        host = self.session.host_of(item.source.key)
+        if host is not None:
+            app, session = self.app, self.session
+            self.dismiss()
+            open_process(app, session, host, item.pid)
+
+    def action_detach(self) -> None:
+        """The question for taking an injected probe out."""
+        from .attach_consent_dialog import ConsentDialog
+
+        _, item = self.under_cursor()
+        if item is None or not item.has_probe:
+            return
+        if item.origin != "inject":
+            self.session.notices.say(f"{item.name}: its probe came by {item.origin}: it stays until the end", "warn")
+            return
+        host = self.session.host
+        if host is None or host.key != item.source.key:
+            self.session.notices.say(f"{item.name} is on {item.host}: f goes there first", "warn")
+            return
+        self.app.push_screen(ConsentDialog(self.session, (item,), 1, taking_out=True))
+
+    def action_scroll(self, by: int) -> None:
+        """The list moves by itself."""
+        self._table.action_move(by)
+
+    def action_page(self, by: int) -> None:
+        """See :meth:`action_scroll`."""
+        self._table.action_page(by)
+
+
+def _for_all(group: Group) -> str:
+    inside, can = sum(item.has_probe for item in group.items), len(group.open)
+    if inside == len(group.items):
+        return "all of them have a probe"
+    if not can:
+        return "none of them can be attached to; a rank below says why"
+    cannot = len(group.items) - inside - can
+    rest = f"; {inside} have a probe" * bool(inside) + f"; {cannot} cannot be attached to" * bool(cannot)
+    return f"attach {can} of {len(group.items)}, one at a time{rest}"

@@ -1,0 +1,359 @@
+"""A job looked at closely: its ranks side by side, who is behind, who works longest, who runs out of memory first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from ...store.ranks import (
+    IMBALANCED,
+    SLOWER,
+    MemoryRoom,
+    find_stall,
+    imbalance,
+    is_overdue,
+    name_of,
+    place,
+    rooms,
+    shares_of,
+    slower_than_before,
+    split_of,
+    straggler,
+    waits_in_collective,
+)
+from ...wire.frames import Unknown
+from ..cells import age_text, bytes_text, gib, seconds_text
+from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces
+from ..widgets.bars import Bar
+from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, absent, possible, timed
+from ..widgets.pane import set_title
+from ..widgets.table import Cell, Column, LiveTable, TableRow
+from ..widgets.text import Lines, hang
+
+if TYPE_CHECKING:
+    from ...store.view import HostView, JobView, TrainerView
+    from ..shell.session import Session
+
+Piece = tuple[str, str]
+Line = list[Piece]
+COLUMNS = (
+    Column("rank", "RANK", 5, align="right"),
+    Column("gpu", "GPU", 4, align="right", priority=4),
+    Column("pid", "PID", 8, align="right", priority=8),
+    Column("step", "STEP", 9, align="right"),
+    Column("pace", "S/STEP", 8, align="right"),
+    Column("age", "LAST", 8, align="right"),
+    Column("collectives", "COLLECT.", 9, align="right", priority=4),
+    Column("memory", "ALLOC/RES. GiB", 14, align="right", priority=1),
+    Column("left", "LEFT GiB", 8, align="right"),
+    Column("ends", "RUNS OUT", 11, align="right", priority=3),
+    Column("split", "STEP IS MADE OF", 14, flex=2, most=60, priority=6),
+    Column("at", "STANDS AT", 14, flex=3, most=60, priority=2),
+)
+OPTIONAL = ("ends", "split", "at", "collectives", "memory", "left")
+"""Columns that are left out where no rank has anything to say in them."""
+NOTHING: Sequence[Piece] = [("–", "faint")]
+OTHERS = "others"
+
+
+class JobScreen(Room):
+    """Kept up to date while it is open. The cursor chooses a rank: Enter shows its readings, ``s``, ``p``, ``S`` and
+    ``H`` ask it."""
+
+    DEFAULT_CSS = """
+    JobScreen #notes { height: auto; max-height: 50%; }
+    JobScreen #ranks { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *TIME_KEYS,
+        PAUSE_KEY,
+        Binding("a", "all", show=False),
+        Binding("s", "act('snapshot')", show=False),
+        Binding("p", "act('profile')", show=False),
+        Binding("S,i", "act('stacks')", show=False),
+        Binding("H", "act('history')", show=False),
+    ]
+
+    def __init__(self, session: Session, key: str) -> None:
+        super().__init__()
+        self.session = session
+        self._key = key
+        self._all = False
+        self._notes = Lines(id="notes", classes="panel")
+        self._ranks = LiveTable(COLUMNS, empty="no rank is left", gap=1, id="ranks", classes="panel")
+
+    def compose(self) -> ComposeResult:
+        self._notes.border_title, self._ranks.border_title = "What stands out", "Ranks"
+        yield self.head
+        yield self._notes
+        yield self._ranks
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self.set_focus(self._ranks)
+        self.call_after_refresh(self._show)
+        self.set_interval(0.5, self._show)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def moved(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        if not self.is_mounted:
+            return
+        host = self.session.host
+        job = next((j for j in host.jobs if j.key == self._key), None) if host is not None else None
+        notice = self.session.notices.current
+        if notice is not None and notice.severity != "ok":
+            self.foot.show([[(f" {notice.text}", notice.severity)]])
+        else:
+            keys = possible(self.session, _KEYS)
+            self.say_keys(timed(self.session, keys, len(keys) - 2))
+        if host is None or job is None:
+            self.say_head([("Job  ", "bold accent"), (absent(self.session), "muted")], self.session)
+            self._notes.show([])
+            self._ranks.show([])
+            return
+        self.say_head(head_of(job), self.session)
+        cells = max(30, self._notes.size.width or 76)
+        stacks = not self.session.why_not("stacks")
+        notes = [piece for line in standing_out(host, job, stacks) for piece in hang(line, cells)]
+        self._notes.show(notes)
+        height = self.size.height - 2  # the lines at the top and at the bottom; panels have frames, the table a header
+        room = None if self._all else max(3, height - min(len(notes) + 2, height // 2) - 3)
+        rows = rank_rows(host, job, room)
+        empty = {name for name in OPTIONAL if all(row.cells.get(name) in (NOTHING, None) for row in rows)}
+        self._ranks.show_columns([column for column in COLUMNS if column.key not in empty])
+        self._ranks.show(rows)
+        set_title(self._ranks, "Ranks" if len(job.trainers) > 1 else "Its process")
+        legend: Line = []
+        for name, token in SPLIT_TOKENS.items():
+            legend += [(f"{self._glyph(token)} ", token), (f"{name}  ", "muted")]
+        self._ranks.subtitle(legend if any(split_of(t) for t in job.trainers) and self.size.width >= 100 else ())
+
+    def _glyph(self, token: str) -> str:
+        return self._ranks.tokens.glyphs.fill(token)
+
+    def action_all(self) -> None:
+        """All ranks, or the worst and the others as one line."""
+        self._all = not self._all
+        self._show()
+
+    def _chosen(self) -> TrainerView | None:
+        host, key = self.session.host, self._ranks.cursor_key
+        if host is None:
+            return None
+        found = next((t for t in host.trainers if t.key == key), None)
+        job = next((j for j in host.jobs if j.key == self._key), None)
+        return found or (job.trainers[0] if job is not None and job.trainers else None)
+
+    def action_act(self, name: str) -> None:
+        """Ask the rank under the cursor."""
+        from .action_dialog import open_act
+
+        reason = self.session.why_not(name)
+        if reason:
+            self.session.notices.say(f"{name}: {reason}", "warn")
+            self._show()
+        else:
+            open_act(self.app, self.session, name, self._chosen())
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        from ..overview.detail_screen import DetailScreen
+
+        if event.key != OTHERS:
+            self.app.push_screen(DetailScreen(self.session, event.key))
+
+
+_KEYS = (
+    ("Esc", "back"), ("Enter", "all readings"), ("s", "snapshot"), ("p", "profile"), ("S", "stacks"), ("H", "history"),
+    ("a", "all ranks"), ("j k", "move"),
+)  # fmt: skip
+
+
+def head_of(job: JobView) -> Line:
+    """What it is and how fast: ``Job train.py · 8 ranks · ada · step 4,012 · 0.901 s a step``."""
+    out: Line = [("Job  ", "bold accent"), (job.title, "title")]
+    living = [t for t in job.trainers if t.gone is None]
+    facts = [f"{len(living)} of {world} ranks" if (world := _world(job)) and world != len(living) else ""]
+    facts += [f"{len(living)} ranks"] if len(living) > 1 and not facts[0] else []
+    facts += [job.user or ""]
+    steps = [n for t in living if (n := t.number("step")) is not None]
+    facts += [f"step {min(steps):,.0f}"] if steps else []
+    paces = [n for t in living if (n := t.number("step_seconds")) is not None]
+    facts += [f"{seconds_text(max(paces))} a step"] if paces else []
+    times = slower_than_before(living)
+    if times is not None and abs(times - 1) >= 0.05:
+        facts.append(f"{times:.2f}× as long as an hour ago")
+    return [*out, (" · " + " · ".join(fact for fact in facts if fact), "muted")]
+
+
+def _world(job: JobView) -> int | None:
+    return next((t.definition.world_size for t in job.trainers if t.definition.world_size), None)
+
+
+def standing_out(host: HostView, job: JobView, stacks: bool) -> Iterable[Line]:
+    """Sentences, the worst first; one line says so where there is nothing. ``stacks``: a rank can be asked for them."""
+    if over := ended(job):
+        yield from end_notes(over)
+        return
+    living = [t for t in job.trainers if t.gone is None]
+    lines = list(_wrong(host, job, living, stacks)) + list(_uneven(living))
+    steps = any(t.number("step") for t in living)
+    calm = "it has made no step yet" if not steps else "the ranks step alike" if len(living) > 1 else "it steps"
+    yield from lines or [[("● ", "ok"), ("nothing: ", "text"), (calm, "muted")]]
+    shares = shares_of(living)
+    if shares:
+        yield [("step: ", "faint"), *split_pieces(shares, 200)]
+    else:
+        why = next((r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown)), None)
+        if why is not None:
+            yield [("step: ", "faint"), (f"what it is made of is not known: {why.text}", "faint")]
+
+
+def _wrong(host: HostView, job: JobView, living: Sequence[TrainerView], stacks: bool) -> Iterable[Line]:
+    stall = find_stall(living)
+    if stall is not None:
+        yield [("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
+        counts = [(t, n) for t in living if (n := t.number("collectives")) is not None]
+        if stall.behind and counts:
+            low, high = min(n for _, n in counts), max(n for _, n in counts)
+            text = f"{name_of(stall.behind[0])} launched {low:,.0f} collectives, the others up to {high:,.0f}"
+            yield [("         ", "text"), (text, "muted")]
+        if stacks:
+            yield [("         ", "text"), ("S", "accent"), (" on a rank: where all of its threads stand", "muted")]
+    elif job.worst is not None and job.worst_reason:
+        yield [("worst: ", "warn"), (job.worst_reason, "text")]
+    found = rooms(host.devices, living)
+    if found and found[0].runs_out is not None:
+        yield from growth_lines(host, found[0], len(living))
+        return
+    growing = next((room for room in found if room.allocator.growth is not None and room.allocator.growth.grows), None)
+    if growing is not None and growing.allocator.growth is not None:
+        trend = growing.allocator.growth
+        pace = f"{bytes_text(trend.slope)} a step, over {trend.steps:,.0f} steps"
+        text = f"{name_of(growing.trainer)}'s grows by {pace}; too early to say when, or whether, it runs out"
+        yield [("memory: ", "faint"), (text, "muted")]
+    if len(found) > 1 and found[0].headroom_bytes is not None:
+        text = f"{name_of(found[0].trainer)} has least room: {bytes_text(found[0].headroom_bytes)} left"
+        yield [("memory: ", "faint"), (text, "muted")]
+
+
+def _uneven(living: Sequence[TrainerView]) -> Iterable[Line]:
+    slow, why = straggler(living)
+    if slow is not None:
+        yield [("straggler: ", "warn"), (why, "text")]
+    share = imbalance(living)
+    if share is not None and share >= IMBALANCED:
+        text = f"the fullest rank has {share:.2f}× the mean allocated: the job is as large as that one allows"
+        yield [("imbalance: ", "warn"), (text, "text")]
+    times = slower_than_before(living)
+    if times is not None and times >= SLOWER:
+        yield [("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "text")]
+
+
+# ── rows ──
+
+
+def rank_rows(host: HostView, job: JobView, most: int | None) -> list[TableRow]:
+    """A row a rank, the worst first; more than ``most`` leave a row that sums up the others."""
+    living = [t for t in job.trainers if t.gone is None] or list(job.trainers)
+    stall = find_stall(living)
+    behind = {t.key for t in stall.behind} if stall is not None else set()
+    slow, _ = straggler(living)
+    by_trainer: dict[str, MemoryRoom] = {}
+    for room in rooms(host.devices, living):
+        by_trainer.setdefault(room.trainer.key, room)
+    order = list(by_trainer)
+
+    def badness(trainer: TrainerView) -> tuple[bool, bool, bool, bool, int]:
+        room = by_trainer.get(trainer.key)
+        return (
+            trainer.key not in behind, room is None or room.runs_out is None, trainer is not slow,
+            job.worst is None or trainer.key != job.worst.key, trainer.definition.rank or 0,
+        )  # fmt: skip
+
+    ranked = sorted(living, key=badness)
+    shown = ranked if most is None or len(ranked) <= most else ranked[: most - 1]
+    first = order[0] if order and len(living) > 1 else ""
+    rows = [_rank_row(host, t, by_trainer.get(t.key), t.key in behind, t is slow, t.key == first) for t in shown]
+    rest = ranked[len(shown) :]
+    return [*rows, _others_row(rest)] if rest else rows
+
+
+def _rank_row(
+    host: HostView, trainer: TrainerView, room: MemoryRoom | None, behind: bool, slow: bool, first: bool
+) -> TableRow:
+    rank = trainer.definition.rank
+    age = trainer.number("step_age_seconds")
+    device = next((d for d in host.devices if room is not None and d.id == room.allocator.gpu), None)
+    bad = "bad" if behind else "warn" if slow else "text"
+    cells: dict[str, Cell] = {
+        "rank": [(str(rank) if rank is not None else "–", bad)],
+        "gpu": str(device.definition.index) if device is not None else "cpu" if not trainer.definition.cuda else "–",
+        "pid": [(str(trainer.definition.pid), "muted")],
+        "step": _number(trainer, "step", bad),
+        "pace": _seconds(trainer, "step_seconds"),
+        "age": [(age_text(age) if age is not None and age >= 1 else seconds_text(age) if age is not None else "–",
+                 "bad" if is_overdue(trainer) else "muted")],
+        "collectives": _number(trainer, "collectives", bad),
+        "split": Bar(tuple((seconds, SPLIT_TOKENS[name]) for name, seconds in split.items()), sum(split.values()))
+        if (split := split_of(trainer)) else NOTHING,
+        "at": _at(trainer),
+    }  # fmt: skip
+    if room is not None:
+        allocated, reserved = room.allocator.number("allocated_bytes"), room.allocator.number("reserved_bytes")
+        held, cached = (gib(size) if size is not None else "–" for size in (allocated, reserved))
+        cells["memory"] = f"{held}/{cached}"
+        left = room.headroom_bytes
+        cells["left"] = [(gib(left) if left is not None else "–", "warn" if first else "text")]
+        ends = room.runs_out
+        cells["ends"] = [(f"~{ends.steps:,.0f} steps", "bad")] if ends is not None else NOTHING
+    return TableRow(trainer.key, cells)
+
+
+def _at(trainer: TrainerView) -> Sequence[Piece]:
+    where, function = place(trainer)
+    if trainer.gone is not None:
+        return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "warn")]
+    if where and waits_in_collective(trainer):
+        return [(f"waits in {function} ", "text"), (where, "muted")]
+    if where:
+        return [(where, "title"), (f" {function}", "muted")]
+    phase = trainer.reading("phase")
+    return [(phase, "muted")] if isinstance(phase, str) and phase != "train" else NOTHING
+
+
+def _number(trainer: TrainerView, column: str, token: str) -> Sequence[Piece]:
+    value = trainer.number(column)
+    return [(f"{value:,.0f}", token)] if value is not None else NOTHING
+
+
+def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
+    value = trainer.number(column)
+    return [(seconds_text(value), "text")] if value is not None else NOTHING
+
+
+def _others_row(rest: Sequence[TrainerView]) -> TableRow:
+    """The ranks that have no row of their own, summed up."""
+    steps = [n for t in rest if (n := t.number("step")) is not None]
+    paces = [n for t in rest if (n := t.number("step_seconds")) is not None]
+    ages = [n for t in rest if (n := t.number("step_age_seconds")) is not None]
+    held = [n for t in rest for a in t.allocators if (n := a.number("allocated_bytes")) is not None]
+    shares = shares_of(rest)
+    cells: dict[str, Cell] = {
+        "rank": [(f"+{len(rest)}", "muted")],
+        "step": [(f"≥ {min(steps):,.0f}", "muted")] if steps else "",
+        "pace": [(f"≤ {seconds_text(max(paces))}", "muted")] if paces else "",
+        "age": [(f"≤ {age_text(max(ages))}", "muted")] if ages else "",
+        "memory": [(f"Σ {gib(sum(held))}", "muted")] if held else "",
+        "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0) if shares else "",
+        "at": [("a: all ranks", "faint")] if any(place(t)[0] for t in rest) else "",
+    }
+    return TableRow(OTHERS, cells)

@@ -1,0 +1,183 @@
+"""Asking the probe of a trainer, from a screen: once, or again and again while somebody looks.
+
+A screen says with every drawing what it wants to know (:meth:`Asker.latest`) and gets at once what came last, with its
+age and what is wrong. Nothing is asked that nobody looks at, nothing twice at the same time, and nothing in a replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...store.calls import OnProgress
+    from ...store.source import Source
+    from ...store.store import Store
+    from ...store.view import TrainerView
+    from ...wire.frames import Result, Scalar
+
+log = logging.getLogger("gpuscope.tui")
+
+NOT_RECORDED = "not recorded: a recording keeps samples and events, not answers to questions"
+AGAIN_SECONDS = {"unsupported": 30.0, "gone": 2.0}
+"""After an error of this code the next try waits so long, or as long as between answers where that is longer."""
+FAILED_AGAIN_SECONDS = 5.0
+MAX_KEPT = 64
+"""Answers kept, over all trainers and questions; the one asked longest ago goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of a question now. ``value`` is the result of the last good answer, None before the first;
+    ``before`` the one before it, taken ``between_seconds`` earlier. ``problem`` says in words why there is none, or why
+    there is no newer one, with the ``code`` of the error; "" while all is well. ``asked``: an answer is under way."""
+
+    value: Mapping[str, Any] | None = None
+    age_seconds: float | None = None
+    before: Mapping[str, Any] | None = None
+    between_seconds: float | None = None
+    problem: str = ""
+    code: str = ""
+    asked: bool = False
+
+
+class _Question:
+    """One question to one trainer: its answers and the task that waits for the next."""
+
+    __slots__ = ("answer", "came", "task", "tried", "wait_seconds", "wanted")
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.came: float | None = None
+        self.tried: float | None = None  # when the last try ended
+        self.wait_seconds = 0.0
+        self.wanted = 0.0
+        self.task: asyncio.Task[None] | None = None
+
+
+class Asker:
+    """``reach`` gives the store and the source that is asked, None while there is no source; ``changed`` is called when
+    an answer came. Used on the event loop of both."""
+
+    def __init__(self, reach: Callable[[], tuple[Store, Source] | None], changed: Callable[[], None]) -> None:
+        self._reach, self._changed = reach, changed
+        self._questions: dict[tuple[str, str, tuple[tuple[str, Scalar], ...]], _Question] = {}
+
+    async def ask(
+        self,
+        trainer: TrainerView,
+        name: str,
+        args: Mapping[str, Scalar] | None = None,
+        deadline: float = 10.0,
+        on_progress: OnProgress | None = None,
+        blob_to: Path | None = None,
+        max_bytes: int | None = None,
+    ) -> Result:
+        """Asks once and waits for the result. ``args`` without the trainer; a blob that belongs to the answer is
+        written to ``blob_to``. Raises :class:`~gpuscope.store.calls.SourceError`."""
+        from ...store.calls import SourceError
+
+        reached = self._reach()
+        if reached is None:
+            raise SourceError("gone", f"{name}: not connected yet")
+        if trainer.gone is not None:
+            raise SourceError("gone", f"{name}: pid {trainer.definition.pid} has ended")
+        store, source = reached
+        number = store.wire_id(source.key, trainer.id)
+        if number is None:
+            raise SourceError("gone", f"{name}: the agent does not know pid {trainer.definition.pid} now")
+        more: dict[str, Any] = {}
+        if on_progress is not None:
+            more["on_progress"] = on_progress
+        if blob_to is not None:
+            more["blob_to"] = blob_to
+        if max_bytes is not None:
+            more["max_bytes"] = max_bytes
+        return await source.request(name, {**(args or {}), "trainer": number}, deadline, **more)
+
+    def latest(
+        self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None, every_seconds: float = 2.0
+    ) -> Answer:
+        """What came last, at once; asks again in the background once that is ``every_seconds`` old. Call it with every
+        drawing of what shows the answer, and not while the screen is frozen."""
+        reached = self._reach()
+        if reached is not None and reached[1].badge:
+            return Answer(problem=NOT_RECORDED, code="unsupported")
+        key = self._key(trainer, name, args)
+        question = self._questions.get(key)
+        now = time.monotonic()
+        if question is None:
+            self._make_room()
+            question = self._questions[key] = _Question()
+        question.wanted = now
+        due = question.tried is None or now - question.tried >= max(every_seconds, question.wait_seconds)
+        if question.task is None and due and reached is not None and trainer.gone is None:
+            asking = self._ask_for(question, trainer, name, args)
+            question.task = asyncio.get_running_loop().create_task(asking)
+        return self._as_of(question, now, trainer)
+
+    def seen(self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None) -> Answer:
+        """What came last, without asking: for a screen that is frozen."""
+        question = self._questions.get(self._key(trainer, name, args))
+        return Answer() if question is None else self._as_of(question, time.monotonic(), trainer)
+
+    def _key(
+        self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None
+    ) -> tuple[str, str, tuple[tuple[str, Scalar], ...]]:
+        """Of a trainer on the host that is looked at: pids of several hosts may agree."""
+        reached = self._reach()
+        place = reached[1].key if reached is not None else ""
+        return f"{place} {trainer.key}", name, tuple(sorted((args or {}).items()))
+
+    def close(self) -> None:
+        """Nobody waits for an answer any more."""
+        for question in self._questions.values():
+            if question.task is not None:
+                question.task.cancel()
+
+    def _as_of(self, question: _Question, now: float, trainer: TrainerView) -> Answer:
+        from dataclasses import replace
+
+        age = None if question.came is None else now - question.came
+        answer = replace(question.answer, age_seconds=age, asked=question.task is not None)
+        if trainer.gone is not None:
+            return replace(answer, problem=f"pid {trainer.definition.pid} has ended", code="gone", asked=False)
+        return answer
+
+    async def _ask_for(
+        self, question: _Question, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None
+    ) -> None:
+        from ...store.calls import SourceError
+
+        before = question.answer
+        try:
+            result = await self.ask(trainer, name, args)
+            now = time.monotonic()
+            between = None if question.came is None else now - question.came
+            question.answer = Answer(result.value, None, before.value, between)
+            question.came, question.wait_seconds = now, 0.0
+        except SourceError as error:
+            question.wait_seconds = AGAIN_SECONDS.get(error.code, FAILED_AGAIN_SECONDS)
+            question.answer = _failed(before, error.reason, error.code)
+        except Exception as error:  # a source that breaks its promise must not end the screen
+            log.exception("asking %s failed", name)
+            question.wait_seconds = FAILED_AGAIN_SECONDS
+            question.answer = _failed(before, f"{name}: {error!r}", "failed")
+        finally:
+            question.tried, question.task = time.monotonic(), None
+        self._changed()
+
+    def _make_room(self) -> None:
+        while len(self._questions) >= MAX_KEPT:
+            oldest = min(self._questions, key=lambda key: self._questions[key].wanted)
+            if (task := self._questions.pop(oldest).task) is not None:
+                task.cancel()
+
+
+def _failed(before: Answer, problem: str, code: str) -> Answer:
+    return Answer(before.value, None, before.before, before.between_seconds, problem, code)

@@ -1,0 +1,218 @@
+"""A profile looked at closely: what each device did, and the table by kernel, collective or CPU operator."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
+from ..cells import percent, seconds_text, visible, width
+from ..shell.notices import Notices
+from ..shell.result_files import short_path
+from ..theme import Glyphs
+from ..widgets.bars import stacked_bar
+from ..widgets.full_screen import Room, named_path
+from ..widgets.pane import set_title
+from ..widgets.table import Column, LiveTable, TableRow
+from ..widgets.text import Lines, cells_of, hang
+
+Piece = tuple[str, str]
+MAX_ANSWER_BYTES = 16 << 20
+KINDS = {
+    "devices": ("On the devices", ("kernel", "memcpy", "memset")),
+    "collectives": ("Collectives", ("collective",)),
+    "cpu": ("On the CPU", ("op", "annotation")),
+}
+SORTS = ("self_seconds", "total_seconds", "calls", "longest_seconds")
+SORT_NAMES = {
+    "self_seconds": "self time",
+    "total_seconds": "total time",
+    "calls": "calls",
+    "longest_seconds": "longest",
+}
+TOKENS = {"kernel": "series1", "op": "series1", "collective": "series6", "memcpy": "series4", "memset": "series3",
+          "idle": "free"}  # fmt: skip
+COLUMNS = (
+    Column("name", "NAME", 20, flex=1),
+    Column("self", "SELF", 9, align="right"),
+    Column("share", "SHARE", 6, align="right"),
+    Column("total", "TOTAL", 9, align="right", priority=2),
+    Column("calls", "CALLS", 8, align="right", priority=1),
+    Column("mean", "MEAN", 9, align="right", priority=3),
+    Column("longest", "LONGEST", 9, align="right", priority=4),
+)
+BAR_CELLS = 24
+
+
+async def load(path: Path) -> Table:
+    """The table of a trace, made in a child process that is killed when this is cancelled. Raises TraceError."""
+    argv = [sys.executable, "-m", "gpuscope.store.trace", str(path)]
+    child = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=MAX_ANSWER_BYTES,
+    )
+    try:
+        assert child.stdout is not None
+        line = await child.stdout.readline()
+        await child.wait()
+    except ValueError:
+        raise TraceError("the trace gave a table too large to show") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+    if not line:
+        raise TraceError("the trace could not be read: its reader ended early (too little memory, or killed)")
+    return decode_table(line)
+
+
+class ProfileScreen(Room):
+    """``c`` goes through devices, collectives and CPU; ``<`` and ``>`` sort."""
+
+    DEFAULT_CSS = """
+    ProfileScreen #lines { height: auto; }
+    ProfileScreen #rows { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c,tab", "kind", show=False),
+        Binding("greater_than_sign", "sort(1)", show=False),
+        Binding("less_than_sign", "sort(-1)", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(self, path: Path, notices: Notices | None = None) -> None:
+        super().__init__()
+        self.path = path
+        self._notices = notices
+        self._table: Table | None = None
+        self._kind, self._sort = "", "self_seconds"
+        self._lines = Lines([[("reading the trace", "muted")]], id="lines", classes="panel")
+        self._rows = LiveTable(COLUMNS, empty="reading", id="rows", classes="panel")
+        self._work: asyncio.Task[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        self._lines.border_title = "What it did"
+        yield self.head
+        yield self._lines
+        yield self._rows
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self._work = asyncio.get_running_loop().create_task(self._load())
+        self.set_focus(self._rows)  # now: the next key may be there already
+        self.call_after_refresh(self._show)
+
+    def on_unmount(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    async def _load(self) -> None:
+        try:
+            self._table = await load(self.path)
+            self._kind = next((kind for kind in KINDS if self._of(kind)), "cpu")
+        except TraceError as error:
+            self._lines.show([[("Not shown: ", "warn"), (str(error), "text")]])
+            self._rows.show_empty("no table")
+        except OSError as error:
+            self._lines.show([[("Not shown: ", "warn"), (f"no child process: {error.strerror}", "text")]])
+        self._show()
+
+    def _of(self, kind: str) -> list[Row]:
+        return [row for row in self._table.rows if row.kind in KINDS[kind][1]] if self._table is not None else []
+
+    def _show(self) -> None:
+        if not self.is_mounted:
+            return
+        self.say_head([("Profile  ", "bold accent"), *named_path(self.path)])
+        self.say_keys((("Esc", "back"), ("c", "kernels / collectives / CPU"), ("< >", "sort"), ("y", "copy the path")))
+        table = self._table
+        if table is None:
+            return
+        cells = max(30, self._lines.size.width or 70)
+        self._lines.show(list(summary(table, cells, self._lines.tokens.glyphs)))
+        rows = sorted(self._of(self._kind), key=lambda row: -getattr(row, self._sort))
+        together = sum(row.self_seconds for row in rows)
+        self._rows.show([_row(number, row, together) for number, row in enumerate(rows)])
+        self._rows.show_empty("none in this trace")
+        set_title(self._rows, f"{KINDS[self._kind][0]}, by {SORT_NAMES[self._sort]}")
+
+    def action_kind(self) -> None:
+        """The next table that has rows."""
+        kinds = [kind for kind in KINDS if self._of(kind)]
+        if kinds:
+            self._kind = kinds[(kinds.index(self._kind) + 1) % len(kinds)] if self._kind in kinds else kinds[0]
+            self._show()
+
+    def action_sort(self, by: int) -> None:
+        """Another column."""
+        self._sort = SORTS[(SORTS.index(self._sort) + by) % len(SORTS)]
+        self._show()
+
+    def action_copy(self) -> None:
+        """The path of the trace: it opens in Perfetto and in chrome://tracing."""
+        self.app.copy_to_clipboard(str(self.path))
+        if self._notices is not None:
+            self._notices.say(f"copied the path: {short_path(self.path)}")
+
+
+def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[list[Piece]]:
+    """A bar for each device and the CPU with its shares in words, then the steps; no line longer than ``cells``. Where
+    the words need the room, there is no bar."""
+    label = max((width(visible(line.name)) for line in table.lines), default=0)
+    bars = [list(_bar(line, label, BAR_CELLS, glyphs)) for line in table.lines]
+    if any(cells_of(pieces) > cells for pieces in bars):
+        bars = [part for line in table.lines for part in hang(list(_bar(line, 0, 0, glyphs)), cells)]
+    yield from bars
+    if table.steps:
+        usual, longest = median(table.steps), max(table.steps)
+        text = f"{len(table.steps)} measured, {seconds_text(usual)} the middle one, {seconds_text(longest)} the longest"
+        yield from hang([("steps  ", "muted"), (text, "text"), ("  (with the profiler on)", "faint")], cells)
+    counted = f"{table.events:,} event{'s' * (table.events != 1)}"
+    yield from hang([("trace  ", "muted"), (counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")], cells)
+
+
+def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Piece]:
+    """``label``: cells for the name at least. ``cells``: of the bar, 0 for none."""
+    span = line.span_seconds
+    parts = [(seconds, TOKENS.get(kind, "other")) for kind, seconds in line.shares.items()]
+    name = visible(line.name)
+    yield (name + " " * max(0, label - width(name)) + "  ", "title")
+    if cells:
+        yield from stacked_bar(parts, span or None, cells, glyphs)
+        yield ("  ", "text")
+    yield (f"{seconds_text(span)}: ", "muted")
+    for number, (kind, seconds) in enumerate(line.shares.items()):
+        share = percent(seconds / span * 100) if span > 0 else "–"
+        word = {"op": "torch operators", "idle": "idle" if line.name.startswith("GPU") else "Python, waiting"}.get(
+            kind, kind
+        )
+        yield (f"{' · ' if number else ''}{word} {share}", "text" if kind == "idle" else TOKENS.get(kind, "text"))
+
+
+def _row(number: int, row: Row, together: float) -> TableRow:
+    share: Sequence[Piece] = [(percent(row.self_seconds / together * 100) if together > 0 else "–", "accent")]
+    mark = "" if row.kind in ("kernel", "op") else f"[{row.kind}] "
+    return TableRow(
+        f"{number}:{row.kind}:{row.name}",
+        {
+            "name": [(mark, "faint"), (row.name, "text")],
+            "self": seconds_text(row.self_seconds),
+            "share": share,
+            "total": seconds_text(row.total_seconds),
+            "calls": f"{row.calls:,}",
+            "mean": seconds_text(row.total_seconds / row.calls) if row.calls else "–",
+            "longest": seconds_text(row.longest_seconds),
+        },
+    )

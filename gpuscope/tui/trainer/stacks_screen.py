@@ -1,0 +1,174 @@
+"""Where every thread of a trainer stands now, and the collectives it is in. Read-only, so nothing is asked first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from ...store.calls import SourceError
+from ..cells import bytes_text, seconds_text
+from ..widgets.dialog import Dialog
+from ..widgets.pane import set_title
+from ..widgets.text import Lines, hang
+from .trainer_actions import Line, candidates, failure, who
+
+if TYPE_CHECKING:
+    from ...store.view import TrainerView
+    from ..shell.session import Session
+
+MAX_THREADS, MAX_COLLECTIVES = 64, 32
+FRAMES = 16
+"""Frames of a thread that is not the training one."""
+DEADLINE_SECONDS = 20.0
+
+
+class StacksScreen(Dialog):
+    """``r`` asks again, ← and → go to other trainers, ``a`` shows all frames."""
+
+    DEFAULT_CSS = "StacksScreen .dialog { width: 130; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r,enter", "again", show=False),
+        Binding("left", "other(-1)", show=False),
+        Binding("right", "other(1)", show=False),
+        Binding("a", "all", show=False),
+    ]
+
+    def __init__(self, session: Session, trainer_key: str) -> None:
+        super().__init__()
+        self.session = session
+        self._key = trainer_key
+        self._lines = Lines()
+        self._all = False
+        self._value: Mapping[str, Any] | None = None
+        self._problem: list[Line] = []
+        self._work: asyncio.Task[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_subtitle = "r: again   ← →: other trainer   a: all frames   Esc: close"
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self.action_again()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def on_unmount(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    def _trainer(self) -> TrainerView | None:
+        host = self.session.host
+        return next((t for t in host.trainers if t.key == self._key), None) if host else None
+
+    def _show(self) -> None:
+        if not self.is_open:
+            return
+        trainer = self._trainer()
+        name = "".join(text for text, _ in who(trainer)) if trainer is not None else "gone"
+        set_title(self.body, f"Stacks of {name}")
+        if self._value is not None:
+            lines = list(stack_lines(self._value, None if self._all else FRAMES))
+        else:
+            lines = self._problem or [[("asked; the probe answers from its own thread", "muted")]]
+        cells = max(30, self._lines.size.width or 70)
+        self._lines.show(lines if self._value is not None else [part for line in lines for part in hang(line, cells)])
+
+    def action_again(self) -> None:
+        """Ask now; one that still runs is given up."""
+        if self._work is not None:
+            self._work.cancel()
+        self._work = asyncio.get_running_loop().create_task(self._ask())
+        self._show()
+
+    def action_other(self, by: int) -> None:
+        """The next trainer, the ranks of a job in their order."""
+        host = self.session.host
+        if host is None:
+            return
+        keys = [t.key for t in sorted(candidates(host, self._trainer()), key=lambda t: t.id)]
+        if len(keys) > 1:
+            at = keys.index(self._key) if self._key in keys else 0
+            self._key, self._value, self._problem = keys[(at + by) % len(keys)], None, []
+            self.action_again()
+
+    def action_all(self) -> None:
+        """All frames, or the innermost ones."""
+        self._all = not self._all
+        self._show()
+
+    async def _ask(self) -> None:
+        trainer = self._trainer()
+        try:
+            if trainer is None:
+                raise SourceError("gone", "the trainer is not there any more")
+            result = await self.session.asker.ask(trainer, "stacks", {}, DEADLINE_SECONDS)
+            self._value, self._problem = result.value, []
+        except SourceError as error:
+            self._value, self._problem = None, [list(line) for line in failure(error.code, error.reason)]
+        self._show()
+
+
+def stack_lines(value: Mapping[str, Any], most: int | None) -> Iterable[Line]:
+    """The answer in lines: collectives under way, then threads, the training one first. ``most`` frames each."""
+    collectives = [c for c in _list(value, "collectives") if isinstance(c, dict)]
+    groups = [c for c in collectives if c.get("op") is None]
+    waiting = [c for c in collectives if c.get("op") is not None and c.get("state") != "completed"]
+    if groups or waiting:
+        yield [("Collectives", "title")]
+        for one in groups[:MAX_COLLECTIVES]:
+            launched, done = one.get("launched"), one.get("completed")
+            name = f"{one.get('label') or one.get('group', '?')}"
+            yield [(f"  {name}: ", "text"), (f"{launched} launched, {done} completed", "muted")]
+        for one in waiting[:MAX_COLLECTIVES]:
+            yield list(_collective(one))
+        yield []
+    threads = [t for t in _list(value, "threads") if isinstance(t, dict)][:MAX_THREADS]
+    threads.sort(key=lambda t: (not t.get("training"), not t.get("main")))
+    for number, thread in enumerate(threads):
+        marks = [word for word in ("training", "main") if thread.get(word) is True]
+        yield [(f"{thread.get('name', 'thread')}", "title"), (f"  {', '.join(marks)}" if marks else "", "accent")]
+        frames = [f for f in _list(thread, "frames") if isinstance(f, (list, tuple)) and len(f) >= 3]
+        shown = frames if most is None or number == 0 else frames[:most]
+        for depth, frame in enumerate(shown):
+            yield list(_frame(frame, depth == 0))
+        if len(shown) < len(frames):
+            yield [(f"  {len(frames) - len(shown)} more", "faint")]
+        if not frames:
+            yield [("  no Python frames", "faint")]
+        yield []
+    seconds = value.get("seconds")
+    took = f"taken in {seconds_text(seconds)}" if isinstance(seconds, (int, float)) else "taken"
+    yield [(f"{took}; innermost frame first", "faint")]
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    found = value.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _frame(frame: Sequence[object], first: bool) -> Iterable[tuple[str, str]]:
+    file, line, function = str(frame[0]), frame[1], str(frame[2])
+    folder, _, name = file.rpartition("/")
+    folder = folder.rpartition("site-packages/")[2]
+    yield ("▸ " if first else "  ", "accent")
+    yield (f"{function}  ", "text" if first else "muted")
+    yield (f"{name}:{line}", "title" if first else "text")
+    yield (f"  {folder}" if folder else "", "faint")
+
+
+def _collective(one: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    yield (f"  {one.get('op', 'collective')} ", "text")
+    yield (f"#{one.get('sequence', '?')} in group {one.get('group', '?')}  ", "muted")
+    yield (f"{one.get('state', '')}", "warn")
+    seconds, size = one.get("seconds"), one.get("size")
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
+        yield (f" for {seconds_text(seconds)}", "muted")
+    if isinstance(size, (int, float)) and not isinstance(size, bool):
+        yield (f", {bytes_text(size)}", "muted")

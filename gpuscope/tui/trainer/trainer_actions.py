@@ -1,0 +1,241 @@
+"""What can be done to a trainer on request: each act with its effect, its price, and what its answer says.
+
+Texts are lines of pieces. A result comes from another process: nothing in it is taken for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...store.ranks import is_overdue, name_of
+from ...store.view import HostView, TrainerView
+from ...wire.frames import Scalar
+from ..cells import age_text, bytes_text, seconds_text
+
+Piece = tuple[str, str]
+Line = list[Piece]
+
+HISTORY_ENTRIES = 100_000
+TRIAL_STEPS = 20
+STEPS = (1, 2, 5, 10, 20, 50)
+"""Steps to choose from, for a profile."""
+DEFAULT_STEPS = 5
+MAX_TRACE_BYTES = 1 << 30
+MAX_SNAPSHOT_BYTES = 4 << 30
+NO_CUDA = "it has not initialised CUDA, and torch has an allocator to look into only there"
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """``keeps``: the answer comes with a file of this kind (``keeping.FOLDERS``). ``cuda``: only where a trainer uses
+    CUDA. ``max_bytes`` of the file."""
+
+    name: str
+    title: str
+    effect: str
+    price: str
+    verb: str
+    keeps: str = ""
+    cuda: bool = False
+    max_bytes: int = MAX_SNAPSHOT_BYTES
+
+    def why_not(self, trainer: TrainerView) -> str:
+        """ "" when this trainer can be asked, else the reason."""
+        if trainer.gone is not None:
+            return f"pid {trainer.definition.pid} has ended: {trainer.gone.reason}"
+        return f"not for pid {trainer.definition.pid}: {NO_CUDA}" if self.cuda and not trainer.definition.cuda else ""
+
+
+ACTS = {
+    act.name: act
+    for act in (
+        Act(
+            "snapshot",
+            "Take an allocator snapshot",
+            "torch writes down every segment and block of its allocator; the file comes here and opens in "
+            "_memory_viz too. Nothing in the trainer is changed.",
+            "the trainer stands still once, about 0.1–1 s (longer with a long history).",
+            "take it",
+            "snapshot",
+            cuda=True,
+        ),
+        Act(
+            "history",
+            "Record allocation history",
+            f"torch notes the Python stack of each allocation, the last {HISTORY_ENTRIES:,}: snapshots taken from then "
+            "on say which line holds what.",
+            f"measured first: {TRIAL_STEPS} steps without and {TRIAL_STEPS} with it, then it is off again and you "
+            "decide.",
+            "measure the price",
+            cuda=True,
+        ),
+        Act(
+            "profile",
+            "Profile some steps",
+            "torch.profiler runs in the trainer, from the probe's thread; the Chrome trace comes here. Refused while "
+            "another profiler runs.",
+            "steps are slower while it runs; its end synchronizes the GPU once, and the program waits while the trace "
+            "is put together: about 5 s for a million operations.",
+            "profile",
+            "profile",
+            max_bytes=MAX_TRACE_BYTES,
+        ),
+    )
+}
+
+
+def deadline_of(name: str, trainer: TrainerView, steps: int) -> float:
+    """How long to wait for all of an answer, seconds: slow steps take their time."""
+    pace = trainer.number("step_seconds") or 1.0
+    waits = {"snapshot": 300.0, "history": 60.0 + 6 * TRIAL_STEPS * pace, "profile": 180.0 + 30 * steps * pace}
+    return min(3600.0, waits[name])
+
+
+def args_of(name: str, steps: int, trial: bool = True) -> dict[str, Scalar]:
+    """Arguments of the request, without the trainer."""
+    if name == "history":
+        return {"entries": HISTORY_ENTRIES, "trial_steps": TRIAL_STEPS if trial else 0}
+    return {"steps": steps} if name == "profile" else {}
+
+
+def question_of(act: Act, trainer: TrainerView, steps: int) -> Iterable[Line]:
+    """Who, what happens, what it costs."""
+    yield [("Trainer  ", "muted"), *who(trainer)]
+    if act.name == "profile":
+        pace = trainer.number("step_seconds")
+        about = f", about {seconds_text(steps * pace)} at its usual pace" if pace else ""
+        yield [("Steps    ", "muted"), (f"{steps}", "title"), (about, "muted")]
+        if is_overdue(trainer):
+            age = age_text(trainer.number("step_age_seconds") or 0.0)
+            yield [("Now      ", "muted"), (f"it has made no step for {age}; a profile would wait for one", "warn")]
+    yield [("Effect   ", "muted"), (act.effect, "text")]
+    yield [("Price    ", "muted"), (act.price, "text")]
+    if act.name == "snapshot":
+        yield [
+            ("Stacks   ", "muted"),
+            ("only if history was on before. ", "text"),
+            ("h", "accent"),
+            (": turn it on first (its price is measured and shown)", "muted"),
+        ]
+
+
+def who(trainer: TrainerView) -> Line:
+    """``rank 3, pid 48216, train.py``."""
+    definition = trainer.definition
+    rank = f"{name_of(trainer)}, " if definition.rank is not None else ""
+    script = (definition.script or "").rsplit("/", 1)[-1]
+    return [(f"{rank}pid {definition.pid}", "title"), (f", {script}" if script else "", "text")]
+
+
+# ── what came ──
+
+
+def _number(value: Mapping[str, Any], key: str) -> float | None:
+    found = value.get(key)
+    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+
+def _seconds(value: Mapping[str, Any], key: str) -> str:
+    found = _number(value, key)
+    return seconds_text(found) if found is not None else "–"
+
+
+def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
+    """What a snapshot's result says."""
+    entries, size = _number(value, "entries"), _number(value, "bytes")
+    if size is not None:
+        yield [("Size     ", "muted"), (bytes_text(size), "text")]
+    if entries is not None:
+        stood, pickled = _seconds(value, "snapshot_seconds"), _seconds(value, "pickle_seconds")
+        yield [("Took     ", "muted"), (f"{stood} in the allocator, {pickled} to write it down", "text")]
+        yield [("History  ", "muted"), (f"{entries:,.0f} events", "text")]
+    if value.get("history") is False:
+        yield [
+            ("Stacks   ", "muted"),
+            ("none: history was off, so it says what is held, not where. ", "warn"),
+            ("h", "accent"),
+            (": turn it on", "muted"),
+        ]
+
+
+def history_price(value: Mapping[str, Any]) -> Iterable[Line]:
+    """The measured price of recording history."""
+    cost, low = _number(value, "cost_percent"), _number(value, "cost_low_percent")
+    high, steps = _number(value, "cost_high_percent"), _number(value, "steps")
+    if cost is None:
+        yield [("Price    ", "muted"), ("not measured: the trainer made no steps to compare", "warn")]
+        return
+    between = f" ({low:+.1f} to {high:+.1f})" if low is not None and high is not None else ""
+    yield [("Price    ", "muted"), (f"{cost:+.1f} %{between} per step", "title")]
+    over = f", measured over {steps:.0f} steps each" if steps is not None else ", measured"
+    paces = f"{_seconds(value, 'baseline_step_seconds')} a step without, {_seconds(value, 'step_seconds')} with it"
+    yield [("         ", "muted"), (f"{paces}{over}", "muted")]
+    yield [("         ", "muted"), ("it is off again now", "muted")]
+
+
+def history_on(value: Mapping[str, Any]) -> Iterable[Line]:
+    """After history was turned on."""
+    entries = _number(value, "entries")
+    count = f"the last {entries:,.0f} allocations" if entries is not None else "allocations"
+    yield [("History  ", "muted"), (f"on: {count} are noted. ", "ok"), ("s in a minute shows their lines", "muted")]
+
+
+def profile_came(value: Mapping[str, Any]) -> Iterable[Line]:
+    """What a profile's result says."""
+    steps, size = _number(value, "steps"), _number(value, "bytes")
+    if steps is not None:
+        early = EARLY.get(str(value.get("stopped")), "")
+        yield [("Steps    ", "muted"), (f"{steps:.0f} in {_seconds(value, 'seconds')}{early}", "text")]
+    held = [_number(value, name) for name in ("stop_seconds", "export_seconds")]
+    if None not in held:
+        yield [("Held     ", "muted"), (f"the program for {sum(s or 0.0 for s in held):.2g} s at the end", "text")]
+    if size is not None:
+        yield [("Size     ", "muted"), (bytes_text(size), "text")]
+
+
+EARLY = {
+    "timeout": " (it ended early: time was up)",
+    "other_profiler": " (it ended early: the training started a profiler of its own)",
+}
+CAME: dict[str, Callable[[Mapping[str, Any]], Iterable[Line]]] = {
+    "snapshot": snapshot_came,
+    "history": history_price,
+    "profile": profile_came,
+}
+FAILED = {
+    "busy": ("Busy", "one such request at a time"),
+    "unsupported": ("Not possible here", ""),
+    "refused": ("Refused", ""),
+    "cancelled": ("Cancelled", ""),
+    "timeout": ("No answer in time", ""),
+    "gone": ("It is gone", ""),
+    "failed": ("It failed", ""),
+}
+
+
+def failure(code: str, reason: str) -> Iterable[Line]:
+    """An error in words."""
+    title, hint = FAILED.get(code, ("It failed", ""))
+    yield [(f"{title}: ", "warn"), (reason + (f" ({hint})" if hint else ""), "text")]
+
+
+# ── whom to ask ──
+
+
+def candidates(host: HostView, first: TrainerView | None) -> list[TrainerView]:
+    """Living trainers: ``first``, then the other ranks of its job, then mine, then others'."""
+    mine = {p.id for p in host.processes if p.definition.mine}
+
+    def order(trainer: TrainerView) -> tuple[bool, bool, bool, str, int]:
+        job = first.definition.job if first is not None else None
+        same = job is not None and trainer.definition.job == job
+        foreign = trainer.process not in mine
+        rank = trainer.definition.rank
+        return (
+            first is None or trainer.key != first.key, not same, foreign, trainer.definition.job or "",
+            rank if rank is not None else trainer.definition.pid,
+        )  # fmt: skip
+
+    return sorted((t for t in host.trainers if t.gone is None), key=order)

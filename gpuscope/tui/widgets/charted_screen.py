@@ -1,0 +1,144 @@
+"""What the screens of one GPU and of one process share: panels on the left, histories on the right, how they move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from ..charts.line import LineChart
+from ..charts.strips import Segments
+from .full_screen import PAUSE_KEY, TIME_KEYS, Keys, Room, absent, timed
+
+if TYPE_CHECKING:
+    from ..shell.session import Session
+
+WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
+"""Seconds that the charts show; + and - step through them."""
+WIDE = 110
+SHOW_SECONDS, CHART_SECONDS = 0.5, 2.0
+CHART_ROWS = 9
+"""The least height of a chart beside others, and the height of the only one on a small terminal."""
+TOKENS = ("series1", "series2", "series3", "series4")
+
+
+class ChartedScreen(Room):
+    """Kept up to date while it is open. On a small terminal the panels stand one below the other and scroll.
+
+    Subclasses compose ``#columns`` with ``#left`` and ``#right``; ``histories`` is how many there are to choose from,
+    ``charts`` those that there is room for at most. The charts share what the panels of ``#right`` leave: that is the
+    layout's work, which knows how high these panels are in the frame that is being made."""
+
+    DEFAULT_CSS = """
+    ChartedScreen #columns { height: 1fr; }
+    ChartedScreen #left, ChartedScreen #right { width: 1fr; height: 1fr; scrollbar-size-vertical: 1; }
+    ChartedScreen .chart { height: 1fr; min-height: 6; }
+    ChartedScreen Lines.panel { height: auto; }
+    ChartedScreen.-narrow #columns { layout: vertical; overflow-y: auto; scrollbar-size-vertical: 1; }
+    ChartedScreen.-narrow #left, ChartedScreen.-narrow #right { width: 1fr; height: auto; }
+    ChartedScreen.-narrow .chart { height: 9; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *TIME_KEYS,
+        PAUSE_KEY,
+        Binding("enter", "readings", show=False),
+        Binding("plus,equals_sign", "zoom(-1)", show=False),
+        Binding("minus", "zoom(1)", show=False),
+        Binding("c", "chart(1)", show=False),
+        Binding("j,down", "scroll(1)", show=False),
+        Binding("k,up", "scroll(-1)", show=False),
+    ]
+
+    def __init__(self, session: Session, key: str, histories: int, charts: int) -> None:
+        super().__init__()
+        self.session = session
+        self._key = key
+        self._histories = histories
+        self._window, self._chart = 0, 0
+        self._charts = [LineChart(classes="panel chart") for _ in range(charts)]
+        self._moment: float | None = None
+
+    def on_mount(self) -> None:
+        self._update()  # before the first frame: it has all panels in their place
+        self.set_interval(SHOW_SECONDS, self._update)
+        self.set_interval(CHART_SECONDS, self._draw)
+
+    def on_resize(self) -> None:
+        self.moved()
+
+    @property
+    def terminal(self) -> tuple[int, int]:
+        """Columns and rows to fill, known before this screen was laid out for the first time."""
+        return self.app.size.width, self.app.size.height
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are two columns."""
+        return self.terminal[0] >= WIDE
+
+    def moved(self) -> None:
+        if self.is_attached:
+            self._update()
+            self._draw()
+
+    def _update(self) -> None:
+        """Bring all up to date; the charts, too, where the picture is not a little later than the one before."""
+        if not self.is_attached:
+            return
+        self.set_class(not self.wide, "-narrow")
+        self._show()
+        host = self.session.host
+        before, self._moment = self._moment, host.sampled_seconds if host is not None else None
+        if before is None or self._moment is None or not 0 <= self._moment - before <= CHART_SECONDS:
+            self._draw()
+
+    def _show(self) -> None:
+        """Draw the panels."""
+        raise NotImplementedError
+
+    def _draw(self) -> None:
+        """Draw the charts."""
+        raise NotImplementedError
+
+    def _missing(self, what: str) -> None:
+        """There is nothing to show at this moment: what stood here before goes."""
+        self.say_head([(f"{what}  ", "bold accent"), (absent(self.session), "muted")], self.session)
+        self.say_keys(timed(self.session, (("Esc", "back"),)), self.session)
+        self.query_one("#columns").display = False
+
+    def _present(self, head: Segments, keys: Keys) -> None:
+        """There is: the line at the top, and the keys at the bottom, those through time after the first."""
+        self.query_one("#columns").display = True
+        self.say_head(head, self.session)
+        self.say_keys(timed(self.session, keys), self.session)
+
+    def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
+        """The charts that ``rows`` have room for, each with the number of its history; the rest hide."""
+        shown = max(1, min(len(self._charts), rows // CHART_ROWS)) if self.wide else 1
+        for position, chart in enumerate(self._charts):
+            chart.display = position < shown
+        return [(chart, (self._chart + n) % self._histories) for n, chart in enumerate(self._charts[:shown])]
+
+    # ── keys ──
+
+    def action_zoom(self, by: int) -> None:
+        """A longer or shorter time on the charts."""
+        self._window = min(max(self._window + by, 0), len(WINDOWS) - 1)
+        self._draw()
+
+    def action_chart(self, by: int) -> None:
+        """The next history."""
+        self._chart = (self._chart + by) % self._histories
+        self._draw()
+
+    def action_scroll(self, by: int) -> None:
+        """Move what does not fit."""
+        place = self.query_one("#columns" if self.has_class("-narrow") else "#left")
+        place.scroll_relative(y=3 * by, animate=False)
+
+    def action_readings(self) -> None:
+        """Every reading with its reason, as it came."""
+        from ..overview.detail_screen import DetailScreen
+
+        self.app.push_screen(DetailScreen(self.session, self._key))

@@ -1,0 +1,101 @@
+"""What all tabs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widget import Widget
+
+from ..shell.session import Session
+from .text import Lines
+
+if TYPE_CHECKING:
+    from ...store.view import HostView, TrainerView
+
+
+class Pane(Vertical):
+    """One tab. :meth:`show` brings its numbers up to date and :meth:`show_charts`, less often, its charts; neither is
+    called while the tab is hidden. Methods ``do_NAME`` carry out actions of the registry."""
+
+    DEFAULT_CSS = "Pane { height: 1fr; }"
+
+    def __init__(self, session: Session, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.session = session
+
+    def show(self, host: HostView | None) -> None:
+        """Draw the numbers of this moment."""
+
+    def show_charts(self, host: HostView) -> None:
+        """Draw the histories."""
+
+    def show_findings(self) -> None:
+        """The doctor has looked anew."""
+
+    def fit_to(self, width: int, height: int) -> None:
+        """Choose what has room on a terminal of this size, in cells."""
+
+    def chosen(self, host: HostView) -> TrainerView | None:
+        """The trainer that is looked at: one on the highlighted device, mine before others'."""
+        device = next((d for d in host.devices if d.key == self.session.device_key), None)
+        here = {a.definition.trainer for a in device.allocators if a.gone is None} if device else set()
+        mine = {p.id for p in host.processes if p.definition.mine}
+        trainers = [t for t in host.trainers if t.id in here and t.gone is None]
+        return min(trainers, key=lambda t: t.process not in mine, default=None)
+
+    def chosen_pid(self) -> int | None:
+        """The process that is looked at, with or without a probe in it."""
+        return None
+
+    def take_focus(self) -> None:
+        """Give the keyboard to the list a user most likely wants."""
+
+    def focus_on(self, widget: Widget) -> None:
+        """Give it to this one, now. ``Widget.focus`` would do it with the app's next message, and so take it from a
+        filter that a key has opened meanwhile: what is typed into it would be carried out."""
+        self.screen.set_focus(widget, scroll_visible=False)
+
+    @property
+    def typing(self) -> bool:
+        """Whether a filter is open: nothing but a key takes the keyboard from it."""
+        return bool(self.screen.query("FilterLine"))
+
+
+WAITING = "waiting for the first reading"
+
+
+class Waiting(Vertical):
+    """The first frame of a tab: its panels with nothing in them. What fills them is loaded behind it."""
+
+    DEFAULT_CSS = """
+    Waiting { height: 1fr; }
+    Waiting > .panel { height: 3; }
+    Waiting > .panel:last-child { height: 1fr; }
+    """
+
+    def __init__(self, titles: Sequence[str]) -> None:
+        super().__init__(id="waiting")
+        self._titles = titles
+
+    def compose(self) -> ComposeResult:
+        for title in self._titles:
+            panel = Lines([[(WAITING, "muted")]], classes="panel")
+            panel.border_title = title
+            yield panel
+
+
+def set_title(widget: Widget, title: str) -> None:
+    """A border title; the setter repaints the whole widget, so only when it changes."""
+    if str(widget.border_title or "") != title:
+        widget.border_title = title
+
+
+class ViewChanged(Message):
+    """There is a new picture. One that waits is replaced by the next: a slow terminal gets fewer, not older ones."""
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, ViewChanged)

@@ -1,0 +1,72 @@
+"""A dialog that asks the host one question when it opens, and shows what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+
+from .dialog import Dialog
+from .text import Lines, hang
+
+if TYPE_CHECKING:
+    from ..shell.session import Session
+
+Line = list[tuple[str, str]]
+"""Pieces of text with their tokens; an empty one is a blank line."""
+
+
+async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
+    """The host's answer. ``replayed``: why a recording has none. Raises ``SourceError``."""
+    from ...store.calls import SourceError
+
+    if session.replay is not None or session.hosts is None:
+        raise SourceError("not_supported", replayed)
+    result = await session.hosts.source.request(kind, args, seconds)
+    return result.value
+
+
+class AskedOnce(Dialog):
+    """``title`` stands in its frame, ``waiting`` in it until the answer is there."""
+
+    def __init__(self, session: Session, title: str, waiting: str) -> None:
+        super().__init__()
+        self.session = session
+        self._title = title
+        self._lines = Lines([[(waiting, "muted")]])
+        self._asking: asyncio.Task[None] | None = None  # not _task: that is Textual's own
+
+    async def answer(self) -> list[Line]:
+        """What to show. May raise :class:`gpuscope.store.calls.SourceError`: its reason is shown then."""
+        raise NotImplementedError
+
+    async def request(self, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
+        """See :func:`ask`."""
+        return await ask(self.session, kind, args, seconds, replayed)
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            # asked of the host as it is, also where the screen shows what was
+            body.border_title = self._title + (", now" if self.session.paused_seconds is not None else "")
+            body.border_subtitle = "Esc: close"
+            yield self._lines
+
+    def on_mount(self) -> None:
+        self._asking = asyncio.get_running_loop().create_task(self._ask())
+
+    def on_unmount(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self) -> None:
+        from ...store.calls import SourceError
+
+        try:
+            lines = await self.answer()
+        except SourceError as error:
+            lines = [[("unknown: ", "warn"), (error.reason, "text")]]
+        cells = max(30, self._lines.size.width or 70)
+        self._lines.show([piece for line in lines for piece in (hang(line, cells) if line else [line])])
