@@ -1,5 +1,5 @@
 """``python -m gpuscope``: the same as the console script."""
 
-from .cli import entry
+from .cli.main import entry
 
 entry()

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import gpuscope
-from gpuscope import cli
+from gpuscope.cli import main as cli
 
 PYTHON = shlex.quote(sys.executable)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "demos").rglob("*.md")])
@@ -59,12 +59,11 @@ def test_the_readmes_options_exist():
     for command in re.findall(r"`gpuscope (\w+) ([^`]*)`", README):
         verb, rest = command
         second = rest.split(" ", 1)[0]
-        if second in cli.SUBVERBS.get(verb, {}):
-            verb = f"{verb}_{second}"
+        word = second if second in cli.SUBVERBS.get(verb, {}) else ""
         options = re.findall(r"--[a-z][a-z-]*", rest)
-        if verb.partition("_")[0] in cli.VERBS and verb != "run" and options:
+        if verb in cli.VERBS and verb != "run" and options:
             parser = cli.Parser(prog="x")
-            import_module(f"gpuscope.verbs.{verb}").add_arguments(parser)
+            import_module(cli.module_of(verb, word)).add_arguments(parser)
             known = {option for action in parser._actions for option in action.option_strings}
             assert set(options) <= known, verb
 

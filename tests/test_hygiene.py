@@ -46,7 +46,7 @@ def test_import_gpuscope_imports_nothing_else():
 )
 def test_one_shot_verbs_load_no_heavy_package(words):
     code = f"""
-from gpuscope import cli
+from gpuscope.cli import main as cli
 try:
     cli.main({words!r})
 except SystemExit:

@@ -121,7 +121,8 @@ def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[s
 def _doctor() -> Dict[str, str]:
     """What the trainer needs to have its own failure diagnosed (``probe/diagnosis.py``): which standard error is ours,
     and how to start the doctor. Empty where this installation has none, or there is no standard error."""
-    program = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "verbs", "doctor_after.py")
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    program = os.path.join(package, "cli", "commands", "doctor", "after_failure.py")
     try:
         found = os.fstat(2)
     except OSError:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope import cli
 from gpuscope.attach.inject_target import process, yama_scope
+from gpuscope.cli import main as cli
 from tests.fakes.probe_client import wait_for
 
 pytestmark = [

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope import cli
 from gpuscope.attach import enable, enable_files, enable_target
+from gpuscope.cli import main as cli
 from tests.attach.test_run import fake_torch, frames_request
 from tests.fakes import pythons
 from tests.fakes.probe_client import TRAINING, Reader, environment, lines_of_ours, sockets, wait_for
@@ -434,8 +434,8 @@ def test_a_copied_environment_works_and_run_goes_first(site, capsys, tmp_path):
     shutil.rmtree(site.parents[2])
     python = tmp_path / "copy/bin/python"
     version = ".".join(map(str, sys.version_info[:2]))
-    starter = f"import sys; sys.path.insert(0, {str(Path(cli.__file__).parents[1])!r}); "
-    starter += "from gpuscope.verbs.run import main; main(sys.argv[1:])"
+    starter = f"import sys; sys.path.insert(0, {str(Path(cli.__file__).parents[2])!r}); "
+    starter += "from gpuscope.cli.commands.run import main; main(sys.argv[1:])"
     for words, origin in ((["-c", STEPS], "enable"), (["-c", starter, "--", str(python), "-u", "-c", STEPS], "run")):
         process = start(python if origin == "enable" else sys.executable, *words)
         try:

@@ -18,7 +18,7 @@ from gpuscope.agent.inject_requests import Injections
 from gpuscope.attach import bundle, inject_target, ladder
 from gpuscope.attach.inject import CannotInject
 from gpuscope.attach.inject_target import permission, process
-from gpuscope.verbs import attach_local
+from gpuscope.cli.commands.attach import local as attach_local
 from gpuscope.wire import frames
 from tests.attach.test_inject import TIGHT, detach, pytestmark, socket_of, victim
 from tests.fakes import pythons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
 from gpuscope.store import recorder
 
 

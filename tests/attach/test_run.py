@@ -32,7 +32,7 @@ SCRIPT = TRAINING + "import os\n"
 
 def gpuscope_run(*words: str, **more: str | None) -> subprocess.Popen[str]:
     """`gpuscope run` in a process of its own, as a user starts it; not importable in the trainer unless asked."""
-    starter = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuscope.verbs.run import main; "
+    starter = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuscope.cli.commands.run import main; "
     starter += "sys.exit(main(sys.argv[1:]))"
     options: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": None}
     options.update(more)

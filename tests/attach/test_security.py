@@ -109,7 +109,7 @@ def run(words: list[str], env: dict[str, str], tmp_path: Path) -> subprocess.Com
 
 def test_ssh_is_never_started_for_what_is_no_host(tmp_path, monkeypatch, capsys):
     """A real ssh on the path would leave a note. In one process, but for one proof that the note is left."""
-    from gpuscope import cli
+    from gpuscope.cli import main as cli
 
     env = install(tmp_path / "bin")
     log = Path(env["STAND_IN_LOG"])

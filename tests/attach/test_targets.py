@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope import cli
 from gpuscope.attach import clusters, targets
 from gpuscope.attach.targets import KUBERNETES, LOCAL, PREFIX, SLURM, SSH, BadTarget, parse, parse_all
+from gpuscope.cli import main as cli
 
 HOSTILE = [
     "-oProxyCommand=x", "u@-x", "a b", "$(x)", "u@$(x)", "`x`", "h;x", "h|x", "h&x", "h\nx", "h\tx", "h\x1b[31mx",

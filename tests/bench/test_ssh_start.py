@@ -11,7 +11,7 @@ import time
 import pytest
 
 from gpuscope.attach import bootstrap
-from gpuscope.verbs import remote
+from gpuscope.cli import remote
 from gpuscope.wire.frames import Hello, Sample
 from tests.fakes import pythons, sshd
 from tests.fakes.probe_client import wait_for

@@ -11,11 +11,11 @@ import pytest
 
 from gpuscope.agent.assembler import Assembler
 from gpuscope.agent.picture import Picture
+from gpuscope.cli.commands.ps import verb as ps_verb
 from gpuscope.collect import containers, probe_sockets, trainers
 from gpuscope.doctor import live
 from gpuscope.store.store import Store
 from gpuscope.tui.overview import empty_states
-from gpuscope.verbs import ps
 from gpuscope.wire import frames
 from tests.fakes import probe_process, wire
 from tests.fakes.waiting import until
@@ -84,7 +84,7 @@ def test_a_limit_that_cuts_is_told_everywhere(base, monkeypatch):
     picture = Picture(0.0, frames.HostDef(), {}, {}, 0.0, None, unread=why)
     definitions, sample, _ = Assembler().tick(picture, wire.hello().m + 1)
     assert [0, "trainers", why.code, why.text] in sample.why
-    assert {"device": None, "severity": "unchecked", "reason": why.text} in ps.find_problems(picture)
+    assert {"device": None, "severity": "unchecked", "reason": why.text} in ps_verb.find_problems(picture)
     store = Store()
     store.add_source("here", "here")
     for frame in (wire.hello(), *definitions, sample):

@@ -96,8 +96,8 @@ def ask(*words: str, text: str | None = None, seconds: float = 60.0) -> tuple[di
 
 def ask_here(*words: str, text: str | None = None, seconds: float = 60.0) -> tuple[dict[str, Any], str]:
     """The same without a process of its own: all that the verb does but print."""
+    from gpuscope.cli.commands.doctor import targets as doctor_targets
     from gpuscope.doctor import report, table
-    from gpuscope.verbs import doctor_targets
 
     with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
         if text is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
 from gpuscope.doctor import explain, table
 from gpuscope.lab import claim_table, pitfalls
 
@@ -69,21 +69,19 @@ def commands():
 def test_a_command_of_ours_is_one_that_exists(command):
     verb, *words = shlex.split(command)[1:]
     assert verb in cli.VERBS
-    name = verb
-    if words[:1] and words[0] in cli.SUBVERBS.get(verb, {}):
-        name = f"{verb}_{words.pop(0)}"
+    word = words.pop(0) if words[:1] and words[0] in cli.SUBVERBS.get(verb, {}) else ""
     parser = cli.Parser(prog=command)
-    import_module(f"gpuscope.verbs.{name}").add_arguments(parser)
+    import_module(cli.module_of(verb, word)).add_arguments(parser)
     args = parser.parse_args([re.sub(r"^PID$", "1", word) for word in words])
-    if name == "lab_pitfall":
+    if word == "pitfall":
         assert args.name in {one.id for one in pitfalls.load()}
-    if name == "lab_claims":
+    if word == "claims":
         assert words[words.index("--only") + 1] in {claim.id for claim in claim_table.CLAIMS}
 
 
 def calls():
     """The words that examiners pass by keyword, where they stand there as such."""
-    for path in [*(ROOT / "gpuscope/doctor").rglob("*.py"), *(ROOT / "gpuscope/verbs").glob("doctor*.py")]:
+    for path in [*(ROOT / "gpuscope/doctor").rglob("*.py"), *(ROOT / "gpuscope/cli/commands/doctor").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 yield {

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.cli.commands.doctor import targets as doctor_targets
 from gpuscope.doctor.finding import Report
-from gpuscope.verbs import doctor_targets
 
 ROOT = Path(__file__).parent.parent.parent
 LOG = "step 7: loss 2.125\nRuntimeError: 0.25 ≠ 4\n"
@@ -42,9 +42,9 @@ class Asked(list):
         examiner("text", "gpuscope.doctor.messages", "report", last=2)
         examiner("script", "gpuscope.doctor.script", "report")
         examiner("postmortem", "gpuscope.doctor.postmortem")
-        examiner("live", "gpuscope.verbs.doctor_live")
-        examiner("environment", "gpuscope.verbs.doctor_environment")
-        examiner("left", "gpuscope.verbs.doctor_left")
+        examiner("live", "gpuscope.cli.commands.doctor.live")
+        examiner("environment", "gpuscope.cli.commands.doctor.environment")
+        examiner("left", "gpuscope.cli.commands.doctor.left")
         return self
 
 

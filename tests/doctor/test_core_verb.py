@@ -13,18 +13,20 @@ import zipfile
 
 import pytest
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
+from gpuscope.cli.commands.doctor import bundle as doctor_bundle
+from gpuscope.cli.commands.doctor import targets as doctor_targets
+from gpuscope.cli.commands.doctor import verb as doctor_verb
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Evidence, Finding, Fix, Report
-from gpuscope.verbs import doctor, doctor_bundle, doctor_targets
 
 MIXED = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:3 and cpu!\n"
 
 
 def run(capsys, *words):
     parser = argparse.ArgumentParser()
-    doctor.add_arguments(parser)
-    code = doctor.run(parser.parse_args([str(word) for word in words]))
+    doctor_verb.add_arguments(parser)
+    code = doctor_verb.run(parser.parse_args([str(word) for word in words]))
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -199,7 +201,7 @@ def test_a_bundle_that_cannot_be_written_is_said_and_nothing_is_replaced(capsys,
 
 LOADED = """
 import sys
-from gpuscope.cli import main
+from gpuscope.cli.main import main
 code = main(["doctor", "--json", "-"])
 names = {name.partition(".")[0] for name in sys.modules}
 sys.stderr.write(f"{code} {sorted(names & {'torch', 'textual', 'rich', 'pynvml', 'plotext', 'msgspec', 'asyncio'})}")

@@ -15,8 +15,8 @@ import pytest
 
 from gpuscope.agent import environment_host, environment_torch
 from gpuscope.agent.picture import Picture
+from gpuscope.cli.commands.doctor import environment as doctor_environment
 from gpuscope.doctor import environment
-from gpuscope.verbs import doctor_environment
 from gpuscope.wire.frames import HostDef, Unknown
 from tests.fakes import shim
 from tests.fakes.nvml import NOT_SUPPORTED, SUCCESS, FakeNvml, FakeProcess
@@ -163,15 +163,17 @@ def test_without_a_driver(fake, error, code):
 
 def test_a_whole_program_on_another_library():
     """From a fresh process, as a job script runs it: eight GPUs, one of them lost, in less than 2 s of a core."""
-    code = "from gpuscope.verbs import doctor_environment as d, plain\n" + textwrap.dedent(
+    code = textwrap.dedent(
         """
+        from gpuscope.cli import output
+        from gpuscope.cli.commands.doctor import environment as d
         import sys, time
         began = time.process_time()
         report = d.examine()
         told = [[one.pitfall, one.severity, one.where] for one in report.findings]
         took = time.process_time() - began
         assert not {"torch", "textual", "msgspec"} & set(sys.modules), sorted(sys.modules)
-        print(plain.dump({"told": told, "examined": report.examined, "took": took}))
+        print(output.dump({"told": told, "examined": report.examined, "took": took}))
         """
     )
     asked = shim.environment(gpus=8, lost=3)
@@ -418,7 +420,7 @@ def test_this_machine_from_nothing():
     code = textwrap.dedent(
         """
         import sys
-        from gpuscope.verbs import doctor_environment as d
+        from gpuscope.cli.commands.doctor import environment as d
         facts = d.gather(environ={"VIRTUAL_ENV": sys.prefix, "PATH": ""})
         from gpuscope.doctor import environment
         report = environment.examine(facts)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpuscope.agent import environment_paths
+from gpuscope.cli.commands.doctor import environment as doctor_environment
 from gpuscope.collect.nvml import Nvml
 from gpuscope.doctor import environment
 from gpuscope.doctor.environment_facts import Path
-from gpuscope.verbs import doctor_environment
 from tests.doctor.test_environment_rules import DEVICE, HEALTHY, host
 from tests.fakes.nvml import FakeNvml, FakeProcess
 from tests.fakes.proctree import tree

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.cli.commands.doctor import live_script
 from gpuscope.probe.rendezvous import start_ticks
-from gpuscope.verbs import doctor_live_script
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.views import GIB, host_row, row, trainer_row
@@ -169,7 +169,7 @@ for x in loader:
 
 
 def looked_at(script: Path, **numbers: float) -> list[str]:
-    report = doctor_live_script.examine([Rank(script, **numbers)])  # type: ignore[list-item]
+    report = live_script.examine([Rank(script, **numbers)])  # type: ignore[list-item]
     return [finding.pitfall for finding in report.findings]
 
 
@@ -194,6 +194,6 @@ def test_a_script_that_was_changed_or_is_none_is_not_judged(tmp_path: Path):
     script.write_text(SOURCE)
     aged(script, -3600)
     assert looked_at(script) == []
-    assert "changed since" in doctor_live_script.examine([Rank(script)]).examined[0]  # type: ignore[list-item]
+    assert "changed since" in live_script.examine([Rank(script)]).examined[0]  # type: ignore[list-item]
     assert looked_at(tmp_path / "gone.py") == []
     assert looked_at(tmp_path) == []

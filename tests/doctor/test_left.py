@@ -10,14 +10,14 @@ import time
 
 import pytest
 
+from gpuscope.cli import dead_trainers as boxes_of
+from gpuscope.cli.commands.attach.local import audit
+from gpuscope.cli.commands.doctor import left as doctor_left
 from gpuscope.collect import container
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.probe import blackbox, records
 from gpuscope.probe.sampler import TRAINER_ID
-from gpuscope.verbs import died as boxes_of
-from gpuscope.verbs import doctor_left
-from gpuscope.verbs.attach_local import audit
 from gpuscope.wire import frames
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from gpuscope.cli.commands.doctor import targets as doctor_targets
 from gpuscope.doctor import postmortem, postmortem_oom
 from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.order import rank
 from gpuscope.doctor.postmortem_oom import Facts
-from gpuscope.verbs import doctor_targets
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
 from tests.snapshot import synthetic

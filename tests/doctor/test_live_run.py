@@ -175,7 +175,7 @@ def test_marks_of_launchers_that_are_gone_are_removed(tmp_path):
 def test_on_a_terminal_it_stands_below_the_traceback_too(tmp_path):
     script = write(tmp_path / "train.py", "import os\nprint(os.isatty(0), os.isatty(1), os.isatty(2))\n" + FAILS)
     main, other = pty.openpty()
-    starter = "import sys; from gpuscope.verbs.run import main; sys.exit(main(sys.argv[1:]))"
+    starter = "import sys; from gpuscope.cli.commands.run import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", starter, script], stdin=other, stdout=other, stderr=other, cwd=Path(__file__).parents[2],
         env=environment(VIRTUAL_ENV=sys.prefix, PYTHONPATH=str(Path(__file__).parents[2])),
@@ -205,5 +205,5 @@ def test_options_reach_the_trainer_only_as_an_environment(tmp_path, monkeypatch)
     device, inode, python, program = json.loads(found[run.DOCTOR])
     assert (device, inode) == (os.fstat(2).st_dev, os.fstat(2).st_ino)
     assert python == sys.executable
-    assert Path(program).name == "doctor_after.py"
+    assert Path(program).name == "after_failure.py"
     assert run.DOCTOR not in run.plan(["--no-doctor", "train.py"], found)[1]

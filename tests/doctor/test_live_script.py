@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpuscope.cli.commands.doctor import live_script
 from gpuscope.collect.processes import start_ticks
-from gpuscope.verbs import doctor_live_script
 from gpuscope.wire.frames import TrainerDef
 
 from .script_cases import HEAD, LOOP, MODEL
@@ -35,5 +35,5 @@ def test_a_training_on_the_cpu_waits_for_no_gpu(tmp_path: Path, monkeypatch, cud
     pid = os.getpid()
     definition = TrainerDef(pid=pid, start=start_ticks(pid), script="train.py", cuda=cuda)
     rank = SimpleNamespace(definition=definition, number={"step": step}.get)
-    report = doctor_live_script.examine([rank])  # type: ignore[list-item]
+    report = live_script.examine([rank])  # type: ignore[list-item]
     assert {one.cause.removeprefix("script.") for one in report.findings} == told

@@ -11,10 +11,10 @@ import time
 import pytest
 
 from gpuscope.agent.picture import Collector
+from gpuscope.cli.commands.doctor import live as doctor_live
 from gpuscope.collect.processes import start_ticks
 from gpuscope.probe import blackbox, records
 from gpuscope.probe.sampler import TRAINER_ID
-from gpuscope.verbs import doctor_live
 from gpuscope.wire import frames
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
@@ -121,7 +121,7 @@ def test_hostile_probes_change_nothing_for_others(fake, sockets, mode):
 
 def test_it_needs_neither_torch_nor_the_screen():
     code = (
-        "import sys; from gpuscope.verbs import doctor_live; doctor_live.examine(None, 1.0)\n"
+        "import sys; from gpuscope.cli.commands.doctor import live; live.examine(None, 1.0)\n"
         "from gpuscope.doctor import live, postmortem, postmortem_snapshot, postmortem_end\n"
         "print([name for name in ('torch', 'textual', 'asyncio', 'gpuscope.tui') if name in sys.modules])"
     )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuscope.agent import environment_requests
-from gpuscope.verbs import doctor_remote_environment
+from gpuscope.cli.commands.doctor import remote_environment
 from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
 from gpuscope.wire.environment import Facts
@@ -107,7 +107,7 @@ def test_no_other_variable_leaves_the_host(monkeypatch):
     assert isinstance(result, frames.Result), result
     line = encode(result).decode()
     assert "secret-1" not in line
-    facts = doctor_remote_environment.facts_of(json.loads(line)["value"])
+    facts = remote_environment.facts_of(json.loads(line)["value"])
     kept = {name: value for name, value in VARIABLES.items() if name != "MY_TOKEN"}
     assert {name: facts.environment.get(name) for name in kept} == kept
     assert facts.host.memory_total_bytes
@@ -155,7 +155,7 @@ def test_what_is_nested_too_deeply_is_refused():
     for _ in range(1000):
         deep = [deep]
     with pytest.raises(ValueError, match="nested too deeply"):
-        doctor_remote_environment.facts_of({"facts": {"devices": deep}})
+        remote_environment.facts_of({"facts": {"devices": deep}})
 
 
 def test_what_a_hostile_agent_tells_is_made_harmless(agent):
@@ -182,4 +182,4 @@ def test_facts_come_back_as_they_were():
         xids=(Xid("0:1", 79, 2),), paths=(Path(0, 1, nvlink=True),), why={"build": "none"},
     )  # fmt: skip
     line = encode(frames.Result(1, {"facts": environment_requests.plain(facts)}))
-    assert doctor_remote_environment.facts_of(json.loads(line)["value"]) == facts
+    assert remote_environment.facts_of(json.loads(line)["value"]) == facts

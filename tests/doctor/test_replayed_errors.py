@@ -74,7 +74,7 @@ def test_a_shorter_history_makes_the_prediction_less_certain(tmp_path: Path) -> 
 
 def test_a_log_is_diagnosed_without_the_simulator() -> None:
     code = (
-        "import sys\nfrom gpuscope.cli import main\n"
+        "import sys\nfrom gpuscope.cli.main import main\n"
         "try: main(['doctor', '-', '--json'])\nexcept SystemExit: pass\n"
         "print(sorted(name for name in sys.modules if name.startswith('gpuscope.predict.')), file=sys.stderr)"
     )

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.cli import remote
 from gpuscope.store.view import Link
-from gpuscope.verbs import remote
 from gpuscope.wire.codec import decode
 from gpuscope.wire.frames import Hello, Sample
 from gpuscope.wire.recording import RecordingReader

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from gpuscope.cli import remote
 from gpuscope.store.source import STALE_SECONDS
 from gpuscope.store.view import Link
-from gpuscope.verbs import remote
 from tests.fakes import sshd
 
 WHY_NOT = sshd.why_not() or sshd.why_no_network()

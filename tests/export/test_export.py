@@ -368,7 +368,8 @@ def test_a_file_that_cannot_be_is_said(tmp_path):
 
 def test_without_prometheus_client_the_extra_is_named():
     code = (
-        "import sys; sys.modules['prometheus_client'] = None\nfrom gpuscope import cli; sys.exit(cli.main(['export']))"
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from gpuscope.cli.main import main; sys.exit(main(['export']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 3

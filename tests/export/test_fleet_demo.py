@@ -19,9 +19,9 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="needs the extra export: pip install prometheus-client")
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
+from gpuscope.cli.commands import export
 from gpuscope.export.table import METRICS
-from gpuscope.verbs import export
 from tests.export.test_export import everything, exporting, free_port, promtool
 from tests.fakes import shim
 from tests.fakes.probe_client import wait_for

@@ -23,8 +23,8 @@ from typing import Any
 
 from gpuscope.attach import bootstrap
 from gpuscope.attach.targets import parse
+from gpuscope.cli import remote
 from gpuscope.store.store import Store
-from gpuscope.verbs import remote
 from tests.fakes import sshd
 
 FAILING = ("silent", "closed", "refused")

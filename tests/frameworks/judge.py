@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuscope.verbs.wait import _NOT_FINITE as NOT_FINITE
+from gpuscope.cli.commands.wait import _NOT_FINITE as NOT_FINITE
 
 GOOD, WRONG, UNKNOWN, NOT_ASKED = "✓", "✗", "–", "·"
 SETTLED = 0.4

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from gpuscope.cli.commands.lab import claims as lab_claims
 from gpuscope.lab import claim_report, claim_run
 from gpuscope.lab.claim_run import Machine, Options, Runner, Unusable
 from gpuscope.lab.claim_table import BY_ID
 from gpuscope.lab.claims import Result
-from gpuscope.verbs import lab_claims
 from tests.fakes import pythons
 
 FACTS = {

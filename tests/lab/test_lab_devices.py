@@ -18,11 +18,11 @@ import pytest
 
 from gpuscope.agent.oneshot import collect_once
 from gpuscope.agent.picture import Picture
+from gpuscope.cli.commands.lab import verb as lab_verb
+from gpuscope.cli.commands.lab.devices import TensorShare, beside, facts, refusal, visible, with_tensor_share
 from gpuscope.collect import processes
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
-from gpuscope.verbs import lab
-from gpuscope.verbs.lab_devices import TensorShare, beside, facts, refusal, visible, with_tensor_share
 from gpuscope.wire.frames import ProcDef
 from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
 
@@ -166,20 +166,20 @@ def test_the_facts_of_the_driver_are_those_of_the_visible_gpus(fake: FakeNvml) -
 
 def arguments(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    lab.add_arguments(parser)
+    lab_verb.add_arguments(parser)
     return parser.parse_args(words)
 
 
 def test_the_verb_refuses_before_anything_starts(fake: FakeNvml, capsys: pytest.CaptureFixture[str]) -> None:
     occupy(fake, 0)
-    assert lab.run(arguments("--model", "mlp", "--steps", "3", "--json")) == 2
+    assert lab_verb.run(arguments("--model", "mlp", "--steps", "3", "--json")) == 2
     out, errors = capsys.readouterr()
     document = json.loads(out)
     assert document["error"]["what"] == "GPU 0 is in use by another job."
     assert document["error"]["next"] == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --model mlp --steps 3 --json"
     assert document["steps"] == 0
     assert "Next: CUDA_VISIBLE_DEVICES=1" in errors
-    assert lab.run(arguments("--parallel", "ddp", "--nproc", "5", "--steps", "3", "--headless", "--force")) == 2
+    assert lab_verb.run(arguments("--parallel", "ddp", "--nproc", "5", "--steps", "3", "--headless", "--force")) == 2
     assert "5 processes on 3 GPUs" in capsys.readouterr().err
 
 
@@ -191,13 +191,13 @@ def test_forced_it_trains_and_claims_no_tensor_share(
     def trained(config: LabConfig, hear: Any) -> Any:
         asked.append(config)
         hear(started(fake.gpus[0].uuid))
-        found = lab.LabRun(config)
+        found = lab_verb.LabRun(config)
         found.summary = metrics.document(config.to_mapping(), {}, {}, steps=3)
         return found
 
     occupy(fake, 0)
-    monkeypatch.setattr(lab, "run_blocking", trained)
-    assert lab.run(arguments("--steps", "3", "--json", "--force")) == 0
+    monkeypatch.setattr(lab_verb, "run_blocking", trained)
+    assert lab_verb.run(arguments("--steps", "3", "--json", "--force")) == 0
     document = json.loads(capsys.readouterr().out)
     assert asked == [LabConfig(steps=3)]
     assert document["tensor_active_percent"] is None
@@ -270,7 +270,7 @@ def test_the_document_gets_the_share_or_the_reason() -> None:
 
 def test_a_run_on_the_cpu_never_loads_the_drivers_library() -> None:
     code = (
-        "import sys; from gpuscope import cli; "
+        "import sys; from gpuscope.cli import main as cli; "
         "cli.main(['lab', '--device', 'cpu', '--parallel', 'ddp', '--nproc', '900', '--headless']); "
         "print([m for m in ('pynvml', 'torch', 'textual') if m in sys.modules])"
     )

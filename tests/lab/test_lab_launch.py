@@ -285,7 +285,10 @@ def test_a_worker_does_not_outlive_its_parent(way: str, tmp_path: Path) -> None:
 
 
 def test_nothing_of_torch_or_the_screen_is_loaded_here() -> None:
-    code = "import sys, gpuscope.verbs.lab; print([m for m in ('torch', 'textual', 'msgspec') if m in sys.modules])"
+    code = (
+        "import sys, gpuscope.cli.commands.lab.verb; "
+        "print([m for m in ('torch', 'textual', 'msgspec') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
 

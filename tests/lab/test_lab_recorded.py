@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.verbs.lab_recorded import WINDOW, RecordedError, comparand, trainings
+from gpuscope.cli.commands.lab.recorded import WINDOW, RecordedError, comparand, trainings
 from gpuscope.wire import codec
 from gpuscope.wire.frames import COLUMNS, AllocDef, Def, GpuDef, Hello, HostDef, Row, Sample, TrainerDef
 from gpuscope.wire.recording import RecordingWriter

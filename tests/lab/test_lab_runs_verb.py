@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
 from gpuscope.lab import tables
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import PATH_VARIABLE, Ledger
@@ -260,7 +260,7 @@ def test_a_sweep_over_processes_tells_its_efficiency(ledger: Ledger, capsys) -> 
 
 def test_the_ledger_is_read_without_heavy_packages(ledger: Ledger, swept: Plan) -> None:
     code = (
-        "import sys; from gpuscope import cli; cli.main(['lab', 'runs', 'compare', '1', '2'])\n"
+        "import sys; from gpuscope.cli import main as cli; cli.main(['lab', 'runs', 'compare', '1', '2'])\n"
         "print('LOADED', *[n for n in ('torch', 'textual', 'msgspec', 'plotext', 'pynvml') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -193,7 +193,7 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
     ],
 )
 def test_usage_errors_start_nothing(ledger: Ledger, log: Path, words: list[str], message: str, capsys) -> None:
-    from gpuscope import cli
+    from gpuscope.cli import main as cli
 
     assert cli.main(["lab", "sweep", *BASE, *words]) == 64
     assert message in capsys.readouterr().err
@@ -202,7 +202,7 @@ def test_usage_errors_start_nothing(ledger: Ledger, log: Path, words: list[str],
 
 
 def test_a_ledger_that_cannot_be_used_stops_it_before_it_starts(ledger: Ledger, log: Path, capsys) -> None:
-    from gpuscope import cli
+    from gpuscope.cli import main as cli
 
     ledger.path.write_text("no ledger " * 1000)
     assert cli.main(["lab", "sweep", *BASE, "--vary", "batch=1,2"]) == 3
@@ -211,7 +211,7 @@ def test_a_ledger_that_cannot_be_used_stops_it_before_it_starts(ledger: Ledger, 
 
 
 def test_no_torch_is_said_once(ledger: Ledger, monkeypatch, capsys) -> None:
-    from gpuscope import cli
+    from gpuscope.cli import main as cli
 
     monkeypatch.setenv(PYTHON_VARIABLE, "/no/such/python")
     assert cli.main(["lab", "sweep", *BASE, "--vary", "batch=1,2"]) == 3

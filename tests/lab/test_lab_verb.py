@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.cli.commands.lab.text import in_words
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE
 from gpuscope.lab.ledger import Ledger
-from gpuscope.verbs.lab_words import in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
@@ -223,7 +223,7 @@ def test_ctrl_c_ends_it_with_the_document(steps: tuple[str, ...], code: int) -> 
 
 
 def test_without_headless_the_tui_opens_on_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuscope import cli
+    from gpuscope.cli import main as cli
 
     asked = {}
 

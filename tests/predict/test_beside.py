@@ -6,6 +6,9 @@ import argparse
 
 import pytest
 
+from gpuscope.cli.commands.doctor import predicted as doctor_predicted
+from gpuscope.cli.commands.doctor import targets as doctor_targets
+from gpuscope.cli.commands.lab import predicted as lab_predicted
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.lab.config import LabConfig
@@ -14,7 +17,6 @@ from gpuscope.predict.errors import Figure
 from gpuscope.predict.request import CannotPredict, Request, Traced
 from gpuscope.tui.lab.run import Run
 from gpuscope.tui.lab.run_facts import facts_of
-from gpuscope.verbs import doctor_predicted, doctor_targets, lab_predicted
 from tests.predict.hand_made import traced
 from tests.tui import lab_data
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from gpuscope.cli.commands.predict import measure as predict_measure
 from gpuscope.predict import gpus, outside
 from gpuscope.predict.outside import Outside
-from gpuscope.verbs import predict_measure
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 MIB = 1 << 20
@@ -129,7 +129,7 @@ def test_a_measurement_that_fails_says_why_within_its_time(code, why):
 
 
 def test_without_a_gpu_measuring_says_so_and_is_not_checked(capsys):
-    from gpuscope import cli
+    from gpuscope.cli import main as cli
 
     assert cli.main(["predict", "--measure", "--json"]) == 3
     said = capsys.readouterr()

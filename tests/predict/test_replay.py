@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as options
 from hypothesis import strategies as st
 
-from gpuscope.cli import main
+from gpuscope.cli.main import main
 from gpuscope.predict.replay import CannotReplay, replay, replay_device
 from gpuscope.predict.replay_events import recorded
 from gpuscope.predict.settings import DEFAULT, read

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.cli.commands.predict import verb as predict_verb
 from gpuscope.predict.child import Tracer
 from gpuscope.predict.request import Request, Traced
-from gpuscope.verbs import predict
 
 pytest.importorskip("torch")
 
 
 def asked(*words: str) -> Request:
     parser = ArgumentParser()
-    predict.add_arguments(parser)
+    predict_verb.add_arguments(parser)
     args: Namespace = parser.parse_args(list(words))
-    return predict.request_of(args, predict.model_of(args, list(args.target)), None)
+    return predict_verb.request_of(args, predict_verb.model_of(args, list(args.target)), None)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
+from gpuscope.cli.commands.predict import verb as predict_verb
 from gpuscope.predict.answer import Tracer
 from gpuscope.predict.document import FIGURES
 from gpuscope.predict.request import Doubt, Request, Traced
-from gpuscope.verbs import predict
 from tests.predict.hand_made import traced
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,8 +64,8 @@ def call(*words: str, cwd: Path = ROOT) -> tuple[int, str, str]:
 def by_hand(*words: str, tracer: Tracer = traced) -> int:
     """The verb in this process, over traces written by hand."""
     parser = cli.Parser(prog="gpuscope predict")
-    predict.add_arguments(parser)
-    return predict.run(parser.parse_args(words), tracer)
+    predict_verb.add_arguments(parser)
+    return predict_verb.run(parser.parse_args(words), tracer)
 
 
 def upward(request: Request) -> Traced:
@@ -136,7 +136,7 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.predict.test_verb import by_hand
 by_hand("--model", "gpt-tiny", "--gpu", "h200", "--what-if", "--largest-batch")
-from gpuscope.verbs import predict_trainer
+import gpuscope.cli.commands.predict.trainer
 print([name for name in ("torch", "textual", "rich", "plotext", "msgspec") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)

@@ -404,16 +404,16 @@ def test_records_are_private_bounded_and_the_confirmed_go_last(tmp_path, monkeyp
 
 
 def test_ps_names_the_newest_box_of_the_dead_and_the_command(place):
-    from gpuscope.verbs import died
+    from gpuscope.cli import dead_trainers
 
     directory, _, more = place
-    assert died.line(directory) == ""
+    assert dead_trainers.line(directory) == ""
     run(WATCHED + "os._exit(1)", more)
     (path,) = directory.iterdir()
     (directory / f"{os.getpid()}-{Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]}.box").touch()
     (directory / "notes.txt").touch()
-    assert died.line(directory).startswith("A trainer of yours died here")
-    assert died.line(directory).endswith(f"gpuscope replay {path}")
+    assert dead_trainers.line(directory).startswith("A trainer of yours died here")
+    assert dead_trainers.line(directory).endswith(f"gpuscope replay {path}")
 
 
 def test_an_end_before_the_first_sample_stands_in_the_box_that_follows(box):

@@ -10,12 +10,12 @@ from types import SimpleNamespace as Has
 
 import pytest
 
+from gpuscope.cli.commands.wait import _NOT_FINITE
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.tally import Tally
 from gpuscope.probe.framework_readers import READERS
 from gpuscope.probe.framework_state import FrameworkState
 from gpuscope.probe.progress import Progress
-from gpuscope.verbs.wait import _NOT_FINITE
 from gpuscope.wire.frames import Unknown
 
 NAN = float("nan")

@@ -253,7 +253,7 @@ def test_colours_on_a_terminal_only_where_wanted(files):
 
 def test_the_verb_loads_no_torch_and_no_textual(files):
     code = (
-        "import sys\nfrom gpuscope import cli\n"
+        "import sys\nfrom gpuscope.cli import main as cli\n"
         f"cli.main(['snapshot', {str(files[1])!r}, '--top', '1'])\n"
         "print('LOADED', *[m for m in ('torch', 'textual', 'rich', 'pickle', 'asyncio') if m in sys.modules])"
     )

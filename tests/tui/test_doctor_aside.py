@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from gpuscope.cli.commands.doctor import left as doctor_left
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.tui.doctor.background_checks import SCRIPT, Aside, report_of
 from gpuscope.tui.doctor.watch import FRESH_SECONDS, Watch
-from gpuscope.verbs import doctor_left
 from tests.fakes import views
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
@@ -94,7 +94,8 @@ def test_the_child_examines_the_environment_and_what_died_here(tmp_path):
 
 
 def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
-    from gpuscope.verbs import died, doctor_targets
+    from gpuscope.cli import dead_trainers
+    from gpuscope.cli.commands.doctor import targets as doctor_targets
 
     pid = 4_000_123
     place = tmp_path / "gpuscope" / "records"
@@ -104,7 +105,7 @@ def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
                  f"oom-h-{os.getpid()}-1-1.withdrawn.pickle.gz", "oom-h-nonsense"):  # fmt: skip
         (place / name).write_bytes(b"x")
     (place / f"{pid}-77.box").write_bytes(b"x")
-    monkeypatch.setattr(died, "boxes", lambda: [(time.time(), place / f"{pid}-77.box")])
+    monkeypatch.setattr(dead_trainers, "boxes", lambda: [(time.time(), place / f"{pid}-77.box")])
     seen: list[str] = []
 
     def examine(targets: list[str], *_: Any) -> Report:

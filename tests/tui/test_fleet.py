@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuscope.cli import EXIT_USAGE, main
+from gpuscope.cli.main import EXIT_USAGE, main
 from gpuscope.doctor import table
 from gpuscope.store.view import HostView, Link
 from gpuscope.tui.cells import width

@@ -12,17 +12,19 @@ from typing import Any
 
 import pytest
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
+from gpuscope.cli import remote
+from gpuscope.cli.commands.attach import listing as attach_listing
+from gpuscope.cli.commands.attach import verb as attach_verb
 from gpuscope.store.store import Store
 from gpuscope.tui.hosts.sources import Hosts
-from gpuscope.verbs import attach, attach_list, remote
 from gpuscope.wire.frames import Def, Hello, ProcDef
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
 
 def arguments(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    attach.add_arguments(parser)
+    attach_verb.add_arguments(parser)
     return parser.parse_args(list(words))
 
 
@@ -40,9 +42,9 @@ def test_a_list_of_what_runs_here_and_what_it_needs(capsys):
 
 def test_what_a_process_without_a_probe_needs_is_told():
     with trainer("import time; time.sleep(60)") as process:
-        method, needs = attach_list._needs(process.pid)
+        method, needs = attach_listing._needs(process.pid)
         assert needs == f"your consent ({method})" if method else len(needs) > 10
-    assert attach_list._needs(process.pid) == ("", f"there is no process {process.pid} here (any more).")
+    assert attach_listing._needs(process.pid) == ("", f"there is no process {process.pid} here (any more).")
 
 
 @pytest.mark.parametrize("words", [["attach", "h"], ["attach", "--via", "docker exec -i c"]])
@@ -64,13 +66,13 @@ def test_each_place_has_one_source_whatever_is_wanted_there(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("ada@c\nada@a:8\n")
     words = arguments("ada@a:7", "ada@b", "ada@a:9", str(os.getpid()), "--hosts", str(path))
-    places = attach._places(words)
+    places = attach_verb._places(words)
 
     @dataclass
     class Prompts:
         answer: Any = None
 
-    hosts, ways = attach.hosts_of(words, places, 2.0, Prompts())
+    hosts, ways = attach_verb.hosts_of(words, places, 2.0, Prompts())
     ways.close()
     assert [source.key for source in hosts.sources] == ["ada@a", "ada@b", "local", "ada@c"]
     assert hosts.wanted == [("ada@a", 7), ("ada@a", 9), ("local", os.getpid()), ("ada@a", 8)]

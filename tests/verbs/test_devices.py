@@ -11,9 +11,9 @@ import time
 
 import pytest
 
+from gpuscope.cli.commands.devices import verb as devices_verb
+from gpuscope.cli.remote_look import settled
 from gpuscope.store.store import Store
-from gpuscope.verbs import devices
-from gpuscope.verbs.remote_look import settled
 from gpuscope.wire import frames
 from tests.fakes import shim, wire
 from tests.fakes.nvml import FakeNvml, FakeProcess
@@ -28,8 +28,8 @@ def fake():
 
 def run(capsys, *words):
     parser = argparse.ArgumentParser()
-    devices.add_arguments(parser)
-    code = devices.run(parser.parse_args(words))
+    devices_verb.add_arguments(parser)
+    code = devices_verb.run(parser.parse_args(words))
     return code, capsys.readouterr().out
 
 
@@ -191,7 +191,7 @@ def test_text_is_aligned_whatever_a_driver_calls_its_device(fake, capsys):
     code, out = run(capsys)
     assert code == 0
     assert "\x1b" not in out
-    from gpuscope.verbs.plain import cells
+    from gpuscope.cli.output import cells
 
     head, *rows = [line for line in out.splitlines() if line.startswith(("GPU", "  0", "  1"))]
     column = head.index("USED") + len("USED")
@@ -267,11 +267,11 @@ def test_watching_prints_lines_until_a_device_is_lost(fake, capsys):
         if len(looks) == 2:
             fake.lose(1)
         looks.append(options)
-        return devices.collect_once(**options)
+        return devices_verb.collect_once(**options)
 
     parser = argparse.ArgumentParser()
-    devices.add_arguments(parser)
-    code = devices.run(parser.parse_args(["--watch", "0.1"]), look)
+    devices_verb.add_arguments(parser)
+    code = devices_verb.run(parser.parse_args(["--watch", "0.1"]), look)
     lines = capsys.readouterr().out.splitlines()
     assert code == 2
     assert len(looks) == 3

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 import pytest
 
 from gpuscope.agent.oneshot import collect_once
-from gpuscope.verbs import devices, ps
+from gpuscope.cli.commands.devices import verb as devices_verb
+from gpuscope.cli.commands.ps import verb as ps_verb
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
@@ -64,7 +65,7 @@ def strangers(fake, stack):
 
 
 @pytest.mark.parametrize("told", [plain, lost, no_driver, hung, refused, strangers])
-@pytest.mark.parametrize(("verb", "words"), [(devices, ["--holders"]), (ps, [])], ids=["devices", "ps"])
+@pytest.mark.parametrize(("verb", "words"), [(devices_verb, ["--holders"]), (ps_verb, [])], ids=["devices", "ps"])
 def test_every_null_says_why(told, verb, words, tmp_path, capsys):
     sockets = probe_process.make_directory(tmp_path / "sockets")
     parser = argparse.ArgumentParser()
@@ -72,7 +73,7 @@ def test_every_null_says_why(told, verb, words, tmp_path, capsys):
     args = parser.parse_args(["--json", "--timeout", "2", *words])
     with ExitStack() as stack:
         fake = FakeNvml(gpus=2, processes=[FakeProcess(os.getpid(), used=5 << 30, gpu=1)])
-        if told is plain and verb is ps:
+        if told is plain and verb is ps_verb:
             mute = stack.enter_context(probe_process.start(sockets, "mute"))
             good = stack.enter_context(probe_process.start(sockets))
             fake.processes += [FakeProcess(mute.pid, used=1, gpu=0), FakeProcess(good.pid, used=2, gpu=1)]

@@ -11,7 +11,9 @@ import sys
 import pytest
 
 from gpuscope.agent.oneshot import OneShot, collect_once
-from gpuscope.verbs import devices, free, oneline
+from gpuscope.cli import free_devices
+from gpuscope.cli.commands import oneline
+from gpuscope.cli.commands.devices import verb as devices_verb
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 
@@ -66,11 +68,11 @@ def test_without_a_driver_the_reason_is_the_line():
 
 
 def test_what_is_free_and_who_holds_the_rest(fake, capsys):
-    told = list(free.lines(shot().picture))
+    told = list(free_devices.lines(shot().picture))
     assert told[0].startswith("free  GPU 1, 2: ")
     assert told[0].endswith(" GiB each")
     assert any(line.startswith("held  GPU 0: ") and f"pid {os.getpid()} 69.0 GiB" in line for line in told)
     parser = argparse.ArgumentParser()
-    devices.add_arguments(parser)
-    devices.run(parser.parse_args([]))
+    devices_verb.add_arguments(parser)
+    devices_verb.run(parser.parse_args([]))
     assert told[0] in capsys.readouterr().out

@@ -12,8 +12,9 @@ import pytest
 
 from gpuscope.agent import host_workers, picture
 from gpuscope.agent.oneshot import TRAINERS_SECONDS, collect_once
+from gpuscope.cli import output
+from gpuscope.cli.commands.ps import verb as ps_verb
 from gpuscope.collect import processes, trainers
-from gpuscope.verbs import plain, ps
 from gpuscope.wire.frames import Unknown
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
@@ -33,8 +34,8 @@ def fake():
 
 def run(capsys, sockets, *words):
     parser = argparse.ArgumentParser()
-    ps.add_arguments(parser)
-    code = ps.run(parser.parse_args(words), functools.partial(collect_once, directories=[str(sockets)]))
+    ps_verb.add_arguments(parser)
+    code = ps_verb.run(parser.parse_args(words), functools.partial(collect_once, directories=[str(sockets)]))
     return code, capsys.readouterr().out
 
 
@@ -104,7 +105,7 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
 
 
 def test_what_reserved_consists_of_adds_up_to_it():
-    unknowns = plain.Unknowns()
+    unknowns = output.Unknowns()
     readings = {
         "reserved_bytes": 86,
         "allocated_bytes": 46,
@@ -114,7 +115,7 @@ def test_what_reserved_consists_of_adds_up_to_it():
         "private_pool_idle_bytes": 5,
         "private_pool_inactive_split_bytes": 2,
     }
-    found = ps._split(unknowns, "x.split", readings)
+    found = ps_verb._split(unknowns, "x.split", readings)
     assert found is not None
     assert found == {
         "live_bytes": 44, "rounding_bytes": 2, "awaiting_free_bytes": 1, "inactive_split_bytes": 14,
@@ -214,12 +215,12 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         "step_age_seconds": 48.0, "stall_at": "data.py:88 __getitem__", "phase": "eval", "input_seconds": 0.05,
         "compute_seconds": 0.4, "optimizer_seconds": 0.05, "h2d_seconds": None, "other_seconds": 0.0,
     }  # fmt: skip
-    assert ps._notes(trainer) == [
+    assert ps_verb._notes(trainer) == [
         "stands at data.py:88 __getitem__, no step for 48.00 s",
         "step: input 10 % · compute 80 % · optimizer 10 %",
         "phase: eval",
     ]
-    assert ps._notes({"stall_at": None, "phase": "train"}) == []
+    assert ps_verb._notes({"stall_at": None, "phase": "train"}) == []
 
 
 def test_where_a_trainer_stands_is_in_the_document(fake, sockets, capsys):
@@ -254,10 +255,10 @@ def test_a_share_of_nothing_is_zero_only_where_the_driver_says_so(fake, sockets,
 
 def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monkeypatch):
     fake.processes = [FakeProcess(os.getpid(), used=5 << 30, gpu=1, sm=40)]
-    from gpuscope.verbs import ps_watch
+    from gpuscope.cli.commands.ps import watch as ps_watch
 
     parser = argparse.ArgumentParser()
-    ps.add_arguments(parser)
+    ps_verb.add_arguments(parser)
     look = functools.partial(collect_once, directories=[str(sockets)])
     with probe_process.start(sockets) as one:
         fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0, sm=61))
@@ -272,5 +273,5 @@ def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monk
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(documents) == 2
     assert documents[0]["processes"][0]["devices"][0]["sm_percent"] == 61.0
-    assert ps.run(parser.parse_args(["--watch", "1", "somewhere"])) == 64
+    assert ps_verb.run(parser.parse_args(["--watch", "1", "somewhere"])) == 64
     assert "gpuscope record TARGET" in capsys.readouterr().err

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpuscope import cli
+from gpuscope.cli import main as cli
+from gpuscope.cli.commands.snapshot import live as snapshot_live
 from gpuscope.snapshot.reader import open_snapshot
-from gpuscope.verbs import snapshot_live
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.asked import Answer, AskedSource, fails, gives

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from gpuscope import cli
-from gpuscope.verbs import wait
+from gpuscope.cli import main as cli
+from gpuscope.cli.commands import wait
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.asked import AskedSource
@@ -227,7 +227,7 @@ def test_what_makes_no_sense_is_usage(words, capsys):
 
 def test_neither_textual_nor_torch_is_loaded():
     code = (
-        "import sys; from gpuscope.cli import main; main(['wait', '4194301'])\n"
+        "import sys; from gpuscope.cli.main import main; main(['wait', '4194301'])\n"
         "print([m for m in ('textual', 'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -11,6 +11,7 @@ import pytest
 
 from gpuscope import config
 from gpuscope.attach import run
+from gpuscope.cli.commands.doctor import targets as doctor_targets
 from gpuscope.doctor.script import files as script_files
 from gpuscope.lab import matrix
 from gpuscope.lab.config import ConfigError, LabConfig
@@ -19,7 +20,6 @@ from gpuscope.snapshot.reader import SnapshotError, open_snapshot
 from gpuscope.store.blackbox import is_box
 from gpuscope.store.trace import read_table
 from gpuscope.tui.shell import state as shell_state
-from gpuscope.verbs import doctor_targets
 from gpuscope.wire.files import NotAFile, open_regular
 from gpuscope.wire.recording import RecordingReader
 

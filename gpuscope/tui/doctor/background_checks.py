@@ -17,7 +17,7 @@ from typing import Any
 
 from ...doctor.finding import Abstained, Effect, Evidence, Finding, Fix, Report
 
-SCRIPT = Path(__file__).resolve().parents[2] / "verbs" / "doctor_aside.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "cli/commands/doctor/background_checks.py"
 LIMIT_SECONDS = 60.0
 MAX_BYTES = 4 << 20
 _NEXT = "Try: gpuscope doctor"

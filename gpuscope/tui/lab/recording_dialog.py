@@ -19,8 +19,8 @@ from .ledger_view import aside
 from .runs import LabRuns
 
 if TYPE_CHECKING:
+    from ...cli.commands.lab.recorded import Training
     from ...lab.ledger import Entry
-    from ...verbs.lab_recorded import Training
 
 log = logging.getLogger("gpuscope.lab")
 Piece = tuple[str, str]
@@ -96,7 +96,7 @@ class RecordingDialog(LabDialog):
         words = typed.strip()
         if not words or self._reading:
             return
-        from ...verbs.lab_recorded import RecordedError, trainings
+        from ...cli.commands.lab.recorded import RecordedError, trainings
 
         path = Path(words).expanduser()
         self._reading, self._problem, self._found = True, "", ()

@@ -153,8 +153,8 @@ class SignalDialog(Dialog):
             self._show()
 
     async def _send(self) -> None:
+        from ...cli.commands.attach.local import audit
         from ...store.calls import SourceError
-        from ...verbs.attach_local import audit
 
         d, name = self._process.definition, self._names[self._at]
         where = self._host.name if self._host is not None else "?"

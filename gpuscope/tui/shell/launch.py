@@ -142,11 +142,11 @@ def plainly(reason: str, replaying: bool = False, instead: str = "") -> int:
         return 3
     between = f"\n{instead}\n" if instead else " "
     print(f"gpuscope: no screen, because {reason}.{between}Here is `gpuscope devices`:", file=sys.stderr)
-    from ...verbs import devices
+    from ...cli.commands.devices import verb as devices_verb
 
     parser = argparse.ArgumentParser()
-    devices.add_arguments(parser)
-    return int(devices.run(parser.parse_args([])))
+    devices_verb.add_arguments(parser)
+    return int(devices_verb.run(parser.parse_args([])))
 
 
 def prepare_environment(over_ssh: bool) -> None:

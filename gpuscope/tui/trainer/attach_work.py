@@ -140,7 +140,7 @@ async def attach_all(session: Session, items: Sequence[Item], say: Callable[[int
 
 
 async def _attach(session: Session, item: Item, say: Callable[[str], None]) -> Mapping[str, Any]:
-    from ...verbs.attach_local import audit
+    from ...cli.commands.attach.local import audit
 
     method = (item.consent or {}).get("method", "auto")
     audit(_line(item, f"inject {method}", "asked for"))
@@ -213,7 +213,7 @@ def _line(item: Item, act: str, outcome: str) -> str:
 
 def _log(session: Session, item: Item, act: str, outcome: str, severity: Any) -> None:
     """Into the Log tab, and into the file of this user that outlives the session."""
-    from ...verbs.attach_local import audit
+    from ...cli.commands.attach.local import audit
 
     session.notices.say(f"{act} {item.name} on {item.host}: {outcome}", severity)
     audit(_line(item, f"{act} {(item.consent or {}).get('method', '')}".strip(), outcome))

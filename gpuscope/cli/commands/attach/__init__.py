@@ -1,0 +1,1 @@
+"""``gpuscope attach``: the verb is in ``verb.py``."""

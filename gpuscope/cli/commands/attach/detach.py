@@ -1,0 +1,138 @@
+"""``gpuscope attach PID --detach``: take an injected probe out of a trainer again, here or elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from ....wire.clean import clean
+from ... import remote
+from ...main import EXIT_OK, EXIT_UNCHECKED
+from ...output import EXIT_PROBLEMS
+from ...remote import Target
+
+if TYPE_CHECKING:
+    from ....store.source import Source
+    from ....store.store import Store
+    from ....store.view import TrainerView
+
+LIST: dict[str, Any] = {"method": "list", "pids": ""}
+FIND_SECONDS, GONE_SECONDS, FIRST_SECONDS = 2.5, 10.0, 60.0
+
+
+def out_of(args: argparse.Namespace, target: Target) -> tuple[int, str]:
+    """(exit code, why not); (0, "") when the probe is out. Asks first, unless ``args.yes``."""
+    return asyncio.run(_detach(args, target))
+
+
+async def _detach(args: argparse.Namespace, target: Target) -> tuple[int, str]:
+    from contextlib import ExitStack, suppress
+
+    from ....config import load
+    from ....store.store import Store
+    from ....tui.shell.launch import local_source
+
+    settings, _ = load()
+    with ExitStack() as stack:
+        source: Source
+        if target.is_remote:
+            source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(target, 2.0)
+        else:
+            source = await asyncio.to_thread(local_source, 2.0, settings)
+        store = Store()
+        store.add_source(source.key, source.label)
+        running = asyncio.create_task(source.run(
+            lambda frame, at: store.apply(source.key, frame, at), lambda link: store.set_link(source.key, link)
+        ))  # fmt: skip
+        try:
+            return await _ask(args, target, source, store, running)
+        finally:
+            await source.close()
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+async def _ask(
+    args: argparse.Namespace, target: Target, source: Source, store: Store, running: asyncio.Task[None]
+) -> tuple[int, str]:
+    from . import ranks as attach_ranks
+    from .inject import agreed
+
+    pid, place = target.pid or 0, clean(target.where, 100) or "this machine"
+    trainer = await _find(store, running, pid)
+    host = store.view().host
+    if host is None or host.sampled_seconds is None:
+        why = host.link.text if host is not None else ""
+        return EXIT_UNCHECKED, f"{place}: nothing came from its agent. {clean(why, 300)}".strip()
+    if trainer is not None:
+        chosen = [trainer]
+    else:
+        launched = None if args.this_pid else attach_ranks.of((await source.request("inject", LIST)).value, pid)
+        ranks = {row["pid"] for row in launched.ranks} if launched is not None else set()
+        chosen = [one for one in host.trainers if one.gone is None and one.definition.pid in ranks]
+        if not chosen:
+            also = ", nor has any of its ranks" if launched is not None else ""
+            return EXIT_UNCHECKED, f"pid {pid} on {place} has no probe that listens{also}. Next: gpuscope ps"
+    stays = next((one.definition for one in chosen if one.definition.origin != "inject"), None)
+    if stays is not None:
+        why = f"the probe of pid {stays.pid} came by {stays.origin or 'its start'}: it stays until the process ends."
+        return EXIT_PROBLEMS, why
+    names = [f"pid {one.definition.pid} ({clean(one.definition.script or '?', 200)})" for one in chosen]
+    question = (
+        f"Take gpuscope's probe out of {', '.join(names)} on {place}?\n"
+        "Effect: its thread, descriptors and patches go; the training goes on. Its compiled code stays, unused."
+    )
+    if not await asyncio.to_thread(agreed, args, question):
+        return EXIT_PROBLEMS, f"pid {pid} was left alone."
+    for one in chosen:
+        code, why = await _take_out(one, store, source, place)
+        if code != EXIT_OK:
+            return code, why
+    return EXIT_OK, ""
+
+
+async def _take_out(trainer: TrainerView, store: Store, source: Source, place: str) -> tuple[int, str]:
+    from ....store.calls import SourceError
+    from .local import audit
+
+    pid = trainer.definition.pid or 0
+    who = f"pid {pid} (start {trainer.definition.start}) on {place}"
+    try:
+        await source.request("detach", {"trainer": store.wire_id(source.key, trainer.id)})
+    except SourceError as error:
+        audit(f"detach {who}: {error.code}: {clean(error.reason, 300)}")
+        return EXIT_PROBLEMS, f"pid {pid}: {clean(error.reason, 300)}"
+    until = time.monotonic() + GONE_SECONDS
+    while _trainer(store, pid) is not None and time.monotonic() < until:
+        await asyncio.sleep(0.05)
+    done = _trainer(store, pid) is None
+    audit(f"detach {who}: {'the probe is out' if done else 'it said yes, but is still connected'}")
+    if not done:
+        return EXIT_UNCHECKED, f"pid {pid}: its probe said yes, but is still connected after {GONE_SECONDS:.0f} s."
+    print(f"gpuscope attach: the probe is out of pid {pid}; the process runs on.", file=sys.stderr)
+    return EXIT_OK, ""
+
+
+async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerView | None:
+    """The trainer, once its probe is seen; None when it is not within some seconds of the first sample."""
+    until, first = time.monotonic() + FIRST_SECONDS, True
+    while time.monotonic() < until and not running.done():
+        trainer, host = _trainer(store, pid), store.view().host
+        if trainer is not None:
+            return trainer
+        if host is not None and host.sampled_seconds is not None and first:
+            until, first = time.monotonic() + FIND_SECONDS, False
+        if host is not None and (host.link.state == "ended" or "trying again" in host.link.text):
+            return None
+        await asyncio.sleep(0.02)
+    return None
+
+
+def _trainer(store: Store, pid: int) -> TrainerView | None:
+    host = store.view().host
+    found = (t for t in host.trainers if t.definition.pid == pid and t.gone is None) if host is not None else ()
+    return next(iter(found), None)

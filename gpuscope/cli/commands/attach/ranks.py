@@ -1,0 +1,88 @@
+"""A launcher (torchrun, accelerate, mp.spawn) starts trainers and trains not itself: whoever attaches to its pid means
+its ranks. What is asked then, for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....wire.clean import clean
+
+MAX_ROWS = 128
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The ranks that a launcher has started, as the agent lists processes; lowest rank first."""
+
+    pid: int
+    command: str
+    ranks: tuple[Mapping[str, Any], ...]
+
+    def none_yet(self, where: str = "") -> str:
+        """Why nothing can be done."""
+        host = f" on {where}" if where else ""
+        return (
+            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers and trains not itself, and none "
+            "of its ranks has torch in it yet.\nNext: try again in a moment; gpuscope attach    lists what is there"
+        )
+
+    def question(
+        self, facts: Sequence[Mapping[str, Any]], waiting: Sequence[Mapping[str, Any]], where: str = ""
+    ) -> str:
+        """``facts``: the consents of those ``waiting`` for a probe, in the same order."""
+        host = f" on {where}" if where else ""
+        lines = [
+            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers and trains not itself.",
+            f"Put gpuscope's probe into {'its rank' if len(waiting) == 1 else f'its {len(waiting)} ranks'}"
+            f"{'' if len(waiting) == 1 else ', one after another'}?",
+            *(
+                f"  {named(row)}: pid {row['pid']} ({clean(str(fact.get('command', '?')), 120)}, "
+                f"{clean(str(fact.get('user', '?')), 40)})"
+                for row, fact in zip(waiting, facts, strict=True)
+            ),
+        ]
+        listening = len(self.ranks) - len(waiting)
+        if listening:
+            lines.append(f"  in {'one more' if listening == 1 else f'{listening} more'} a probe listens already")
+        for method in sorted({str(fact.get("method")) for fact in facts}):
+            fact = next(one for one in facts if str(one.get("method")) == method)
+            lines.append(f"Method: {clean(method, 20)}. It {clean(str(fact.get('effect', '?')), 300)}")
+            lines.append(f"Price, of each: {clean(str(fact.get('price', '?')), 300)}")
+        lines.append(f"Undo: {clean(str(facts[0].get('undo', '?')), 300)}")
+        lines.append(f"The launcher itself: gpuscope attach {self.pid} --inject --this-pid")
+        return "\n".join(lines)
+
+
+def named(row: Mapping[str, Any]) -> str:
+    """``rank 3``, or ``rank ?`` where its environment does not say."""
+    rank = row.get("rank")
+    return f"rank {rank}" if isinstance(rank, int) else "rank ?"
+
+
+def here(pid: int) -> Launched | None:
+    """What the process has launched on this machine; None where it is no launcher."""
+    from ....agent.attachable import listing
+
+    return of(listing("", redact=False), pid)
+
+
+def of(answer: Mapping[str, Any], pid: int) -> Launched | None:
+    """The same from an agent's list, which is not to be trusted."""
+    told = answer.get("processes")
+    rows = [row for row in told[:MAX_ROWS] if isinstance(row, Mapping)] if isinstance(told, list) else []
+    launcher = next((row for row in rows if row.get("pid") == pid and row.get("role") == "launcher"), None)
+    if launcher is None:
+        return None
+    pids = launcher.get("launches")
+    wanted = {one for one in pids if _is_number(one)} if isinstance(pids, list) else set()
+    ranks = [
+        row for row in rows if _is_number(row.get("pid")) and _is_number(row.get("start")) and row["pid"] in wanted
+    ]
+    ranks.sort(key=lambda row: (row["rank"] if _is_number(row.get("rank")) else 1 << 30, row["pid"]))
+    return Launched(pid, clean(str(launcher.get("command") or "?"), 120), tuple(ranks))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62

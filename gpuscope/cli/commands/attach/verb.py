@@ -1,0 +1,227 @@
+"""``gpuscope attach [TARGET…]``: the TUI on processes and hosts; without a target, what can be attached to."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ... import output, remote
+from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
+from ...remote import BadTarget, Target
+from . import inject as attach_inject
+
+if TYPE_CHECKING:
+    from ....tui.hosts.sources import Hosts
+
+TARGETS = (
+    "PID · [USER@]HOST · either with :PID · slurm:JOB[@LOGIN-NODE] · k8s:NAMESPACE/POD[/CONTAINER]; several at once. "
+    "Without one: what runs here, and what each would need"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=TARGETS)
+    parser.add_argument("--hosts", action="append", default=[], metavar="FILE", help="one target a line (repeatable)")
+    parser.add_argument("-l", "--selector", metavar="app=NAME", help="every running pod with this label of Kubernetes")
+    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="of the pods (default: kubectl's)")
+    parser.add_argument("-c", "--container", default="", metavar="NAME", help="in each pod")
+    parser.add_argument(
+        "--json", action="store_true", help="without a target, or with --inject: a JSON document instead of text"
+    )
+    parser.add_argument(
+        "--timeout", type=output.seconds_of, default=5.0, metavar="SECONDS", help="without a target: of any driver"
+    )
+    parser.add_argument(
+        "--inject", nargs="?", const="auto", choices=("auto", "pep768", "ptrace"), metavar="METHOD",
+        help="put a probe into each PID that has none: auto (default), pep768 or ptrace. Asks first, names the price",
+    )  # fmt: skip
+    parser.add_argument(
+        "--this-pid", action="store_true",
+        help="with --inject or --detach: a launcher (torchrun, accelerate) itself, not the ranks that it started",
+    )  # fmt: skip
+    parser.add_argument(
+        "--detach", action="store_true", help="take an injected probe out of each PID again. Asks first"
+    )
+    parser.add_argument("--yes", action="store_true", help="with --inject or --detach: do not ask")
+    parser.add_argument("--readonly", action="store_true", help="act on no process from the screen")
+    parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
+    remote.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: left by the user, listed, attached or detached; 2: refused, busy or not agreed to; 3: it could not be
+    checked; 64: a target that is none, or options that contradict each other."""
+    if not (args.targets or args.hosts or args.selector or args.via):
+        from . import listing as attach_listing
+
+        return attach_listing.run(args) if not (args.inject or args.detach) else _which(args)
+    try:
+        places = _places(args)
+    except BadTarget as error:
+        print(f"gpuscope attach: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    rows: list[dict[str, Any]] = []
+    if args.inject or args.detach:
+        code = _act(args, places, rows)
+        if code != EXIT_OK or args.detach:
+            return code
+    if args.inject and args.json:
+        return EXIT_OK
+    return _watch(args, places, rows)
+
+
+def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, Any]]) -> int:
+    """Each named process in its turn; the first that is refused or cannot be checked ends it. ``rows`` gets what has a
+    probe now, ``places`` the ranks instead of their launcher; with ``--json`` the rows are printed, also when it went
+    wrong."""
+    chosen = [one for one in places if one.pid is not None]
+    if args.inject and args.detach:
+        print("gpuscope attach: --inject and --detach contradict each other", file=sys.stderr)
+        return EXIT_USAGE
+    if not chosen:
+        return _which(args)
+    code, why_not = EXIT_OK, ""
+    for number, target in enumerate(chosen):
+        if args.detach:
+            from . import detach as attach_detach
+
+            code, why_not = attach_detach.out_of(args, target)
+        else:
+            done = attach_inject.into(args, target)
+            code, why_not = done.code, done.why
+            rows += done.rows
+            if done.rows and target.pid not in (row["pid"] for row in done.rows):  # a launcher: its ranks are meant
+                at = places.index(target)
+                places[at : at + 1] = [replace(target, pid=row["pid"]) for row in done.rows]
+        if code != EXIT_OK:
+            print(f"gpuscope attach: {why_not}", file=sys.stderr)
+            if len(chosen) > 1:
+                left = ", ".join(str(one.pid) for one in chosen[number + 1 :]) or "none"
+                print(f"Done before: {number} of {len(chosen)}. Not tried: {left}.", file=sys.stderr)
+            break
+    if args.inject and args.json:
+        problems = [{"pid": target.pid, "host": target.host or None, "reason": why_not}] if why_not else []
+        print(output.dump({"attached": rows, "problems": problems, "exit_code": code}))
+    return code
+
+
+def _which(args: argparse.Namespace) -> int:
+    option = "--detach" if args.detach else "--inject"
+    print(f"gpuscope attach: {option}: which process? Next: gpuscope attach    (lists them)", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _places(args: argparse.Namespace) -> list[Target]:
+    """Everything that is asked for. Raises :class:`BadTarget`."""
+    from ....attach import clusters
+    from ....attach.inject_refusal import CannotInject
+    from ....attach.inject_target import process
+    from ....attach.targets import MAX_TARGETS, prefix_words, too_many
+
+    found: list[Target] = []
+    if args.targets or args.hosts or not args.selector:
+        found += remote.places(args, args.targets, args.hosts)
+    if args.selector:
+        via = prefix_words(args.via) if args.via else ()
+        found += clusters.pods_of(args.selector, args.namespace, args.container, via)
+    if len({one.where for one in found}) > MAX_TARGETS:
+        raise too_many(f"{len({one.where for one in found})} hosts")
+    for pid in [one.pid for one in found if not one.is_remote and one.pid is not None]:
+        try:
+            process(pid)
+        except CannotInject as error:
+            raise BadTarget(f"{error.why} Next: {error.next}") from None
+    return found
+
+
+def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[dict[str, Any]] = ()) -> int:
+    """The TUI on these places: one source each, whatever number of processes is meant there."""
+    from ....tui.hosts.ssh_dialog import Prompts
+    from ....tui.shell.launch import run_app, why_unusable
+
+    reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
+    if reason:
+        if args.inject:
+            print("\n".join(_attached(rows)))
+            return EXIT_OK
+        print(f"gpuscope attach: needs a terminal: {reason}. Next: {_one_shot(args, places[0])}", file=sys.stderr)
+        return EXIT_UNCHECKED
+    prompts = Prompts()
+    ways: list[remote.Ways] = []
+
+    def make(hz: float) -> Hosts:
+        hosts, used = hosts_of(args, places, hz, prompts)
+        ways.append(used)
+        return hosts
+
+    try:
+        return run_app(
+            make_hosts=make, start_screen="overview", debug=args.debug, prompts=prompts, readonly=args.readonly
+        )  # fmt: skip
+    finally:
+        for one in ways:
+            one.close()
+
+
+def _one_shot(args: argparse.Namespace, place: Target) -> str:
+    """What tells of a place without a screen."""
+    words = ["gpuscope", "ps" if place.pid is not None else "devices"]
+    words += ["--via", args.via] if args.via else []
+    words += ["--ssh-command", args.ssh_command] if args.ssh_command != "ssh" else []
+    if place.kind not in ("local", "prefix"):
+        words.append(place.text.rpartition(":")[0] if place.pid is not None else place.text)
+    return f"{shlex.join(words)} --json"
+
+
+def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What was done, where no screen opens on it."""
+    from ....attach.inject_payload import IDLE_SECONDS
+
+    lines = []
+    for row in rows:
+        where = f" on {row['host']}" if row["host"] else ""
+        rank = f"rank {row['rank']}, " if row["rank"] is not None else ""
+        if row["method"] == "probe":
+            lines.append(f"{rank}pid {row['pid']}{where}: a probe listens, it was there before")
+            continue
+        stood = row["stop_seconds"]
+        stop = f", its main thread stood for {1e3 * stood:.1f} ms" if stood is not None else ""
+        ready = f", ready in {row['ready_seconds']:.2f} s" if row["ready_seconds"] is not None else ""
+        lines.append(f"{rank}pid {row['pid']}{where}: the probe is in ({row['method']}){stop}{ready}")
+    if any(row["method"] != "probe" for row in rows):
+        lines.append(f"Seen by: gpuscope ps. A probe that nobody watches takes itself out after {IDLE_SECONDS:.0f} s.")
+    return lines
+
+
+def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prompts: Any) -> tuple[Hosts, remote.Ways]:
+    """The sources of a session. May build the agent's zip: not for the event loop. For a process that is not seen
+    (without a probe, and on no GPU, or its owners are hidden) the list of what each would need is opened."""
+    from ....attach import bootstrap
+    from ....config import load
+    from ....tui.hosts.sources import Hosts
+    from ....tui.shell.launch import local_source
+    from ....tui.shell.session import LOCAL, REMOTE_HZ
+    from ....tui.trainer.attach_screen import open_attach
+
+    settings, _ = load()
+    ways = remote.Ways(args, prompts.answer, settings.redact)
+    sources: dict[str, Any] = {}
+    wanted: list[tuple[str, int]] = []
+    bootstrap.prepare()
+    hz = min(hz, REMOTE_HZ) if len({place.where for place in places}) > 1 else hz
+    for place in places:
+        key = place.where or LOCAL
+        if key not in sources:
+            sources[key] = ways.source(place, hz) if place.is_remote else local_source(hz, settings)
+        if place.pid is not None:
+            wanted.append((sources[key].key, place.pid))
+
+    def unseen(pid: int) -> None:
+        if prompts.app is not None:
+            open_attach(prompts.app, prompts.app.session, pid)
+
+    return Hosts(list(sources.values()), wanted, unseen), ways

@@ -1,0 +1,1 @@
+"""``gpuscope devices``: the verb is in ``verb.py``."""

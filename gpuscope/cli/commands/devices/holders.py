@@ -1,0 +1,89 @@
+"""``gpuscope devices --holders``: who has a device open, here or elsewhere; for memory that nobody seems to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ....agent.oneshot import OneShot
+from ....agent.picture import Picture
+from ....wire.clean import clean
+from ....wire.frames import NO_PERMISSION, NOT_INITIALISED, Unknown
+from ... import output
+
+COMMAND_CHARS = 60
+
+
+def of_this_machine(picture: Picture) -> dict[str, Any] | None:
+    """As another host's agent tells it; None where no device has a number."""
+    from ....collect.holders import told
+    from ....config import load
+
+    minors = [d.definition.minor for d in picture.devices if d.definition.minor is not None]
+    return told(minors, load()[0].redact) if minors else None
+
+
+def by_device(shot: OneShot) -> dict[int, dict[str, Any]]:
+    """By index: ``pids``, ``processes`` (pid, user, command), ``hidden_processes``, ``why`` that may not be all."""
+    if not isinstance(shot.holders, dict):
+        return {}
+    told = shot.holders
+    why, hidden = told.get("why"), told.get("hidden_processes")
+    rows = {one.get("minor"): one for one in told.get("devices") or () if isinstance(one, dict)}
+    found = {}
+    for device in shot.picture.devices:
+        one = rows.get(device.definition.minor)
+        if one is not None:
+            processes = [_row(row) for row in one.get("processes") or () if isinstance(row, dict)]
+            found[device.definition.index] = {
+                "pids": [row["pid"] for row in processes],
+                "processes": processes,
+                "more": one.get("more") if isinstance(one.get("more"), int) else 0,
+                "hidden_processes": hidden if isinstance(hidden, int) else None,
+                "why": clean(why) if isinstance(why, str) else "",
+            }
+    return found
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    user, command = row.get("user"), row.get("command")
+    return {
+        "pid": row.get("pid") if isinstance(row.get("pid"), int) else None,
+        "user": clean(user) if isinstance(user, str) else None,
+        "command": clean(command) if isinstance(command, str) else None,
+    }
+
+
+def unknown(shot: OneShot, path: str, found: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """The rows for what is null in the holders of one device."""
+    unknowns = output.Unknowns()
+    if found is None:
+        unseen = Unknown(NOT_INITIALISED, "the number of its file under /dev is not known")
+        unknowns.add(path, shot.holders if isinstance(shot.holders, Unknown) else unseen)
+        return unknowns.rows
+    why = Unknown(NO_PERMISSION, found["why"]) if found["why"] else output.NOT_TOLD
+    if found["hidden_processes"] is None:
+        unknowns.add(f"{path}.hidden_processes", why)
+    for index, row in enumerate(found["processes"]):
+        for name, value in row.items():
+            if value is None:
+                unknowns.add(f"{path}.processes[{index}].{name}", why)
+    return unknowns.rows
+
+
+def lines(shot: OneShot, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """For people: a line per device and process, and at last why this may not be all."""
+    out = []
+    for index, one in found.items():
+        if not one["processes"]:
+            out.append(f"GPU {index} is held open by nobody that can be seen")
+        for row in one["processes"]:
+            who = f"{row['user'] or 'someone'} pid {row['pid']}"
+            out.append(f"GPU {index} is held open by {who}  {output.cut(row['command'] or output.DASH, COMMAND_CHARS)}")
+        if one["more"]:
+            out.append(f"GPU {index} is held open by {one['more']} more")
+    reasons = dict.fromkeys(one["why"] for one in found.values() if one["why"])
+    if isinstance(shot.holders, Unknown):
+        reasons[clean(shot.holders.text)] = None
+    out += [f"{output.DASH} {why}" for why in reasons]
+    return ["", *out] if out else []

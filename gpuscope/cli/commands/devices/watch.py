@@ -1,0 +1,45 @@
+"""``gpuscope devices --watch``: a line per device and look, one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ....agent.oneshot import OneShot
+from ....agent.picture import Picture
+from ... import output
+from ... import watch as cli_watch
+from ...output import exit_code
+from .verb import device_row, document, find_problems
+
+
+def watch(args: argparse.Namespace, look: Callable[..., OneShot], rounds: int | None = None) -> int:
+    """JSON documents, one a line, with ``--json``. Ends with the exit code of the look that found a problem, or of the
+    last one."""
+
+    def once() -> tuple[list[str], int]:
+        shot = look(timeout=args.timeout, want_trainers=False)
+        problems = find_problems(shot.picture)
+        problems += [] if shot.complete else output.unanswered(problems, args.timeout)
+        if args.json:
+            return [json.dumps(document(shot.picture, problems), allow_nan=False)], exit_code(problems)
+        return _lines(shot.picture, problems), exit_code(problems)
+
+    return cli_watch.watch(args, once, rounds, end=output.EXIT_PROBLEMS)
+
+
+def _lines(picture: Picture, problems: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for device in picture.devices:
+        _, name, used, _, total, *rest = device_row(device)
+        util, sm, tensor, power, heat, clock, processes = rest
+        lines.append(
+            f"GPU {device.definition.index} {name} used {used}/{total} GiB util {util} sm {sm} tensor {tensor} "
+            f"{power} {heat} {clock} {processes} process{'' if processes == '1' else 'es'}"
+        )
+    for row in problems:
+        where = "" if row["device"] is None else f"GPU {row['device']} "
+        lines.append(f"{where}{row['severity']}: {row['reason']}")
+    return lines

@@ -1,0 +1,50 @@
+"""``gpuscope disable``: take out of a Python environment what ``gpuscope enable`` put there."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ...attach import enable
+from ...attach.enable_target import Refused, find
+from ...wire.clean import clean
+from ..output import EXIT_OK, EXIT_PROBLEMS
+from .enable import add_target, describe, failed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Take the probe out of a Python environment: exactly the two files that `gpuscope enable` wrote. A file that "
+        "somebody changed is reported and left alone. Trainings that run keep the probe until they end."
+    )
+    add_target(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: it is not enabled (any more); 2: refused or failed, with the next command."""
+    try:
+        target = find(args.python, os.environ)
+        found = enable.look(enable.folder_of(target, args.user, "disable"), target)
+        where = describe(target)
+        if found.state == enable.ABSENT:
+            print(f"Nothing to do, it is not enabled: {where}")
+            elsewhere = target.reads_user_site and not args.user
+            if elsewhere and enable.look(target.user_site, target).state != enable.ABSENT:
+                print("But it is enabled for your account:  gpuscope disable --user")
+            return EXIT_OK
+        if args.dry_run:
+            print(f"Nothing is removed yet. From {where} would go:\n  {clean(found.pth)}\n  {clean(found.zip)}")
+            return EXIT_OK
+        gone = enable.remove(found)
+    except Refused as error:
+        print(f"gpuscope disable: {clean(str(error))}", file=sys.stderr)
+        return EXIT_PROBLEMS
+    except OSError as error:
+        print(f"gpuscope disable: {failed(error)}", file=sys.stderr)
+        return EXIT_PROBLEMS
+    print(f"Disabled: {where}")
+    for path in gone:
+        print(f"  removed {clean(path)}")
+    return EXIT_OK

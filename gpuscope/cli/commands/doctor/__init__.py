@@ -1,0 +1,1 @@
+"""``gpuscope doctor``: the verb is in ``verb.py``."""

@@ -1,0 +1,68 @@
+"""What a viewer's doctor examines besides the live picture, in a child process so that the viewer loads no driver and
+waits for nothing: the environment, and what trainers that died here left behind.
+
+``python …/doctor/background_checks.py environment left`` prints one JSON object a line, as each part is done:
+``{"part": "environment", "report": …}``, ``{"part": "left", "pid": …, "ended": …, "name": …, "how": …, "report": …}``,
+at the end ``{"part": "end"}``. A report is the document of ``gpuscope doctor --json``; ``ended`` is seconds since 1970;
+``name`` and ``how`` (it ended) are for people.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    here = Path(__file__).resolve()
+    sys.path[:] = [str(here.parents[4]), *(path for path in sys.path if Path(path or ".").resolve() != here.parent)]
+    import gpuscope  # noqa: F401
+
+    del sys.path[0]  # else what lies beside the package could stand before the standard library
+
+from gpuscope.cli.commands.doctor import left as doctor_left
+from gpuscope.doctor import report as reports
+from gpuscope.doctor import table
+from gpuscope.doctor.finding import Report
+from gpuscope.wire.clean import clean
+
+TIMEOUT_SECONDS = 5.0
+MOST = 4
+"""Of jobs that left boxes, and of records: the newest."""
+PATIENT = 10
+"""The niceness: the trainers and the screen come first."""
+
+
+def main(parts: list[str]) -> int:
+    """Prints the parts that are asked for. 0, whatever is found."""
+    os.nice(PATIENT)
+    known = table.load()
+    if "environment" in parts:
+        _say("environment", _environment(), known)
+    if "left" in parts:
+        for death in doctor_left.deaths(most=MOST):
+            _say("left", death.report, known, pid=death.pid, ended=death.ended, name=death.name, how=death.how)
+    print(json.dumps({"part": "end"}), flush=True)
+    return 0
+
+
+def _environment() -> Report:
+    try:
+        from gpuscope.cli.commands.doctor import environment as doctor_environment
+
+        return doctor_environment.examine(timeout=TIMEOUT_SECONDS)
+    except Exception as error:
+        why = f"{type(error).__name__}: {clean(str(error), 300)}"
+        return Report(problems=(f"The environment: examining it failed ({why}). Try: gpuscope doctor",))
+
+
+def _say(part: str, found: Report, known: dict[str, table.Pitfall], **more: Any) -> None:
+    settled = reports.settled(found, known)
+    document = reports.document(settled, reports.exit_code(settled))
+    print(json.dumps({"part": part, **more, "report": document}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

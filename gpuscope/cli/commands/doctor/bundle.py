@@ -1,0 +1,169 @@
+"""``gpuscope doctor --bundle FILE``: a zip for somebody who helps, without paths, users and hosts.
+
+It holds the report, versions, and the settings that bear on a training. What is free text goes through the redactor of
+recordings; of variables and packages only those that are named here are kept.
+"""
+
+from __future__ import annotations
+
+import getpass
+import io
+import json
+import os
+import platform
+import re
+import socket
+import sys
+import zipfile
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from .... import __version__
+from ....doctor import table
+from ....wire.clean import clean
+from ....wire.redact import Redactor
+
+MAX_PART_BYTES = 2 << 20
+"""Of each file in the bundle, unpacked. From a report that is longer the last findings are left out."""
+MAX_VALUE = 200
+_VARIABLES = re.compile(
+    r"(PYTORCH|TORCH|TORCHELASTIC|TORCHINDUCTOR|NCCL|CUDA|CUBLAS|CUDNN)_[A-Z0-9_]+|(OMP|MKL|OPENBLAS)_NUM_THREADS"
+    r"|(LOCAL_)?(RANK|WORLD_SIZE)|TOKENIZERS_PARALLELISM"
+)
+_PACKAGES = re.compile(
+    r"torch|torch(vision|audio|ao|tune)|pytorch[-_](triton|lightning)|lightning|triton|nvidia[-_].*|numpy|transformers"
+    r"|accelerate|deepspeed|peft|bitsandbytes|flash[-_]attn|xformers|vllm|diffusers|timm|pynvml|cuda[-_].*|gpuscope",
+    re.I,
+)
+_SYSTEM = re.compile(
+    r"(/dev/shm\b|/proc/(?:meminfo|self|sys/[\w/]+|driver/nvidia[\w/]*)|/sys/fs/cgroup/(?:memory|cpu)\.[\w.]+)"
+)
+"""Paths that are the same on every machine."""
+_UUID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{4,8}-[0-9a-f-]{4,40}", re.I)
+_NCCL_HOST = re.compile(r"[\w.-]+(?=:\d+:\d+ \[\d+\] NCCL)")
+_README = """A support bundle of gpuscope doctor. Look at it before you send it.
+
+report.json       findings, what could not be decided or checked
+environment.json  versions of programs and packages, memory, settings of torch, CUDA and NCCL
+
+Left out by intention: paths, file names, users, hosts, addresses, identities of GPUs, every other variable and package.
+"""
+
+
+def write(path: str, document: Mapping[str, Any]) -> int:
+    """Writes the bundle to a new file and returns its size in bytes. Raises :class:`OSError`, also where a file of that
+    name is there already."""
+    redact = _Redact()
+    parts = {
+        "README.txt": _README,
+        "report.json": _report(document, redact),
+        "environment.json": json.dumps(redact.everything(_environment()), indent=1),
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in parts.items():
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), text, zipfile.ZIP_DEFLATED)
+    with open(path, "xb") as file:
+        file.write(packed.getvalue())
+    return len(packed.getvalue())
+
+
+def _report(document: Mapping[str, Any], redact: _Redact) -> str:
+    found = redact.everything(document)
+    count = len(found["findings"])
+    text = json.dumps(found, indent=1)
+    while len(text) > MAX_PART_BYTES and found["findings"]:
+        found["findings"] = found["findings"][: len(found["findings"]) // 2]
+        found["findings_left_out"] = count - len(found["findings"])
+        text = json.dumps(found, indent=1)
+    return text
+
+
+class _Redact:
+    """Strings without what names somebody or some place. What stands so in the pitfall table is left as it is."""
+
+    def __init__(self) -> None:
+        self._redactor = Redactor()
+        self._public = {
+            text for row in table.load().values() for fix in row.fixes for text in (fix.code, fix.command, fix.before)
+        }
+        host = socket.gethostname()
+        for kind, name in (("host", host), ("host", host.partition(".")[0]), ("user", _user())):
+            if len(name) > 2 and name not in ("root", "localhost"):
+                self._redactor.hide(kind, name)
+
+    def everything(self, value: Any) -> Any:
+        """A JSON value with its strings redacted; keys are ours and stay."""
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, Mapping):
+            return {key: self.everything(item) for key, item in value.items()}
+        return [self.everything(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    def _text(self, text: str) -> str:
+        if text in self._public:
+            return text
+        text = _NCCL_HOST.sub("<host>", _UUID.sub(r"\1-…", text))
+        pieces = _SYSTEM.split(text)
+        return "".join(piece if number % 2 else self._redactor.text(piece) for number, piece in enumerate(pieces))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return ""
+
+
+def _environment() -> dict[str, Any]:
+    """Versions and settings; null is unknown."""
+    return {
+        "gpuscope": __version__,
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "libc": " ".join(platform.libc_ver()).strip() or None,
+        "driver": _first_line("/proc/driver/nvidia/version"),
+        "cores": os.cpu_count(),
+        "memory_bytes": _pages(),
+        "shared_memory_bytes": _shared(),
+        "packages": _installed(),
+        "variables": {
+            name: clean(value, MAX_VALUE) for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)
+        },
+    }
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return clean(file.readline(MAX_VALUE).strip(), MAX_VALUE)
+    except OSError:
+        return None
+
+
+def _pages() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+
+
+def _shared() -> int | None:
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return found.f_frsize * found.f_blocks
+
+
+def _installed() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in metadata.distributions():
+        name = one.metadata["Name"]
+        if name and _PACKAGES.fullmatch(name):
+            found[clean(name, MAX_VALUE)] = clean(one.version, MAX_VALUE)
+    return dict(sorted(found.items()))

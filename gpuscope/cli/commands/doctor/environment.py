@@ -1,0 +1,22 @@
+"""``gpuscope doctor`` on the environment: facts that the agent's own code gathers in this process, and the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ....agent.environment import gather
+from ....agent.oneshot import OneShot, collect_once
+from ....doctor import environment
+from ....doctor.finding import Report
+
+__all__ = ["examine", "gather"]
+
+
+def examine(
+    ask_torch: bool = False,
+    timeout: float = 5.0,
+    look: Callable[..., OneShot] = collect_once,
+    environ: Mapping[str, str] | None = None,
+) -> Report:
+    """The report on this machine and the Python that is active here. ``look`` and ``environ`` are for tests."""
+    return environment.examine(gather(ask_torch, timeout, look, environ))

@@ -1,0 +1,276 @@
+"""``gpuscope doctor`` without a target, and ``gpuscope doctor PID``: a short look at the trainers that run here.
+
+The agent's own workers in this process, as for ``gpuscope ps``, for some two seconds where a trainer is there. What was
+before comes from the trainer itself, which remembers its memory after each step, and from its black box, which holds
+its last minutes: so growth can be judged at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ....agent import oneshot
+from ....agent.assembler import Assembler
+from ....agent.picture import Collector
+from ....doctor.finding import Report
+from ....store.growth import Track
+from ....store.store import Store
+from ....wire import codec
+from ....wire.decode import decode
+from ....wire.frames import COLUMNS, Frame, Hello, Request, Result
+
+if TYPE_CHECKING:
+    from ....collect.probe_link import ProbeLink
+    from ....collect.trainers import Probes, TrainerNews
+    from ....store.growth import Trend
+    from ....store.view import AllocView, History, HostView, TrainerView
+
+WATCH_SECONDS = 2.2
+"""How long trainers are watched: a few samples, so that a mean is one and a counter can be seen to rise."""
+PROBE_HZ = 5.0
+TICK_SECONDS = 0.2
+MAX_BOXES = 16
+MAX_ASKED, MAX_ORDINALS, MAX_POINTS = 64, 64, 1024
+NO_TRAINER = (
+    "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE examines a script, a "
+    "log, or what a trainer left"
+)
+_KEY = "here"
+
+
+def examine(
+    pid: int | None = None, timeout: float = 5.0, make_collector: Callable[[], Collector] | None = None
+) -> Report:
+    """What is wrong with the job of the process ``pid``, or with every trainer here (``make_collector``: for tests)."""
+    if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+        return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
+    told = _Told()
+    store, complete = _watch(timeout, make_collector or _collector, told)
+    host = store.view().host
+    if host is None:
+        return Report(problems=("Nothing on this machine answered. Try: gpuscope ps",))
+    trainers = [trainer for trainer in host.trainers if trainer.gone is None]
+    chosen = None if pid is None else {t.definition.pid for t in trainers if _descends(t.definition.pid, pid)}
+    if chosen is not None and not chosen:
+        return Report(problems=(_no_probe(host, pid or 0),))
+    from ....doctor import live
+
+    if not trainers:
+        none = Report(examined=(NO_TRAINER,), problems=_unanswered(complete, timeout))
+        return none + live.examine(host)
+    from . import live_script
+
+    past = _Past(trainers, told)
+    host = past.told(host)
+
+    def history(entity: int, column: str, seconds: float | None) -> History:
+        return past.history(entity, column, seconds, store.history(_KEY, entity, column, seconds))
+
+    report = live.examine(host, history, chosen)
+    if not report.examined:
+        report += Report(
+            problems=(f"pid {pid}: another process has taken its place in its job since. Try: gpuscope ps",)
+        )
+    judged = [one for one in trainers if chosen is None or one.definition.pid in chosen]
+    return report + live_script.examine(judged, report) + Report(problems=_unanswered(complete, timeout))
+
+
+def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
+    return () if complete else (f"Not everything here answered within {timeout:g} s: what is missing was not judged.",)
+
+
+def _no_probe(host: HostView, pid: int) -> str:
+    held = [use for one in host.processes if one.definition.pid == pid for use in one.uses if use.gone is None]
+    sizes = [size for use in held if (size := use.number("used_bytes")) is not None]
+    shown = f" From outside: it holds {sum(sizes) / (1 << 30):.1f} GiB on {len(sizes)} GPU." if sizes else ""
+    return (
+        f"There is no probe in pid {pid}: what is inside cannot be told, and it was not touched.{shown} "
+        "Next run: gpuscope run python train.py"
+    )
+
+
+# ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _collector() -> Collector:
+    oneshot.keep_stdout()
+    return Collector(2.0, probe_hz=PROBE_HZ)
+
+
+def _watch(timeout: float, make: Callable[[], Collector], told: _Told | None = None) -> tuple[Store, bool]:
+    """The store after a look: short where no trainer is here. ``told`` hears what trainers remember."""
+    store, assembler, collector = Store(), Assembler(), make()
+    store.add_source(_KEY, os.uname().nodename)
+    began = time.monotonic()
+    _feed(store, [_hello()])
+    collector.start(told.hear if told is not None else None)
+    search = oneshot.Search(collector)
+    try:
+        while True:
+            picture = collector.picture()
+            if told is not None and collector.probes is not None:
+                told.ask(collector.probes, picture.trainers)
+            before, sample, after = assembler.tick(picture, time.monotonic_ns())
+            _feed(store, [*before, sample, *after])
+            waited = time.monotonic() - began
+            complete = oneshot._complete(collector)
+            if picture.trainers:
+                enough = complete and waited >= WATCH_SECONDS
+            else:
+                enough = complete and not search.pending
+            if enough or waited >= max(timeout, 0.2):
+                return store, complete
+            if picture.trainers:
+                time.sleep(TICK_SECONDS)
+            else:
+                collector.bell.wait(TICK_SECONDS / 2)
+    finally:
+        collector.stop()
+
+
+def _hello() -> Hello:
+    cols = {table: list(columns) for table, columns in COLUMNS.items()}
+    host = os.uname().nodename
+    return Hello(host=host, pid=os.getpid(), uid=os.geteuid(), t=time.time(), m=time.monotonic_ns(), cols=cols)
+
+
+def _feed(store: Store, frames: list[Frame]) -> None:
+    """Through the wire's own codec: the same bounds and the same cleaning as for what comes from an agent."""
+    for frame in frames:
+        try:
+            store.apply(_KEY, decode(codec.encode(frame).rstrip(b"\n")), time.monotonic())
+        except codec.WireError:
+            continue
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    """Whether ``pid`` is ``ancestor`` or was started by it, at whatever distance (torchrun, a shell)."""
+    for _ in range(32):
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+        if pid <= 1:
+            return False
+    return False
+
+
+# ── what was before ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Told:
+    """What trainers remember of their memory after each step (request ``growth``): asked once each, in the collector's
+    threads; a probe of an older gpuscope does not know the question."""
+
+    def __init__(self) -> None:
+        self._pids: dict[int, int] = {}  # link → the trainer's pid
+        self._tracks: dict[tuple[int, int], Track] = {}  # pid and ordinal → what its memory did
+
+    def ask(self, probes: Probes, trainers: Iterable[TrainerNews]) -> None:
+        for news in trainers:
+            if news.link not in self._pids and len(self._pids) < MAX_ASKED:
+                self._pids[news.link] = news.pid or news.definition.pid
+                probes.request(news.link, Request("growth", 0, {}))
+
+    def hear(self, link: ProbeLink, answer: object) -> None:
+        """An answer of a probe, which may hold anything."""
+        pid = self._pids.get(link.name)
+        points = answer.value.get("points") if isinstance(answer, Result) else None
+        if pid is None or not isinstance(points, list):
+            return
+        for one in points[:MAX_ORDINALS]:
+            if isinstance(one, list) and len(one) == 2 and type(one[0]) is int and isinstance(one[1], list):
+                self._tracks[pid, one[0]] = _track(one[1][:MAX_POINTS])
+
+    def growth(self, pid: int, ordinal: int) -> Trend | None:
+        """How that memory moves; None where too little is known."""
+        track = self._tracks.get((pid, ordinal))
+        return track.trend if track is not None else None
+
+
+def _track(points: list[object]) -> Track:
+    track = Track()
+    for point in points:
+        if isinstance(point, list) and len(point) == 2 and all(type(n) is int and 0 <= n < 1 << 60 for n in point):
+            track.add(float(point[0]), float(point[1]))
+    return track
+
+
+class _Past:
+    """The last minutes of trainers, as they remember them themselves and as their black boxes tell them. A trainer
+    without a readable box has none."""
+
+    def __init__(self, trainers: list[TrainerView], told: _Told) -> None:
+        self._ids: dict[int, tuple[Store, int]] = {}  # id in the view → where it is in the past
+        self._growth: dict[int, Trend] = {}
+        for trainer in trainers[:MAX_BOXES]:
+            for allocator in trainer.allocators:
+                trend = told.growth(trainer.definition.pid, allocator.definition.ordinal)
+                if trend is not None:
+                    self._growth[allocator.id] = trend
+            past = _box_of(trainer)
+            host = past.view().host if past is not None else None
+            then = next((one for one in host.trainers if one.key == trainer.key), None) if host is not None else None
+            if past is None or then is None:
+                continue
+            self._ids[trainer.id] = past, then.id
+            by_ordinal = {one.definition.ordinal: one for one in then.allocators}
+            for allocator in trainer.allocators:
+                before = by_ordinal.get(allocator.definition.ordinal)
+                if before is not None:
+                    self._ids[allocator.id] = past, before.id
+                    if before.growth is not None:
+                        self._growth.setdefault(allocator.id, before.growth)
+
+    def told(self, host: HostView) -> HostView:
+        """The host with the growth of before, where the look was too short for one of its own."""
+        if not self._growth:
+            return host
+
+        def allocators(found: tuple[AllocView, ...]) -> tuple[AllocView, ...]:
+            return tuple(replace(a, growth=a.growth or self._growth.get(a.id)) for a in found)
+
+        trainers = {t.id: replace(t, allocators=allocators(t.allocators)) for t in host.trainers}
+        jobs = tuple(replace(j, trainers=tuple(trainers.get(t.id, t) for t in j.trainers)) for j in host.jobs)
+        devices = tuple(replace(d, allocators=allocators(d.allocators)) for d in host.devices)
+        return replace(host, trainers=tuple(trainers.values()), jobs=jobs, devices=devices)
+
+    def history(self, entity: int, column: str, seconds: float | None, now: History) -> History:
+        """What is in the box, then what was seen since."""
+        found = self._ids.get(entity)
+        if found is None:
+            return now
+        then = found[0].history(_KEY, found[1], column, seconds)
+        first = now.seconds[0] if now.seconds else float("inf")
+        kept = sum(1 for moment in then.seconds if moment < first)
+        return replace(now, seconds=then.seconds[:kept] + now.seconds, values=then.values[:kept] + now.values)
+
+
+def _box_of(trainer: TrainerView) -> Store | None:
+    from ....probe import rendezvous
+    from ....store.blackbox import BoxReader
+
+    definition = trainer.definition
+    place = Path(os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory())
+    path = place / f"{definition.pid}-{definition.start}.box"
+    try:
+        if path.lstat().st_uid != os.geteuid():
+            return None
+    except OSError:
+        return None
+    reader: Any = BoxReader(path)
+    store = Store()
+    store.add_source(_KEY, "box")
+    for line in reader.lines():
+        try:
+            store.apply(_KEY, decode(line.line), line.rx)
+        except codec.WireError:
+            continue
+    return store

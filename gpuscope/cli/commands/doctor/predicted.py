@@ -1,0 +1,111 @@
+"""``gpuscope doctor … --predict 'MODULE:FACTORY --batch 16'``: fixes of memory findings ranked by the GiB they free.
+
+Who has the model's factory need not make do with bounds: every fix is simulated (``gpuscope predict --what-if``), and
+what it frees stands, with its error, on the findings that are about memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ....doctor.finding import Effect, Finding, Fix, Report
+from ....predict.answer import Answer, Asking, Tracer, Tried
+from ....predict.report import gib, with_error
+from ....predict.request import CannotPredict
+from ....wire.clean import clean
+
+FIXES: Mapping[str, tuple[str, ...]] = {
+    "reduce-batch-size": ("batch-half",),
+    "gradient-accumulation": ("accumulate", "batch-half"),
+    "mixed-precision": ("bf16", "fp16"),
+    "gradient-checkpointing": ("checkpoint",),
+    "optimizer-state": ("sgd", "fused-optimizer"),
+    "fsdp-or-zero": ("fsdp", "zero1"),
+    "expandable-segments": ("expandable-segments",),
+}
+"""Pitfall → the fixes that are its cure, the first that was simulated counts."""
+MOST_FIXES = 5
+
+
+def with_predictions(report: Report, words: str, tracer: Tracer | None = None) -> Report:
+    """The report with what each fix would free of the model that ``words`` name, as ``gpuscope predict`` reads them.
+    What cannot be predicted is said in ``problems``. ``tracer`` is for tests."""
+    if not any(one.pitfall in FIXES for one in report.findings):
+        return report
+    try:
+        answer = _ask(words, tracer)
+    except CannotPredict as trouble:
+        why = " ".join(clean(str(word), 300) for word in trouble.args[:2])
+        return report + Report(problems=(f"Nothing was predicted. {why}",))
+    except ValueError as error:
+        return report + Report(problems=(f"--predict {clean(words, 100)}: {clean(str(error), 300)}",))
+    tried = [one for one in answer.what_if or () if one.freed > 0]
+    findings, first = [], True
+    for one in report.findings:
+        if one.pitfall in FIXES:
+            one = _told(one, answer, tried, first)
+            first = False
+        findings.append(one)
+    return replace(report, findings=tuple(findings))
+
+
+def _told(finding: Finding, answer: Answer, tried: Sequence[Tried], first: bool) -> Finding:
+    """With the effect of its own cure; the first one also gets the list of all, the one that frees most first."""
+    by_key = {one.fix.key: one for one in tried}
+    own = next((by_key[key] for key in FIXES[finding.pitfall] if key in by_key), None)
+    if own is not None:
+        finding = replace(finding, effect=Effect(text=_text(own, answer), bound="about", freed_bytes=own.freed))
+    if not first:
+        return finding
+    ranked = tuple(_fix(one, answer) for one in tried[:MOST_FIXES])
+    return replace(finding, fixes=(*finding.fixes[:1], *ranked, *finding.fixes[1:]))
+
+
+def _text(one: Tried, answer: Answer) -> str:
+    before = answer.allocated if one.fix.settings is None else answer.reserved
+    after = one.allocated if one.fix.settings is None else one.reserved
+    return f"{gib(one.freed)} GiB, predicted: {gib(before.bytes)} GiB, then {with_error(after)}"
+
+
+def _fix(one: Tried, answer: Answer) -> Fix:
+    change = one.fix.change
+    setting = change.startswith("PYTORCH_")
+    flags = change.startswith("--")
+    return Fix(
+        title=f"{one.fix.title}{f' ({change})' if flags else ''}", code="" if setting or flags else change,
+        environment=change if setting else "", effect=_text(one, answer), cost=one.fix.cost,
+    )  # fmt: skip
+
+
+def _ask(words: str, tracer: Tracer | None) -> Answer:
+    """Raises :class:`CannotPredict`, and ValueError for words that make no question."""
+    from ....lab.toggles import ConfigError
+    from ....predict.child import Tracer as Child
+    from ..predict import card as predict_card
+    from ..predict import verb as predict_verb
+
+    parser = _Parser(add_help=False)
+    predict_verb.add_arguments(parser)
+    args = parser.parse_args(shlex.split(words))
+    try:
+        model = predict_verb.model_of(args, list(args.target))
+        card = predict_card.card(args)
+        request = predict_verb.request_of(args, model, card)
+        settings = predict_verb.settings_of(args)
+    except (predict_verb.Usage, ConfigError) as error:
+        raise ValueError(str(error)) from None
+    with Child() as child:
+        asking = Asking(
+            request, tracer or (lambda one: child.trace(one, args.seconds)), card, settings, args.seconds,
+            predict_verb.doubts_of(args),
+        )  # fmt: skip
+        asking.find_fixes(args.nproc if isinstance(args.nproc, int) else predict_card.gpus_here())
+        return asking.finish()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]  # it returns by raising
+        raise ValueError(message)

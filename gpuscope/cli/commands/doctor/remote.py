@@ -1,0 +1,86 @@
+"""``gpuscope doctor user@host[:PID]``: another host's environment, and its trainers, watched by an agent there for some
+two seconds."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from ....doctor.finding import Report
+from ....store.view import History, HostView
+from ....wire.clean import clean
+from ... import remote
+from ...remote import BadTarget, Target
+from . import remote_environment as there
+
+WATCH_SECONDS = 2.2
+"""As for trainers here: a mean is one, and a counter can be seen to rise."""
+PROBE_HZ = 5.0
+
+
+def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Report:
+    """What is wrong with the environment and every trainer at a target, or with the one process it names."""
+    try:
+        found = remote.places(args, [text] if text is not None else [])
+    except BadTarget as error:
+        return Report(problems=(str(error),))
+    report = Report()
+    with remote.Ways(args) as ways:
+        for target in found:
+            report += asyncio.run(_one(ways, target, timeout, bool(args.torch)))
+    return report
+
+
+async def _one(ways: remote.Ways, target: Target, timeout: float, ask_torch: bool = False) -> Report:
+    from ...remote_look import KEY, NoLook, settled, watching
+
+    place = clean(target.where, 100)
+    try:
+        async with watching(ways, target, PROBE_HZ) as watched:
+            await watched.until(lambda host, seconds: True, timeout)
+            asked = None
+            if target.pid is None:
+                name = clean(watched.host.name, 100) or place
+                asked = asyncio.create_task(there.examine(watched.source, name, ask_torch, timeout))
+            try:
+                complete = await watched.until(
+                    lambda host, seconds: settled(host) and seconds >= _enough_seconds(host),
+                    max(timeout, WATCH_SECONDS),
+                )
+                told = _report(watched.host, target, complete, timeout, watched.store.history, KEY)
+                return told if asked is None else await asked + told
+            finally:
+                if asked is not None:
+                    asked.cancel()
+    except (BadTarget, NoLook) as error:
+        return Report(problems=(str(error),))
+    except Exception as error:
+        return Report(problems=(f"{place}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",))
+
+
+def _enough_seconds(host: HostView) -> float:
+    from ....agent.oneshot import TRAINERS_SECONDS
+
+    return WATCH_SECONDS if any(one.gone is None for one in host.trainers) else TRAINERS_SECONDS
+
+
+def _report(host: HostView, target: Target, complete: bool, timeout: float, histories: object, key: str) -> Report:
+    from ....doctor import live
+
+    def history(entity: int, column: str, seconds: float | None) -> History:
+        found: History = histories(key, entity, column, seconds)  # type: ignore[operator]
+        return found
+
+    name = clean(host.name, 100)
+    late = () if complete else (f"Not everything on {name} answered within {timeout:g} s: that was not judged.",)
+    trainers = [one for one in host.trainers if one.gone is None]
+    if target.pid is not None and not any(one.definition.pid == target.pid for one in trainers):
+        there = ", ".join(str(one.definition.pid) for one in trainers[:16]) or "none"
+        why = (
+            f"There is no probe in pid {target.pid} on {name}: what is inside cannot be told, and it was not touched. "
+            f"Trainers with a probe there: {there}. Next: gpuscope attach {clean(target.text, 100)}"
+        )
+        return Report(problems=(why, *late))
+    if not trainers:
+        return Report(examined=(f"trainers on {name} (none has a probe)",), problems=late) + live.examine(host)
+    return live.examine(host, history, None if target.pid is None else {target.pid}) + Report(problems=late)

@@ -1,0 +1,72 @@
+"""The environment of another host for ``gpuscope doctor``: the facts that an agent gathers there, judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ....doctor import environment
+from ....doctor.finding import Report
+from ....wire.clean import clean
+from ....wire.environment import Facts
+
+if TYPE_CHECKING:
+    from ....store.source import Source
+
+MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 4096, 4096, 8
+MARGIN_SECONDS, TORCH_SECONDS = 3.0, 10.0
+
+
+async def examine(source: Source, host: str, ask_torch: bool, timeout: float) -> Report:
+    """The report on the environment of ``host``, each finding of it named after it. What cannot be had is said."""
+    from ....store.calls import SourceError
+
+    seconds = timeout + MARGIN_SECONDS + (TORCH_SECONDS if ask_torch else 0.0)
+    try:
+        told = (await source.request("environment", {"of": "host", "torch": ask_torch}, seconds)).value
+        facts = facts_of(told)
+    except SourceError as error:
+        return _not_had(host, clean(error.reason, 300))
+    except ValueError as error:
+        return _not_had(host, clean(str(error), 300))
+    return named(environment.examine(facts), host)
+
+
+def _not_had(host: str, why: str) -> Report:
+    return Report(problems=(f"{host}: its environment (driver, host, torch) could not be examined: {why}",))
+
+
+def facts_of(told: Mapping[str, Any]) -> Facts:
+    """An agent's answer as facts. Raises ValueError for what is none, from whoever it comes."""
+    import msgspec
+
+    if not isinstance(told.get("facts"), dict):
+        raise ValueError("the agent there knows no such question, it comes from an older gpuscope.")
+    try:
+        return msgspec.convert(_cleaned(told["facts"], MAX_DEPTH), Facts)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ValueError(f"its answer is not as it should be ({error}).") from None
+
+
+def _cleaned(value: Any, depth: int) -> Any:
+    if depth < 0:
+        raise ValueError("its answer is nested too deeply.")
+    if isinstance(value, str):
+        return clean(value, MAX_TEXT)
+    if isinstance(value, list):
+        return [_cleaned(one, depth - 1) for one in value[:MAX_ITEMS]]
+    if isinstance(value, dict):
+        kept = list(value.items())[:MAX_ITEMS]
+        return {clean(str(name), 200): _cleaned(one, depth - 1) for name, one in kept}
+    return value
+
+
+def named(report: Report, host: str) -> Report:
+    """The same, saying of which host."""
+    return replace(
+        report,
+        findings=tuple(replace(one, where=f"{host}, {one.where}" if one.where else host) for one in report.findings),
+        problems=tuple(f"{host}: {text}" for text in report.problems),
+        examined=tuple(f"{host}: {text}" for text in report.examined),
+    )

@@ -1,0 +1,280 @@
+"""What a target of ``gpuscope doctor`` is, found out from its content, and the examiner that looks at it.
+
+Every examiner is imported when it is needed. One that is missing or fails is a line in the report's ``problems``; the
+rest is examined all the same.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import os
+import re
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ....doctor.finding import Report
+from ....wire.clean import clean
+from ....wire.files import open_regular
+from ... import remote
+
+HEAD_BYTES = PIECE_BYTES = 64 << 10
+_GZIP = b"\x1f\x8b"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_NOT_TEXT = bytes(set(range(256)) - {*range(32)} | {8, 9, 10, 12, 13, 27})
+"""Bytes that a text may hold: what remains of a head without them speaks for a binary file."""
+_BINARY_SHARE = 0.03
+_RECORDING = re.compile(rb'\{"k": ?"(?:recording|hello)"|\{"@":\d')
+_PYTHON_LINE = re.compile(rb"#![^\n]*\bpython")
+_TRAINING = re.compile(
+    rb"torch|cuda|nccl|traceback \(most|\bgpu|\bepoch|\bloss\b|\bsteps?\b|\bit/s|s/it\b|\bdataloader|\bcheckpoint", re.I
+)
+_HOST = re.compile(r"[\w.-]+@[\w.-]+")
+
+
+class Refused(Exception):
+    """A target that cannot be examined; the text is a whole sentence and says what to do."""
+
+
+def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any = None) -> Report:
+    """Everything that is asked for, in this order. Without targets: the environment, every trainer here, and those
+    that died in the last hour. ``ways``:
+    the verb's arguments, where targets on other hosts may be asked for."""
+    if not targets and ways is not None and ways.via:
+        return _ask("The trainers there", "gpuscope.cli.commands.doctor.remote", None, ways, timeout)
+    if not targets:
+        environment = _ask(
+            "The environment", "gpuscope.cli.commands.doctor.environment", ask_torch=ask_torch, timeout=timeout
+        )
+        trainers = _ask("The trainers here", "gpuscope.cli.commands.doctor.live", None, timeout)
+        return environment + trainers + _ask("What trainers left here", "gpuscope.cli.commands.doctor.left")
+    report = Report()
+    for target in dict.fromkeys(targets):
+        try:
+            if ways is not None and remote.is_remote(ways, target):
+                report += _ask(clean(target, 200), "gpuscope.cli.commands.doctor.remote", target, ways, timeout)
+            else:
+                report += _examine(target, timeout)
+        except Refused as why:
+            report += Report(problems=(str(why),))
+    if ask_torch:
+        report += _ask("The environment", "gpuscope.cli.commands.doctor.environment", ask_torch=True, timeout=timeout)
+    return report
+
+
+def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
+    """The report of a module's ``examine``, or of the function after a colon. What goes wrong in there is said, and
+    hides nothing that others found."""
+    name, _, function = module.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(import_module(name), function or "examine")
+    except (ImportError, AttributeError) as error:
+        return Report(problems=(f"{what}: the part that looks at this is missing ({clean(str(error), 200)}).",))
+    try:
+        result = found(*words, **options)
+    except Exception as error:
+        return Report(problems=(f"{what}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",))
+    if not isinstance(result, Report):
+        return Report(problems=(f"{what}: the part that looks at this answers with {type(result).__name__}.",))
+    return result
+
+
+def _examine(target: str, timeout: float) -> Report:
+    if target == "-":
+        return _standard_input()
+    if not target:
+        raise Refused("an empty word is no target. Next: a file, a PID, or no target at all for this machine.")
+    path = Path(target)
+    name = clean(path.name or target, 200)
+    if target.isascii() and target.isdigit() and not os.path.lexists(target):
+        if not 0 < int(target[:12]) < 1 << 22:
+            raise Refused(f"{name}: no process can have this number.")
+        return _ask(f"Process {target}", "gpuscope.cli.commands.doctor.live", int(target), timeout)
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        raise Refused(_no_such(target, error)) from None
+    if kind == stat.S_IFDIR:
+        return _ask(name, "gpuscope.doctor.script:report", [str(path)])
+    try:
+        with _opened(path, name, kind == stat.S_IFIFO, timeout) as file:
+            return _file(file, path, name, kind == stat.S_IFREG)
+    except OSError as error:
+        raise Refused(f"{name}: cannot be read ({error.strerror or error}).") from None
+
+
+def _no_such(target: str, error: Exception) -> str:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    shown = clean(target, 200)
+    if _HOST.fullmatch(target):
+        return f"{shown}: no such file. What runs on another host is examined there: ssh {shown} gpuscope doctor"
+    return f"{shown}: cannot be examined ({why})."
+
+
+def _standard_input() -> Report:
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        raise Refused("standard input cannot be read.")
+    if sys.stdin.isatty():
+        sys.stderr.write("gpuscope doctor: reads a log or a traceback from the terminal; Ctrl-D ends it\n")
+    head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
+    what = _binary(head)
+    if what in ("snapshot", "recording", "box"):
+        raise Refused("standard input: not a text. Next: write it to a file, and give its name.")
+    return _text(stream, head, "log", "standard input")
+
+
+def _file(file: Any, path: Path, name: str, regular: bool) -> Report:
+    head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
+    if path.suffix in (".py", ".pyw") or _PYTHON_LINE.match(head):
+        found = _ask(name, "gpuscope.doctor.script:report", [str(path)])
+        return found if found.findings or found.problems else found + _of_no_use(file, head, name)
+    if path.suffix == ".ipynb":
+        stem = clean(path.stem, 100)
+        raise Refused(f"{name}: a notebook. Next: jupyter nbconvert --to script {name}; gpuscope doctor {stem}.py")
+    kind = _binary(head) if regular else ""
+    if kind:
+        return _ask(name, "gpuscope.doctor.postmortem", path, kind)
+    return _text(file, head, name, name)
+
+
+def _of_no_use(file: Any, head: bytes, name: str) -> Report:
+    """Said of a script that the checks pass over: their silence would read as praise."""
+    if not head:
+        return Report(problems=(f"{name}: it is empty, there is nothing to examine.",))
+    if len(head) < HEAD_BYTES and b"torch" not in file.read(HEAD_BYTES):
+        why = "nothing in it names torch, so nothing was checked"
+        return Report(problems=(f"{name}: {why}. Next: gpuscope doctor on the file or the folder that trains.",))
+    return Report()
+
+
+def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
+    """The file, to be read once. A named pipe that nobody opens to write within ``timeout`` seconds is refused: opening
+    it would wait for ever."""
+    if not fifo:
+        return io.BufferedReader(open_regular(path).detach(), HEAD_BYTES)  # type: ignore[attr-defined]
+    import select
+    import time
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    until, first = time.monotonic() + timeout, b""
+    while not poll.poll(50):
+        try:
+            first = os.read(descriptor, 1)
+        except BlockingIOError:
+            break  # somebody has it open and has not written yet: that may take as long as it likes
+        if first:
+            break
+        if time.monotonic() >= until:
+            os.close(descriptor)
+            raise Refused(f"{name}: a pipe that nobody has opened to write within {timeout:g} s.")
+    os.set_blocking(descriptor, True)
+    rest = io.FileIO(descriptor, "rb")
+    return io.BufferedReader(_Begun(first, rest) if first else rest, HEAD_BYTES)
+
+
+class _Begun(io.RawIOBase):
+    """A stream of which the beginning was read already."""
+
+    def __init__(self, first: bytes, rest: io.FileIO) -> None:
+        self._first, self._rest = first, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if not self._first:
+            return self._rest.readinto(buffer)
+        count = min(len(self._first), len(buffer))
+        buffer[:count], self._first = self._first[:count], self._first[count:]
+        return count
+
+    def close(self) -> None:
+        self._rest.close()
+        super().close()
+
+
+def _binary(head: bytes) -> str:
+    """snapshot, recording or box, by how a file begins, unpacked where it is packed; "" for none of them."""
+    from ....wire import boxes
+
+    begin = _unpacked(head) if head.startswith(_GZIP) else head
+    if boxes.MAGIC in (begin[:8], begin[boxes.HEADER_BYTES : boxes.HEADER_BYTES + 8]):
+        return "box"
+    if begin[:1] == b"\x80" and begin[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return "snapshot"
+    return "recording" if _RECORDING.match(begin) else ""
+
+
+def _unpacked(head: bytes) -> bytes:
+    try:
+        return zlib.decompressobj(31).decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return b""
+
+
+def _text(stream: Any, head: bytes, name: str, what: str) -> Report:
+    """A log, unpacked and as UTF-8, whatever it comes in."""
+    if not head:
+        raise Refused(f"{what}: it is empty, there is nothing to examine.")
+    if head.startswith(_GZIP):
+        head = _unpacked(head)
+        stream = gzip.GzipFile(fileobj=stream)
+        if not head:
+            raise Refused(f"{what}: a damaged or empty gzip file.")
+    if head.startswith(_UTF16):
+        stream = codecs.EncodedFile(stream, "utf-8", "utf-16", errors="replace")
+    else:
+        _refuse_binary(head, what)
+    text = _Text(stream)
+    found = _ask(what, "gpuscope.doctor.messages:report", text, name, what)
+    if text.problem:
+        found += Report(problems=(f"{what}: was read only in part ({text.problem}).",))
+    elif not text.of_training and found == Report(examined=found.examined):
+        raise Refused(f"{what}: nothing in it is of a training with PyTorch, so there is nothing to examine.")
+    return found
+
+
+class _Text:
+    """A log while it is read. ``problem``: why it ended early; what came before is examined all the same.
+    ``of_training``: words of a training were seen."""
+
+    def __init__(self, stream: Any) -> None:
+        # A recoder hands on what it does not know itself: its read1 would be that of the bytes before recoding.
+        self._next: Callable[[int], bytes] = stream.read if isinstance(stream, codecs.StreamRecoder) else stream.read1
+        self.problem = ""
+        self.of_training = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Like that of a file. In small pieces, so that of a damaged one only the last is lost."""
+        pieces: list[bytes] = []
+        left = size if size >= 0 else sys.maxsize
+        while left > 0 and not self.problem:
+            try:
+                piece = self._next(min(left, PIECE_BYTES))
+            except (OSError, EOFError, zlib.error, ValueError) as error:
+                self.problem = clean(str(error), 200)
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            left -= len(piece)
+        data = b"".join(pieces)
+        self.of_training = self.of_training or _TRAINING.search(data, 0, HEAD_BYTES * 16) is not None
+        return data
+
+
+def _refuse_binary(head: bytes, what: str) -> None:
+    if head.startswith(b"PK\x03\x04"):
+        raise Refused(f"{what}: a zip file, such as torch.save() writes: a checkpoint says nothing of a failure.")
+    strange = len(head.translate(None, _NOT_TEXT))
+    if strange > max(1, _BINARY_SHARE * len(head)):
+        raise Refused(f"{what}: a binary file of a kind that is not known here, neither text nor snapshot.")

@@ -1,0 +1,146 @@
+"""``gpuscope doctor``: one look at an environment, a log, a script, a trainer or what a trainer left behind."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ....doctor import report as reports
+from ....doctor import table
+from ....doctor.finding import Report
+from ....wire.clean import clean
+from ... import output, remote
+from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
+from . import targets as doctor_targets
+
+if TYPE_CHECKING:
+    from ....snapshot.drawing import Line
+
+MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 50, 140, 100
+_COLOURS = {"title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "33", "bad": "1;31"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    targets = (
+        "-, a log, a script or a folder of scripts, a PID, a snapshot, an out-of-memory record, a black box, a "
+        "recording: what it is shows in its content; USER@HOST[:PID] for another host's environment and "
+        "trainers. Without one: the environment, and every trainer here"
+    )
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=targets)
+    output.add_arguments(parser)
+    remote.add_arguments(parser)
+    parser.add_argument(
+        "--fail-on", choices=("warning", "problem", "never"), default="warning",
+        help="the least that sets the exit code: 1 for warnings, 2 for problems (default: warning)",
+    )  # fmt: skip
+    parser.add_argument("--torch", action="store_true", help="ask torch itself, in a child process (10 s at most)")
+    parser.add_argument(
+        "--predict", metavar="'WORDS'",
+        help="of memory findings: what each fix would free of the model that these words name, as for gpuscope predict",
+    )  # fmt: skip
+    parser.add_argument("--bundle", metavar="FILE", help="also write a redacted .zip to send to somebody who helps")
+    parser.add_argument("--list", action="store_true", help="every pitfall that is known")
+    parser.add_argument("--explain", metavar="ID", help="one pitfall: how it shows, its fixes, when not to apply them")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: nothing wrong; 1: warnings; 2: problems; 3: something could not be checked; 64: usage."""
+    try:
+        known = table.load()
+    except table.TableError as error:
+        print(f"gpuscope doctor: {error}", file=sys.stderr)
+        return EXIT_UNCHECKED
+    if args.list or args.explain is not None:
+        return _explain(args, known)
+    found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout, args), known)
+    if args.predict:
+        from .predicted import with_predictions
+
+        found = with_predictions(found, args.predict)
+    code = reports.exit_code(found, args.fail_on)
+    if args.bundle is not None:
+        found, code = _bundled(args, found, code)
+    if args.json:
+        print(output.dump(reports.document(found, code)))
+    else:
+        _print(reports.lines(found, code, _width()))
+    return code
+
+
+def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
+    from ....doctor import explain
+
+    if args.targets or (args.list and args.explain is not None):
+        print("gpuscope doctor: --list and --explain ID stand alone\nSee: gpuscope doctor --help", file=sys.stderr)
+        return EXIT_USAGE
+    if args.list:
+        if args.json:
+            print(output.dump({"pitfalls": [explain.document(one) for one in known.values()]}))
+        else:
+            _print(explain.listed(known.values(), _width()))
+        return EXIT_OK
+    row = known.get(args.explain)
+    if row is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(args.explain[:80], known, 3, 0.5)
+        meant = f" Did you mean: {', '.join(near)}?" if near else ""
+        shown = clean(args.explain, 80)
+        print(f"gpuscope doctor: no such pitfall: {shown}.{meant}\nAll: gpuscope doctor --list", file=sys.stderr)
+        return EXIT_USAGE
+    if args.json:
+        print(output.dump(explain.document(row)))
+    else:
+        _print(explain.explained(row, _width()))
+    return EXIT_OK
+
+
+def _bundled(args: argparse.Namespace, found: Report, code: int) -> tuple[Report, int]:
+    """Writes the bundle. One that cannot be written is said in the report too."""
+    from . import bundle as doctor_bundle
+
+    try:
+        size = doctor_bundle.write(args.bundle, reports.document(found, code))
+    except OSError as error:
+        why = f"The bundle {clean(args.bundle, 200)} was not written ({error.strerror or error})."
+        found += Report(problems=(why,))
+        return found, reports.exit_code(found, args.fail_on)
+    said = f"gpuscope doctor: {clean(args.bundle, 200)}: {size:,} bytes, without names, hosts and paths. Look before "
+    print(said + f"you send it:  unzip -p {clean(args.bundle, 200)}", file=sys.stderr)
+    return found, code
+
+
+# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _width() -> int:
+    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
+    return min(max(columns, MIN_WIDTH), MAX_WIDTH)
+
+
+def _print(lines: list[Line]) -> None:
+    """In colour on a terminal that has some (``NO_COLOR`` and ``TERM=dumb`` say no); without our signs where the
+    encoding lacks them."""
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    for line in lines:
+        pieces = [(_fitting(text), token) for text, token in line]
+        if colour:
+            print(
+                "".join(
+                    f"\x1b[{_COLOURS[token]}m{text}\x1b[0m" if token in _COLOURS else text for text, token in pieces
+                )
+            )
+        else:
+            print("".join(text for text, _ in pieces).rstrip())
+
+
+def _fitting(text: str) -> str:
+    encoding: Any = getattr(sys.stdout, "encoding", None) or "ascii"
+    try:
+        text.encode(encoding)
+    except (UnicodeError, LookupError):
+        return reports.in_ascii(text)
+    return text

@@ -1,0 +1,161 @@
+"""``gpuscope enable``: put the probe into a Python environment for good, as one ``.pth`` and one zip."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from typing import Any
+
+from ...attach import enable
+from ...attach.enable import Found
+from ...attach.enable_target import Refused, Target, find
+from ...wire.clean import clean
+from ..output import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_WARNINGS, dump
+
+PRICE = (
+    "--allow-attach: from its first step any process of the same user may trace such a training, read its memory and "
+    "change it, also where ptrace_scope (Yama) forbids that."
+)
+_STATES = {
+    enable.INTACT: (EXIT_OK, "enabled"),
+    enable.OUTDATED: (EXIT_WARNINGS, "enabled by another version of gpuscope: renew it with  gpuscope enable"),
+    enable.ABSENT: (EXIT_WARNINGS, "not enabled"),
+    enable.HALF: (EXIT_PROBLEMS, "incomplete, and without effect"),
+    enable.CHANGED: (EXIT_PROBLEMS, "changed by somebody"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Put the probe into a Python environment for good: two files in its site-packages, no package, no dependency. "
+        "Each PyTorch training started there is then seen by gpuscope from its first optimizer step; other programs "
+        "notice nothing. Taken out by: gpuscope disable."
+    )
+    parser.epilog = (
+        "The environment is that of $VIRTUAL_ENV, $CONDA_PREFIX, else of python3 in PATH. GPUSCOPE=0 leaves the probe "
+        "out of one program; python -S does, too. -I and -E do not (but -I leaves out what is enabled by --user). "
+        "GPUSCOPE_DEBUG=1 shows on stderr what keeps it from working. Exit codes: 0 enabled, 2 refused; --status: "
+        "0 enabled, 1 not enabled or outdated, 2 changed or incomplete, 3 could not look."
+    )
+    add_target(parser)
+    parser.add_argument("--allow-attach", action="store_true", help=PRICE.partition(": ")[2].replace("such ", ""))
+    parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
+    parser.add_argument("--status", action="store_true", help="say whether the environment is enabled")
+    parser.add_argument("--json", action="store_true", help="with --status: a JSON document instead of text")
+    parser.add_argument(
+        "--break-system-packages",
+        action="store_true",
+        help="also where the environment belongs to the system's package manager",
+    )
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Which environment: for both verbs."""
+    parser.add_argument("--python", metavar="PATH", help="a Python, or the directory of an environment")
+    parser.add_argument("--user", action="store_true", help="your own site-packages (~/.local), not the environment's")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: it is enabled; 2: refused or failed, with the next command."""
+    try:
+        target = find(args.python, os.environ)
+        if args.status:
+            return _status(target, args.user, args.json)
+        plan = enable.plan(target, args.user, args.allow_attach, args.break_system_packages, args.python is not None)
+        where = describe(target)
+        if plan.nothing_to_do:
+            print(f"Already enabled: {where}")
+            _print_files(plan.before)
+            return EXIT_OK
+        if args.dry_run:
+            verb = "replaced" if plan.before.state == enable.OUTDATED else "written"
+            print(f"Nothing is written yet. In {where} would be {verb}:\n  {plan.before.zip}\n  {plan.before.pth}")
+            print(PRICE if args.allow_attach else "No other file is touched.")
+            return EXIT_OK
+        found = enable.apply(plan)
+        if found.state != enable.INTACT:
+            raise Refused(f"{found.folder} does not hold what was written: {found.reason or found.state}. Try again")
+    except Refused as error:
+        print(f"gpuscope enable: {clean(str(error))}", file=sys.stderr)
+        return EXIT_UNCHECKED if args.status else EXIT_PROBLEMS
+    except OSError as error:
+        print(f"gpuscope enable: {failed(error)}", file=sys.stderr)
+        return EXIT_UNCHECKED if args.status else EXIT_PROBLEMS
+    print(f"{'Renewed' if plan.before.state == enable.OUTDATED else 'Enabled'}: {where}")
+    _print_files(found)
+    print(_next(target, args))
+    return EXIT_OK
+
+
+def describe(target: Target) -> str:
+    """The environment, its Python, and why this one."""
+    own = ", gpuscope's own environment" if target.is_own else ""
+    return clean(f"{target.prefix} (Python {target.version}, {target.why}{own})")
+
+
+def failed(error: OSError) -> str:
+    """What the system refused, in words."""
+    at = f"{error.filename}: " if error.filename else ""
+    return clean(f"{at}{error.strerror or error}. For one training:  gpuscope run SCRIPT")
+
+
+def _print_files(found: Found) -> None:
+    for path in (found.pth, found.zip):
+        print(f"  {clean(path)}  {os.path.getsize(path) / 1024:,.0f} KiB")
+
+
+def _next(target: Target, args: argparse.Namespace) -> str:
+    words = f" --python {shlex.quote(args.python)}" if args.python else ""
+    words += " --user" if args.user else ""
+    lines = [
+        "A PyTorch training started there from now on is seen from its first optimizer step:  gpuscope ps",
+        f"Out again:  gpuscope disable{words}    Left out of one program:  GPUSCOPE=0 python train.py",
+    ]
+    if args.allow_attach:
+        lines.insert(1, PRICE)
+    if not target.torch:
+        lines.insert(0, "There is no torch yet: nothing happens before there is.")
+    return "\n".join(lines)
+
+
+def _status(target: Target, user: bool, as_json: bool) -> int:
+    """The environment's site-packages, and the user's where this Python reads them and nothing else was asked for."""
+    folders = [enable.folder_of(target, user)]
+    if not user and target.reads_user_site:
+        folders.append(target.user_site)
+    found = [enable.look(folder, target) for folder in folders]
+    shown = [one for one in found if one.state != enable.ABSENT] or found[:1]
+    code = max(_STATES[one.state][0] for one in shown)
+    if as_json:
+        print(dump({**_about(target), "places": [_place(one) for one in found], "exit_code": code}))
+        return code
+    print(describe(target))
+    for one in shown:
+        version = f" (gpuscope {one.enabled.version})" if one.enabled is not None else ""
+        reason = f": {one.reason}" if one.reason else ""
+        print(f"  {clean(one.folder)}: {_STATES[one.state][1]}{version}{reason}")
+        if one.enabled is not None and one.enabled.allow_attach:
+            print(f"  {PRICE}")
+    return code
+
+
+def _about(target: Target) -> dict[str, Any]:
+    return {
+        "python": clean(target.python),
+        "python_version": target.version,
+        "prefix": clean(target.prefix),
+        "has_torch": target.torch,
+    }
+
+
+def _place(found: Found) -> dict[str, Any]:
+    enabled = found.enabled
+    return {
+        "folder": clean(found.folder),
+        "state": found.state,
+        "reason": clean(found.reason) or None,
+        "version": None if enabled is None else enabled.version,
+        "allow_attach": None if enabled is None else enabled.allow_attach,
+    }

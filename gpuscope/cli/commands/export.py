@@ -1,0 +1,119 @@
+"""``gpuscope export``: Prometheus metrics of this machine, on a port or in a file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shlex
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...wire.clean import clean
+from ..main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
+from ..output import number_between
+
+if TYPE_CHECKING:
+    from ...export.run import Exporter
+    from ...store.source import AgentSource
+
+LISTEN = "127.0.0.1:9400"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serve what gpuscope knows of this machine as Prometheus metrics: devices, torch's allocator, steps, stalls, "
+        "out-of-memory errors. On loopback unless told otherwise; needs one more library: "
+        "pip install prometheus-client. For a cluster see demos/fleet."
+    )
+    parser.epilog = "Exit codes: 0 ended by SIGTERM or Ctrl-C, 3 could not serve, write or read, 64 usage."
+    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve (default {LISTEN})")
+    parser.add_argument(
+        "--allow-remote", action="store_true", help="let --listen be an address that other machines reach"
+    )
+    parser.add_argument(
+        "--textfile", type=Path, metavar="FILE.prom", help="write a file for node_exporter; no port, unless --listen"
+    )
+    parser.add_argument(
+        "--interval", type=_interval, default=15.0, metavar="SECONDS", help="how often the file is written (default 15)"
+    )
+    parser.add_argument("--once", action="store_true", help="one reading, to --textfile or standard output, and end")
+    parser.add_argument(
+        "--max-trainers", type=_count, default=256, metavar="N", help="at most so many trainers have series (256)"
+    )
+    parser.add_argument(
+        "--hz", type=_rate, default=1.0, metavar="RATE", help="readings a second, 0.1 to 10 (default 1)"
+    )
+
+
+def _interval(text: str) -> float:
+    return number_between(text, 1.0, 3600.0)
+
+
+def _rate(text: str) -> float:
+    return number_between(text, 0.1, 10.0)
+
+
+def _count(text: str) -> int:
+    return int(number_between(text, 1, 4096))
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 when told to end, 3 with the reason and what to do next, 64 for an address that is none."""
+    try:
+        from ...export import run as export
+        from ...export.page import Limits
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        print(
+            "gpuscope export: prometheus_client is not installed here. Next:  pip install prometheus-client",
+            file=sys.stderr,
+        )
+        return EXIT_UNCHECKED
+    try:
+        if args.textfile is not None and args.textfile.suffix != ".prom":
+            other = shlex.quote(str(args.textfile.with_suffix(".prom")))
+            raise export.Refused(f"node_exporter reads *.prom only. Next:  gpuscope export --textfile {other}")
+        if args.textfile is not None and args.listen and not args.once:
+            raise export.Refused("--textfile and --listen do not go together: start two")
+        if args.textfile is not None and not args.textfile.parent.is_dir():
+            raise export.Refused(f"no such directory: {args.textfile.parent}. Next:  mkdir {args.textfile.parent}")
+        at = export.address(args.listen or LISTEN, args.allow_remote)
+        exporter = export.Exporter(_source(args.hz), Limits(trainers=args.max_trainers))
+        return asyncio.run(_run(args, exporter, at))
+    except export.Refused as error:
+        print(f"gpuscope export: {clean(str(error))}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, export.Misused) else EXIT_UNCHECKED
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        print(f"gpuscope export: cannot write{clean(where)}: {error.strerror or error}", file=sys.stderr)
+    return EXIT_UNCHECKED
+
+
+async def _run(args: argparse.Namespace, exporter: Exporter, at: tuple[str, int]) -> int:
+    from ...export import run as export
+
+    if args.once:
+        page = await export.once(exporter)
+        if args.textfile is None:
+            sys.stdout.write(page.decode())
+        else:
+            export.put(args.textfile, page)
+    elif args.textfile is not None:
+        print(f"gpuscope: writes {clean(str(args.textfile))} every {args.interval:g} s", file=sys.stderr, flush=True)
+        await export.write(exporter, args.textfile, args.interval)
+    else:
+        shown = f"[{at[0]}]:{at[1]}" if ":" in at[0] else f"{at[0]}:{at[1]}"
+        print(f"gpuscope: metrics at http://{shown}/metrics", file=sys.stderr, flush=True)
+        await export.serve(exporter, *at)
+    return EXIT_OK
+
+
+def _source(hz: float) -> AgentSource:
+    """The agent on this machine. Names of others' jobs are cut by it as everywhere."""
+    from ...attach.bundle import local_agent_argv
+    from ...store.source import AgentSource
+
+    return AgentSource(local_agent_argv(hz), "local", socket.gethostname())

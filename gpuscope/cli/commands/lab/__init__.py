@@ -1,0 +1,1 @@
+"""``gpuscope lab`` and its second words: the verb is in ``verb.py``, each second word in a file of its own."""

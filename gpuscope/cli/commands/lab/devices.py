@@ -1,0 +1,232 @@
+"""The driver's side of a lab run: which GPUs it would take, who is on them, how busy their tensor pipes were.
+
+Everything is asked by the agent's own workers in this process, with limits: a sick driver delays a run by
+``LOOK_SECONDS`` and never ends it. Without a driver there is nothing to ask, and nothing is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....agent.device_workers import NvmlWorker
+from ....agent.oneshot import collect_once
+from ....agent.picture import DevicePicture, Picture
+from ....lab import metrics, places
+from ....lab.config import LabConfig
+from ....lab.rules import Facts
+from ....wire.clean import clean
+from ....wire.frames import Unknown
+
+VISIBLE_VARIABLE = places.VISIBLE
+LOOK_SECONDS = 5.0
+SAMPLE_HZ = 2.0
+COMMAND_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A process on a GPU. ``pid`` None: one that this container hides. ``used_bytes`` None: not told."""
+
+    index: int
+    pid: int | None
+    user: str
+    command: str
+    used_bytes: int | None
+
+    def __str__(self) -> str:
+        held = f"holds {self.used_bytes / 2**30:,.1f} GiB" if self.used_bytes is not None else "holds memory"
+        if self.pid is None:
+            return f"a process that cannot be seen from here {held} of GPU {self.index}"
+        return f"pid {self.pid} ({self.user}: {self.command}) {held} of GPU {self.index}"
+
+
+def look() -> Picture:
+    """This host's devices and who is on them; takes as long as the driver, ``LOOK_SECONDS`` at most."""
+    return collect_once(LOOK_SECONDS, want_trainers=False).picture
+
+
+def visible(devices: Sequence[DevicePicture], environ: Mapping[str, str] = os.environ) -> list[DevicePicture] | None:
+    """The devices a worker would see, in CUDA's order: ``$CUDA_VISIBLE_DEVICES`` by index or UUID up to the first word
+    that names none. None where the order cannot be told: CUDA numbers GPUs of different kinds by their speed."""
+    here = sorted(devices, key=lambda device: device.definition.index)
+    if not places.order_known([device.definition.name for device in here], environ):
+        return None
+    return [here[position] for position in places.visible([one.definition.uuid for one in here], environ)]
+
+
+def wanted(config: LabConfig, seen: Sequence[DevicePicture]) -> list[DevicePicture]:
+    """Those of the visible devices that a run with these toggles takes."""
+    if config.device == "cpu":
+        return []
+    return list(seen[:1] if config.parallel == "none" else seen[: config.nproc])
+
+
+def occupants(device: DevicePicture, picture: Picture) -> list[Occupant]:
+    """The jobs on a device: every process that holds memory of it but what draws the screen."""
+    index = device.definition.index
+    found = []
+    for pid, used in device.processes or ():
+        held = used if isinstance(used, int) else None
+        if held is not None and held < places.IDLE_BYTES:
+            continue
+        known = picture.processes.get(pid) if picture.hidden is None else None
+        if known is None:
+            found.append(Occupant(index, pid, "?", "a process that cannot be seen from here", held))
+            continue
+        command = clean(known.definition.command or known.definition.name or "?")
+        if places.draws_screen(command):
+            continue
+        short = command if len(command) <= COMMAND_CHARS else command[: COMMAND_CHARS - 1] + "…"
+        found.append(Occupant(index, pid, clean(known.definition.user or "?"), short, held))
+    total = device.readings.get("used_bytes")
+    if not found and not device.processes and isinstance(total, int) and total > places.HIDDEN_BYTES:
+        found.append(Occupant(index, None, "?", "", total))
+    return found
+
+
+def facts(config: LabConfig, picture: Picture | None, environ: Mapping[str, str] = os.environ) -> Facts | None:
+    """What is known without torch, for the rules; None where not even the kind of device is."""
+    cores = places.cores()
+    if config.device == "cpu":
+        return Facts("cpu", cores=cores)
+    seen = visible(picture.devices, environ) if picture is not None else None
+    if not seen:
+        return None
+    free = [device.readings.get("free_bytes") for device in seen]
+    known = [int(value) for value in free if isinstance(value, (int, float))]
+    return Facts(
+        "cuda",
+        gpus=len(seen),
+        gpu_name=seen[0].definition.name,
+        capability=places.capability(seen[0].definition.compute_capability),
+        free_bytes=known if len(known) == len(seen) else None,
+        cores=cores,
+    )
+
+
+def beside(config: LabConfig, picture: Picture, environ: Mapping[str, str] = os.environ) -> list[Occupant]:
+    """The jobs on the GPUs that a run with these toggles takes."""
+    seen = visible(picture.devices, environ) or []
+    return [occupant for device in wanted(config, seen) for occupant in occupants(device, picture)]
+
+
+def refusal(
+    config: LabConfig, picture: Picture, environ: Mapping[str, str] = os.environ, options: str = ""
+) -> metrics.Failure | None:
+    """Why a run would disturb somebody: who is on the GPUs it would take, and the command that takes free ones. None
+    where it disturbs nobody, or nobody can be seen. ``options`` ends the commands that it names."""
+    seen = visible(picture.devices, environ)
+    if not seen:
+        return None
+    asked, others = wanted(config, seen), beside(config, picture, environ)
+    if not others:
+        return None
+    free = [one for one in seen if one.definition.uuid.startswith("GPU-") and not occupants(one, picture)]
+    force = f"{config.command()}{options} --force"
+    again = f"gpuscope ps    says more;    {force}    trains beside it"
+    if free:
+        chosen = free[: len(asked)]
+        alike = len({device.definition.name for device in picture.devices}) == 1
+        names = [str(one.definition.index) if alike else one.definition.uuid for one in chosen]
+        fewer = {"nproc": len(chosen)} if config.nproc is not None and len(chosen) < config.nproc else {}
+        again = f"{VISIBLE_VARIABLE}={','.join(names)} {config.command(**fewer)}{options}"
+    indices = sorted({occupant.index for occupant in others})
+    which = f"GPU {indices[0]} is" if len(indices) == 1 else f"GPUs {', '.join(map(str, indices))} are"
+    why = "; ".join(map(str, others[:4])) + (f"; and {len(others) - 4} more" if len(others) > 4 else "")
+    return metrics.Failure(f"{which} in use by another job.", f"{why}. Both would be slower, and may run out.", again)
+
+
+# ── the tensor pipes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TensorShare:
+    """Samples, in threads of its own, how busy the tensor pipes of a run's GPUs are while it runs steadily.
+
+    :meth:`record` hears what the worker says; :meth:`finish` gives the mean and why there is none. Nothing here raises,
+    and without a CUDA run nothing is started. ``shared``: jobs that were on the GPUs before, whose work the counters
+    cannot tell from ours."""
+
+    def __init__(self, shared: Sequence[Occupant] = (), make_nvml: Callable[[], Any] | None = None):
+        self._shared = list(shared)
+        self._make = make_nvml
+        self._worker: NvmlWorker | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._uuids: set[str] = set()
+        self._sums: dict[str, tuple[float, int]] = {}
+        self._why = "the run had no steady steps"
+        self._code = "not_measured"
+
+    def record(self, record: metrics.Record) -> None:
+        if isinstance(record, metrics.Started):
+            self._begin(record)
+        elif isinstance(record, metrics.Step) and not record.warming_up and self._worker and not self._thread:
+            self._thread = threading.Thread(target=self._sample, name="lab-tensor", daemon=True)
+            self._thread.start()
+        elif isinstance(record, (metrics.Ended, metrics.Failure)):
+            self._stop.set()
+
+    def finish(self) -> tuple[float | None, str, str]:
+        """Percent, or None with the code and the reason. Ends the threads."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(2.0)
+        if self._worker is not None:
+            self._worker.stop()
+        if self._uuids and set(self._sums) == self._uuids:
+            return sum(total / count for total, count in self._sums.values()) / len(self._sums), "", ""
+        return None, self._code, self._why
+
+    def _begin(self, started: metrics.Started) -> None:
+        uuids = [device.get("uuid") for device in started.devices if isinstance(device, dict)]
+        if started.device != "cuda":
+            self._code, self._why = "not_supported", "a CPU has no tensor pipe that the driver counts"
+        elif self._shared:
+            self._why = f"the counters are the whole GPU's, and {self._shared[0]}"
+        elif not uuids or not all(isinstance(uuid, str) and uuid.startswith("GPU-") for uuid in uuids):
+            self._code, self._why = (
+                "not_supported",
+                "torch does not tell which GPUs the run is on, or it is a MIG slice",
+            )
+        else:
+            self._uuids = {str(uuid).lower() for uuid in uuids}
+            self._worker = NvmlWorker(SAMPLE_HZ, lambda: None, self._make)
+            self._worker.start()
+
+    def _sample(self) -> None:
+        """Every new reading from now on. The first of each GPU is about the warm-up as well and does not count."""
+        assert self._worker is not None
+        began = time.monotonic()
+        heard: dict[str, float] = {}
+        while not self._stop.wait(0.5 / SAMPLE_HZ):
+            if self._worker.unavailable is not None and self._worker.settled:
+                self._code, self._why = self._worker.unavailable.code, self._worker.unavailable.text
+            for device in self._worker.devices:
+                uuid = device.identity.uuid.lower() if device.identity else ""
+                fast = device.fast
+                if uuid not in self._uuids or fast is None or fast[0] <= heard.get(uuid, began):
+                    continue
+                first = uuid not in heard
+                heard[uuid] = fast[0]
+                value = fast[1].get("tensor_active_percent")
+                if isinstance(value, Unknown):
+                    self._code, self._why = value.code, value.text
+                elif isinstance(value, (int, float)) and not first:
+                    total, count = self._sums.get(uuid, (0.0, 0))
+                    self._sums[uuid] = (total + value, count + 1)
+        if not self._sums and self._code == "not_measured":
+            self._why = "the steady steps were over before the driver had counted for a second"
+
+
+def with_tensor_share(document: dict[str, Any], share: tuple[float | None, str, str]) -> dict[str, Any]:
+    """The document with what the driver has told."""
+    percent, code, why = share
+    rows = [row for row in document.get("unknown", []) if row.get("path") != "tensor_active_percent"]
+    if percent is None:
+        rows.append({"path": "tensor_active_percent", "code": code, "reason": why})
+    return {**document, "tensor_active_percent": percent, "unknown": rows}

@@ -1,0 +1,129 @@
+"""``gpuscope lab pitfall``: the list of pitfalls, and a training with one of them in it or cured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ....attach import run as attach_run
+from ....lab.launch import NoTorch, find_python
+from ....lab.pitfalls import Pitfall, PitfallError, load
+from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
+
+ASK_SECONDS = 60.0
+"""For a Python to import torch from a slow disk."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the pitfall to start; without it, the list")
+    parser.add_argument("--cured", action="store_true", help="the same training without the mistake")
+    parser.add_argument("--json", action="store_true", help="the list as one JSON document")
+    what = "all that follows is for the script:  NAME --args --steps 100     (NAME --args --help: what it takes)"
+    parser.add_argument("--args", dest="arguments", nargs=argparse.REMAINDER, default=[], help=what)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Becomes the training, whose exit code it is. Returns only with 0: the list was printed; 3: no scripts, no Python
+    with torch, or too few GPUs; 64: no such pitfall."""
+    try:
+        pitfalls = load()
+    except PitfallError as error:
+        print(f"gpuscope lab pitfall: {error}", file=sys.stderr)
+        return EXIT_UNCHECKED
+    if args.name is None:
+        print(json.dumps(_document(pitfalls), indent=2) if args.json else _in_words(pitfalls))
+        return EXIT_OK
+    chosen = {pitfall.id: pitfall for pitfall in pitfalls}.get(args.name)
+    if chosen is None or args.json:
+        what = "--json is for the list, without a NAME" if chosen else f"no such pitfall: {args.name[:80]!r}"
+        print(f"gpuscope lab pitfall: {what}.\nThe list:  gpuscope lab pitfall", file=sys.stderr)
+        return EXIT_USAGE
+    return _become(chosen, args.cured, args.arguments)
+
+
+def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> int:
+    """Only returns when that fails. The way in is that of ``gpuscope run``."""
+    try:
+        python = find_python()
+        problem = _too_few_gpus(pitfall, cured, python)
+        if problem:
+            print(f"gpuscope lab pitfall: {problem}", file=sys.stderr)
+            return EXIT_UNCHECKED
+        words = pitfall.command(cured, python, arguments)
+        print(f"gpuscope: {_about(pitfall, cured)}\ngpuscope: {shlex.join(words)}", file=sys.stderr)
+        attach_run.execute(*attach_run.plan(["--", *words], {**os.environ, **pitfall.variables()}))
+    except NoTorch as error:
+        print(error.failure, file=sys.stderr)
+    except (attach_run.Usage, OSError) as error:
+        print(f"gpuscope lab pitfall: cannot start it: {error}", file=sys.stderr)
+    return EXIT_UNCHECKED
+
+
+def _about(pitfall: Pitfall, cured: bool) -> str:
+    if cured:
+        return f"{pitfall.id}, cured. {pitfall.cure}"
+    shown = f"ends with the error “{pitfall.expect}”" if pitfall.shows_as == "error" else pitfall.expect
+    if pitfall.shows_as == "warning":
+        shown = f"warns “{pitfall.expect}”"
+    return f"{pitfall.id}: {pitfall.title}. Shows as: {shown}"
+
+
+def _too_few_gpus(pitfall: Pitfall, cured: bool, python: str) -> str:
+    """Why it cannot run here, "" if it can or nobody knows. Asked beforehand only for torchrun, which would bury the
+    script's own message and exit code."""
+    wanted = pitfall.needs_gpus(cured)
+    if not wanted or not pitfall.processes(cured):
+        return ""
+    question = [python, "-c", "import torch; print(torch.cuda.device_count())"]
+    try:
+        answer = subprocess.run(
+            question, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_SECONDS, check=True
+        )
+        there = int(answer.stdout.split()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return ""
+    if there >= wanted:
+        return ""
+    found = f"finds {there}" if there else "finds none"
+    return f"{pitfall.id} needs {pitfall.needs(cured)}, and the torch of {python} {found} here."
+
+
+def _document(pitfalls: Sequence[Pitfall]) -> dict[str, Any]:
+    return {
+        "pitfalls": [
+            {
+                "id": one.id,
+                "title": one.title,
+                "cure": one.cure,
+                "evidence": one.evidence,
+                "shows_as": one.shows_as,
+                "expect": one.expect,
+                "note": one.note or None,
+                **{
+                    name: {
+                        "script": str(one.script(cured)),
+                        "gpus": one.needs_gpus(cured),
+                        "processes": one.processes(cured) or 1,
+                        "environment": one.variables(),
+                        "command": one.command(cured, "python"),
+                    }
+                    for name, cured in (("faulty", False), ("cured", True))
+                },
+            }
+            for one in pitfalls
+        ]
+    }
+
+
+def _in_words(pitfalls: Sequence[Pitfall]) -> str:
+    width = max((len(one.id) for one in pitfalls), default=0)
+    lines = [f"{one.id:{width}}  {one.needs():6}  {one.title}" for one in pitfalls]
+    lines += ["", "gpuscope lab pitfall NAME           a training with this mistake, gpuscope's probe inside"]
+    lines += ["gpuscope lab pitfall NAME --cured   the same training without it"]
+    return "\n".join(lines)

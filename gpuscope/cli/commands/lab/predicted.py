@@ -1,0 +1,48 @@
+"""``gpuscope lab --headless --predict``: what the run should have needed on a GPU, beside what it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....lab.config import LabConfig
+
+SECONDS = 120.0
+
+
+def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, Any]:
+    """The document with ``predicted``: peaks, their errors and bounds, and how far the measured ones lie from them;
+    null with the reason where there is none. Computed after the run, so that nothing disturbs it."""
+    from ....predict.answer import REFERENCE, Asking, Tracer
+    from ....predict.child import Tracer as Child
+    from ....predict.document import figure_of
+    from ....predict.of_lab import doubts_of, request_of, settings_of
+    from ....predict.request import CannotPredict
+
+    request = request_of(config, REFERENCE.architecture, document.get("world_size") or 2)
+    with Child() as child:
+        tracer: Tracer = lambda request: child.trace(request, SECONDS)  # noqa: E731
+        try:
+            answer = Asking(request, tracer, None, settings_of(config), SECONDS, doubts_of(config)).finish()
+        except CannotPredict as trouble:
+            reason = " ".join(str(word) for word in trouble.args[:2])
+            row = {"path": "predicted", "code": trouble.code, "reason": reason}
+            return {**document, "predicted": None, "unknown": [*document.get("unknown", []), row]}
+    found: dict[str, Any] = {"seconds": answer.seconds}
+    for name, figure in (("peak_allocated", answer.allocated), ("peak_reserved", answer.reserved)):
+        measured = document.get(f"{name}_bytes")
+        found |= figure_of(name, figure)
+        if isinstance(measured, (int, float)) and measured > 0:
+            found[f"{name}_off_percent"] = round(100 * (figure.bytes / measured - 1), 2)
+    return {**document, "predicted": found}
+
+
+def in_words(document: dict[str, Any]) -> str:
+    """One line beside the measured peak."""
+    found = document.get("predicted")
+    if not found:
+        why = next((row["reason"] for row in document["unknown"] if row["path"] == "predicted"), "not known")
+        return f"predicted     unknown, {why}"
+    size, low, high = (found[f"peak_allocated_{part}bytes"] / 2**30 for part in ("", "low_", "high_"))
+    text = f"{size:.2f} GiB ({low:.2f} to {high:.2f}) allocated"
+    off = found.get("peak_allocated_off_percent")
+    return f"predicted     {text}" + (f", {off:+.1f} % off" if off is not None else " on a GPU")

@@ -1,0 +1,293 @@
+"""Trainings in a recording (or a black box) as entries that the lab's runs can be compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from ....lab.intervals import median_interval
+from ....lab.ledger import Entry, entry_of
+from ....store.blackbox import BoxReader, is_box
+from ....store.records import Record
+from ....store.stream import NO_REASON, Stream
+from ....store.view import NOT_SENT
+from ....wire.clean import clean
+from ....wire.codec import WireError
+from ....wire.decode import decode
+from ....wire.frames import Sample, TrainerDef, Unknown
+from ....wire.recording import RecordingReader
+
+SOURCE = "recording"
+WINDOW = 64
+"""Steps that the probe's medians look back on (``probe.steps.WINDOW``): readings so far apart share no step."""
+WARMUP_STEPS = 5
+"""As in the lab: steps that no pace counts."""
+MAX_READINGS = 20_000
+CURVE_POINTS = 200
+MAX_LINES = 5_000_000
+MAX_TRAININGS = 512
+
+
+class RecordedError(Exception):
+    """The file cannot be read, or it does not say which training is meant. The text is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One job of a recording. ``pids`` are those of its ranks: any of them names it."""
+
+    pids: tuple[int, ...]
+    title: str
+    steps: int
+    entry: Entry
+
+
+def comparand(path: Path, pid: int | None = None, samples: int | None = None) -> Training:
+    """The training of a recording, by the pid of one of its ranks where there are several; ``samples`` of each step, if
+    the user knows. Raises :class:`RecordedError`."""
+    found = trainings(path, samples)
+    name = clean(path.name, 80)
+    if pid is not None:
+        chosen = [training for training in found if pid in training.pids]
+        if not chosen:
+            raise RecordedError(f"{name} holds no training with pid {pid}.\n{_listed(path, found)}")
+        return chosen[0]
+    stepping = [training for training in found if training.steps] or found
+    if len(stepping) == 1:
+        return stepping[0]
+    what = f"{name} holds {len(stepping)} trainings: say which." if stepping else f"{name} holds no training."
+    raise RecordedError(f"{what}\n{_listed(path, found)}".rstrip())
+
+
+def _listed(path: Path, found: Iterable[Training]) -> str:
+    return "\n".join(f"  {clean(str(path))}:{t.pids[0]}    {t.title}, {t.steps:,} steps" for t in found)
+
+
+def trainings(path: Path, samples: int | None = None) -> list[Training]:
+    """Every training in the file, in the order in which they began. Raises :class:`RecordedError` for a file that is
+    no recording; of one that is cut or damaged what is whole is taken."""
+    reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
+    if not reader.header:
+        raise RecordedError(reader.problem.text if reader.problem else f"{clean(str(path))} is no recording")
+    jobs: dict[str, list[_Rank]] = {}
+    for rank in _ranks(reader):
+        jobs.setdefault(rank.definition.job or rank.key, []).append(rank)
+    return [_training(path, ranks, samples) for ranks in jobs.values()]
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What was seen of one trainer."""
+
+    key: str
+    definition: TrainerDef
+    host: dict[str, Any]
+    device: Record | None = None
+    first: int | None = None  # steps at the first reading that counts
+    last: int = 0
+    began: float = 0.0  # when the step ``first`` had ended, seconds of the host's clock
+    ended: float = 0.0
+    at: float | None = None
+    windows: list[tuple[int, float, float | None]] = field(default_factory=list)  # step, median, p95
+    waits: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    peaks: dict[int, tuple[float | None, float | None]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def _ranks(reader: RecordingReader | BoxReader) -> list[_Rank]:
+    streams: dict[int, Stream] = {}
+    seen: dict[tuple[int, str], _Rank] = {}
+    for count, line in enumerate(reader.lines()):
+        if count >= MAX_LINES:
+            break
+        try:
+            frame = decode(line.line)
+        except WireError:
+            continue
+        stream = streams.setdefault(line.source, Stream(str(line.source), 0))
+        stream.apply(frame, line.rx)
+        if not isinstance(frame, Sample):
+            continue
+        for record in stream.registry.of("trainer"):
+            if record.gone is None and record.readings:
+                key = (line.source, record.key)
+                if key not in seen and len(seen) < MAX_TRAININGS:
+                    seen[key] = _Rank(record.key, record.definition, {})
+                if key in seen:
+                    _read(seen[key], record, stream)
+    return list(seen.values())
+
+
+def _read(rank: _Rank, record: Record, stream: Stream) -> None:
+    """Takes the newest readings of a trainer."""
+    rank.definition = record.definition
+    rank.host = _host(stream)
+    rank.at = stream.wall(stream.last_m) if stream.last_m is not None else None
+    _memory(rank, record, stream)
+    step = _number(record, "step")
+    for column in ("step_seconds", "loss", "loader_wait_seconds", "step"):
+        reading = record.readings.get(column, NOT_SENT)
+        if isinstance(reading, Unknown) and reading not in (NOT_SENT, NO_REASON):
+            rank.reasons[column] = reading.text
+    if step is None or step <= WARMUP_STEPS or record.seconds is None:
+        return
+    now, count = record.seconds - (_number(record, "step_age_seconds") or 0.0), int(step)
+    if rank.first is None:
+        rank.first, rank.began = count, now
+    if count <= rank.last:
+        return
+    rank.last, rank.ended = count, now
+    middle = _number(record, "step_seconds")
+    before = rank.windows[-1][0] if rank.windows else WARMUP_STEPS
+    if middle is not None and middle > 0:
+        if count - before >= WINDOW or len(rank.windows) == 0:
+            rank.windows.append((count, middle, _number(record, "step_seconds_p95")))
+            rank.waits += _known(record, "loader_wait_seconds")
+        elif len(rank.windows) == 1 and rank.windows[0][0] < WARMUP_STEPS + WINDOW:
+            rank.windows[0] = (count, middle, _number(record, "step_seconds_p95"))  # a fuller first one
+    rank.shares += _share(rank)
+    rank.losses += [(count, loss) for loss in _known(record, "loss")]
+    for values in (rank.windows, rank.waits, rank.shares, rank.losses):
+        if len(values) > MAX_READINGS:
+            del values[::2]
+
+
+def _memory(rank: _Rank, record: Record, stream: Stream) -> None:
+    for alloc in record.parts.values():
+        if alloc.kind != "alloc" or alloc.definition.ordinal < 0:
+            continue
+        old = rank.peaks.get(alloc.definition.ordinal, (None, None))
+        new = (_number(alloc, "peak_allocated_bytes"), _number(alloc, "peak_reserved_bytes"))
+        both = [
+            max((value for value in pair if value is not None), default=None) for pair in zip(old, new, strict=True)
+        ]
+        rank.peaks[alloc.definition.ordinal] = (both[0], both[1])
+        rank.device = stream.registry.device_of(alloc) or rank.device
+
+
+def _share(rank: _Rank) -> list[float]:
+    return _known(rank.device, "tensor_active_percent") if rank.device is not None else []
+
+
+def _number(record: Record, column: str) -> float | None:
+    value = record.readings.get(column)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _known(record: Record, column: str) -> list[float]:
+    value = _number(record, column)
+    return [] if value is None else [value]
+
+
+def _host(stream: Stream) -> dict[str, Any]:
+    host, hello = stream.registry.host.definition, stream.hello
+    facts = {
+        "host": hello.host if hello else None,
+        "driver": host.driver_version,
+        "cuda_driver": host.cuda_driver_version,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+# ── the document ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _training(path: Path, ranks: list[_Rank], samples: int | None) -> Training:
+    ranks = sorted(ranks, key=lambda rank: (rank.definition.rank or 0, rank.key))
+    lead = max(ranks, key=lambda rank: len(rank.windows))  # the one that tells most about its steps
+    definition = lead.definition
+    script = clean((definition.script or "").rsplit("/", 1)[-1], 60) or f"pid {definition.pid}"
+    steps = lead.last - lead.first if lead.first is not None else 0
+    document = _document(ranks, lead, steps, samples)
+    environment = {**lead.host, **({"python": definition.python_version} if definition.python_version else {})}
+    pids = tuple(rank.definition.pid for rank in ranks)
+    label = f"{path.name}:{pids[0]} {script}"
+    entry = entry_of(document, at=lead.at, source=SOURCE, label=label, environment=environment)
+    return Training(pids, script + (f", {len(ranks)} ranks" if len(ranks) > 1 else ""), steps, entry)
+
+
+def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) -> dict[str, Any]:
+    """With the keys of the lab's own document, as far as a recording can tell."""
+    unknown: dict[str, str] = {}
+    cuda = any(rank.peaks or rank.definition.cuda for rank in ranks)
+    device = lead.device.definition.name if lead.device is not None else None
+    values: dict[str, Any] = {
+        "device": "cuda" if cuda else "cpu",
+        "device_name": device,
+        "torch_version": lead.definition.torch_version,
+        "world_size": lead.definition.world_size or len(ranks),
+        "samples_per_step": samples,
+        "steps": steps,
+        "step_seconds": _steps(lead, steps),
+        "samples_per_second": None,
+        "warmup_seconds": None,
+        "input_seconds": median(lead.waits) if lead.waits else None,
+        "tensor_active_percent": fmean(shares) if (shares := [s for rank in ranks for s in rank.shares]) else None,
+        **_peaks(ranks),
+        "ranks": [{"rank": rank.definition.rank, "pid": rank.definition.pid, **_peaks([rank])} for rank in ranks],
+        "loss_by_step": _thin(lead.losses) or None,
+        "loss_curve": [[step * samples, loss] for step, loss in _thin(lead.losses)] if samples else None,
+        "error": None,
+    }
+    took = lead.ended - lead.began
+    if samples and steps and took > 0:
+        values["samples_per_second"] = steps * samples / took
+    no_batch = "a recording does not tell how many samples a step has: --samples-per-step N does"
+    unknown["samples_per_second"] = no_batch if not samples else "no steps were recorded"
+    unknown["samples_per_step"] = no_batch
+    unknown["warmup_seconds"] = "a recording does not tell when the training began"
+    unknown["step_seconds"] = lead.reasons.get("step_seconds") or lead.reasons.get("step") or "no steps were recorded"
+    no_loss = lead.reasons.get("loss") or "the recording holds no loss"
+    unknown["loss_by_step"] = no_loss
+    unknown["loss_curve"] = no_loss if not lead.losses else no_batch
+    unknown["input_seconds"] = lead.reasons.get("loader_wait_seconds") or "the recording does not tell"
+    unknown["tensor_active_percent"] = "the driver told none" if cuda else "it ran on a CPU"
+    for key in ("peak_allocated_bytes", "peak_reserved_bytes"):
+        unknown[key] = "torch counts no memory on a CPU" if not cuda else "the probe read no allocator"
+    unknown["device_name"] = "the recording does not map the trainer to a device"
+    rows = [{"path": key, "code": "not_recorded", "reason": why} for key, why in unknown.items() if values[key] is None]
+    return {**values, "unknown": rows}
+
+
+def _steps(rank: _Rank, steps: int) -> dict[str, Any] | None:
+    """Median of the probe's medians over ``WINDOW`` steps each, which share no step; their order statistics tell the
+    interval."""
+    if not rank.windows:
+        return None
+    medians = [middle for _, middle, _ in rank.windows]
+    tails = [tail for _, _, tail in rank.windows if tail is not None]
+    low, high = median_interval(medians) or (None, None)
+    return {
+        "median": median(medians), "p95": median(tails) if tails else None, "low": low, "high": high, "count": steps,
+    }  # fmt: skip
+
+
+def _peaks(ranks: list[_Rank]) -> dict[str, int | None]:
+    """Of the rank that had most: of all its devices together."""
+    found: dict[str, int | None] = {}
+    for position, key in enumerate(("peak_allocated_bytes", "peak_reserved_bytes")):
+        sums = []
+        for rank in ranks:
+            parts = [peak for pair in rank.peaks.values() if (peak := pair[position]) is not None]
+            if parts:
+                sums.append(int(sum(parts)))
+        found[key] = max(sums, default=None)
+    return found
+
+
+def _thin(points: list[tuple[int, float]]) -> list[list[float]]:
+    """At most ``CURVE_POINTS``, evenly spaced, the last one among them."""
+    every = -(-len(points) // CURVE_POINTS) or 1
+    return [[step, loss] for step, loss in list(_from_the_end(points, every))[::-1]]
+
+
+def _from_the_end(points: list[tuple[int, float]], every: int) -> Iterator[tuple[int, float]]:
+    return (points[index] for index in range(len(points) - 1, -1, -every))

@@ -1,0 +1,307 @@
+"""``gpuscope lab runs``: what is in the ledger, compared, exported, removed; recordings can be compared with it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ....lab import tables
+from ....lab.compare import Comparison, Row, compare
+from ....lab.ledger import Entry, Ledger, LedgerError
+from ....lab.measures import MEASURES
+from ....lab.sweep import SweepError, stored
+from ....wire.clean import clean, clean_lines
+from ... import output
+from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
+from .sweep import rendered
+
+COMPARANDS = """What can be compared:
+  12              a run of the ledger, by its id
+  12,15,18        several runs of one configuration
+  GROUP:2         all runs of a sweep's second configuration
+  FILE.gsr        a recording of your own trainer; FILE.gsr:PID where it holds several"""
+
+
+class UsageError(Exception):
+    """An argument means nothing here."""
+
+
+class Unreadable(Exception):
+    """A recording cannot be read, or does not say which training is meant."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="the newest runs (what is done without an action)")
+    showing = actions.add_parser("show", help="all that is known of a run, or the table of a sweep")
+    showing.add_argument("what", metavar="ID|GROUP")
+    comparing = actions.add_parser(
+        "compare", help="ratios with their 95 %% intervals, and what differs", epilog=COMPARANDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    comparing.add_argument("sides", nargs="+", metavar="A B", help="each B against A")
+    comparing.add_argument(
+        "--samples-per-step",
+        metavar="N",
+        help="of the recordings among them: tells samples/s and loss at equal samples",
+    )
+    exporting = actions.add_parser("export", help="runs, or a sweep's table, as Markdown, CSV or JSON")
+    exporting.add_argument("ids", nargs="*", metavar="ID", help="these runs (default: all)")
+    exporting.add_argument("--group", help="the table of this sweep")
+    exporting.add_argument("--format", choices=tables.FORMATS, help="default: by -o's ending, else md")
+    exporting.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: standard output")
+    removing = actions.add_parser("remove", help="take runs out of the ledger")
+    removing.add_argument("ids", nargs="*", metavar="ID")
+    removing.add_argument("--group", help="all runs of this sweep")
+    actions.add_parser("set-aside", help="rename a ledger that cannot be used; the next run begins a new one")
+    # What stands before the action must not be undone by the default behind it.
+    for one, default in ((parser, None), (listing, argparse.SUPPRESS)):
+        one.add_argument("--limit", metavar="N", default=default, help="show so many runs (default 30)")
+    for one, off in ((parser, False), *((one, argparse.SUPPRESS) for one in (listing, showing, comparing))):
+        one.add_argument("--json", action="store_true", default=off, help="a JSON document instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0: done; 2: there is no such run; 3: the ledger or a recording cannot be read; 64: usage."""
+    actions = {"show": _show, "compare": _compare, "export": _export, "remove": _remove, "set-aside": _set_aside}
+    try:
+        return actions.get(args.action, _list)(args, Ledger())
+    except UsageError as error:
+        print(f"gpuscope lab runs: {clean_lines(str(error))}\nSee: gpuscope lab runs --help", file=sys.stderr)
+        return EXIT_USAGE
+    except LookupError as error:
+        print(f"gpuscope lab runs: {clean_lines(str(error.args[0]))}", file=sys.stderr)
+        return EXIT_PROBLEMS
+    except (LedgerError, SweepError, Unreadable) as error:
+        print(clean_lines(str(error)), file=sys.stderr)
+        return EXIT_UNCHECKED
+
+
+# ── list and show ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _list(args: argparse.Namespace, ledger: Ledger) -> int:
+    entries = ledger.entries(limit=_whole(args.limit, "--limit") if args.limit else 30)
+    if args.json:
+        print(json.dumps({"ledger": str(ledger.path), "runs": [tables.run_mapping(e) for e in entries]}, indent=2))
+    elif not entries:
+        print(f"The ledger {clean(str(ledger.path))} holds no runs yet.\nNext: gpuscope lab --headless --steps 100")
+    else:
+        rows = tables.runs_rows(entries)
+        print(
+            "\n".join(output.table([[output.cut(cell, 60) for cell in row] for row in rows], right=[0, 4, 5, 6, 7, 8]))
+        )
+    return EXIT_OK
+
+
+def _show(args: argparse.Namespace, ledger: Ledger) -> int:
+    if not args.what.isdigit():
+        plan = stored(ledger, args.what)
+        found = tables.results(plan, ledger.entries(limit=None, group=plan.group))
+        print(rendered(plan, found, "json" if args.json else None), end="")
+        return EXIT_OK
+    entry = _entry(ledger, args.what)
+    if args.json:
+        print(json.dumps(tables.run_mapping(entry, whole=True), indent=2, allow_nan=False))
+        return EXIT_OK
+    print("\n".join(_in_words(entry)))
+    return EXIT_OK
+
+
+def _in_words(entry: Entry) -> list[str]:
+    rows = [["run", f"{entry.id}  {tables.described(entry)}"], ["when", tables.when(entry)]]
+    rows += [["sweep", f"{entry.group}, repeat {entry.repeat + 1}"]] if entry.group else []
+    rows += [["command", entry.config.command() + " --headless"]] if entry.config else []
+    rows += [["device", f"{entry.device_name or '–'} ({entry.device or '–'})"], ["torch", entry.torch_version or "–"]]
+    rows += [[str(name), str(value)] for name, value in entry.environment.items()]
+    steps, skipped = entry.document.get("steps"), entry.document.get("skipped_steps")
+    rows += [["steps", f"{steps:,}" + (f", {skipped} skipped" if skipped else "")]] if isinstance(steps, int) else []
+    for measure in MEASURES:
+        value = measure.take(entry.document)
+        if value is not None:
+            rows.append([measure.title, tables.figure(measure.key, value)])
+    for key in ("loss_first", "loss_last"):
+        if isinstance(entry.document.get(key), (int, float)):
+            rows.append([key.replace("_", ", "), tables.figure("loss", entry.document[key])])
+    for row in entry.document.get("unknown") or []:
+        if isinstance(row, dict):
+            rows.append([str(row.get("path")), f"unknown: {row.get('reason')}"])
+    for key in ("failure", "problem"):
+        if getattr(entry, key):
+            rows.append([key, getattr(entry, key)])
+    return output.table(rows)
+
+
+def _entry(ledger: Ledger, word: str) -> Entry:
+    entry = ledger.get(_whole(word, "An id"))
+    if entry is None:
+        raise LookupError(f"The ledger has no run {word}.\nNext: gpuscope lab runs    lists them")
+    return entry
+
+
+def _whole(word: str, what: str) -> int:
+    if not word.isascii() or not word.isdigit() or len(word) > 15 or int(word) < 1:
+        raise UsageError(f"{what} must be a whole number above 0, not {word[:40]!r}.")
+    return int(word)
+
+
+# ── compare ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
+    if len(args.sides) < 2:
+        raise UsageError(f"compare needs two or more sides.\n{COMPARANDS}")
+    samples = _whole(args.samples_per_step, "--samples-per-step") if args.samples_per_step else None
+    sides = [side(ledger, word, samples) for word in args.sides]
+    compared = [compare(sides[0], other) for other in sides[1:]]
+    if args.json:
+        rows = [
+            comparison_mapping(one, args.sides[0], word) for one, word in zip(compared, args.sides[1:], strict=True)
+        ]
+        print(json.dumps({"comparisons": rows}, indent=2, allow_nan=False))
+    else:
+        print("\n\n".join("\n".join(comparison_lines(one)) for one in compared))
+    return EXIT_OK
+
+
+def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
+    """The entries that a word of the command line means. Raises UsageError, LookupError, LedgerError, SweepError and
+    Unreadable."""
+    name, colon, last = word.rpartition(":")
+    for path, pid in ((Path(word), None), (Path(name), last)):
+        if path.suffix and path.is_file() and (pid is None or pid.isdigit()):
+            return [_recorded(path, None if pid is None else int(pid[:15]), samples)]
+    if all(part.isdigit() for part in word.split(",")):
+        return [_entry(ledger, part) for part in word.split(",")]
+    if word.partition(":")[0].endswith((".gsr", ".box")):
+        raise LookupError(f"There is no file {word}.")
+    plan = stored(ledger, name if colon else word)
+    if not colon or not last.isdigit() or not 1 <= int(last[:6]) <= len(plan.cells):
+        cells = "\n".join(f"  {plan.group}:{number}    {label}" for number, label in enumerate(plan.labels, 1))
+        raise UsageError(f"{word} is a sweep of {len(plan.cells)} configurations: say which.\n{cells}")
+    found = tables.results(plan, ledger.entries(limit=None, group=plan.group))[int(last[:6]) - 1]
+    if not found.runs:
+        raise LookupError(f"{word} has not been run yet.\nNext: gpuscope lab sweep --resume {plan.group}")
+    return found.runs
+
+
+def _recorded(path: Path, pid: int | None, samples: int | None) -> Entry:
+    from .recorded import RecordedError, comparand  # with the decoder of frames, which the ledger does not need
+
+    try:
+        return comparand(path, pid, samples).entry
+    except RecordedError as error:
+        raise Unreadable(str(error)) from None
+
+
+def comparison_mapping(one: Comparison, a: str, b: str) -> dict[str, Any]:
+    return {
+        "a": {"name": clean(a), "runs": [tables.run_mapping(entry) for entry in one.a]},
+        "b": {"name": clean(b), "runs": [tables.run_mapping(entry) for entry in one.b]},
+        "differing": [{"name": c.name, "a": c.a, "b": c.b, "toggle": c.toggle} for c in one.changes],
+        "rows": tables.comparison_rows(one),
+        "break_even_step": one.break_even_step,
+        "break_even_reason": one.break_even_reason or None,
+        "notes": one.notes,
+    }
+
+
+def comparison_lines(one: Comparison) -> list[str]:
+    """For a terminal: what is compared, what differs, the figures, the notes."""
+    lines = [f"{letter}  {_named(entries)}" for letter, entries in (("A", one.a), ("B", one.b))]
+    toggles = [f"{c.name} {c.a} → {c.b}" for c in one.changes if c.toggle]
+    others = [f"{c.name} {c.a} → {c.b}" for c in one.changes if not c.toggle]
+    told = all(entries[0].config for entries in (one.a, one.b))
+    if toggles or told:
+        lines.append(f"differing toggles: {', '.join(toggles) or 'none'}")
+    lines += [f"differing around them: {', '.join(others)}"] if others else []
+    rows = [["", "A", "B", "B / A", "95 %", "", "from"]]
+    for row in one.rows:
+        known = row.low is not None and row.high is not None
+        interval = f"{tables.plain(row.low or 0)} … {tables.plain(row.high or 0)}" if known else "–"
+        ratio = "–" if row.ratio is None else f"{tables.plain(row.ratio)} ×"
+        figures = [tables.figure(row.key, value) for value in (row.a, row.b)]
+        rows.append([row.title, *figures, ratio, interval, _verdict(row), row.basis or f"unknown: {row.reason}"])
+    lines += ["", *output.table(rows, right=[1, 2, 3, 4]), ""]
+    if one.break_even_step is not None:
+        lines.append(f"The compiled one makes up for its longer warm-up {one.break_even_step:,} steps after it.")
+    elif not one.break_even_reason.startswith(("both", "neither")):
+        lines.append(f"No break-even: {one.break_even_reason}.")
+    lines += [f"Note: {note}." for note in one.notes]
+    return lines
+
+
+def _verdict(row: Row) -> str:
+    """Only where the interval decides: whether B is better or worse."""
+    if not row.decided or not row.better or row.ratio is None:
+        return ""
+    return "better" if (row.ratio > 1) == (row.better == "higher") else "worse"
+
+
+def _named(entries: Sequence[Entry]) -> str:
+    first = entries[0]
+    which = f"run{'s' if len(entries) > 1 else ''} {', '.join(str(e.id) for e in entries)}: " if first.id else ""
+    torch = f", torch {first.torch_version}" if first.torch_version else ""
+    return f"{which}{tables.described(first)}    {first.device_name or first.device or 'unknown device'}{torch}"
+
+
+# ── export, remove, set aside ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _export(args: argparse.Namespace, ledger: Ledger) -> int:
+    ending = args.output.suffix.lower().lstrip(".") if args.output else ""
+    kind = args.format or (ending if ending in tables.FORMATS else "md")
+    if args.group:
+        plan = stored(ledger, args.group)
+        text = rendered(plan, tables.results(plan, ledger.entries(limit=None, group=plan.group)), kind)
+    else:
+        entries = [_entry(ledger, word) for word in args.ids] if args.ids else ledger.entries(limit=None)
+        text = _exported(entries, kind)
+    if args.output is None:
+        print(text, end="")
+        return EXIT_OK
+    try:
+        args.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(f"{clean(str(args.output))} cannot be written: {error.strerror}", file=sys.stderr)
+        return EXIT_UNCHECKED
+    return EXIT_OK
+
+
+def _exported(entries: Sequence[Entry], kind: str) -> str:
+    if kind == "csv":
+        return tables.runs_csv(entries)
+    if kind == "json":
+        return (
+            json.dumps({"runs": [tables.run_mapping(e, whole=True) for e in entries]}, indent=2, allow_nan=False) + "\n"
+        )
+    return tables.runs_markdown(entries)
+
+
+def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
+    if bool(args.ids) == bool(args.group):
+        raise UsageError("remove takes ids, or --group GROUP.")
+    if args.group:
+        count = ledger.remove_group(args.group)
+        if not count:
+            raise LookupError(f"The ledger has no runs of {args.group}.")
+        print(f"Removed: {count} runs of {clean(args.group)}.")
+        return EXIT_OK
+    numbers = [_whole(word, "An id") for word in args.ids]
+    missing = [str(number) for number in numbers if not ledger.remove(number)]
+    if len(missing) < len(numbers):
+        print(f"Removed: {', '.join(str(n) for n in numbers if str(n) not in missing)}.")
+    if missing:
+        raise LookupError(f"The ledger has no run {', '.join(missing)}.")
+    return EXIT_OK
+
+
+def _set_aside(args: argparse.Namespace, ledger: Ledger) -> int:
+    new = ledger.set_aside()
+    print(f"Renamed to {clean(str(new))}. The next run begins a new ledger." if new else "There is no ledger yet.")
+    return EXIT_OK

@@ -1,0 +1,340 @@
+"""``gpuscope lab sweep``: a matrix of configurations, interleaved repeats, one table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ....lab import asking, rules, tables
+from ....lab.config import ConfigError, LabConfig, add_toggles
+from ....lab.launch import NoTorch, find_python
+from ....lab.ledger import Entry, Ledger, LedgerError
+from ....lab.matrix import MAX_REPEATS, Matrix, combinations, label, once, read_file, vary_of, varying
+from ....lab.metrics import Record
+from ....lab.sweep import (
+    LIMIT_SECONDS,
+    REPEATS,
+    STEPS,
+    Objection,
+    Outcome,
+    Plan,
+    State,
+    Sweep,
+    SweepError,
+    new_plan,
+    stored,
+    unfinished,
+)
+from ....wire.clean import clean, clean_lines
+from ... import output as cli_output
+from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
+from . import devices as lab_devices
+
+BAR_CELLS = 20
+DRAW_SECONDS = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    matrix = parser.add_argument_group("matrix")
+    matrix.add_argument(
+        "--vary", action="append", default=[], metavar="TOGGLE=A,B,…",
+        help="try each of these values; give it again for other toggles: every combination is run",
+    )  # fmt: skip
+    matrix.add_argument("--matrix", type=Path, metavar="FILE", help="a TOML file: [base], [vary], [[cell]], repeats")
+    matrix.add_argument(
+        "--repeats",
+        metavar="N",
+        help=f"runs of each configuration, interleaved (default {REPEATS}; 2 or more tell spread)",
+    )
+    going = parser.add_argument_group("going on")
+    going.add_argument("--resume", metavar="GROUP", help="go on with a sweep that was stopped or killed")
+    going.add_argument("--new", action="store_true", help="begin again although the same sweep is unfinished")
+    going.add_argument("--retry-failed", action="store_true", help="run what failed before once more")
+    going.add_argument("--force", action="store_true", help="train also on GPUs that other jobs use")
+    going.add_argument(
+        "--limit", metavar="SECONDS", help=f"give up a run that takes longer (default {LIMIT_SECONDS:g})"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--format", choices=tables.FORMATS, help="of the table (default: by -o's ending, else text)")
+    output.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the table there too")
+    output.add_argument("--json", action="store_true", help="the same as --format json")
+    output.add_argument(
+        "--dry-run", action="store_true", help="list what would be run and what is refused, run nothing"
+    )
+    add_toggles(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0: every run ended well; 1: some failed, or were refused; 2: all failed, or it was stopped; 3: no
+    Python with torch, or the ledger cannot be used; 64: a toggle has no such value, or nothing is varied."""
+    try:
+        return _run(args)
+    except ConfigError as error:
+        print(f"gpuscope lab sweep: {error}\nSee: gpuscope lab sweep --help", file=sys.stderr)
+        return EXIT_USAGE
+    except (SweepError, LedgerError, NoTorch) as error:
+        print(clean_lines(str(error)), file=sys.stderr)
+        return EXIT_UNCHECKED
+
+
+def _run(args: argparse.Namespace) -> int:
+    limit = _whole(args.limit, "--limit", 1, 1_000_000, int(LIMIT_SECONDS))
+    _writable(args.output)
+    ledger = Ledger()
+    earlier = stored(ledger, args.resume) if args.resume else None
+    if earlier:
+        plan = earlier
+    else:
+        plan = _plan(args)
+        if not plan.cells:
+            _say(
+                f"Nothing is left to run: all {len(plan.refused)} configurations are refused.", *tables.objections(plan)
+            )
+            return EXIT_PROBLEMS
+        if not args.dry_run and not args.new:
+            earlier = unfinished(ledger, plan)
+            plan = earlier or plan
+    if args.dry_run:
+        _print_plan(plan)
+        return EXIT_OK
+    others = _others(plan, args.force)
+    before = ledger.entries(limit=None, group=plan.group)
+    if args.retry_failed:
+        for entry in before:
+            if entry.failure:
+                ledger.remove(entry.id)
+        before = [entry for entry in before if not entry.failure]
+    _announce(plan, len(before), again=earlier is not None)
+    bar = Bar(sys.stderr)
+    try:
+        outcome = Sweep(plan, ledger, bar.show, limit, lambda: Tensors(others)).run()
+    finally:
+        bar.close()
+    return _report(args, plan, ledger, outcome)
+
+
+# ── what is to be run ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    base = LabConfig.from_arguments(args)
+    base = base if base.steps else base.changed("steps", STEPS)
+    vary = vary_of(args.vary)
+    matrix = read_file(args.matrix, base) if args.matrix else Matrix([])
+    cells = matrix.cells
+    if vary:
+        cells = [cell for start in cells or [base] for cell in combinations(start, vary)]
+    cells = once(cells)
+    if not cells:
+        raise ConfigError("Nothing to sweep: name what to vary, as in --vary amp=off,bf16 --vary batch=8,16.")
+    repeats = _whole(args.repeats, "--repeats", 1, MAX_REPEATS, matrix.repeats or REPEATS)
+    machine = asking.ask(find_python())
+    names = varying(cells)
+    kept, refused, warnings = [], [], []
+    if machine.problem:
+        warnings.append(Objection("", "Combinations were not checked", clean(machine.problem)))
+    for cell in cells:
+        verdicts = [] if machine.problem else rules.check(cell, machine.facts(cell))
+        no = next((verdict for verdict in verdicts if verdict.level == "refuse"), None)
+        if no:
+            refused.append(_objection(label(cell, names), no))
+        else:
+            kept.append(cell)
+            warnings += [_objection(label(cell, names), verdict) for verdict in verdicts]
+    return new_plan(kept, repeats, refused, warnings)
+
+
+def _objection(name: str, verdict: rules.Verdict) -> Objection:
+    return Objection(name, verdict.what, verdict.why, verdict.nearest.command() if verdict.nearest else "")
+
+
+def _whole(text: str | None, flag: str, low: int, high: int, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not low <= int(text) <= high:
+        raise ConfigError(f"{flag} cannot be {text[:40]!r}. It takes a whole number from {low:,} to {high:,}.")
+    return int(text)
+
+
+def _writable(path: Path | None) -> None:
+    """Said before hours of work, not after them."""
+    if path is None:
+        return
+    folder = path.parent if str(path.parent) else Path(".")
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(f"-o {clean(str(path))!r}: a file cannot be written there.")
+
+
+def _announce(plan: Plan, before: int, again: bool) -> None:
+    _say(*tables.objections(plan))
+    total = len(plan.cells) * plan.repeats
+    if again:
+        _say(f"Going on with {plan.group}: {before} of its {total} runs are in the ledger (--new begins again).")
+    else:
+        shape = f"{len(plan.cells)} configurations × {plan.repeats} repeats"
+        _say(f"{plan.group}: {shape} = {total} runs, interleaved, each in a fresh process.")
+
+
+def _print_plan(plan: Plan) -> None:
+    print(f"{len(plan.cells)} configurations × {plan.repeats} repeats = {len(plan.cells) * plan.repeats} runs")
+    for cell, name in zip(plan.cells, plan.labels, strict=True):
+        print(f"  {name}    {cell.command()} --headless")
+    print(*tables.objections(plan), sep="\n")
+
+
+# ── other jobs, and the driver ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _others(plan: Plan, force: bool) -> list[lab_devices.Occupant]:
+    """The jobs on the GPUs that the sweep would take. Raises :class:`SweepError` where there are some, unless
+    ``force``."""
+    if all(cell.device == "cpu" for cell in plan.cells):
+        return []
+    picture = lab_devices.look()
+    seen = lab_devices.visible(picture.devices) or []
+    taken = {id(device): device for cell in plan.cells for device in lab_devices.wanted(cell, seen)}
+    found = [occupant for device in taken.values() for occupant in lab_devices.occupants(device, picture)]
+    if found and not force:
+        widest = max(plan.cells, key=lambda cell: len(lab_devices.wanted(cell, seen)))
+        failure = lab_devices.refusal(widest, picture)
+        assert failure is not None
+        again = shlex.join(["gpuscope", *sys.argv[1:]])
+        free, _, _ = failure.next.partition(" ")
+        what = f"{free} {again}" if free.startswith(lab_devices.VISIBLE_VARIABLE) else "gpuscope ps    says more"
+        raise SweepError(failure.what, failure.why, f"{what}    or    {again} --force    measures beside it")
+    return found
+
+
+class Tensors:
+    """A :class:`~gpuscope.lab.sweep.Watcher` that asks the driver for the tensor share."""
+
+    def __init__(self, others: Sequence[lab_devices.Occupant]) -> None:
+        self._share = lab_devices.TensorShare(others)
+
+    def record(self, record: Record) -> None:
+        self._share.record(record)
+
+    def finish(self, document: dict[str, Any]) -> dict[str, Any]:
+        return lab_devices.with_tensor_share(document, self._share.finish())
+
+
+# ── what came of it ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outcome) -> int:
+    if outcome.failure is not None:
+        _say(clean_lines(str(outcome.failure)))
+        return EXIT_UNCHECKED
+    found = tables.results(plan, ledger.entries(limit=None, group=plan.group))
+    kind = "json" if args.json else args.format
+    print(rendered(plan, found, kind), end="")
+    if args.output:
+        ending = args.output.suffix.lower().lstrip(".")
+        kind = args.format or (ending if ending in tables.FORMATS else "json" if args.json else "md")
+        try:
+            args.output.write_text(rendered(plan, found, kind), encoding="utf-8")
+            _say(f"Written: {args.output}")
+        except OSError as error:
+            again = f"gpuscope lab runs export --group {plan.group} -o FILE"
+            _say(f"{args.output} cannot be written: {error.strerror}.", f"Next: {again}")
+            return EXIT_UNCHECKED
+    if not outcome.complete:
+        done = sum(len(cell.runs) for cell in found)
+        _say(
+            f"Stopped by {outcome.stopped}: {done} of {len(plan.cells) * plan.repeats} runs are in the ledger.",
+            f"Next: gpuscope lab sweep --resume {plan.group}",
+        )
+        return EXIT_PROBLEMS
+    if not any(cell.good for cell in found):
+        return EXIT_PROBLEMS
+    return EXIT_WARNINGS if plan.refused or any(cell.failure for cell in found) else EXIT_OK
+
+
+def rendered(plan: Plan, found: Sequence[tables.CellResult], kind: str | None) -> str:
+    """The table as ``md``, ``csv``, ``json``, or (None) as text for a terminal."""
+    if kind == "md":
+        return tables.markdown(plan, found)
+    if kind == "csv":
+        return tables.as_csv(plan, found)
+    if kind == "json":
+        return json.dumps(tables.as_json(plan, found), indent=2, allow_nan=False) + "\n"
+    rows = tables.text_rows(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+    lines = cli_output.table(rows, right=[index for index in range(len(rows[0])) if index != 1])
+    return "\n".join([*lines, *tables.remarks(plan, found)]) + "\n"
+
+
+def _say(*lines: str) -> None:
+    if lines:
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+# ── progress ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Bar:
+    """One line that is drawn over on a terminal; elsewhere a line for each run that ends. No escape sequences."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._live = out.isatty()
+        self._width = 0
+        self._drawn = 0.0
+
+    def show(self, state: State, entry: Entry | None) -> None:
+        """Takes :data:`~gpuscope.lab.sweep.OnChange`."""
+        if entry is not None:
+            self._line(f"{state.done}/{state.total}  {_ended(entry)}{_left(state)}")
+        elif self._live and time.monotonic() - self._drawn >= DRAW_SECONDS:
+            self._drawn = time.monotonic()
+            self._draw(_progress(state))
+
+    def close(self) -> None:
+        """Leaves an empty line behind."""
+        self._draw("")
+
+    def _line(self, text: str) -> None:
+        self._draw("")
+        print(text, file=self._out, flush=True)
+
+    def _draw(self, text: str) -> None:
+        if not self._live or (not text and not self._width):
+            return
+        text = cli_output.cut(text, max(20, shutil.get_terminal_size().columns - 1))
+        gap = " " * max(0, self._width - cli_output.cells(text))
+        self._out.write(f"\r{text}{gap}\r" if not text else f"\r{text}{gap}")
+        self._out.flush()
+        self._width = cli_output.cells(text)
+
+
+def _progress(state: State) -> str:
+    share = state.step / state.steps if state.steps else 0.0
+    filled = round(BAR_CELLS * (state.done + share) / max(1, state.total))
+    bar = "█" * filled + "░" * (BAR_CELLS - filled)
+    name = state.plan.labels[state.cell]
+    step = f"step {state.step}/{state.steps}" if state.step else "starting"
+    return f"{bar} {state.done}/{state.total}{_left(state)}  repeat {state.repeat + 1}  {name}  {step}"
+
+
+def _left(state: State) -> str:
+    eta = state.eta_seconds()
+    if eta is None or state.done >= state.total:
+        return ""
+    minutes, seconds = divmod(round(eta), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"  {hours}:{minutes:02}:{seconds:02} left" if hours else f"  {minutes}:{seconds:02} left"
+
+
+def _ended(entry: Entry) -> str:
+    what = f"repeat {entry.repeat + 1}  {entry.label}"
+    if entry.failure:
+        return f"{what}  failed: {entry.failure}"
+    pace = entry.document.get("samples_per_second")
+    return f"{what}  {pace:,.0f} samples/s" if isinstance(pace, (int, float)) else what

@@ -1,0 +1,162 @@
+"""What a lab run says to a person: a line a second while it trains, a few lines at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....lab import metrics
+
+PROGRESS_SECONDS = 1.0
+NAMED_BREAKS = 5
+"""Graph breaks and recompiles that are named; the rest is counted."""
+
+
+class Progress:
+    """Prints what the worker says on stderr, a line a second."""
+
+    def __init__(self) -> None:
+        self._shown = 0.0
+
+    def show(self, record: metrics.Record) -> None:
+        if isinstance(record, metrics.Started):
+            lines = [introduction(record)]
+            lines += [f"Warning: {warning}" for warning in record.warnings]
+        elif isinstance(record, metrics.Step) and (time.monotonic() - self._shown >= PROGRESS_SECONDS):
+            self._shown = time.monotonic()
+            lines = [step(record)]
+        else:
+            return
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+def introduction(record: metrics.Started) -> str:
+    """The first line of a run: what trains where."""
+    micro, ranks = record.config["accumulate"], record.world_size
+    shape = f"{record.samples_per_step:,} samples a step"
+    parts = [f"{micro} micro-batches"] * (micro > 1) + [f"{ranks} ranks"] * (ranks > 1)
+    shape += f" in {' on '.join(parts)}" if parts else ""
+    millions = record.parameters / 1e6
+    size = f"{millions:,.1f} M" if millions >= 0.1 else f"{record.parameters:,}"
+    model = f"{record.preset} ({size} parameters)"
+    device = f"{record.device} ({record.device_name})"
+    together = f", {record.config['parallel']} over {record.backend}" if record.backend else ""
+    return f"{model} on {device}, torch {record.torch_version}, amp {record.config['amp']}{together}, {shape}"
+
+
+def step(record: metrics.Step) -> str:
+    """The newest step."""
+    loss = "not finite" if record.loss is None else f"{record.loss:.4f}"
+    pace = "-" if record.samples_per_second is None else f"{record.samples_per_second:,.0f}"
+    parts = [f"step {record.step:,}", f"loss {loss}", f"{pace} samples/s", milliseconds(record.step_seconds)]
+    if record.scale is not None:
+        parts.append(f"scale {record.scale:g}")
+    if record.skipped:
+        parts.append(f"{record.skipped} skipped")
+    if record.graph_breaks:
+        parts.append(f"{record.graph_breaks} graph breaks")
+    if record.recompiles:
+        parts.append(f"{record.recompiles} recompiles")
+    if record.validation_loss is not None:
+        parts.append(f"validation {record.validation_loss:.4f}")
+    if record.warming_up:
+        parts.append("warming up")
+    return "  ".join(parts)
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.1f} ms/step"
+
+
+def in_words(document: Mapping[str, Any]) -> str:
+    """The document as a few lines for a person; what is unknown with its reason."""
+    lines = [f"{document['steps']:,} steps on {document['device']}" + _together(document)]
+    if document["loss_first"] is not None and document["loss_last"] is not None:
+        lines.append(f"loss          {document['loss_first']:.4f} → {document['loss_last']:.4f}")
+    if document.get("validation_loss") is not None:
+        lines.append(f"validation    {document['validation_loss']:.4f}" + _took(document.get("validation_seconds")))
+    if document["step_seconds"]:
+        lines.append(_steps(document["step_seconds"]))
+        lines.append(f"throughput    {document['samples_per_second']:,.0f} samples/s")
+    if document.get("input_seconds") is not None and document["step_seconds"]:
+        share = document["input_seconds"] / document["step_seconds"]["median"]
+        lines.append(f"input         {document['input_seconds'] * 1e3:,.2f} ms of a step, {share:.0%}")
+    if document["warmup_seconds"] is not None:
+        lines.append(f"warm-up       {document['warmup_seconds']:.2f} s")
+    lines += _compiled(document.get("compile"))
+    if document.get("scale") is not None:
+        lines.append(f"grad scaler   {document['scale']:g}, {document['skipped_steps']} steps skipped")
+    if document["peak_allocated_bytes"] is not None:
+        allocated, reserved = (_gib(document[f"peak_{key}_bytes"]) for key in ("allocated", "reserved"))
+        lines.append(f"peak memory   {allocated} allocated, {reserved} reserved")
+    if document.get("cache"):
+        released, seconds = document["cache"]["released_bytes"], document["cache"]["seconds"]
+        lines.append(f"empty_cache   gave back {_gib(released)} and took {seconds * 1e3:,.2f} ms, each time")
+    if document.get("tensor_active_percent") is not None:
+        lines.append(f"tensor pipes  {document['tensor_active_percent']:.0f} % busy")
+    lines += _ranks(document.get("ranks"))
+    lines += [f"{entry['path']}: unknown, {entry['reason']}" for entry in document["unknown"]]
+    return "\n".join(lines)
+
+
+def _together(document: Mapping[str, Any]) -> str:
+    text = f", {document['samples_per_step']:,} samples a step" if document.get("samples_per_step") else ""
+    if (document.get("world_size") or 1) > 1:
+        text += f" on {document['world_size']} ranks over {document['backend']}"
+    return text
+
+
+def _steps(seconds: Mapping[str, Any]) -> str:
+    line = f"step          {_ms(seconds['median'])} median"
+    if seconds.get("low") is not None and seconds.get("high") is not None:
+        line += f" (95 %: {_ms(seconds['low'])} to {_ms(seconds['high'])})"
+    return f"{line}, {_ms(seconds['p95'])} p95"
+
+
+def _ms(seconds: float) -> str:
+    """Three digits: a step takes microseconds in one model and seconds in another."""
+    milliseconds = seconds * 1e3
+    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
+
+
+def _took(seconds: float | None) -> str:
+    return "" if seconds is None else f", {seconds * 1e3:,.1f} ms each"
+
+
+def _gib(value: float) -> str:
+    return f"{value / 2**30:.2f} GiB"
+
+
+def _compiled(found: Mapping[str, Any] | None) -> list[str]:
+    """How torch.compile went: the first step, the graphs, and where it broke or began again, by name."""
+    if not found:
+        return []
+    first = found.get("first_step_seconds")
+    parts = [] if first is None else [f"first step {first:.1f} s"]
+    graphs = found.get("graphs")
+    parts += [] if graphs is None else [f"{graphs} graph{'' if graphs == 1 else 's'}"]
+    lines = []
+    for key, word, place in (("graph_breaks", "graph break", "where"), ("recompiles", "recompile", "function")):
+        rows: Sequence[Mapping[str, Any]] = found.get(key) or []
+        count = sum(row["count"] for row in rows)
+        parts.append(f"{count} {word}{'' if count == 1 else 's'}")
+        for row in rows[:NAMED_BREAKS]:
+            times = f" ×{row['count']}" if row["count"] > 1 else ""
+            lines.append(f"              {word}{times} in {row[place]}: {row['reason']}")
+        if len(rows) > NAMED_BREAKS:
+            lines.append(f"              and {len(rows) - NAMED_BREAKS} more places")
+    return [f"compile       {found.get('mode')}: {', '.join(parts)}", *lines]
+
+
+def _ranks(ranks: Sequence[Mapping[str, Any]] | None) -> list[str]:
+    if not ranks or len(ranks) < 2:
+        return []
+    lines = []
+    for rank in ranks:
+        line = f"rank {rank['rank']:<9}{rank['device']}, {milliseconds(rank['step_seconds'])}"
+        if rank.get("peak_allocated_bytes") is not None:
+            line += f", {_gib(rank['peak_allocated_bytes'])} allocated"
+        lines.append(line)
+    return lines

@@ -1,0 +1,131 @@
+"""``gpuscope lab``: the demo trainer, in the TUI or headless."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from ....agent.picture import Picture
+from ....lab import metrics, rules
+from ....lab.config import ConfigError, LabConfig, add_toggles
+from ....lab.launch import LabRun, run_blocking
+from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
+from . import devices as lab_devices
+from .text import Progress, in_words
+
+HINT_STEPS = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_toggles(parser)
+    parser.add_argument("--force", action="store_true", help="train on GPUs that another job uses too (the TUI asks)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--headless", action="store_true", help="train without the TUI; progress goes to stderr")
+    output.add_argument("--json", action="store_true", help="headless, with one JSON document on stdout at the end")
+    output.add_argument("--predict", action="store_true", help="headless: also what it should have needed on a GPU")
+    output.add_argument("--no-ledger", action="store_true", help="do not write the run down (gpuscope lab runs)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0: all steps done, or stopped where no number of steps was asked for; 2: the training failed, was cut
+    short or refused; 3: no Python with torch; 64: a toggle has no such value."""
+    try:
+        config = LabConfig.from_arguments(args)
+    except ConfigError as error:
+        print(f"gpuscope lab: {error}\nSee: gpuscope lab --help", file=sys.stderr)
+        return EXIT_USAGE
+    if not (args.headless or args.json):
+        from ....tui.shell.launch import run_app
+
+        headless = config.command(steps=config.steps or HINT_STEPS) + " --headless"
+        hint = f"Without a screen: {headless}"
+        return int(run_app(start_screen="lab", lab_config=config, lab_autostart=True, without_screen=hint))
+    picture = lab_devices.look() if config.device != "cpu" else None
+    words = [name for name in ("headless", "json", "no-ledger") if getattr(args, name.replace("-", "_"))]
+    refused = _refusal(config, picture, "".join(f" --{name}" for name in words), args.force)
+    if refused is not None:
+        return _refuse(config, refused, args.json)
+    return _train(args, config, lab_devices.TensorShare(lab_devices.beside(config, picture) if picture else ()))
+
+
+def _refusal(config: LabConfig, picture: Picture | None, options: str, force: bool) -> metrics.Failure | None:
+    """Why this is not even started, as far as that can be known without torch: the worker looks again."""
+    known = lab_devices.facts(config, picture)
+    for verdict in rules.check(config, known) if known is not None else ():
+        if verdict.level == "refuse":
+            return verdict.failure()
+    return lab_devices.refusal(config, picture, options=options) if picture is not None and not force else None
+
+
+def _refuse(config: LabConfig, refused: metrics.Failure, as_json: bool) -> int:
+    if as_json:
+        reasons = {"": ("not_initialised", refused.what)}
+        _print(metrics.document(config.to_mapping(), {}, reasons, error=refused))
+    print(refused, file=sys.stderr)
+    return EXIT_PROBLEMS
+
+
+def _train(args: argparse.Namespace, config: LabConfig, share: lab_devices.TensorShare) -> int:
+    if config.steps is None:
+        print("Training until Ctrl-C (--steps N ends it by itself).", file=sys.stderr, flush=True)
+    progress = Progress()
+
+    def hear(record: metrics.Record) -> None:
+        share.record(record)
+        progress.show(record)
+
+    lab = run_blocking(config, hear)
+    document = lab_devices.with_tensor_share(_document(lab), share.finish())
+    if args.predict:
+        from . import predicted as lab_predicted
+
+        document = lab_predicted.with_prediction(document, config)
+    if args.json:
+        _print(document)
+    elif lab.summary and not lab.failure:
+        print(in_words(document))
+        if args.predict:
+            print(lab_predicted.in_words(document))
+    if lab.failure:
+        print(lab.failure, file=sys.stderr)
+    if document["steps"] and not args.no_ledger:
+        _write_down(document)
+    return _exit_code(lab, document)
+
+
+def _print(document: dict[str, Any]) -> None:
+    json.dump(document, sys.stdout, indent=2, allow_nan=False)
+    print()
+
+
+def _write_down(document: dict[str, Any]) -> None:
+    """Into the ledger. What goes wrong with it is said, and nothing else is lost by it."""
+    from ....lab.ledger import Ledger, LedgerError
+
+    sys.stdout.flush()
+    try:
+        entry = Ledger().add(document, source="lab")
+    except (LedgerError, OSError) as error:
+        print(f"Warning: the run is not in the ledger. {error}", file=sys.stderr)
+    else:
+        print(f"Written down as run {entry.id}: gpuscope lab runs", file=sys.stderr)
+
+
+def _document(lab: LabRun) -> dict[str, Any]:
+    """The worker's document, or one that says why there is none."""
+    if lab.summary:
+        return lab.summary
+    reason = lab.failure.what if lab.failure else "the run was stopped before it had begun"
+    return metrics.document(
+        lab.config.to_mapping(), {}, {"": ("not_initialised", reason)}, started=lab.started, error=lab.failure
+    )
+
+
+def _exit_code(lab: LabRun, document: dict[str, Any]) -> int:
+    if lab.no_torch:
+        return EXIT_UNCHECKED
+    if lab.failure or (lab.config.steps is not None and document["steps"] < lab.config.steps):
+        return EXIT_PROBLEMS
+    return EXIT_OK

@@ -1,0 +1,86 @@
+"""``gpuscope --oneline``: this machine's GPUs in one line, for a status bar: ``0 97% 70/140G 61° · 1 free``.
+
+Colours only on a terminal, and none with NO_COLOR: a status bar would show the escape sequences. In tmux:
+``set -g status-right '#(gpuscope --oneline)'``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from ...agent.oneshot import OneShot, collect_once
+from ...agent.picture import DevicePicture, Picture
+from ...wire.clean import clean
+from ...wire.frames import LOST, Reading, Unknown
+from ..output import EXIT_UNCHECKED, GIB, exit_code
+from .devices import verb as devices_verb
+
+TIMEOUT_SECONDS = 5.0
+EMPTY_BYTES, IDLE_PERCENT = 1 << 30, 1.0
+MAX_DEVICES = 16
+_COLOURS = {"bad": "31", "warn": "33", "free": "32", "": ""}
+
+
+def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once, out: TextIO | None = None) -> int:
+    """Print the line, once or every ``args.every`` seconds; the exit code is that of ``devices``."""
+    stream = out or sys.stdout
+    colours = coloured(stream, os.environ)
+    while True:
+        began = time.monotonic()
+        shot = look(timeout=TIMEOUT_SECONDS, want_trainers=False)
+        problems = devices_verb.find_problems(shot.picture)
+        again = args.every is not None
+        print(line(shot.picture, colours), file=stream, flush=True)
+        if not again:
+            return exit_code(problems) if shot.picture.devices else EXIT_UNCHECKED
+        time.sleep(max(0.0, args.every - (time.monotonic() - began)))
+
+
+def coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether the line may have colours."""
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "") not in ("", "dumb")
+
+
+def line(picture: Picture, colours: bool = False) -> str:
+    """All devices, at most ``MAX_DEVICES`` of them; without a driver the reason in short."""
+    if not picture.devices:
+        reason = picture.nvml.text if picture.nvml is not None else "the driver has no devices"
+        return f"no GPU: {clean(reason, 80)}"
+    parts = [_painted(*_device(device), colours) for device in picture.devices[:MAX_DEVICES]]
+    more = len(picture.devices) - MAX_DEVICES
+    return " · ".join([*parts, f"and {more} more"] if more > 0 else parts)
+
+
+def _device(device: DevicePicture) -> tuple[str, str]:
+    get: Callable[[str], Any] = device.readings.get
+    index, total = device.definition.index, device.definition.total_bytes
+    used, load, heat = get("used_bytes"), get("utilization_percent"), get("temperature_celsius")
+    if isinstance(used, Unknown) and isinstance(load, Unknown):
+        word = {LOST: "lost"}.get(used.code, used.code.replace("_", " "))
+        return f"{index} {word}", "bad"
+    slow = get("clock_event_reasons")
+    token = "warn" if isinstance(slow, int) and slow & devices_verb._SLOWED else ""
+    idle = isinstance(load, (int, float)) and load < IDLE_PERCENT
+    if isinstance(used, int) and used < EMPTY_BYTES and idle and not device.processes:
+        return f"{index} free", "free"
+    size = f"{_gib(used)}/{_gib(total)}G"
+    words = [str(index), _number(load, "%"), size, _number(heat, "°")]
+    return " ".join(words) + (" slowed" if token else ""), token
+
+
+def _number(value: Reading | None, unit: str) -> str:
+    return f"{value:.0f}{unit}" if isinstance(value, (int, float)) else "–"
+
+
+def _gib(value: Reading | None) -> str:
+    return f"{value / GIB:.0f}" if isinstance(value, (int, float)) else "–"
+
+
+def _painted(text: str, token: str, colours: bool) -> str:
+    code = _COLOURS[token]
+    return f"\x1b[{code}m{text}\x1b[0m" if colours and code else text

@@ -1,0 +1,1 @@
+"""``gpuscope predict``: the verb is in ``verb.py``."""

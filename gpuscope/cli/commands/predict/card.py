@@ -1,0 +1,68 @@
+"""The card of ``gpuscope predict``: by name, by size, or the one that is here."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from ....agent.picture import DevicePicture, Picture
+from ....predict import gpus
+from ....predict.answer import REFERENCE, Card
+from ....wire.clean import clean
+from ..lab import devices as lab_devices
+from .verb import Usage
+
+GIB = 1 << 30
+_NOTED_BYTES = 256 << 20
+"""Held by others: less is the driver's own."""
+
+
+def card(args: argparse.Namespace) -> Card | None:
+    """What ``--gpu`` and ``--capacity`` say; without them the first GPU of this host, None where there is none. Raises
+    :class:`Usage`."""
+    size: int | None = args.capacity
+    known = gpus.find_gpu(args.gpu) if args.gpu is not None else None
+    if args.gpu is not None and (known is not None or not args.gpu.isdigit()):  # 4090 is a name, 0 an index
+        if known is None:
+            raise Usage(f"--gpu {clean(args.gpu, 60)}: not known. Known: {gpus.keys()}; or --capacity 24GiB")
+        return Card(known.key, known.key, size or known.total_bytes, known.architecture)
+    if size is not None and args.gpu is None:
+        return replace(REFERENCE, name=f"a card of {size / GIB:.4g} GiB", total_bytes=size)
+    here = _here()
+    if args.gpu is not None:
+        found = next((one for one in here if one.definition.index == int(args.gpu)), None)
+        if found is None:
+            raise Usage(f"--gpu {args.gpu}: this host has no such GPU; one by name: --gpu h200")
+        return _live(found, size)
+    return _live(here[0], size) if here else None
+
+
+def gpus_here() -> int | None:
+    """How many GPUs this host has; None where there are none."""
+    return len(_here()) or None
+
+
+_seen: list[list[DevicePicture]] = []
+
+
+def _here() -> list[DevicePicture]:
+    """The GPUs that a trainer started here would see; asked once."""
+    if not _seen:
+        picture: Picture = lab_devices.look()
+        visible = lab_devices.visible(picture.devices)
+        _seen.append(picture.devices if visible is None else visible)
+    return [one for one in _seen[0] if one.definition.total_bytes]
+
+
+def _live(device: DevicePicture, size: int | None) -> Card:
+    definition = device.definition
+    name = clean(definition.name or "GPU", 60)
+    known = gpus.find_gpu(name)
+    capability = definition.compute_capability or (known.architecture if known else REFERENCE.architecture)
+    used, driver = device.readings.get("used_bytes"), device.readings.get("driver_reserved_bytes")
+    total = size or definition.total_bytes or 0
+    return Card(
+        f"{name} (GPU {definition.index})", name, total, capability,
+        int(used) if isinstance(used, int) and used > _NOTED_BYTES else None,
+        int(driver) if isinstance(driver, int) else None,
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""``gpuscope predict --measure``: what a training takes of this host's GPU beside its tensors, measured once and kept.
+
+A child makes CUDA load what trainings load, stage by stage; the driver says what it holds after each. Where the driver
+does not tell processes apart (a container hides them), the device's own figure before and after stands in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from ....agent.picture import DevicePicture, Picture
+from ....predict.outside import Outside, keep
+from ....wire.clean import clean
+from ... import output
+from ...main import EXIT_OK, EXIT_UNCHECKED
+from ..lab import devices as lab_devices
+
+MIB = 1 << 20
+LEAST_ERROR = 16 * MIB
+"""The driver counts in pages of 2 MiB, and a look is a moment late."""
+SETTLE_SECONDS = 0.4
+MODULE = "gpuscope.predict.tracing.context"
+
+
+class NotMeasured(Exception):
+    """``args``: what, why, next."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: measured and kept; 3: could not be."""
+    try:
+        gpu, torch, found, stages = measure(args.seconds)
+        path = keep(gpu, torch, found)
+    except NotMeasured as trouble:
+        what, why, then = map(str, trouble.args)
+        if args.json:
+            print(output.dump({"outside": None, "error": {"what": what, "why": why, "next": then}, "exit_code": 3}))
+        print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
+        return EXIT_UNCHECKED
+    except OSError as error:
+        print(f"gpuscope predict: measured, but not kept: {error}", file=sys.stderr)
+        return EXIT_UNCHECKED
+    if args.json:
+        print(
+            output.dump({"gpu": gpu, "torch": torch, "outside": asdict(found), "stages": stages, "exit_code": EXIT_OK})
+        )
+        return EXIT_OK
+    bar = f"± {found.error_bytes // MIB} MiB"
+    print(f"{clean(gpu)}, torch {clean(torch)}: {found.context_bytes // MIB} MiB beside torch's allocator, {bar};")
+    print(f"the driver keeps {found.driver_bytes // MIB} MiB. Kept in {path}: predictions for this card use it now.")
+    for name, size in stages.items():
+        print(f"  after {name:10} {size // MIB:>6} MiB")
+    return EXIT_OK
+
+
+def measure(
+    seconds: float, command: list[str] | None = None, look: Callable[[], Picture] = lab_devices.look
+) -> tuple[str, str, Outside, dict[str, int]]:
+    """The card's name, torch's version, what was found, and bytes beside the allocator by stage. ``command`` and
+    ``look`` are for tests. Raises :class:`NotMeasured`."""
+    before = look()
+    if not before.devices:
+        why = before.nvml.text if before.nvml is not None else "the driver has no devices"
+        raise NotMeasured(
+            "There is no GPU here to measure.", why, "run it on the machine that trains; --gpu NAME needs none"
+        )
+    with _Child(command or [sys.executable, "-m", MODULE], seconds) as child:
+        ready = child.stage()
+        if ready["stage"] != "ready":
+            raise NotMeasured("CUDA was not measured.", f"torch {ready.get('torch')} finds no CUDA device",
+                              "use the Python that trains: its torch must be a CUDA build")  # fmt: skip
+        device = _device(before, str(ready.get("uuid", "")))
+        idle = device.readings.get("used_bytes")
+        stages: dict[str, int] = {}
+        for name in ("first", "products", "kernels"):
+            child.go_on()
+            reserved = int(child.stage()["reserved_bytes"])
+            time.sleep(SETTLE_SECONDS)
+            held = _held(_device(look(), device.definition.uuid), child.pid, idle)
+            if held is None:
+                raise NotMeasured("The driver does not say what is used.", "neither by process nor for the device",
+                                  "--gpu NAME predicts with what is known of such cards")  # fmt: skip
+            stages[name] = max(0, held - reserved)
+    driver = device.readings.get("driver_reserved_bytes")
+    low, high = stages["products"], stages["kernels"]
+    error = max(LEAST_ERROR, (high - low) // 2)
+    found = Outside((low + high) // 2, int(driver) if isinstance(driver, int) else 0, error, "measured")
+    return str(device.definition.name), str(ready["torch"]), found, stages
+
+
+def _device(picture: Picture, uuid: str) -> DevicePicture:
+    """The one of this UUID; the first that a trainer would see where it is not told."""
+    found = picture.device(uuid) if uuid else None
+    visible = lab_devices.visible(picture.devices) or picture.devices
+    if found is None and not visible:
+        raise NotMeasured("The GPU is gone.", "the driver names none any more", "gpuscope devices")
+    return found or visible[0]
+
+
+def _held(device: DevicePicture, pid: int, idle: Any) -> int | None:
+    """Bytes of the process; else what the device's use has grown by since before."""
+    for owner, used in device.processes or ():
+        if owner == pid and isinstance(used, int):
+            return used
+    now = device.readings.get("used_bytes")
+    return max(0, int(now) - int(idle)) if isinstance(now, int) and isinstance(idle, int) else None
+
+
+class _Child:
+    """Speaks with the measuring child. Ends it, whatever happens."""
+
+    def __init__(self, command: list[str], seconds: float):
+        self._command, self._ends = command, time.monotonic() + seconds
+
+    def __enter__(self) -> _Child:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            self._command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        except OSError:  # it has ended: the next stage says so
+            pass
+
+    def stage(self) -> dict[str, Any]:
+        """The next stage. Raises :class:`NotMeasured`."""
+        out = self._process.stdout
+        assert out is not None
+        with selectors.DefaultSelector() as ready:
+            ready.register(out, selectors.EVENT_READ)
+            if not ready.select(max(0.0, self._ends - time.monotonic())):
+                raise NotMeasured(
+                    "CUDA did not come up in time.", "the measuring child is silent", "--seconds gives more"
+                )
+        line = out.readline(1 << 16)
+        try:
+            found = json.loads(line)
+            assert isinstance(found, dict)
+            return found
+        except (ValueError, AssertionError):
+            self._process.kill()
+            said = (self._process.stderr.read(4096) if self._process.stderr else "").strip().splitlines()
+            why = clean(said[-1], 300) if said else "the measuring child ended without a word"
+            raise NotMeasured(
+                "The measurement failed.", why, "gpuscope doctor   says what is wrong with torch here"
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._process.kill()
+            self._process.communicate(timeout=10)
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            pass

@@ -1,0 +1,378 @@
+"""``gpuscope predict PID`` and ``gpuscope predict RECORDING``: from what a training has measured, without its model.
+
+The probe knows the exact bytes of parameters, gradients and optimizer state, torch its own peaks. With the batch size,
+which no allocator knows (``--batch``), that gives the law of the peak and the largest batch, as a range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ....lab.toggles import BY_NAME
+from ....predict import gpus
+from ....predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
+from ....predict.errors import Figure
+from ....predict.report import gib
+from ....wire.clean import clean
+from ... import output
+from ...main import EXIT_OK, EXIT_UNCHECKED
+
+if TYPE_CHECKING:
+    from ....predict.calibration import Largest
+    from ....predict.measured import Freed
+    from ....store.view import AllocView, DeviceView, HostView, TrainerView
+
+FINE = 1000
+"""Parts of a batch whose size is not known: what fits is then told as a multiple of it."""
+WATCH_SECONDS = 6.0
+WORDS = {"fits": "fits", "too_close": "is too close to tell", "does_not_fit": "does not fit"}
+
+
+class NotMeasured(Exception):
+    """``args``: what, why, next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of one trainer on one device, bytes. ``outside_bytes``: of its process beside torch's allocator,
+    None where the driver does not tell. ``device_bytes``: of the card, less what its driver keeps."""
+
+    title: str
+    pid: int
+    torch: str
+    gpu: str
+    device_bytes: int | None
+    driver_bytes: int
+    outside_bytes: int | None
+    peak_allocated: int
+    peak_reserved: int
+    parameters: int | None
+    gradients: int | None
+    optimizer: int | None
+    steps: int | None
+    ranks: int | None
+
+    @property
+    def static_bytes(self) -> int | None:
+        """Held all through the step; the gradients are not."""
+        known = [self.parameters, self.optimizer]
+        return None if self.parameters is None else sum(value for value in known if value is not None)
+
+
+def run(args: argparse.Namespace, target: str) -> int:
+    """0: measured, and it fits; 1: too close; 2: does not fit; 3: could not be told."""
+    began = time.monotonic()
+    try:
+        found = live(int(target)) if target.isdigit() else recorded(target)
+        document = _document(args, found, began)
+    except NotMeasured as trouble:
+        what, why, then = map(str, trouble.args)
+        if args.json:
+            keys = [f"{name}_{part}" for name in FIGURES for part in PARTS]
+            keys += ["categories", "peak_at", "verdict", "largest_batch", "what_if"]
+            rows = [{"path": key, "code": "not_measured", "reason": f"{what} {why}"} for key in keys]
+            error = {"code": "not_measured", "what": what, "why": why, "next": then}
+            took = round(time.monotonic() - began, 3)
+            print(
+                output.dump({**dict.fromkeys(keys), "seconds": took, "error": error, "unknown": rows, "exit_code": 3})
+            )
+        print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
+        return EXIT_UNCHECKED
+    print(output.dump(document) if args.json else _text(document, found))
+    return int(document["exit_code"])
+
+
+# ── where it comes from ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_recording(word: str) -> bool:
+    """A file, or ``FILE:PID``."""
+    path, colon, pid = word.rpartition(":")
+    return os.path.isfile(word) or bool(colon and pid.isdigit() and os.path.isfile(path))
+
+
+def live(pid: int) -> Measured:
+    """A trainer of this host with a probe in it. Raises :class:`NotMeasured`."""
+    from ..doctor import live as doctor_live
+
+    store, _ = doctor_live._watch(WATCH_SECONDS, doctor_live._collector)
+    host = store.view().host
+    trainers = [one for one in host.trainers if one.gone is None] if host is not None else []
+    chosen = [one for one in trainers if doctor_live._descends(one.definition.pid, pid)]
+    if host is None or not chosen:
+        raise NotMeasured(
+            f"There is no probe in pid {pid}.",
+            "without one nothing is known of its tensors, and it was not touched",
+            "gpuscope attach --inject   puts one in; next run: gpuscope run python train.py",
+        )
+    return _largest([(host, one) for one in chosen], f"pid {pid}")
+
+
+def recorded(target: str) -> Measured:
+    """A training in a recording; ``FILE:PID`` says which. Raises :class:`NotMeasured`."""
+    path, pid = (
+        (target, None) if os.path.isfile(target) else (target.rpartition(":")[0], int(target.rpartition(":")[2]))
+    )
+    name = clean(Path(path).name, 80)
+    pairs = [(host, trainer) for host in _hosts(path) for trainer in host.trainers]
+    chosen = [pair for pair in pairs if pid is None or pair[1].definition.pid == pid]
+    jobs = {trainer.definition.job or trainer.key for _, trainer in chosen if _allocators(trainer)}
+    if not chosen:
+        raise NotMeasured(f"{name} holds no such training.", "it has no trainer with a probe, or not this pid",
+                          f"gpuscope replay {path}   shows what it holds")  # fmt: skip
+    if len(jobs) > 1:
+        each = "   ".join(f"{clean(path)}:{one.definition.pid}" for _, one in chosen if _allocators(one))
+        raise NotMeasured(f"{name} holds {len(jobs)} trainings.", "which one is meant is not said", f"one of: {each}")
+    return _largest(chosen, name)
+
+
+def _hosts(path: str) -> Iterator[HostView]:
+    from ....store.blackbox import BoxReader, is_box
+    from ....store.store import Store
+    from ....wire.codec import WireError
+    from ....wire.decode import decode
+    from ....wire.recording import RecordingReader
+
+    reader: Any = BoxReader(path) if is_box(path) else RecordingReader(path)
+    if not reader.header:
+        why = reader.problem.text if reader.problem else "its first line is not that of a recording"
+        raise NotMeasured(f"{clean(Path(path).name, 80)} is no recording.", why, "gpuscope record FILE   makes one")
+    store, seen = Store(), set()
+    for line in reader.lines():
+        key = str(line.source)
+        if key not in seen:
+            seen.add(key)
+            store.add_source(key, key)
+        try:
+            store.apply(key, decode(line.line), line.rx)
+        except WireError:
+            continue
+    yield from store.view().hosts
+
+
+def _allocators(trainer: TrainerView) -> list[AllocView]:
+    return [one for one in trainer.allocators if one.definition.ordinal >= 0 and one.number("peak_reserved_bytes")]
+
+
+def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
+    """Of all ranks and devices the one with the highest peak: it runs out first."""
+    every = [(host, trainer, one) for host, trainer in pairs for one in _allocators(trainer)]
+    if not every:
+        cpu = all(not trainer.definition.cuda for _, trainer in pairs)
+        why = "it trains on a CPU, where torch keeps no such statistics" if cpu else "its probe has told none yet"
+        raise NotMeasured(f"The peaks of {name} are not known.", why, "gpuscope predict MODULE:FACTORY   needs no run")
+    host, trainer, best = max(every, key=lambda one: one[2].number("peak_reserved_bytes") or 0)
+    device = next((one for one in host.devices if one.id == best.gpu), None)
+    definition = trainer.definition
+    total = device.definition.total_bytes if device is not None else None
+    driver = device.number("driver_reserved_bytes") if device is not None else None
+    sizes = [best.number(f"{word}_bytes") for word in ("parameter", "gradient", "optimizer_state")]
+    parameters, gradients, optimizer = (None if size is None else int(size) for size in sizes)
+    step = trainer.number("step")
+    return Measured(
+        clean((definition.script or "").rsplit("/", 1)[-1] or f"pid {definition.pid}", 60), definition.pid,
+        clean(definition.torch_version or "?"), clean((device and device.definition.name) or "its card", 60),
+        None if total is None else total - int(driver or 0), int(driver or 0), _outside(device, trainer, best),
+        int(best.number("peak_allocated_bytes") or 0), int(best.number("peak_reserved_bytes") or 0),
+        parameters, gradients, optimizer, None if step is None else int(step), definition.world_size,
+    )  # fmt: skip
+
+
+def _outside(device: DeviceView | None, trainer: TrainerView, allocator: AllocView) -> int | None:
+    """What the process holds of the card beside what torch has reserved, at the last reading."""
+    uses = device.uses if device is not None else ()
+    own = next((one for one in uses if one.process == trainer.process), None)
+    used, reserved = own.number("used_bytes") if own else None, allocator.number("reserved_bytes")
+    return None if used is None or reserved is None or used < reserved else int(used - reserved)
+
+
+# ── the answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[str, Any]:
+    from ....predict.calibration import calibrate
+
+    given = BY_NAME["batch"].parse(args.batch)
+    batch = given if isinstance(given, int) else None
+    outside, guessed = _beside(found)
+    device, total, name = _capacity(args, found)
+    limit = None if device is None else max(0, device - outside)
+    largest = calibrate(
+        found.static_bytes, [(batch or FINE, found.peak_allocated)], limit,
+        gradient_bytes=found.gradients, reserved_bytes=found.peak_reserved,
+    )  # fmt: skip
+    unknown = [_row("categories", "not_recorded", "what was live at the peak is not recorded: a snapshot tells"),
+               _row("peak_at", "not_recorded", "where in the step the peak was is not recorded"),
+               ]  # fmt: skip
+    what_if = None
+    if args.what_if:
+        what_if = [_freed(found, one) for one in _fixes(args, found)]
+    else:
+        unknown.append(_row("what_if", "not_asked", "not asked for: --what-if"))
+    verdict = _verdict(found, limit)
+    if verdict is None:
+        unknown.append(_row("verdict", "no_capacity", "its card is not known: --gpu NAME or --capacity SIZE"))
+    factor = None
+    if largest.batch is None:
+        unknown.append(_row("largest_batch", "not_measured", largest.why))
+    elif batch is None:
+        factor = _factor(largest)
+        why = "the batch size is not known to torch: --batch N, what it trains with; largest_batch_factor holds for any"
+        unknown.append(_row("largest_batch", "no_batch", why))
+    if batch is None:
+        unknown.append(_row("batch", "no_batch", "torch does not know it: --batch N"))
+    if found.steps is None:
+        unknown.append(_row("steps", "not_recorded", "the probe has counted none"))
+    if device is None:
+        unknown.append(_row("capacity", "no_capacity", "its card is not known: --gpu NAME or --capacity SIZE"))
+    known = largest if batch is not None and largest.batch is not None else None
+    for word in ("low", "high") if known is None else ():
+        unknown.append(_row(f"largest_batch_{word}", "no_batch", "as largest_batch"))
+    peak = found.peak_reserved + outside + found.driver_bytes
+    return {
+        "model": found.title,
+        "pid": found.pid,
+        "torch": found.torch,
+        "batch": batch,
+        "source": "measured",
+        "steps": found.steps,
+        **figure_of("peak_allocated", Figure(found.peak_allocated, 0)),
+        **figure_of("peak_reserved", Figure(found.peak_reserved, 0)),
+        **figure_of("device_peak", Figure(peak, guessed)),
+        "static": {"parameter_bytes": found.parameters, "gradient_bytes": found.gradients,
+                   "optimizer_state_bytes": found.optimizer},
+        "capacity": None if device is None else {"name": name, "total_bytes": total, "limit_bytes": limit},
+        "categories": None,
+        "peak_at": None,
+        "verdict": verdict,
+        "largest_batch": known.batch if known else None,
+        "largest_batch_low": known.low if known else None,
+        "largest_batch_high": known.high if known else None,
+        **({"largest_batch_factor": factor} if factor else {}),
+        **({"law": asdict(known.law)} if known is not None and known.law is not None else {}),
+        "assumed": largest.law.assumed.replace(f" ({FINE})", "") if largest.law else "",
+        "what_if": what_if,
+        "seconds": round(time.monotonic() - began, 3),
+        "error": None,
+        "unknown": unknown,
+        "exit_code": EXIT_CODES[verdict] if verdict else EXIT_OK,
+    }  # fmt: skip
+
+
+def _fixes(args: argparse.Namespace, found: Measured) -> list[Freed]:
+    from ....predict.measured import freed_by
+    from . import card as predict_card
+
+    given = BY_NAME["nproc"].parse(args.nproc)
+    ranks = given if isinstance(given, int) else found.ranks or predict_card.gpus_here()
+    return freed_by(found.peak_allocated, found.parameters, found.gradients, found.optimizer, ranks)
+
+
+def _freed(found: Measured, one: Freed) -> dict[str, Any]:
+    return {
+        "fix": one.key,
+        "title": one.title,
+        "peak_allocated_bytes": found.peak_allocated - one.middle,
+        "freed_bytes": one.middle,
+        "freed_low_bytes": one.low,
+        "freed_high_bytes": one.high,
+        "change": one.change,
+        "assumed": one.why,
+    }
+
+
+def _beside(found: Measured) -> tuple[int, int]:
+    """Bytes of the process beside torch's allocator and how far that may be off: as measured, or as usual there."""
+    if found.outside_bytes is not None:
+        return found.outside_bytes, 0
+    from ....predict.outside import outside
+
+    known = gpus.find_gpu(found.gpu)
+    usual = outside(found.gpu, known.architecture if known else "", found.device_bytes or 0, found.torch)
+    return usual.context_bytes, usual.error_bytes
+
+
+def _capacity(args: argparse.Namespace, found: Measured) -> tuple[int | None, int | None, str]:
+    """Of the card in question: what its driver leaves, its total, its name."""
+    if args.gpu is None and args.capacity is None:
+        total = None if found.device_bytes is None else found.device_bytes + found.driver_bytes
+        return found.device_bytes, total, found.gpu
+    from ....predict.outside import outside
+    from . import card as predict_card
+
+    card = predict_card.card(args)
+    if card is None:
+        return None, None, ""
+    kept = card.driver_bytes
+    if kept is None:
+        kept = outside(card.gpu, card.architecture, card.total_bytes, found.torch).driver_bytes
+    return card.total_bytes - kept, card.total_bytes, card.name
+
+
+def _verdict(found: Measured, limit: int | None) -> str | None:
+    """As it ran: what it reserved fits, or not even what it allocated does. In between nobody has tried."""
+    if limit is None:
+        return None
+    if found.peak_reserved <= limit:
+        return "fits"
+    return "does_not_fit" if found.peak_allocated > limit else "too_close"
+
+
+def _factor(largest: Largest) -> dict[str, float]:
+    values = {"best": largest.batch, "low": largest.low, "high": largest.high}
+    return {name: round(value / FINE, 3) for name, value in values.items() if value is not None}
+
+
+def _row(path: str, code: str, reason: str) -> dict[str, str]:
+    return {"path": path, "code": code, "reason": reason}
+
+
+def _text(document: dict[str, Any], found: Measured) -> str:
+    error = document["device_peak_error_percent"]
+    peak = f"{gib(document['device_peak_bytes'])} GiB" + (f" ± {error:.1f} %" if error else "")
+    room, verdict = document["capacity"], document["verdict"]
+    if room is None:
+        lines = [f"{found.title} (pid {found.pid}) needs {peak} of its card."]
+    else:
+        held = "at its peak it held" if verdict == "fits" else "it needs"
+        lines = [f"{found.title} (pid {found.pid}) {WORDS[verdict]} on {room['name']}: {held} {peak} "
+                 f"of {gib(room['total_bytes'])} GiB"]  # fmt: skip
+    steps = f" over {found.steps:,} steps" if found.steps else ""
+    lines += [
+        f"measured{steps}: {gib(found.peak_allocated)} GiB allocated, {gib(found.peak_reserved)} reserved",
+        *([_static(found)] if found.parameters is not None else []),
+        _batches(document),
+    ]
+    for one in document["what_if"] or ():
+        low, high = gib(one["freed_low_bytes"]), gib(one["freed_high_bytes"])
+        span = low if low == high else f"{low} to {high}"
+        lines.append(f"{one['title']} would free {span} GiB: {one['change']}")
+    if document["assumed"]:
+        lines.append(f"± {document['assumed']}")
+    return "\n".join(lines)
+
+
+def _static(found: Measured) -> str:
+    parts = [(found.parameters, "parameters"), (found.gradients, "gradients"), (found.optimizer, "optimizer state")]
+    return "of it " + ", ".join(f"{gib(size)} {word}" for size, word in parts if size is not None)
+
+
+def _batches(document: dict[str, Any]) -> str:
+    factor = document.get("largest_batch_factor")
+    if document["largest_batch"] is not None:
+        span = f"{document['largest_batch_low']} to {document['largest_batch_high']}"
+        return f"largest batch: {document['largest_batch']} (from {span}); it trains with {document['batch']}"
+    if factor:
+        span = f"{factor['low']:.2f} to {factor['high']:.2f}"
+        return (
+            f"largest batch: {factor['best']:.2f} times the one it trains with ({span}); --batch N says it in samples"
+        )
+    why = next(str(row["reason"]) for row in document["unknown"] if row["path"] == "largest_batch")
+    return f"largest batch: unknown, {why}"

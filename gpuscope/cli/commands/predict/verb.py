@@ -1,0 +1,303 @@
+"""``gpuscope predict``: the peak memory of a training before anything touches a GPU, and what would make it smaller."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from ....lab.toggles import BY_NAME, FACTORY, PRESETS, ConfigError
+from ... import output
+from ...main import EXIT_UNCHECKED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from ....predict.answer import Answer, Card, Tracer
+    from ....predict.request import CannotPredict, Doubt, Request
+    from ....predict.settings import Settings
+    from ....predict.whatif import Fix
+
+SECONDS = 300.0
+MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 60, 160, 100
+TOGGLES = (
+    "batch", "amp", "accumulate", "checkpoint", "optimizer", "foreach", "fused", "set_to_none", "tf32",
+    "cudnn_benchmark", "deterministic", "expandable_segments", "compile", "nproc", "seed",
+)  # fmt: skip
+"""Those of the lab that mean something to a prediction."""
+PARALLEL = ("none", "ddp", "zero1", "zero2", "fsdp")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from ....predict.request import TASKS
+
+    parser.add_argument(
+        "target", nargs="*", metavar="TARGET",
+        help="MODULE:FACTORY; torchvision NAME; the PID of a trainer or a RECORDING of one: from what it has measured",
+    )  # fmt: skip
+    model = parser.add_argument_group("what is predicted")
+    model.add_argument("--model", metavar="MODEL", help=f"one of the lab's: {BY_NAME['model'].takes}")
+    model.add_argument("--hf-config", metavar="PATH", help="a transformers config.json, or the folder that holds it")
+    model.add_argument("--task", metavar="TASK", help=f"what such a model is trained for: {', '.join(TASKS)}")
+    model.add_argument("--sequence", type=_many, metavar="N", help="tokens in a sample (transformers)")
+    model.add_argument("--resolution", type=_many, metavar="N", help="pixels of a side (torchvision, transformers)")
+    card = parser.add_argument_group("what it is to fit on")
+    card.add_argument(
+        "--gpu", metavar="NAME|INDEX", help="h200, a100-80, 4090 …, or one of this host's (default: its first)"
+    )
+    card.add_argument("--capacity", type=_size, metavar="SIZE", help="of the card in all, such as 24GiB")
+    asked = parser.add_argument_group("what is asked")
+    asked.add_argument(
+        "--what-if", action=argparse.BooleanOptionalAction, default=False, help="simulate every fix that applies"
+    )
+    asked.add_argument("--largest-batch", action="store_true", help="search the largest batch that fits")
+    asked.add_argument("--json", action="store_true", help="a JSON document instead of text")
+    asked.add_argument(
+        "--seconds", type=_seconds, default=SECONDS, metavar="N", help=f"limit in all (default {SECONDS:g})"
+    )
+    asked.add_argument(
+        "--measure", action="store_true", help="measure on this host's GPU what torch takes beside its tensors"
+    )
+    toggles = parser.add_argument_group("toggles, as of gpuscope lab")
+    for name in TOGGLES:
+        toggle = BY_NAME[name]
+        default = toggle.text(toggle.default) + (" of the lab's models, else torch's own" if name == "tf32" else "")
+        text = f"{toggle.help}; default: {default}".replace("%", "%%")
+        if toggle.yes_no:
+            toggles.add_argument(toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            toggles.add_argument(toggle.flag, metavar=name.upper() if toggle.choices else "N", help=text)
+    toggles.add_argument("--checkpoint-every", type=_many, metavar="K", help="one block in K keeps its activations")
+    toggles.add_argument("--parallel", choices=PARALLEL, default="none", help="how --nproc ranks share the model")
+
+
+def _many(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) < 1 << 24:
+        raise argparse.ArgumentTypeError("must be a whole number, 1 and up")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    from ....snapshot.limits import parse_bytes
+
+    try:
+        value = parse_bytes(text)
+    except ValueError:
+        value = 0
+    if not 1 << 26 <= value < 1 << 50:
+        raise argparse.ArgumentTypeError("must be a size such as 24GiB or 500MiB")
+    return value
+
+
+def _seconds(text: str) -> float:
+    return output.number_between(text, 1, 86400)
+
+
+class Usage(Exception):
+    """Words that make no question. The text says what to write instead."""
+
+
+def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
+    """0: fits, or no card was named; 1: too close; 2: does not fit; 3: cannot be predicted; 64: usage. ``tracer`` is
+    for tests."""
+    try:
+        if args.measure:
+            from . import measure as predict_measure
+
+            return predict_measure.run(args)
+        words = list(args.target)
+        if len(words) == 1 and _is_trainer(words[0]):
+            from . import trainer as predict_trainer
+
+            return predict_trainer.run(args, words[0])
+        model = model_of(args, words)
+        if tracer is not None:
+            return _ask(args, model, tracer)
+        from ....predict import child
+
+        with child.Tracer() as process:
+            ends = time.monotonic() + args.seconds
+            _started(process)
+            return _ask(args, model, lambda request: process.trace(request, max(1.0, ends - time.monotonic())))
+    except (Usage, ConfigError) as error:
+        print(f"gpuscope predict: {error}\nSee: gpuscope predict --help", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _started(process: Any) -> None:
+    """The child loads torch while the card is looked at. What is wrong with it is said when it is asked."""
+    from ....predict.request import CannotPredict
+
+    try:
+        process.start()
+    except CannotPredict:
+        pass
+
+
+def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
+    from ....predict.answer import Asking
+    from ....predict.document import document, exit_code
+    from ....predict.request import CannotPredict
+    from . import card as predict_card
+
+    began = time.monotonic()
+    card, settings, doubts = predict_card.card(args), settings_of(args), doubts_of(args)
+    request = request_of(args, model, card)
+    progress = _Progress(not args.json)
+    try:
+        progress.say(f"tracing {request.model}")
+        asking = Asking(request, tracer, card, settings, args.seconds, doubts)
+        _look_ahead(progress, args, asking)
+        answer = asking.finish()
+    except CannotPredict as trouble:
+        progress.clear()
+        return _fail(args, request.model, trouble, time.monotonic() - began)
+    progress.clear()
+    if args.json:
+        print(output.dump(document(answer)))
+    else:
+        _print(answer)
+    return exit_code(answer.verdict)
+
+
+def _look_ahead(progress: _Progress, args: argparse.Namespace, asking: Any) -> None:
+    """What takes more than one trace."""
+    if args.largest_batch:
+        progress.say("searching the largest batch")
+        asking.find_largest()
+    if args.what_if:
+
+        def hear(fix: Fix) -> None:
+            progress.say(f"what if: {fix.title}")
+
+        from . import card as predict_card
+
+        asking.find_fixes(_ranks(args) or predict_card.gpus_here(), hear)
+
+
+# ── the question ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_trainer(word: str) -> bool:
+    """A pid, or a file with or without one behind it."""
+    from .trainer import is_recording
+
+    return (word.isascii() and word.isdigit()) or (is_recording(word) and not word.endswith((".py", ".json")))
+
+
+def model_of(args: argparse.Namespace, words: list[str]) -> str:
+    """The model as a request names it. Raises :class:`Usage`."""
+    named = [name for name in (words, args.model, args.hf_config) if name]
+    if not named:
+        raise Usage("what is to be predicted? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME, a PID")
+    if len(named) > 1:
+        raise Usage("one model at a time: MODULE:FACTORY, --model or --hf-config")
+    if args.hf_config:
+        if not os.path.exists(args.hf_config):
+            raise Usage(f"--hf-config: there is no {args.hf_config}")
+        return f"hf:{args.hf_config}"
+    if args.model:
+        model = str(BY_NAME["model"].parse(args.model))
+        return PRESETS[model]["cuda"] if model in PRESETS else model
+    word = ":".join(words) if words[0] == "torchvision" else words[0]
+    if word.startswith("torchvision:") and len(words) <= 2:
+        return word
+    if len(words) > 1:
+        raise Usage(f"one target at a time, and there are {len(words)}")
+    if word.startswith("hf:"):
+        return word
+    if FACTORY.fullmatch(word) is None:
+        names = word in PRESETS or word in BY_NAME["model"].choices
+        hint = f"--model {word}" if names else "a model is MODULE:FACTORY, a trainer a PID or a recording"
+        raise Usage(f"{word!r} is no target: {hint}")
+    return word
+
+
+def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Request:
+    """Raises :class:`Usage` and :class:`ConfigError`."""
+    from ....predict.answer import REFERENCE
+    from ....predict.request import Request
+
+    if args.task is not None and not model.startswith("hf:"):
+        raise Usage("--task is for a transformers config: --hf-config DIR")
+    given = {name: BY_NAME[name].parse(value) for name in TOGGLES if (value := getattr(args, name)) is not None}
+    for name in ("expandable_segments", "compile", "nproc"):
+        given.pop(name, None)
+    if ":" not in model:
+        given.setdefault("tf32", BY_NAME["tf32"].default)  # the lab's own is off where nobody turns it on
+    every = args.checkpoint_every
+    given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))
+    ranks = _ranks(args)
+    if args.parallel == "none" and ranks not in (None, 1):
+        raise Usage("--nproc says over how many ranks a training is spread: add --parallel ddp, zero1, zero2 or fsdp")
+    return Request(
+        model, task=args.task, sequence=args.sequence, resolution=args.resolution, sharding=args.parallel,
+        ranks=ranks or (2 if args.parallel != "none" else 1), architecture=(card or REFERENCE).architecture,
+        **given,  # type: ignore[arg-type]  # the toggles' own parsers made them
+    )  # fmt: skip
+
+
+def doubts_of(args: argparse.Namespace) -> list[Doubt]:
+    """What the toggles ask for and no trace shows."""
+    from ....predict.of_lab import compiled
+
+    return [] if BY_NAME["compile"].parse(args.compile or "off") == "off" else [compiled()]
+
+
+def _ranks(args: argparse.Namespace) -> int | None:
+    value = BY_NAME["nproc"].parse(args.nproc)
+    return value if isinstance(value, int) else None
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The allocator's settings as a trainer started from this shell would have them."""
+    from dataclasses import replace
+
+    from ....predict import settings
+
+    name = next((name for name in settings.NAMES if os.environ.get(name)), None)
+    try:
+        found = settings.read(os.environ[name]) if name else settings.DEFAULT
+    except settings.BadSettings as error:
+        raise Usage(f"{name}={os.environ[name or '']}: torch would refuse it: {error.args[0]}") from None
+    return found if args.expandable_segments is None else replace(found, expandable=args.expandable_segments)
+
+
+# ── what is said ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fail(args: argparse.Namespace, model: str, trouble: CannotPredict, seconds: float) -> int:
+    from ....predict.document import failure
+
+    if args.json:
+        print(output.dump(failure(model, trouble, seconds)))
+    what, why, then = map(str, trouble.args[:3])
+    print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
+    return EXIT_UNCHECKED
+
+
+class _Progress:
+    """One line on a terminal, which the answer takes the place of."""
+
+    def __init__(self, wanted: bool):
+        self._on = wanted and sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        if self._on:
+            print(f"\r{text} …\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._on:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _print(answer: Answer) -> None:
+    from ....predict.report import lines
+    from ....snapshot.drawing import glyphs_for
+
+    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
+    width = min(max(columns, MIN_WIDTH), MAX_WIDTH)
+    from ..snapshot.verb import _print as draw
+
+    draw(lines(answer, width, glyphs_for(getattr(sys.stdout, "encoding", None))))

@@ -1,0 +1,1 @@
+"""``gpuscope ps``: the verb is in ``verb.py``."""

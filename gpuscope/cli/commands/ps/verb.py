@@ -1,0 +1,332 @@
+"""``gpuscope ps``: who uses the GPUs of this machine, and which trainers run here, the ranks of one job together."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ....agent.oneshot import OneShot, collect_once
+from ....agent.picture import DevicePicture, Picture
+from ....collect.trainers import AllocatorNews, TrainerNews
+from ....store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
+from ....wire.clean import clean
+from ....wire.frames import (
+    ALLOCATOR_COLUMNS,
+    HIDDEN_BY_CONTAINER,
+    NOT_INITIALISED,
+    TRAINER_COLUMNS,
+    ProcDef,
+    Reading,
+    Unknown,
+)
+from ... import dead_trainers, output, remote
+from ... import watch as cli_watch
+from ...output import Unknowns, exit_code, gib, number, problem, seconds
+from ..devices.verb import reason_of
+
+__all__ = ["add_arguments", "document", "find_problems", "run", "text"]
+
+_TRAINER_FIELDS = (
+    "rank", "local_rank", "world_size", "job", "script", "torch_version", "python_version", "backend", "origin",
+    "allocator_settings", "step_source",
+)  # fmt: skip
+_SUMMED = (
+    "allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes",
+    "other_model_bytes",
+)  # fmt: skip
+NO_CUDA = Unknown(NOT_INITIALISED, "this trainer has not initialised CUDA: torch counts no memory for the CPU")
+NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
+
+UNMAPPED = Unknown(NOT_INITIALISED, "which GPU this is was not told by the probe, or the driver here does not know it")
+_ALONE = Unknown(NOT_INITIALISED, "the trainer does not say that it is one of several ranks")
+_UNSAID = {
+    **dict.fromkeys(_TRAINER_FIELDS, Unknown(NOT_INITIALISED, "the probe does not tell")),
+    **dict.fromkeys(("rank", "local_rank", "world_size", "job"), _ALONE),
+    "backend": NO_CUDA,
+    "allocator_settings": Unknown(NOT_INITIALISED, "none was set when the process was started, as far as is told"),
+}
+"""Why a field of a trainer is null where its probe gives no reason."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=remote.WHERE)
+    cli_watch.add_argument(parser, "process")
+    output.add_arguments(parser)
+    remote.add_arguments(parser)
+
+
+def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -> int:
+    """Print the document or the text (``look`` is for tests)."""
+    if args.watch is not None:
+        from .watch import watch
+
+        return watch(args, look)
+    host = ""
+    if args.target is not None or args.via:
+        found = remote.shot(args, "ps", want_trainers=True)
+        if isinstance(found, int):
+            return found
+        host, shot = found
+    else:
+        shot = look(timeout=args.timeout)
+    problems = find_problems(shot.picture)
+    if not shot.complete:
+        problems += output.unanswered(problems, args.timeout)
+    result = document(shot.picture, problems, host)
+    print(output.dump(result) if args.json else text(result))
+    left = "" if args.json or host else dead_trainers.line()
+    if left:
+        print(f"\n{left}")
+    return int(result["exit_code"])
+
+
+def find_problems(picture: Picture) -> list[dict[str, Any]]:
+    """What could not be looked at: the driver, some of the probes, or the list of a device."""
+    unchecked = [reason for reason in (picture.nvml, picture.unread) if reason is not None]
+    problems = [problem(None, "unchecked", reason.text) for reason in unchecked]
+    for device in picture.devices:
+        reason = device.reasons.get("processes")
+        if (
+            reason is not None
+            and (device.late is not None or not device.processes)
+            and reason.code != HIDDEN_BY_CONTAINER
+        ):
+            problems.append(problem(device.definition.index, "unchecked", reason.text))
+    return problems
+
+
+def document(picture: Picture, problems: list[dict[str, Any]], host: str = "") -> dict[str, Any]:
+    """The JSON document. ``processes`` is sorted so that the ranks of one job stand together, in their order."""
+    unknowns = Unknowns()
+    if picture.nvml is not None:
+        unknowns.add("devices", picture.nvml)
+    for device in picture.devices:
+        if "processes" in device.reasons:
+            unknowns.add(f"devices[{device.definition.index}].processes", device.reasons["processes"])
+    if picture.hidden is not None:
+        unknowns.add("processes", picture.hidden)
+    trainers = {news.pid: news for news in picture.trainers if news.pid is not None}
+    rows: list[tuple[ProcDef, Mapping[str, Unknown], list[tuple[DevicePicture, Reading]], TrainerNews | None]] = []
+    for pid, process in picture.processes.items():
+        uses = _uses(picture, pid) if picture.hidden is None else []
+        rows.append((process.definition, process.reasons, uses, trainers.get(pid)))
+    if picture.hidden is not None:
+        hidden = dict.fromkeys(("start_time", "user", "command"), picture.hidden)
+        listed = sorted({pid for device in picture.devices for pid, _ in device.processes or ()})
+        rows.extend((ProcDef(pid), hidden, _uses(picture, pid), None) for pid in listed)
+    for news in picture.trainers:
+        if news.pid is None:  # of another pid namespace: what it says of itself
+            definition = ProcDef(news.definition.pid, news.definition.start)
+            rows.append((definition, {}, [], news))
+    rows.sort(key=lambda row: _order(row[0], row[3]))
+    return {
+        "host": clean(host or os.uname().nodename),
+        "processes": [_process(unknowns, index, *row, picture) for index, row in enumerate(rows)],
+        "problems": problems,
+        "unknown": unknowns.rows,
+        "exit_code": exit_code(problems),
+    }
+
+
+def _uses(picture: Picture, pid: int) -> list[tuple[DevicePicture, Reading]]:
+    return [(device, used) for device in picture.devices for owner, used in device.processes or () if owner == pid]
+
+
+def _order(process: ProcDef, news: TrainerNews | None) -> tuple[Any, ...]:
+    """Jobs first, then single trainers, then the rest; mine before others'; ranks in their order."""
+    job = news.definition.job or "" if news is not None else ""
+    kind = 0 if job else 1 if news is not None else 2
+    rank = news.definition.rank if news is not None and news.definition.rank is not None else -1
+    return kind, job, rank, not process.mine, process.user or "", process.pid
+
+
+def _process(
+    unknowns: Unknowns,
+    index: int,
+    process: ProcDef,
+    reasons: Mapping[str, Unknown],
+    uses: list[tuple[DevicePicture, Reading]],
+    news: TrainerNews | None,
+    picture: Picture,
+) -> dict[str, Any]:
+    path = f"processes[{index}]"
+    return {
+        "pid": process.pid,
+        **{
+            name: unknowns.value(f"{path}.{name}", getattr(process, name), reason_of(name, reasons))
+            for name in ("start_time", "user", "command")
+        },
+        "mine": process.mine,
+        # Of these, and of the trainer, null says that there is none.
+        **{name: _cleaned(getattr(process, name)) for name in ("container", "pod", "slurm_job")},
+        "devices": [
+            {
+                "uuid": clean(device.definition.uuid),
+                "index": device.definition.index,
+                "used_bytes": unknowns.value(f"{path}.devices[{position}].used_bytes", used),
+                "sm_percent": unknowns.value(f"{path}.devices[{position}].sm_percent", device.load.get(process.pid)),
+            }
+            for position, (device, used) in enumerate(uses)
+        ],
+        "trainer": None if news is None else _trainer(unknowns, f"{path}.trainer", news, picture),
+    }
+
+
+def _cleaned(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) else value
+
+
+def _trainer(unknowns: Unknowns, path: str, news: TrainerNews, picture: Picture) -> dict[str, Any]:
+    on_gpu = [allocator for allocator in news.allocators if allocator.definition.ordinal >= 0]
+    readings = news.readings or dict.fromkeys(TRAINER_COLUMNS, NO_SAMPLE)
+    return {
+        **unknowns.fields(path, news.definition, _TRAINER_FIELDS, {**_UNSAID, **news.reasons}),
+        **unknowns.columns(path, readings, {name: name for name in TRAINER_COLUMNS}),
+        **{name: unknowns.value(f"{path}.{name}", _sum(news, on_gpu, name)) for name in _SUMMED},
+        "allocators": [
+            _allocator(unknowns, f"{path}.allocators[{position}]", allocator, picture)
+            for position, allocator in enumerate(on_gpu)
+        ],
+    }
+
+
+def _sum(news: TrainerNews, on_gpu: list[AllocatorNews], column: str) -> Reading:
+    """Over all devices of the trainer, on the CPU where it uses none; unknown when a part of it is."""
+    if not news.allocators:
+        return NO_CUDA if news.readings else NO_SAMPLE
+    total = 0
+    for allocator in on_gpu or news.allocators:
+        value = allocator.readings.get(column, NO_SAMPLE)
+        if not isinstance(value, int):
+            return value if isinstance(value, Unknown) else NO_SAMPLE
+        total += value
+    return total
+
+
+def _allocator(unknowns: Unknowns, path: str, news: AllocatorNews, picture: Picture) -> dict[str, Any]:
+    uuid = news.definition.uuid
+    device = picture.device(uuid)
+    readings = news.readings or dict.fromkeys(ALLOCATOR_COLUMNS, NO_SAMPLE)
+    return {
+        "ordinal": news.definition.ordinal,
+        "uuid": unknowns.value(f"{path}.uuid", uuid, news.reasons.get("uuid", UNMAPPED)),
+        "index": unknowns.value(f"{path}.index", UNMAPPED if device is None else device.definition.index),
+        **unknowns.columns(path, readings, {name: name for name in ALLOCATOR_COLUMNS}),
+        "split": _split(unknowns, f"{path}.split", readings),
+    }
+
+
+def _split(unknowns: Unknowns, path: str, readings: Mapping[str, Reading]) -> dict[str, Any] | None:
+    """What ``reserved_bytes`` consists of; the parts but ``error_bytes`` add up to it."""
+    values = [readings.get(column, NO_SAMPLE) for column in COLUMNS]
+    counts = [value for value in values if isinstance(value, int)]
+    if len(counts) < len(values):
+        why = next(value for value in values if not isinstance(value, int))
+        unknowns.value(path, why if isinstance(why, Unknown) else NO_SAMPLE)
+        return None
+    pools = [value if isinstance(value := readings.get(column), int) else 0 for column in POOL_COLUMNS]
+    whole = split(Counters(*counts, *pools))
+    return {
+        "live_bytes": whole.live,
+        "rounding_bytes": whole.rounding,
+        "awaiting_free_bytes": whole.awaiting,
+        "inactive_split_bytes": whole.inactive_split,
+        "releasable_bytes": whole.releasable,
+        "private_pool_idle_bytes": whole.pool_idle,
+        "error_bytes": whole.error,
+    }
+
+
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """The same for people: a line per process, the ranks of a job under its name."""
+    lines = [result["host"]]
+    if result["processes"]:
+        lines += ["", *_table(result["processes"])]
+    notes = dict.fromkeys(row["reason"] for row in result["problems"])
+    for row in result["unknown"]:
+        if row["path"] == "processes" or row["path"].endswith("].processes"):
+            notes.setdefault(f"Owners of GPU memory that are not shown: {row['reason']}")
+        elif row["path"].endswith(".sm_percent"):
+            notes.setdefault(f"SM of a process: {row['reason']}")
+    if not result["processes"]:
+        lines.append("No process here uses a GPU, and no trainer has a probe." if not notes else "Nothing to show yet.")
+        lines.append("See a trainer from the inside: gpuscope run python train.py")
+    return "\n".join([*lines, "", *(f"{output.DASH} {note}" for note in notes)] if notes else lines)
+
+
+def _table(processes: list[dict[str, Any]]) -> list[str]:
+    head = ("PID", "USER", "GPU", "USED", "SM", "RANK", "STEP", "STEP TIME", "ALLOCATED", "RESERVED GiB", "COMMAND")
+    rows, jobs = [head], []
+    for process in processes:
+        trainer = process["trainer"] or {}
+        jobs.append(trainer.get("job"))
+        world = trainer.get("world_size")
+        rank = trainer.get("rank")
+        used = [device["used_bytes"] for device in process["devices"]]
+        rows.append(
+            (
+                str(process["pid"]),
+                process["user"] or output.DASH,
+                ",".join(str(device["index"]) for device in process["devices"]) or output.DASH,
+                gib(sum(used)) if used and None not in used else output.DASH,
+                _sm(process["devices"]),
+                output.DASH if rank is None else f"{rank}/{world}" if world else str(rank),
+                number(trainer.get("step")),
+                seconds(trainer.get("step_seconds")),
+                gib(trainer.get("allocated_bytes")),
+                gib(trainer.get("reserved_bytes")),
+                output.cut(process["command"] or output.DASH, _room()),
+            )
+        )
+    first, *others = output.table(rows, right=(0, 3, 4, 6, 7, 8, 9))
+    lines, job = [first], None
+    for line, own, process in zip(others, jobs, processes, strict=True):
+        if own != job:
+            lines.append(f"job {own}" if own else "no job")
+            job = own
+        lines += [line, *(f"{' ' * 10}{note}" for note in _notes(process["trainer"] or {}))]
+    return lines
+
+
+def _sm(devices: list[dict[str, Any]]) -> str:
+    """The largest share of a device that the process keeps busy."""
+    known = [device["sm_percent"] for device in devices if device["sm_percent"] is not None]
+    return number(max(known), " %") if known else output.DASH
+
+
+_PARTS = ("input", "h2d", "compute", "optimizer", "communication", "other")
+
+
+def _notes(trainer: Mapping[str, Any]) -> list[str]:
+    """Where a trainer stands, what its step is made of, and that it evaluates: lines below its own, where known."""
+    lines = []
+    if trainer.get("stall_at"):
+        age = trainer.get("step_age_seconds")
+        lines.append(f"stands at {trainer['stall_at']}" + (f", no step for {seconds(age)}" if age is not None else ""))
+    parts = {name: value for name in _PARTS if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0}
+    total = sum(parts.values())
+    if total > 0:
+        shares = [f"{name} {value / total * 100:.0f} %" for name, value in parts.items() if value >= 0.005 * total]
+        lines.append("step: " + " · ".join(shares))
+    if trainer.get("step_source") not in (None, "optimizer steps"):
+        lines.append(f"its steps are {trainer['step_source']}")
+    others = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
+    if others:
+        lines.append("other models, which no optimizer trains: " + "; ".join(others))
+    if trainer.get("phase") not in (None, "train"):
+        lines.append(f"phase: {trainer['phase']}")
+    return lines
+
+
+def _room() -> int:
+    """Cells for the command: what the terminal leaves, plenty where there is none."""
+    try:
+        return max(20, os.get_terminal_size(sys.stdout.fileno()).columns - 92)
+    except (OSError, ValueError):
+        return 120

@@ -1,0 +1,51 @@
+"""``gpuscope ps --watch``: a line per process and look, one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ....agent.oneshot import OneShot
+from ... import output
+from ... import watch as cli_watch
+from ...output import gib, number, seconds
+from .verb import document, find_problems
+
+COMMAND_CHARS = 80
+
+
+def watch(args: argparse.Namespace, look: Callable[..., OneShot], rounds: int | None = None) -> int:
+    """JSON documents, one a line, with ``--json``. The exit code is that of the last look."""
+
+    def once() -> tuple[list[str], int]:
+        shot = look(timeout=args.timeout)
+        problems = find_problems(shot.picture)
+        problems += [] if shot.complete else output.unanswered(problems, args.timeout)
+        found = document(shot.picture, problems)
+        return [json.dumps(found, allow_nan=False)] if args.json else _lines(found), found["exit_code"]
+
+    return cli_watch.watch(args, once, rounds)
+
+
+def _lines(found: Mapping[str, Any]) -> list[str]:
+    lines = [_line(process) for process in found["processes"]]
+    if not lines and not found["problems"]:
+        lines = ["no process here uses a GPU, and no trainer has a probe"]
+    return lines + [f"{row['severity']}: {row['reason']}" for row in found["problems"]]
+
+
+def _line(process: Mapping[str, Any]) -> str:
+    trainer = process["trainer"] or {}
+    parts = [f"pid {process['pid']} {process['user'] or output.DASH}"]
+    for device in process["devices"]:
+        parts.append(f"GPU {device['index']} {gib(device['used_bytes'])} GiB sm {number(device['sm_percent'], ' %')}")
+    if trainer.get("rank") is not None:
+        parts.append(f"rank {trainer['rank']}/{trainer.get('world_size') or '?'}")
+    if trainer:
+        parts.append(f"step {number(trainer.get('step'))} {seconds(trainer.get('step_seconds'))}")
+        parts.append(f"allocated {gib(trainer.get('allocated_bytes'))} GiB")
+        if trainer.get("stall_at"):
+            parts.append(f"stands at {trainer['stall_at']}")
+    return " · ".join([*parts, output.cut(process["command"] or output.DASH, COMMAND_CHARS)])

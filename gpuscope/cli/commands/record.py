@@ -1,0 +1,135 @@
+"""``gpuscope record FILE``: keep a session of this machine, or of another, in a file, without a screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from ...wire.clean import clean
+from .. import remote
+from ..main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
+from ..output import cut, number_between
+
+if TYPE_CHECKING:
+    from ...store.recorder import Summary
+    from ...store.source import Source
+    from ...store.view import Link
+
+PROGRESS_SECONDS = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="where to; by custom NAME.gsr")
+    parser.add_argument("--seconds", type=_positive, metavar="N", help="stop by itself (default: at Ctrl-C)")
+    parser.add_argument("--hz", type=_rate, default=2.0, metavar="RATE", help="samples a second, 0.1 to 10 (default 2)")
+    parser.add_argument("--redact", action="store_true", help="leave out users, host, paths and arguments")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    where = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
+    parser.add_argument("--from", dest="place", metavar="TARGET", help=where)
+    remote.add_arguments(parser)
+
+
+def _positive(text: str) -> float:
+    return number_between(text, 0.1, 30 * 86400.0)
+
+
+def _rate(text: str) -> float:
+    return number_between(text, 0.1, 10.0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: recorded as asked; 2: it ended early, what came is kept; 3: nothing was recorded."""
+    from ...wire.recording import RecordingError
+
+    if args.file.is_dir():
+        inside = quote(str(args.file / "run.gsr"))
+        print(
+            f"gpuscope record: cannot write {_name(args.file)}: Is a directory. Next: gpuscope record {clean(inside)}",
+            file=sys.stderr,
+        )
+        return EXIT_UNCHECKED
+    try:
+        with contextlib.ExitStack() as stack:
+            summary, said = asyncio.run(_record(args, stack))
+    except remote.BadTarget as error:
+        print(f"gpuscope record: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except RecordingError as error:
+        print(f"gpuscope record: {error}", file=sys.stderr)
+        if args.file.is_file() and not args.force:
+            print(f"Next: gpuscope record --force {clean(quote(str(args.file)))}    or another name", file=sys.stderr)
+        return EXIT_UNCHECKED
+    size = summary.size_bytes / 1024
+    print(f"{_name(summary.path)}: {summary.seconds:.0f} s, {summary.lines:,} lines, {size:,.0f} KiB", file=sys.stderr)
+    if summary.error:
+        print(f"It ended early: {summary.error}", file=sys.stderr)
+        return EXIT_PROBLEMS
+    if not summary.lines:
+        summary.path.unlink(missing_ok=True)  # an empty one would only be in the way of the next try
+        print(f"Nothing came from the agent{': ' + said if said else ''}.", file=sys.stderr)
+        return EXIT_UNCHECKED
+    print(f"Next: gpuscope replay {clean(quote(str(summary.path)))}", file=sys.stderr)
+    return EXIT_OK
+
+
+def _name(path: Path) -> str:
+    return clean(str(path))
+
+
+async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Summary, str]:
+    from ...config import load
+    from ...store.recorder import record
+    from ...tui.shell.launch import local_source
+
+    settings, problems = load()
+    for problem in problems:
+        print(f"gpuscope record: {problem}", file=sys.stderr)
+    source: Source
+    if args.place is not None or args.via:
+        place = await asyncio.to_thread(remote.one_place, args, args.place)
+        source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, args.hz)
+    else:
+        source = await asyncio.to_thread(local_source, args.hz, settings)
+    said = now = ""
+
+    def on_link(link: Link) -> None:
+        nonlocal said, now
+        now = link.text if link.state != "live" else ""
+        said = now or said
+
+    progress = asyncio.ensure_future(_progress(args.file, args.seconds, lambda: now))
+    try:
+        return await record(source, args.file, args.seconds, args.redact, args.force, on_link), said
+    finally:
+        progress.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await progress
+
+
+async def _progress(path: Path, seconds: float | None, waits: Callable[[], str]) -> None:
+    """One line on standard error, kept up to date where that is a terminal. ``waits``: why nothing comes, "" while it
+    does."""
+    live = sys.stderr.isatty()
+    end = "stops at Ctrl-C" if seconds is None else f"of {seconds:g} s, Ctrl-C stops earlier"
+    if not live:
+        print(f"gpuscope: recording to {_name(path)} ({end})", file=sys.stderr, flush=True)
+        return
+    began = time.monotonic()
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                size = path.stat().st_size / 1024
+                line = f"recording {time.monotonic() - began:.0f} s ({end}), {size:,.0f} KiB"
+                line = cut(f"waiting: {clean(waits(), 400)}" if waits() else line, os.get_terminal_size(2).columns - 1)
+                print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+            await asyncio.sleep(PROGRESS_SECONDS)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

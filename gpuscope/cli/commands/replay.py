@@ -1,0 +1,39 @@
+"""``gpuscope replay FILE``: travel through a recording."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..main import EXIT_UNCHECKED
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = "a recording made by `gpuscope record`, or the black box of a trainer that died"
+    parser.add_argument("file", metavar="FILE", help=what)
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="0.1 to 100 times as fast (default 1)")
+    parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
+
+
+def _speed(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 100:
+        raise argparse.ArgumentTypeError("must be a number from 0.1 to 100")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: left by the user; 3: the file is no recording that can be read."""
+    from ...store.replay import ReplaySource
+
+    source = ReplaySource(args.file)
+    if not source.duration_seconds:
+        print(f"gpuscope replay: {source.problem or 'the recording is empty'}", file=sys.stderr)
+        return EXIT_UNCHECKED
+    from ...tui.shell.launch import run_app
+
+    source.set_speed(args.speed)
+    return run_app(replay=source, start_screen="overview", debug=args.debug)

@@ -1,0 +1,1 @@
+"""``gpuscope snapshot``: the verb is in ``verb.py``."""

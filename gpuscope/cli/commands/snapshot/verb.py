@@ -1,0 +1,360 @@
+"""``gpuscope snapshot FILE``: read an allocator snapshot, or compare two, offline. ``gpuscope snapshot PID`` takes
+one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ....wire.clean import clean
+from ....wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
+from ... import output, remote
+from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
+from . import live as snapshot_live
+from . import what_if as snapshot_what_if
+
+if TYPE_CHECKING:
+    from ....snapshot.drawing import Line
+    from ....snapshot.model import At, Between, Device, Diff, Stacks, Summary
+    from ....snapshot.reader import Reading, SnapshotError
+
+MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 60, 160, 100
+TOP, MAX_TOP = 10, 200
+MAX_SECONDS = 86400.0
+_COLOURS = {
+    "title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "33", "bad": "1;31", "allocated": "34",
+    "cached": "33",
+}  # fmt: skip
+NO_HISTORY = Unknown(NOT_INITIALISED, "the history of allocations was off when the snapshot was taken")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="PID|USER@HOST:PID|FILE", help="a trainer to ask, or a snapshot to read")
+    parser.add_argument("second", nargs="?", metavar="FILE2", help="a later snapshot: what grew since FILE, by stack")
+    parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
+    parser.add_argument("--text", action="store_true", help="the report as text, also on a terminal")
+    group = parser.add_argument_group("for a FILE")
+    group.add_argument("--device", type=_whole, metavar="N", help="this device only, by torch's number")
+    group.add_argument("--top", type=_top, default=TOP, metavar="N", help=f"stacks in each list (default {TOP})")
+    moment = (
+        "what was live then: peak, oom, start, end, 50%%, 12.5s or an entry's number; A..B: allocated between, kept"
+    )
+    group.add_argument("--at", metavar="MOMENT", help=moment)
+    group.add_argument(
+        "--memory-limit", type=_limit, metavar="SIZE",
+        help="cap of the child that reads, such as 4GiB (default: by the file's size, half of what is free at most)",
+    )  # fmt: skip
+    group.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="do not read longer (default: by the size)")
+    snapshot_what_if.add_arguments(group)
+    snapshot_live.add_arguments(parser)
+    remote.add_arguments(parser)
+
+
+def _whole(text: str) -> int:
+    if not text.isdigit() or len(text) > 4:
+        raise argparse.ArgumentTypeError("must be a number of a device, 0 and up")
+    return int(text)
+
+
+def _top(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= MAX_TOP:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MAX_TOP}")
+    return int(text)
+
+
+def _limit(text: str) -> int:
+    from ....snapshot.limits import FLOOR_BYTES, parse_bytes
+
+    try:
+        value = parse_bytes(text)
+    except ValueError:
+        value = 0
+    if not FLOOR_BYTES <= value < 1 << 50:
+        raise argparse.ArgumentTypeError(f"must be a size of at least {FLOOR_BYTES >> 20} MiB, such as 4GiB")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 1 to {MAX_SECONDS:g}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: read; 1: read in part, what is missing is said; 3: could not be read; 64: no such moment or device. With
+    ``--what-if`` also 2: it would not have fit."""
+    live = args.second is None and (snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target))
+    if (refused := snapshot_what_if.refused(args, live)) is not None:
+        return refused
+    if live:
+        return snapshot_live.run_live(args)
+    if _on_screen(args):
+        from ....tui.shell.file_app import show_snapshot
+
+        return show_snapshot(Path(args.target))
+    from ....snapshot.reader import SnapshotError
+
+    newest = args.second or args.target
+    try:
+        return _read(args, newest)
+    except SnapshotError as error:
+        return _fail(args, error)
+
+
+def _on_screen(args: argparse.Namespace) -> bool:
+    """Whether one file is shown on the screen: on a terminal that can, and nothing asks for text."""
+    wants_text = args.text or args.json or args.second or args.at or args.device is not None or args.memory_limit
+    wants_text = wants_text or args.what_if is not None
+    if wants_text or args.timeout or args.top != TOP or not os.path.isfile(args.target):
+        return False
+    from ....tui.shell.launch import why_unusable
+
+    return not why_unusable(sys.stdin, sys.stdout, sys.stderr)
+
+
+def _read(args: argparse.Namespace, path: str) -> int:
+    from ....snapshot.limits import for_files
+    from ....snapshot.reader import open_snapshot
+
+    limit, seconds = for_files(*filter(None, (args.target, args.second)))
+    limit, seconds = args.memory_limit or limit, args.timeout or seconds
+    with open_snapshot(path, limit, seconds, args.top, _progress(args), _prepare) as reading:
+        diff = reading.diff(args.target, args.top) if args.second else None
+        devices = [one for one in reading.summary.devices if args.device in (None, one.device)]
+        if args.device is not None and not devices:
+            known = ", ".join(str(one.device) for one in reading.summary.devices) or "none"
+            return _usage(f"no device {args.device} in this snapshot (there are: {known})")
+        moments = _moments(args, reading, devices)
+        replayed = snapshot_what_if.ask(args, reading, devices) if args.what_if is not None else None
+    _clear_progress()
+    summary = reading.summary
+    if args.json:
+        print(output.dump(document(summary, devices, moments, diff, replayed)))
+    elif replayed is not None:
+        _print(_what_if(summary, replayed))
+    else:
+        _print(_report(args, summary, moments, diff))
+    return _exit_code(summary, replayed)
+
+
+def _exit_code(summary: Summary, replayed: list[snapshot_what_if.Answer] | None) -> int:
+    read = EXIT_OK if summary.complete else EXIT_WARNINGS
+    return read if replayed is None else max(read, snapshot_what_if.exit_code(replayed))
+
+
+def _prepare(reading: Reading) -> None:
+    """While the child reads: what is needed to draw."""
+    from ....snapshot import report  # noqa: F401
+
+
+def _moments(args: argparse.Namespace, reading: Reading, devices: list[Device]) -> list[At | Between]:
+    """What ``--at`` asks of every device that has a trace; the refusal of the reader where none has."""
+    if args.at is None:
+        return []
+    first, dots, last = args.at.partition("..")
+    chosen = [one.device for one in devices if one.trace is not None] or [one.device for one in devices][:1] or [0]
+    if dots:
+        return [reading.between(device, first, last, args.top) for device in chosen]
+    return [reading.at(device, args.at, args.top) for device in chosen]
+
+
+def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
+    """Says it on standard error, and in the document where one was asked for."""
+    _clear_progress()
+    if error.code == "usage":
+        return _usage(error.text)
+    if args.json:
+        problems = [output.problem(None, "unchecked", error.text)]
+        unknowns = output.Unknowns()
+        unknowns.add("devices", Unknown(error.code, error.text))
+        refused = {"path": clean(args.second or args.target), "devices": None, "events": None}
+        ending = {"problems": problems, "unknown": unknowns.rows, "exit_code": EXIT_UNCHECKED}
+        print(output.dump({**refused, **ending}))
+    name = clean(os.path.basename(args.second or args.target))
+    print(f"gpuscope snapshot: {name}: {error.text}", file=sys.stderr)
+    return EXIT_UNCHECKED
+
+
+def _usage(text: str) -> int:
+    print(f"gpuscope snapshot: {text}\nSee: gpuscope snapshot --help", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _progress(args: argparse.Namespace) -> Any:
+    if args.json or not sys.stderr.isatty():
+        return None
+    return lambda share: print(f"\rreading {share * 100:.0f} %\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _report(args: argparse.Namespace, summary: Summary, moments: list[At | Between], diff: Diff | None) -> list[Line]:
+    from ....snapshot import report
+    from ....snapshot.drawing import glyphs_for
+    from ....snapshot.model import At
+
+    glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
+    width = _width()
+    if diff is not None:
+        return [*report.diff_lines(diff, width, glyphs, args.device), *report.note_lines(summary.notes)]
+    if moments:
+        lines = report.header(summary, glyphs)
+        for one in moments:
+            lines += [[], [(f"device {one.device}", "title")]]
+            lines += (
+                report.at_lines(one, width, glyphs) if isinstance(one, At) else report.between_lines(one, width, glyphs)
+            )
+        return lines
+    return report.summary_lines(summary, width, glyphs, args.device)
+
+
+def _width() -> int:
+    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
+    return min(max(columns, MIN_WIDTH), MAX_WIDTH)
+
+
+def _what_if(summary: Summary, replayed: list[snapshot_what_if.Answer]) -> list[Line]:
+    from ....snapshot import report
+    from ....snapshot.drawing import glyphs_for
+
+    glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
+    found = snapshot_what_if.lines(replayed, _width())
+    return [*report.header(summary, glyphs), [], *found, *report.note_lines(summary.notes)]
+
+
+def _print(lines: list[Line]) -> None:
+    """In colour on a terminal that has some (``NO_COLOR`` and ``TERM=dumb`` say no)."""
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    for line in lines:
+        if colour:
+            print(
+                "".join(f"\x1b[{_COLOURS[token]}m{text}\x1b[0m" if token in _COLOURS else text for text, token in line)
+            )
+        else:
+            print("".join(text for text, _ in line).rstrip())
+
+
+# ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def document(
+    summary: Summary,
+    devices: list[Device],
+    moments: list[At | Between],
+    diff: Diff | None,
+    replayed: list[snapshot_what_if.Answer] | None = None,
+) -> dict[str, Any]:
+    """The JSON document. Bytes are ints; ``events`` are the marks of all traces, in their order per device."""
+    from ....snapshot.model import At
+
+    unknowns = output.Unknowns()
+    taken = None if summary.taken_us is None else summary.taken_us / 1e6
+    result: dict[str, Any] = {
+        "path": summary.path,
+        "file_bytes": summary.file_bytes,
+        "complete": summary.complete,
+        "newest_entry_time": unknowns.value("newest_entry_time", taken, NO_HISTORY),
+        "settings": summary.settings,
+        "record": summary.record,
+        "devices": [_device(unknowns, f"devices[{number}]", one) for number, one in enumerate(devices)],
+        "events": [
+            {"device": one.device, **asdict(mark)}
+            for one in devices
+            if one.trace is not None
+            for mark in one.trace.marks
+        ],
+    }
+    states = [one for one in moments if isinstance(one, At)]
+    ranges = [one for one in moments if not isinstance(one, At)]
+    if states:
+        result["at"] = [_moment(unknowns, f"at[{number}]", one) for number, one in enumerate(states)]
+    if ranges:
+        result["between"] = [
+            {**_bare(asdict(one)), "top_stacks": _rows(one.stacks), "other_stacks": _rest(one.stacks)} for one in ranges
+        ]
+    if diff is not None:
+        result["diff"] = asdict(diff)
+    if replayed is not None:
+        result["what_if"] = snapshot_what_if.document(replayed, unknowns)
+    result["notes"] = [asdict(note) for note in summary.notes]
+    result["unknown"] = unknowns.rows
+    result["exit_code"] = _exit_code(summary, replayed)
+    return result
+
+
+def _device(unknowns: output.Unknowns, path: str, one: Device) -> dict[str, Any]:
+    totals, fragmentation = asdict(one.totals), asdict(one.fragmentation)
+    full = Unknown(NOT_SUPPORTED, "nothing is free")
+    for key in ("percent", "largest_free_address"):
+        fragmentation[key] = unknowns.value(f"{path}.fragmentation.{key}", fragmentation[key], full)
+    for key in ("inactive_split_bytes", "page_bound_bytes", "releasable_bytes"):
+        fragmentation[key] = totals[key]
+    return {
+        "device": one.device,
+        **totals,
+        "fragmentation": fragmentation,
+        "top_stacks": _rows(one.stacks),
+        "other_stacks": _rest(one.stacks),
+        "block_sizes": [asdict(bucket) for bucket in one.sizes],
+        "pools": [asdict(pool) for pool in one.pools],
+        "segments": [
+            {key: value for key, value in asdict(segment).items() if key not in ("live", "pending")}
+            for segment in one.segments
+        ],
+        "trace": _trace(unknowns, f"{path}.trace", one),
+        "notes": [asdict(note) for note in one.notes],
+    }
+
+
+def _trace(unknowns: output.Unknowns, path: str, one: Device) -> dict[str, Any] | None:
+    trace = one.trace
+    if trace is None:
+        unknowns.add(path, NO_HISTORY)
+        return None
+    why = Unknown(NOT_SUPPORTED, "; ".join(note.text for note in one.notes if note.code == "level") or "not recorded")
+    return {
+        "entries": trace.entries,
+        "first_us": unknowns.value(f"{path}.first_us", trace.first_us, why),
+        "last_us": unknowns.value(f"{path}.last_us", trace.last_us, why),
+        "actions": trace.actions,
+        "before_bytes": unknowns.value(f"{path}.before_bytes", trace.before_bytes, why),
+        "timeline": asdict(trace.timeline),
+        "peak": None if trace.peak is None else _moment(unknowns, f"{path}.peak", trace.peak),
+    }
+
+
+def _moment(unknowns: output.Unknowns, path: str, at: At) -> dict[str, Any]:
+    why = Unknown(NOT_SUPPORTED, "the level of this trace's lines is not known")
+    found = _bare(asdict(at))
+    for key in ("time_us", "allocated_bytes", "active_bytes", "reserved_bytes"):
+        found[key] = unknowns.value(f"{path}.{key}", found[key], why)
+    return {**found, "top_stacks": _rows(at.stacks), "other_stacks": _rest(at.stacks)}
+
+
+def _bare(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != "stacks"}
+
+
+def _rows(stacks: Stacks) -> list[dict[str, Any]]:
+    return [asdict(row) for row in stacks.rows]
+
+
+def _rest(stacks: Stacks) -> dict[str, int]:
+    """What the rows leave out, and what has no recorded stack."""
+    return {key: value for key, value in asdict(stacks).items() if key != "rows"}

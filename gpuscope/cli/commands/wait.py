@@ -1,0 +1,332 @@
+"""``gpuscope wait PID`` and ``gpuscope wait --free SIZE``: return when it ends, stalls or loses its loss, or there is
+room; the exit code says which.
+
+0: it has ended, or there is room; 10: it makes no step any more; 11: its loss is not a number or infinite; 124: the
+time was up; 3: it cannot be watched; 64: usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from ...wire.clean import clean
+from .. import remote
+from ..main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
+from ..output import GIB
+
+if TYPE_CHECKING:
+    from ...store.source import Source
+    from ...store.store import Store
+    from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
+
+EXIT_STALLED, EXIT_NOT_FINITE, EXIT_TIMEOUT = 10, 11, 124
+HZ = 2.0
+LOOK_SECONDS = 0.2
+SEEN_SECONDS = 15.0
+"""So long a process may take to appear among those that the host's agent tells of."""
+STEADY_SECONDS = 3.0
+"""Room must be there for so long: a trainer that restarts leaves its GPU empty for a moment."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(GiB|GB|G|MiB|MB|M|TiB|T)?$", re.I)
+_UNITS = {"g": 1 << 30, "gib": 1 << 30, "gb": 10**9, "m": 1 << 20, "mib": 1 << 20, "mb": 10**6, "t": 1 << 40,
+          "tib": 1 << 40}  # fmt: skip
+_NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf))$", re.I)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Returns when a process ends, stalls or loses its loss, or when there is room on a GPU. Exit codes:\n"
+        "    0  it has ended, or there is room (which GPUs, stands on standard output)\n"
+        "   10  it makes no step any more\n"
+        "   11  its loss is not a number, or infinite\n"
+        "  124  the time was up\n"
+        "    3  it cannot be watched\n"
+        "   64  usage"
+    )
+    where = "PID, [USER@]HOST:PID; with --free [USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
+    parser.add_argument("--free", type=_bytes, metavar="SIZE", help="wait until a GPU has so much free: 40GiB, 500MiB")
+    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="with --free: that many GPUs (default 1)")
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="give up after this (exit code 124)")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors, and with --free the indices")
+    remote.add_arguments(parser)
+
+
+def _bytes(text: str) -> int:
+    match = _SIZE.match(text.strip())
+    size = float(match[1]) * _UNITS[(match[2] or "gib").lower()] if match else 0.0
+    if not 1 << 20 <= size < 1 << 50:
+        raise argparse.ArgumentTypeError("must be a size such as 40GiB or 500MiB")
+    return int(size)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError("must be a number from 1 to 1024")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if not 0.1 <= seconds <= 365 * 86400.0:
+        raise argparse.ArgumentTypeError("must be a number of seconds")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``code`` is the exit code, ``text`` a line for people, ``out`` what a script reads on standard output."""
+
+    code: int
+    text: str
+    out: str = ""
+
+
+E = TypeVar("E", bound="Entity")
+Judge = Callable[["HostView", float], "Verdict | None"]
+"""(the host, seconds since its first sample) → why to return, None to go on."""
+
+
+def run(args: argparse.Namespace, make_source: Callable[[float], Source] | None = None) -> int:
+    """The exit code of the table above (``make_source`` is for tests)."""
+    try:
+        with contextlib.ExitStack() as stack:
+            verdict = _prepared(args, stack, make_source)
+    except remote.BadTarget as error:
+        print(f"gpuscope wait: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    if verdict.out:
+        print(verdict.out, flush=True)
+    if verdict.text and (not args.quiet or verdict.code not in (EXIT_OK, EXIT_TIMEOUT)):
+        print(verdict.text, file=sys.stderr)
+    return verdict.code
+
+
+def _prepared(
+    args: argparse.Namespace, stack: contextlib.ExitStack, make_source: Callable[[float], Source] | None
+) -> Verdict:
+    if args.free is None and args.target is None:
+        raise remote.BadTarget("nothing to wait for. Next: gpuscope wait PID    or    gpuscope wait --free 40GiB")
+    local = args.target is None or args.target.isdigit()
+    if local and not args.via:
+        pid = int(args.target) if args.target is not None else None
+        if pid is not None and args.free is not None:
+            raise remote.BadTarget("a PID or --free, not both")
+        from ...config import load
+        from ...tui.shell.launch import local_source
+
+        source = (make_source or (lambda hz: local_source(hz, load()[0])))(HZ)
+        watch = _Local(pid) if pid is not None else None
+    else:
+        from ...config import load
+
+        target = remote.one_place(args, args.target)
+        pid, watch = target.pid, None
+        if (pid is None) == (args.free is None):
+            if pid is not None:
+                raise remote.BadTarget(f"{args.target}: a PID or --free, not both")
+            ways = "gpuscope wait PID    or    gpuscope wait HOST:PID    or    gpuscope wait HOST --free 40GiB"
+            raise remote.BadTarget(f"{args.target}: neither a PID nor --free. Next: {ways}")
+        source = stack.enter_context(remote.Ways(args, redact=load()[0].redact)).source(target, HZ)
+    if watch is not None and watch.ended:
+        return Verdict(EXIT_UNCHECKED, f"gpuscope wait: there is no process {pid} here.")
+    judge: Judge = Room(args.free, args.gpus) if pid is None else Watched(pid, watch)
+    return asyncio.run(_wait(source, judge, watch, args.timeout))
+
+
+async def _wait(source: Source, judge: Judge, local: _Local | None, timeout: float | None) -> Verdict:
+    from ...store.store import Store
+    from ...store.view import Link
+
+    store: Store = Store()
+    store.add_source(source.key, source.label)
+    link = Link("connecting")
+
+    def linked(now: Link) -> None:
+        nonlocal link
+        link = now
+        store.set_link(source.key, now)
+
+    task: asyncio.Task[None] = asyncio.ensure_future(
+        source.run(lambda frame, at: store.apply(source.key, frame, at), linked)
+    )
+    began, first = time.monotonic(), None
+    try:
+        while True:
+            now = time.monotonic()
+            if local is not None and local.ended:
+                return Verdict(EXIT_OK, f"pid {local.pid} has ended, after {now - began:.0f} s of waiting.")
+            host = store.view().host
+            if host is not None and host.sampled_seconds is not None:
+                first = now if first is None else first
+                verdict = judge(host, now - first)
+                if verdict is not None:
+                    return verdict
+            if (task.done() or link.state == "ended") and local is None:
+                return Verdict(EXIT_UNCHECKED, f"gpuscope wait: {clean(link.text) or 'the connection ended'}.")
+            if timeout is not None and now - began >= timeout:
+                return Verdict(EXIT_TIMEOUT, f"gave up after {timeout:g} s: {_still(judge)}")
+            await asyncio.sleep(LOOK_SECONDS)
+    finally:
+        closing: Awaitable[None] = source.close()
+        await closing
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _still(judge: Judge) -> str:
+    return str(getattr(judge, "still", "nothing has changed"))
+
+
+class _Local:
+    """Whether a process of this machine runs: by pid and start time, so that its number may be given away."""
+
+    def __init__(self, pid: int) -> None:
+        from ...collect.processes import start_ticks
+
+        self.pid = pid
+        self._start = start_ticks(pid)
+
+    @property
+    def ended(self) -> bool:
+        from ...collect.processes import parse_stat
+        from ...collect.procfs import read
+
+        try:
+            stat = parse_stat(read(os.path.join("/proc", str(self.pid), "stat")))
+        except PermissionError:
+            return False  # hidepid: it is there
+        except (OSError, ValueError):
+            return True
+        return self._start is None or stat.start_ticks != self._start or stat.state in ("Z", "X")
+
+
+class Watched:
+    """Ends with the process; before that when its trainer stands or its loss is lost."""
+
+    def __init__(self, pid: int, local: _Local | None) -> None:
+        self._pid, self._local = pid, local
+        self._seen = False
+        self.still = f"pid {pid} runs on"
+
+    def __call__(self, host: HostView, seconds: float) -> Verdict | None:
+        from ...store.ranks import stands
+
+        pid = self._pid
+        process = _latest([p for p in host.processes if p.definition.pid == pid])
+        trainer = _latest([t for t in host.trainers if t.definition.pid == pid])
+        if trainer is not None and trainer.gone is None:
+            self._seen = True
+            if stands(trainer):
+                at, age = trainer.readings.get("stall_at"), trainer.number("step_age_seconds") or 0.0
+                where = f", it stands at {at}" if isinstance(at, str) and at else ""
+                return Verdict(EXIT_STALLED, f"pid {pid} stalls: no step for {age:.0f} s{where}.")
+        lost = _lost(trainer) or _lost(process)
+        if lost:
+            return Verdict(EXIT_NOT_FINITE, f"pid {pid} has lost its loss: it is {lost}.")
+        living = next((one for one in (process, trainer) if one is not None and one.gone is None), None)
+        if living is not None:
+            self._seen = True
+        elif self._local is None:
+            gone = next((one.gone for one in (process, trainer) if one is not None and one.gone is not None), None)
+            if gone is not None and gone.reason.startswith("runs on"):
+                return None
+            if self._seen or gone is not None:
+                return Verdict(EXIT_OK, f"pid {pid} has ended{f': {gone.reason}' if gone else ''}.")
+            if seconds > SEEN_SECONDS:
+                why = "either it has ended, or it uses no GPU and has no probe in it"
+                return Verdict(EXIT_UNCHECKED, f"gpuscope wait: pid {pid} is not seen there: {why}.")
+        return None
+
+
+def _latest(found: list[E]) -> E | None:
+    """One that lives before one that has ended, the latest of several."""
+    return max(found, key=lambda one: (one.gone is None, one.id), default=None)
+
+
+def _lost(entity: TrainerView | ProcView | None) -> str:
+    """ "nan" or "inf" where the framework's state, a progress bar or a log shows such a loss, else ""."""
+    if entity is None or entity.gone is not None:
+        return ""
+    for column in ("loss", "log_loss"):
+        match = _NOT_FINITE.match(getattr(entity.readings.get(column), "text", ""))
+        if match:
+            return match[1].lower()
+    return ""
+
+
+class Room:
+    """Ends when so many devices have had so much free memory for a while. Which, stands on standard output."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self._size, self._count = size, count
+        self._since: dict[str, float] = {}
+        self.still = "no reading of a device came"
+
+    def __call__(self, host: HostView, seconds: float) -> Verdict | None:
+        if not host.devices:
+            if host.nvml is not None and seconds > SEEN_SECONDS / 3:
+                return Verdict(EXIT_UNCHECKED, f"gpuscope wait: no GPU there: {host.nvml.text}")
+            return None
+        if len(host.devices) < self._count:
+            text = f"{self._count} GPUs are waited for, and there are {len(host.devices)}"
+            return Verdict(EXIT_UNCHECKED, f"gpuscope wait: {text}.")
+        totals = [d.definition.total_bytes for d in host.devices]
+        if sum(total is None or total >= self._size for total in totals) < self._count:
+            text = f"no {self._count} GPUs there have {self._size / GIB:.1f} GiB at all"
+            return Verdict(EXIT_UNCHECKED, f"gpuscope wait: {text}.")
+        now = host.sampled_seconds or 0.0
+        room = {d.key: d for d in host.devices if (d.number("free_bytes") or 0) >= self._size and d.gone is None}
+        self._since = {key: min(self._since.get(key, now), now) for key in room}
+        ready = [d for key, d in room.items() if now - self._since[key] >= STEADY_SECONDS]
+        # The emptiest first, and of those with like room the one that nobody else uses.
+        ready.sort(key=lambda d: (len([u for u in d.uses if u.gone is None]), -(d.number("free_bytes") or 0)))
+        self.still = _holders(host, self._size, {device.key for device in ready})
+        if len(ready) < self._count:
+            return None
+        chosen = sorted(ready[: self._count], key=lambda d: d.definition.index)
+        words = ", ".join(_words(host, d) for d in chosen)
+        return Verdict(EXIT_OK, f"free: {words}", ",".join(str(d.definition.index) for d in chosen))
+
+
+def _words(host: HostView, device: DeviceView) -> str:
+    parts = [f"{(device.number('free_bytes') or 0) / GIB:.1f} GiB"]
+    since, now = device.number("idle_since_seconds"), host.sampled_seconds
+    if since and now is not None and now - since >= 1:
+        parts.append(f"idle for at least {now - since:.0f} s")
+    owners = _owners(host, device)
+    parts += [f"with {owners}"] if owners else []
+    return f"GPU {device.definition.index} ({', '.join(parts)})"
+
+
+def _owners(host: HostView, device: DeviceView) -> str:
+    using = {use.process for use in device.uses if use.gone is None}
+    found = [p.definition for p in host.processes if p.id in using and p.gone is None]
+    return ", ".join(dict.fromkeys(f"{d.user or 'someone'} pid {d.pid}" for d in found))
+
+
+def _holders(host: HostView, size: int, ready: set[str]) -> str:
+    """What has room, and who holds the rest, for the line after a timeout. ``ready``: had room for long enough."""
+    parts = []
+    for device in host.devices:
+        free = device.number("free_bytes")
+        if free is not None and free >= size and device.gone is None:
+            steady = "" if device.key in ready else f", but for less than {STEADY_SECONDS:g} s"
+            parts.append(f"GPU {device.definition.index} has room{steady}")
+            continue
+        words = f"{free / GIB:.1f} GiB free" if free is not None else "free memory unknown"
+        owners = _owners(host, device)
+        parts.append(f"GPU {device.definition.index} {words}{', held by ' + owners if owners else ''}")
+    return "; ".join(parts[:8])

@@ -1,0 +1,111 @@
+"""Which GPU each process on the GPUs calls ``cuda:0``: by its probe where it has one, else by its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..agent.picture import Picture
+from ..collect.visible_devices import ORDER, VISIBLE, ordinals
+from ..wire.clean import clean
+from ..wire.frames import NO_PERMISSION, Unknown
+from . import output
+
+MAX_PROCESSES = 64
+Environments = Mapping[int, "Mapping[str, str] | Unknown"]
+"""By pid: what it was started with, of an allow-list, or why that cannot be read."""
+
+
+def wanted(picture: Picture) -> list[int]:
+    """The pids whose environment matters: those on a GPU."""
+    if picture.hidden is not None:
+        return []
+    return sorted({pid for device in picture.devices for pid, _ in device.processes or ()})[:MAX_PROCESSES]
+
+
+def of_this_machine(picture: Picture) -> Environments:
+    """Their environments, as far as they may be read."""
+    from ..collect.belonging import environment_of
+
+    told = {pid: environment_of(pid) for pid in wanted(picture)}
+    return {pid: one if isinstance(one, Unknown) else one[0] for pid, one in told.items()}
+
+
+def rows(picture: Picture, environments: Environments) -> list[dict[str, Any]]:
+    """For each: ``pid``, ``rank``, ``source`` (probe or environment), ``visible_devices``, ``device_order``,
+    ``ordinals`` (ordinal, index, uuid; null where unknown) and ``reason``."""
+    probes = {news.pid: news for news in picture.trainers if news.pid is not None}
+    found = []
+    for pid in wanted(picture):
+        environment, news = environments.get(pid), probes.get(pid)
+        variables = {} if environment is None or isinstance(environment, Unknown) else environment
+        seen = _by_probe(picture, news) if news is not None else []
+        reason = None
+        if seen:
+            numbers: list[dict[str, Any]] | None = seen
+        else:
+            numbers, reason = _by_environment(picture, pid, environment)
+        found.append(
+            {
+                "pid": pid,
+                "rank": news.definition.rank if news is not None else None,
+                "source": "probe" if seen else "environment",
+                "visible_devices": clean(variables[VISIBLE]) if VISIBLE in variables else None,
+                "device_order": clean(variables[ORDER]) if ORDER in variables else None,
+                "ordinals": numbers,
+                "reason": clean(reason) if reason else None,
+            }
+        )
+    return found
+
+
+def unknown(found: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The rows of the document for processes whose numbers are not known; other nulls in ``found`` say: none."""
+    unknowns = output.Unknowns()
+    for position, row in enumerate(found):
+        if row["ordinals"] is None:
+            unknowns.add(f"cuda_order[{position}].ordinals", Unknown(NO_PERMISSION, row["reason"]))
+    return unknowns.rows
+
+
+def _by_probe(picture: Picture, news: Any) -> list[dict[str, Any]]:
+    found = []
+    for allocator in news.allocators:
+        device = picture.device(allocator.definition.uuid)
+        if allocator.definition.ordinal >= 0 and device is not None:
+            found.append(_ordinal(allocator.definition.ordinal, device.definition.index, device.definition.uuid))
+    return sorted(found, key=lambda one: int(one["ordinal"]))
+
+
+def _by_environment(
+    picture: Picture, pid: int, environment: Mapping[str, str] | Unknown | None
+) -> tuple[list[dict[str, Any]] | None, str | None]:
+    known = picture.processes.get(pid)
+    inside = known.definition.container if known is not None else None
+    if environment is None:
+        return None, "its environment was not asked for"
+    if isinstance(environment, Unknown):
+        return None, environment.text
+    told = ordinals(environment, [device.definition for device in picture.devices])
+    if isinstance(told, Unknown):
+        return None, told.text
+    if inside and not picture.host.container and any(word[:1].isdigit() for word in environment.get(VISIBLE, "0")):
+        return None, f"it runs in a container ({inside}), which may see fewer GPUs and number them otherwise"
+    return [_ordinal(one.number, one.gpu.index, one.gpu.uuid) for one in told], None
+
+
+def _ordinal(ordinal: int, index: int, uuid: str) -> dict[str, Any]:
+    return {"ordinal": ordinal, "index": index, "uuid": clean(uuid)}
+
+
+def lines(found: list[dict[str, Any]]) -> list[str]:
+    """``cuda  pid 51120 (rank 1): cuda:0 = GPU 3, cuda:1 = GPU 1``, of those whose numbers are not NVML's."""
+    out = []
+    for row in found:
+        numbers = row["ordinals"]
+        if numbers is None or all(one["ordinal"] == one["index"] for one in numbers):
+            continue
+        rank = f" (rank {row['rank']})" if row["rank"] is not None else ""
+        pairs = ", ".join(f"cuda:{one['ordinal']} = GPU {one['index']}" for one in numbers)
+        out.append(output.cut(f"cuda  pid {row['pid']}{rank}: {pairs}", 200))
+    return out

@@ -1,0 +1,73 @@
+"""What trainers of this user left behind here when they died with nobody watching: a line for `gpuscope ps`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+from ..probe import blackbox, rendezvous
+from ..wire import boxes as format_of_boxes
+
+RECENT_SECONDS = 86400.0
+BY_ITS_USER = frozenset(("KeyboardInterrupt", "SignalException", "SIGTERMException"))
+"""Exceptions that mean a signal somebody sent on purpose: Python's own of Ctrl-C, that of torch's launcher, and that
+of Lightning. Whoever ended a trainer needs no word about its end."""
+_SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
+_LOG_BYTES = 64 << 10
+
+
+def boxes(directory: str | Path | None = None) -> list[tuple[float, Path]]:
+    """The black boxes of the last day whose trainers died, as (wall clock of the last write, path), the newest first.
+    Those whose user ended them are left out. Never raises."""
+    place = Path(directory or os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory())
+    found: list[tuple[float, Path]] = []
+    try:
+        for path in place.glob("*.box"):
+            match = blackbox.NAME.fullmatch(path.name)
+            seen = path.lstat()
+            mine = match is not None and seen.st_uid == os.geteuid() and not blackbox.runs(int(match[1]), int(match[2]))
+            if mine and time.time() - seen.st_mtime < RECENT_SECONDS and not was_ended_by_its_user(path):
+                found.append((seen.st_mtime, path))
+    except OSError:
+        return []
+    sent = _signalled() if found else set()
+    return sorted((one for one in found if one[1].name.partition(".")[0] not in sent), reverse=True)
+
+
+def _signalled() -> set[str]:
+    """``pid-start`` of the processes that this user has lately sent a signal from a screen of gpuscope."""
+    from .commands.attach.local import audit_path
+
+    try:
+        with open(audit_path(), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+            text = file.read(_LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return set()
+    return {f"{pid}-{start}" for pid, start in _SENT.findall(text)}
+
+
+def was_ended_by_its_user(path: Path) -> bool:
+    """Whether the box says that an exception of :data:`BY_ITS_USER` ended the trainer. Only its header is read."""
+    try:
+        with open(path, "rb") as file:
+            payload = format_of_boxes.read_header(file.read(format_of_boxes.SLOTS_OFFSET))
+        ended: Any = json.loads(payload).get("ended") if payload is not None else None
+        return isinstance(ended, dict) and str(ended.get("type", "")).rpartition(".")[2] in BY_ITS_USER
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+def line(directory: str | Path | None = None) -> str:
+    """Names the newest black box of the last day and how to play it; "" where there is none. Never raises."""
+    found = boxes(directory)
+    if not found:
+        return ""
+    count = f"{len(found)} trainers of yours" if len(found) > 1 else "A trainer of yours"
+    newest = shlex.quote(str(found[0][1]))
+    return f"{count} died here in the last day. The last minutes of the newest:  gpuscope replay {newest}"

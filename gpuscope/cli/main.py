@@ -1,0 +1,209 @@
+"""The command line: one table of verbs, imported only when asked for; exit codes.
+
+Each verb is in ``gpuscope/cli/commands``, a module with ``add_arguments(parser)`` and ``run(args) -> int``.
+``gpuscope run`` is the exception: what follows belongs to the trainer, so it gets the raw words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import os
+import re
+import sys
+from importlib import import_module
+from typing import List, NoReturn, Optional
+
+from .. import __version__
+
+EXIT_OK = 0
+EXIT_WARNINGS = 1
+EXIT_PROBLEMS = 2
+EXIT_UNCHECKED = 3
+EXIT_USAGE = 64
+
+VERBS = {
+    "doctor": "one-shot checks of environment, trainers, log or traceback, script, snapshot, recording",
+    "devices": "one-shot inventory and readings of this machine's GPUs",
+    "ps": "GPU processes and trainers, the ranks of one job together",
+    "attach": "the TUI on a running trainer or on other hosts: PID, user@host, slurm:JOB, k8s:NS/POD; alone: the list",
+    "run": "start a trainer with the probe in it, no code change",
+    "enable": "put the probe into a Python environment for good: one .pth and one zip",
+    "disable": "take out of an environment what `enable` put there",
+    "wait": "return when a process ends, stalls or loses its loss, or when GPUs have room; the exit code says which",
+    "snapshot": "read an allocator snapshot, compare two, or take one of a trainer",
+    "lab": "the demo trainer, in the TUI or headless; sweep, claims, runs, pitfall: see `gpuscope lab --help`",
+    "predict": "peak memory of a model before anything touches a GPU; does it fit, the largest batch, what would help",
+    "record": "keep a session in a file",
+    "replay": "travel through a recording",
+    "export": "Prometheus metrics of this machine, on a port or in a file",
+}
+SUBVERBS = {
+    "lab": {
+        "sweep": "run a matrix of toggles, interleaved, and print the table",
+        "claims": "measure what is said about GPU training on this machine",
+        "runs": "the ledger of runs: list, compare, export, remove",
+        "pitfall": "start a training script with a known mistake in it, or the same one cured",
+    }
+}
+"""Second words that are verbs of their own, each in ``commands/VERB/WORD.py``."""
+FOLDERS = frozenset(("attach", "devices", "doctor", "lab", "predict", "ps", "snapshot"))
+"""Verbs of several files: they begin in ``commands/VERB/verb.py``. Every other verb is ``commands/VERB.py``."""
+NEEDS_PYTHON = (3, 10)
+"""For everything but the probe and ``gpuscope run``, which also work inside older training environments."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with the usage exit code of this program and one line that says what to do next."""
+
+    def error(self, message: str) -> NoReturn:
+        from ..wire.clean import clean
+
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {clean(message)}\nSee: {self.prog} --help\n")
+
+
+def parser() -> Parser:
+    """The command line without a verb: options of the TUI and the list of verbs."""
+    verbs = "\n".join(f"  {verb:9} {summary}" for verb, summary in VERBS.items())
+    top = Parser(
+        prog="gpuscope",
+        description="See inside PyTorch trainings from the terminal. Without a verb: the live TUI on this machine.",
+        epilog=f"verbs:\n{verbs}\n\n`gpuscope VERB --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version="gpuscope " + __version__)
+    return top
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run one command and return its exit code: 0 fine, 1 warnings, 2 problems, 3 could not check, 64 usage."""
+    words = sys.argv[1:] if argv is None else argv
+    verb = words[0] if words and not words[0].startswith("-") else ""
+    if verb == "run":
+        return int(import_module("gpuscope.cli.commands.run").main(words[1:]))
+    top = parser()
+    if verb and verb not in VERBS:
+        top.error(f"no such verb: {verb!r}. Verbs: {', '.join(VERBS)}")
+    if "--version" in words[:1]:
+        top.parse_args(words)
+    if sys.version_info < NEEDS_PYTHON:
+        sys.stderr.write(
+            f"gpuscope: the viewer needs Python 3.10 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}.\n"
+            "Here work: gpuscope.watch() in a script, and `gpuscope run`.\n"
+        )
+        return EXIT_UNCHECKED
+    if not verb:
+        return _call(module_of("tui"), top, words)
+    second = SUBVERBS.get(verb, {})
+    if words[1:2] and words[1] in second:
+        used = Parser(prog=f"gpuscope {verb} {words[1]}", description=second[words[1]])
+        return _call(module_of(verb, words[1]), used, words[2:])
+    listed = "\n".join(f"  {verb} {word:9} {summary}" for word, summary in second.items())
+    epilog = f"verbs:\n{listed}" if listed else None
+    shape = argparse.RawDescriptionHelpFormatter
+    used = Parser(prog="gpuscope " + verb, description=VERBS[verb], epilog=epilog, formatter_class=shape)
+    return _call(module_of(verb), used, words[1:])
+
+
+def module_of(verb: str, word: str = "") -> str:
+    """The module of a verb, or of one of its second words, which has ``add_arguments(parser)`` and ``run(args)``."""
+    inside = word or ("verb" if verb in FOLDERS else "")
+    return f"gpuscope.cli.commands.{verb}.{inside}" if inside else f"gpuscope.cli.commands.{verb}"
+
+
+def _call(module: str, used: Parser, words: List[str]) -> int:
+    found = import_module(module)
+    found.add_arguments(used)
+    return int(found.run(used.parse_args(words)))
+
+
+def entry() -> NoReturn:
+    """Console script. A reader that went away (``| head``), a full disk and Ctrl-C end without a traceback."""
+    _usable_streams()
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        _silence()
+        code = 141
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _silence()
+        sys.stderr.write(f"gpuscope: cannot write the output: {error.strerror}\n")
+        code = EXIT_UNCHECKED
+    _leave(code)
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+
+
+def _usable_streams() -> None:
+    """Streams that were closed (``>&-``) become the null device, not inherited, so that ``gpuscope run`` leaves them
+    closed; a character that the encoding lacks becomes "?". What a terminal would obey becomes visible."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+            continue
+        if mode == "w" and stream.errors in ("strict", "surrogateescape"):  # the latter: LC_ALL=C
+            stream.reconfigure(errors="replace")
+        if name == "stderr" or (name == "stdout" and stream.isatty()):
+            setattr(sys, name, Printer(stream))
+
+
+class Printer(io.TextIOWrapper):
+    """A stream on which nothing but our own sequences is more than text.
+
+    These are colours on standard output, and on standard error the line that is kept up to date. Messages repeat what
+    the command line, a file or another host said, and whoever chose the name of a file may have put there what a
+    terminal obeys. Every message passes here, whoever prints it."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(
+            stream.buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering or stream is sys.stderr
+        )
+        self._stream = stream  # who else holds it? Its end would close the buffer
+        self._own = _PROGRESS if stream is sys.stderr else _COLOURS
+
+    def write(self, text: str) -> int:
+        if not (text.isascii() and text.isprintable()):
+            from ..wire.clean import clean_lines
+
+            pieces = self._own.split(text)
+            pieces[::2] = [clean_lines(piece) for piece in pieces[::2]]
+            super().write("".join(pieces))
+        else:
+            super().write(text)
+        return len(text)
+
+
+_PROGRESS = re.compile(r"(\A\r|\x1b\[K\Z)")
+_COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def _silence() -> None:
+    """What is still in the buffer goes nowhere: the flush at exit must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once where a thread may still be in a driver's call: it must not come back into an interpreter that is
+    being taken apart, nor hold the process."""
+    threading = sys.modules.get("threading")
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()] if threading else []
+    if not others or not all(thread.daemon for thread in others):
+        sys.exit(code)
+    import atexit
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            pass
+    os._exit(code)

@@ -1,0 +1,180 @@
+"""What the verbs share that look elsewhere: their options, the ways to their targets, and what ssh may ask meanwhile.
+
+Nothing heavy is imported before there is a target that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..attach import targets as parsing
+from ..attach.targets import BadTarget, Target
+from .main import EXIT_UNCHECKED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from ..agent.oneshot import OneShot
+    from ..attach.askpass import Askpass, Question
+    from ..store.remote import RemoteSource
+
+__all__ = ["BadTarget", "Target", "Ways", "add_arguments", "is_remote", "one_place", "places"]
+
+VIA = (
+    "put these words in front of the agent's command, such as 'docker exec -i NAME', 'sudo -n -u USER', "
+    "'srun --overlap --jobid J -w NODE', 'ssh LOGIN srun …'"
+)
+
+
+WHERE = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD; default: this machine"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options for getting there."""
+    group = parser.add_argument_group("for another host or container")
+    group.add_argument("--via", default="", metavar="'PREFIX'", help=VIA)
+    group.add_argument(
+        "--ssh-command", default="ssh", metavar="'WORDS'", help="instead of ssh, such as 'ssh -F FILE' (default ssh)"
+    )
+    group.add_argument("--remote-python", default="", metavar="PATH", help="the Python there (default: the first)")
+
+
+def is_remote(args: argparse.Namespace, text: str | None) -> bool:
+    """Whether a verb that may also be given a file or a PID is to look elsewhere."""
+    return bool(args.via) or (text is not None and parsing.is_remote_word(text))
+
+
+def places(args: argparse.Namespace, texts: Sequence[str], hosts_files: Sequence[str] = ()) -> list[Target]:
+    """The targets, jobs of a cluster taken apart into their nodes. Raises :class:`BadTarget`."""
+    from ..attach import clusters
+
+    found = parsing.parse_all(texts, hosts_files, args.via)
+    return clusters.resolve(found, parsing.prefix_words(args.ssh_command))
+
+
+def one_place(args: argparse.Namespace, text: str | None) -> Target:
+    """The only place of a verb that looks at one. Raises :class:`BadTarget`."""
+    found = places(args, [text] if text is not None else [])
+    if len(found) > 1:
+        one = f"{text} --via …" if args.via else f"--via 'srun --overlap --jobid J -w {found[0].node}'"
+        raise BadTarget(f"{text}: {len({t.where for t in found})} places, and this looks at one. Next: {one}")
+    return found[0]
+
+
+def shot(args: argparse.Namespace, verb: str, want_trainers: bool) -> tuple[str, OneShot] | int:
+    """The name of the place that ``args.target`` and ``args.via`` mean, and one look at it; an exit code where there is
+    none, and why has been said."""
+    try:
+        target = one_place(args, args.target)
+        if target.pid is not None:
+            raise BadTarget(f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}")
+        if not target.is_remote:
+            raise BadTarget(f"{args.target}: no host. Next: gpuscope {verb}    for this machine")
+        from .remote_look import NoLook, look
+
+        try:
+            return look(args, target, args.timeout, want_trainers, verb == "devices")
+        except NoLook as error:
+            return unreached(args, verb, str(error))
+    except BadTarget as error:
+        print(f"gpuscope {verb}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def unreached(args: argparse.Namespace, verb: str, why: str) -> int:
+    """Says why nothing came, as a document too where one is asked for."""
+    if getattr(args, "json", False):
+        row = {"device": None, "severity": "unchecked", "reason": why}
+        print(json.dumps({"host": None, "problems": [row], "unknown": [], "exit_code": EXIT_UNCHECKED}, indent=2))
+    print(f"gpuscope {verb}: {why}", file=sys.stderr)
+    return EXIT_UNCHECKED
+
+
+class Ways:
+    """Makes sources for targets, all through one gate. A context manager.
+
+    ``answer`` answers what ssh asks; None: on the terminal where there is one, else nobody is asked."""
+
+    def __init__(
+        self, args: argparse.Namespace, answer: Callable[[Question], str | None] | None = None, redact: bool = True
+    ) -> None:
+        from ..store.remote import Gate
+
+        self._ssh = parsing.prefix_words(args.ssh_command)
+        self._python: str = args.remote_python
+        self._redact = redact
+        self._answer = answer or (ask_on_terminal if _terminal() else None)
+        self._askpass: Askpass | None = None
+        self._gate = Gate()
+        self._made = 0
+
+    def __enter__(self) -> Ways:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nobody is asked any more."""
+        if self._askpass is not None:
+            self._askpass.close()
+            self._askpass = None
+
+    def source(self, target: Target, hz: float) -> RemoteSource:
+        """A source for a place. Raises :class:`BadTarget`."""
+        from ..attach import bootstrap, transport, transport_failures
+        from ..attach.ssh_settings import jump_of
+        from ..store.remote import CONNECTS, Launch, RemoteSource
+
+        try:
+            way = transport.route(target, self._ssh, self._python)
+        except bootstrap.BadPython as error:
+            raise BadTarget(f"{error}.") from None
+        self._made += 1
+        askpass = self._asked() if way.asks else None
+        asked = askpass.place(way.label) if askpass is not None else None
+        launch = Launch(
+            argv=way.argv if asked is not None else way.batch_argv,
+            again_argv=way.batch_argv,
+            preamble=lambda hz: bootstrap.preamble(hz, self._redact),
+            judge=lambda code, stderr: transport_failures.judge(way.program, code, stderr),
+            env={**os.environ, **asked.environment} if asked is not None else None,
+            asked=asked,
+            jump=lambda: jump_of(target, self._ssh) if self._made > CONNECTS else "",  # few never crowd one
+        )
+        return RemoteSource(launch, way.key, way.label, hz, self._gate)
+
+    def _asked(self) -> Askpass | None:
+        from ..attach.askpass import Askpass
+
+        if self._askpass is None and self._answer is not None:
+            self._askpass = Askpass(self._answer)
+        return self._askpass
+
+
+def _terminal() -> bool:
+    try:
+        return sys.stdin.isatty() and sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def ask_on_terminal(question: Question) -> str | None:
+    """What ssh asks, asked here. A notice waits for nothing."""
+    sys.stderr.write("\r\x1b[K")
+    if question.notice:
+        sys.stderr.write(question.prompt + "\n")
+        return ""
+    try:
+        if question.secret:
+            import getpass
+
+            return getpass.getpass(("Not taken. " if question.again else "") + question.prompt + " ")
+        sys.stderr.write(question.prompt + " ")
+        sys.stderr.flush()
+        with open("/dev/tty") as terminal:
+            return terminal.readline().strip() or None
+    except (OSError, EOFError, KeyboardInterrupt):
+        return None

@@ -1,0 +1,53 @@
+"""A verb that prints lines again and again: ``--watch``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from . import output
+from .main import EXIT_USAGE
+
+WATCH_SECONDS = 2.0
+
+
+def add_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option. ``what``: what a line is about, and what ends it."""
+    parser.add_argument(
+        "--watch", nargs="?", type=output.seconds_of, const=WATCH_SECONDS, metavar="SECONDS",
+        help=f"a line per {what} again and again (default: each {WATCH_SECONDS:g} s), until Ctrl-C",
+    )  # fmt: skip
+
+
+def watch(
+    args: argparse.Namespace,
+    once: Callable[[], tuple[list[str], int]],
+    rounds: int | None = None,
+    end: int | None = None,
+) -> int:
+    """Print the lines of ``once`` every ``args.watch`` seconds, flushed, with the time in front unless they are JSON.
+
+    Ends with its exit code where that is ``end``, at Ctrl-C, when nobody reads any more, or after ``rounds``."""
+    if args.target is not None or args.via:
+        print("--watch looks at this machine. Over there: gpuscope TARGET, or gpuscope record TARGET", file=sys.stderr)
+        return EXIT_USAGE
+    code = output.EXIT_OK
+    try:
+        while rounds is None or rounds > 0:
+            began = time.monotonic()
+            lines, code = once()
+            clock = "" if args.json else time.strftime("%H:%M:%S ")
+            for line in lines:
+                print(f"{clock}{line}", flush=True)
+            if code == end:
+                return code
+            rounds = None if rounds is None else rounds - 1
+            time.sleep(max(0.0, args.watch - (time.monotonic() - began)))
+    except KeyboardInterrupt:
+        print()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+    return code
