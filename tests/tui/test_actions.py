@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 from rich.style import Style
 from textual import events
@@ -11,7 +13,7 @@ from gpuscope.tui.shell.actions import ACTIONS, GROUPS
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.help_screen import HelpScreen
 from gpuscope.tui.shell.keymap import always, bindings, shown, shown_keys
-from gpuscope.tui.shell.main_screen import TABS, MainScreen, pane_class
+from gpuscope.tui.shell.main_screen import TABS, MainScreen
 from gpuscope.tui.shell.palette import ActionProvider
 from tests.fakes import views
 from tests.tui.pilot import in_loop, until
@@ -46,7 +48,7 @@ def test_every_action_has_its_key():
 
 
 def test_every_action_has_somebody_who_carries_it_out():
-    panes = {tab: pane_class(tab) for tab in TABS}
+    panes = {tab: getattr(import_module(f"gpuscope.tui.{folder}.pane"), name) for tab, (folder, name) in TABS.items()}
     for action in ACTIONS:
         for tab in action.where or TABS:
             if action.name not in TABS:

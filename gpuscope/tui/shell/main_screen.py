@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from .app import GpuscopeApp
 
 TABS = {
-    "fleet": "FleetPane",
-    "overview": "OverviewPane", "memory": "MemoryPane", "doctor": "DoctorPane", "lab": "LabPane", "log": "LogPane"
+    "fleet": ("hosts", "FleetPane"), "overview": ("overview", "OverviewPane"), "memory": ("memory", "MemoryPane"),
+    "doctor": ("doctor", "DoctorPane"), "lab": ("lab", "LabPane"), "log": ("log", "LogPane"),
 }  # fmt: skip
-"""Tab → class in the file `pane.py` of the tab's folder; imported at the first visit."""
+"""Tab → its folder, and the class in ``pane.py`` there; imported at the first visit."""
 PANELS = {
     "fleet": ("Hosts",), "overview": ("Jobs", "Devices"), "memory": ("Where the bytes are",),
     "doctor": ("Findings",), "lab": ("Lab",), "log": ("Log",),
@@ -40,13 +40,6 @@ PANELS = {
 """What the first frame shows of a tab."""
 GC_THRESHOLD = (20_000, 10, 10)
 """Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any garbage."""
-
-
-def pane_class(tab: str) -> type[Pane]:
-    """The class of a tab. The tab of several hosts has another name on screen than its folder."""
-    folder = "hosts" if tab == "fleet" else tab
-    found: type[Pane] = getattr(import_module(f"gpuscope.tui.{folder}.pane"), TABS[tab])
-    return found
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -77,7 +70,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Make a tab the visible one; its first visit builds it. Where another is asked for meanwhile, that one."""
         self._wish = tab
         if tab not in self._panes:
-            pane = pane_class(tab)(self.session, id=tab)
+            folder, name = TABS[tab]
+            pane: Pane = getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)(self.session, id=tab)
             self._panes[tab] = pane
             pane.display = False
             await self.mount(pane, before="#footer")
