@@ -14,11 +14,10 @@ from tests.fakes import pythons
 ROOT = Path(__file__).parent.parent
 PORTABLE = [
     "gpuscope/__init__.py",
-    # all of the wire but the viewer's decoder: recordings may be written where nothing is installed
-    *(str(p.relative_to(ROOT)) for p in (ROOT / "gpuscope/wire").glob("*.py") if p.name != "decode.py"),
+    # all of the wire: recordings may be written where nothing is installed
     *(
         str(p.relative_to(ROOT))
-        for room in ("probe", "collect", "attach", "agent")
+        for room in ("wire", "probe", "collect", "attach", "agent")
         for p in (ROOT / "gpuscope" / room).rglob("*.py")
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
-from ..attach import ladder
+from ..attach import attach_options
 from ..collect import attachable
 
 MAX_PIDS = 256
@@ -44,10 +44,10 @@ def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
 
 def look(pid: int, start: Optional[int], redact: bool = True) -> Dict[str, object]:
     """The ladder of one process. Another user's arguments are cut to the program's name, here as everywhere."""
-    seen = ladder.look(pid, start)
+    seen = attach_options.look(pid, start)
     if redact and seen.uid is not None and seen.user != "yours":
         command = seen.command.split(" ", 1)[0].rsplit("/", 1)[-1]
-        seen = ladder.Ladder(seen.pid, seen.start, seen.uid, seen.user, command, seen.rungs)
+        seen = attach_options.Ladder(seen.pid, seen.start, seen.uid, seen.user, command, seen.rungs)
     return seen.data()
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
 
 from ..wire.frames import DRIVER_ERROR, LOST, NOT_INITIALISED, TIMEOUT, GpuDef, Reading, Unknown
-from .beat import Beat
+from .ticker import Beat
 from .worker import Backoff, Doing, Worker, hung
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Optional, Tuple
 
 from ..wire.frames import PROCESS_COLUMNS, HostDef, ProcDef, Reading, Unknown
-from .beat import Beat
+from .ticker import Beat
 from .worker import Doing, Worker, hung
 
 if TYPE_CHECKING:
-    from ..collect.outside import OutsideReader
+    from ..collect.log_progress import OutsideReader
     from ..collect.processes import ProcessSampler
 
 PROCESSES_SECONDS = 1.0
@@ -131,7 +131,7 @@ class ProcessWorker(Worker):
 
     def run(self) -> None:
         from ..collect import processes
-        from ..collect.outside import OutsideReader
+        from ..collect.log_progress import OutsideReader
 
         self._note = processes.pid_namespace_note()
         self.ready = True

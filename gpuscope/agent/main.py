@@ -13,11 +13,11 @@ from .. import __version__
 from ..wire import frames
 from ..wire.codec import WireError, encode
 from .assembler import Assembler
-from .beat import Beat
 from .hello import hello
 from .outbox import Outbox
 from .picture import Collector
 from .requests import Requests
+from .ticker import Beat
 
 if TYPE_CHECKING:
     import argparse

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Mapping, Opti
 from ..collect.nvml_process_load import NO_SAMPLE
 from ..wire import frames
 from ..wire.frames import NOT_INITIALISED, GpuDef, HostDef, ProcDef, Reading, Unknown
-from .beat import Bell
 from .device_workers import DeviceWorker, NvmlWorker
 from .host_workers import HostWorker, ProcessWorker
+from .ticker import Bell
 from .worker import hung
 
 if TYPE_CHECKING:

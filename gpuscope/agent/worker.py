@@ -12,7 +12,7 @@ import time
 from typing import Callable, Optional, Tuple
 
 from ..wire.frames import DRIVER_ERROR, TIMEOUT, Unknown
-from .beat import Bell
+from .ticker import Bell
 
 SLOW_CALL_SECONDS = 0.5
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Sequence, Tuple
 
-from .shipped import shipped
+from .agent_source import shipped
 
 OLDEST = (3, 8)
 LOADER = "import os;exec(bytes().join(iter(lambda:os.read(0,1)or os._exit(75),bytes([10]))))"

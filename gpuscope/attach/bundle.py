@@ -23,7 +23,7 @@ STALE_SECONDS = 7 * 86400.0
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _AGENT_MAIN = b"from gpuscope.agent.main import main\n\nmain()\n"
-_TRAVELS = re.compile(r"attach/(?:__init__|bundle|elf|maps|ladder|inject\w*)\.py$")
+_TRAVELS = re.compile(r"attach/(?:__init__|bundle|elf|maps|attach_options|inject\w*)\.py$")
 """What an agent needs of this room: to look whether it can get into a trainer, and to do so."""
 _ENDING = b"PK\x05\x06"
 

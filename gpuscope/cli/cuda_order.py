@@ -25,7 +25,7 @@ def wanted(picture: Picture) -> list[int]:
 
 def of_this_machine(picture: Picture) -> Environments:
     """Their environments, as far as they may be read."""
-    from ..collect.belonging import environment_of
+    from ..collect.process_context import environment_of
 
     told = {pid: environment_of(pid) for pid in wanted(picture)}
     return {pid: one if isinstance(one, Unknown) else one[0] for pid, one in told.items()}

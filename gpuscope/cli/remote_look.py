@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..agent.oneshot import TRAINERS_SECONDS, OneShot
-from ..store.calls import SourceError
+from ..store.pending_requests import SourceError
 from ..store.remote import RemoteSource
 from ..store.store import Store
 from ..store.view import HostView

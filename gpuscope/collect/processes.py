@@ -12,8 +12,8 @@ import time
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from ..wire.frames import LOST, MAX_STRING_CHARS, NO_PERMISSION, NOT_INITIALISED, ProcDef, Reading, Unknown
-from .belonging import belonging
 from .container import container, own_pid_namespace, pid_namespace_note
+from .process_context import belonging
 from .procfs import read, why_process
 
 __all__ = [

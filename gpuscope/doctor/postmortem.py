@@ -71,8 +71,8 @@ class _Watcher:
         self._next = 0.0
 
     def take(self, line: bytes, at: float) -> None:
+        from ..store.decode import decode
         from ..wire.codec import WireError
-        from ..wire.decode import decode
 
         try:
             self._store.apply(_KEY, decode(line), at)

@@ -8,7 +8,7 @@ import traceback
 
 from . import metrics
 from .config import PRESETS, LabConfig
-from .tally import Tally
+from .run_statistics import Tally
 
 NO_COMPILER = ("Cannot find a working triton", "InvalidCxxCompiler", "No working C++ compiler", "CppCompileError")
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from . import machine, metrics, rules
 from .config import LabConfig
 from .launch import FOLDER_VARIABLE, how_it_ended
-from .relay import Relay
+from .rank_output import Relay
 
 GRACE_SECONDS = 5
 """How long a rank that was told to end may take for its micro-batch and its summary; then it leaves without."""

@@ -19,7 +19,7 @@ import gpuscope
 from . import factory, machine, metrics, models, parallel, rules
 from .config import LabConfig
 from .parallel import World
-from .tally import Tally, Window
+from .run_statistics import Tally, Window
 from .training import Clock, Stopped, Training
 
 PEAK_STEPS = 3

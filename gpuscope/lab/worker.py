@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 from . import machine, metrics
 from .advice import explain, said_itself
 from .config import ConfigError, LabConfig
-from .tally import Tally
+from .run_statistics import Tally
 
 if TYPE_CHECKING:
     from .run import Run

@@ -15,9 +15,9 @@ from pathlib import Path
 from . import errors, largest, scratch, verdict, whatif
 from .allocator import Simulated, Where, simulate
 from .chunked import NotHere, in_chunks
+from .context_memory import Outside, outside
 from .errors import Figure
 from .largest import Largest
-from .outside import Outside, outside
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .settings import DEFAULT, Settings
 from .trace import Trace

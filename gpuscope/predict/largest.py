@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from .scaled import Family, family
+from .batch_scaling import Family, family
 from .trace import Trace
 
 MOST = 1 << 20

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ..snapshot.drawing import BLOCKS, Glyphs, Line, bar
 from .answer import REFERENCE, Answer, Card, Room, Tried
+from .context_memory import Outside
 from .errors import Figure
-from .outside import Outside
 from .request import Doubt, Request
 from .verdict import Verdict
 from .whatif import LeftOut

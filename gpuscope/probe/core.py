@@ -12,7 +12,7 @@ from time import monotonic, monotonic_ns, perf_counter
 from typing import Any, Callable, Dict, List, Optional
 
 from ..wire.frames import Event, Scalar
-from . import cuda, tracers
+from . import cuda, yama
 from .gauges import Gauges
 from .hooks import Hooks
 from .ledger import Ledger
@@ -30,7 +30,7 @@ _at_fork_registered: List[bool] = []
 
 class Probe:
     """``origin`` says how it got here: run, watch, lab, enable, inject. ``problem`` why nobody can see it, if so.
-    ``allow_attach``: once started, any process of this user may trace this one (``tracers.py``)."""
+    ``allow_attach``: once started, any process of this user may trace this one (``yama.py``)."""
 
     def __init__(self, origin: str, allow_attach: bool = False) -> None:
         self.origin = origin
@@ -72,7 +72,7 @@ class Probe:
             if self.server is not None or self.problem:
                 return
             if self.allow_attach:
-                tracers.allow(True)
+                yama.allow(True)
             try:
                 self.sampler = Sampler(
                     self.origin,
@@ -122,7 +122,7 @@ class Probe:
             self._finder.remove()
         self.problem = "detached"
         if self.allow_attach:
-            tracers.allow(False)
+            yama.allow(False)
         server, self.server = self.server, None
         safety, self.safety = self.safety, None
         if safety is not None:

@@ -13,7 +13,7 @@ import sys
 import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import finder
+from . import model_finder
 from .framework_readers import PACKAGES, READERS, Reader, Told, read_meter, read_script
 from .plain_values import class_names
 from .standing import OWN, kind
@@ -27,7 +27,7 @@ BARS = frozenset(("ultralytics.TQDM", "keras.Progbar", "fastprogress.ProgressBar
 _BAR_NAMES = tuple(name.rpartition(".")[2] for name in BARS)
 _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
 _CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
-_gets_its_dictionary = functools.lru_cache(maxsize=512)(finder._has_its_dictionary)
+_gets_its_dictionary = functools.lru_cache(maxsize=512)(model_finder._has_its_dictionary)
 
 
 class _Found(NamedTuple):

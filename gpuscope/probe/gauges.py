@@ -11,9 +11,9 @@ from typing import Any, Dict, List, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from . import cuda
-from .exposed import Exposed
-from .finder import Finder
+from .ddp_exposed_comm import Exposed
 from .ledger import CPU, Ledger, slice_seconds
+from .model_finder import Finder
 from .modules import ModuleTree, unwrapped
 from .progress import Progress
 from .segments import Segments

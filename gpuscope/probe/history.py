@@ -6,8 +6,8 @@ import math
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import snapshots, spool
-from .acts import Act, Answer, Refusal
+from . import blob_file, snapshots
+from .long_requests import Act, Answer, Refusal
 from .on_import import debug
 from .sampler import quantile
 from .steps import Steps
@@ -64,7 +64,7 @@ class History:
 
     def switch_on(self, memory: Any, entries: int) -> None:
         """Raises :class:`Refusal` where the host has no memory for so many."""
-        spool.refuse_without_memory(entries * snapshots.ENTRY_BYTES, f"a history of {entries} entries")
+        blob_file.refuse_without_memory(entries * snapshots.ENTRY_BYTES, f"a history of {entries} entries")
         # Python stacks of allocations only: in eager GPT-small on an H200 half the price of "all" with C++ frames.
         memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=entries)
         self.entries = entries

@@ -24,7 +24,7 @@ from .. import __version__
 from ..wire.frames import Unknown
 from . import cuda, records, rendezvous, segments, standing
 from .on_import import debug
-from .questions import flat
+from .quick_requests import flat
 
 CONFIRM_SECONDS = 60.0
 MAX_BLOCKS = 40_000

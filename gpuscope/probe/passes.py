@@ -13,7 +13,7 @@ import sys
 from threading import get_ident
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-from .finder import at_hand
+from .model_finder import at_hand
 from .steps import Steps
 
 FIRST = 3

@@ -18,9 +18,9 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import cuda, file_size
-from .acts import Act, Answer, Refusal
+from .blob_file import OwnFile, directory, refuse_without_memory
 from .history import count_of
-from .spool import OwnFile, directory, refuse_without_memory
+from .long_requests import Act, Answer, Refusal
 from .steps import Steps
 
 MAX_STEPS = 50

@@ -6,9 +6,9 @@ import threading
 from typing import Any, Callable, Dict, Mapping
 
 from ..wire.frames import Error, Frame, Request, Result
-from . import cuda, history, identity, profiling, questions, snapshots
-from .acts import Act, Acts, Answer, Handler, Refusal, busy
+from . import cuda, history, identity, profiling, quick_requests, snapshots
 from .gauges import Gauges
+from .long_requests import Act, Acts, Answer, Handler, Refusal, busy
 from .on_import import debug
 from .steps import Steps
 
@@ -27,9 +27,9 @@ class Requests:
         self._one_walk = threading.Lock()
         self._questions: Mapping[str, Question] = {
             "environment": lambda args: {"environment": identity.environment()},
-            "statistics": lambda args: questions.statistics(args, self._allocators),
-            "stacks": lambda args: questions.stacks(steps),
-            "growth": lambda args: questions.growth(gauges.memory),
+            "statistics": lambda args: quick_requests.statistics(args, self._allocators),
+            "stacks": lambda args: quick_requests.stacks(steps),
+            "growth": lambda args: quick_requests.growth(gauges.memory),
         }
         self._handlers: Mapping[str, Handler] = {
             "snapshot": lambda act: snapshots.take(act, self.history.entries),

@@ -10,7 +10,7 @@ from ..wire import injected
 from ..wire.frames import Hello
 from . import collectives, rendezvous
 from .blackbox import BlackBox
-from .endings import Endings
+from .exit_reason import Endings
 from .history import History
 from .on_import import debug
 from .oom import Recorder

@@ -15,9 +15,9 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 from ..wire import codec
 from ..wire.frames import Bye, Credit, Error, Event, Ping, Pong, Request, Result
 from . import rendezvous
-from .acts import CLOSE_SECONDS
 from .blackbox import BlackBox
 from .clients import ANSWER_BYTES, Client
+from .long_requests import CLOSE_SECONDS
 from .on_import import debug
 from .requests import Requests
 from .sampler import Sampler

@@ -15,8 +15,8 @@ from pickle import Pickler  # written here, never read: what is read back is rea
 from typing import Any, Optional
 
 from . import cuda, symbols
-from .acts import Act, Answer, Refusal
-from .spool import OwnFile, refuse_without_memory, unlinked
+from .blob_file import OwnFile, refuse_without_memory, unlinked
+from .long_requests import Act, Answer, Refusal
 
 PROTOCOL = 4
 """Framed, and read by every viewer of snapshots; protocol 5 is not (pytorch.org/memory_viz)."""

@@ -10,8 +10,8 @@ import sys
 from typing import Any, Callable, List, Optional
 
 from . import cuda, oom, symbols
-from .acts import Refusal
 from .history import History, NewSteps, cost
+from .long_requests import Refusal
 from .on_import import debug
 from .sampler import quantile
 from .steps import Steps

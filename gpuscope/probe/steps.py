@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from typing import Any, Deque, Dict, Optional, Tuple
 
-from .minutes import Minutes
+from .step_minutes import Minutes
 
 WINDOW = 64
 """Steps that medians and means look back on."""

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from .acts import Refusal
+from .long_requests import Refusal
 from .on_import import debug
 
 MODULE = "torch._inductor"

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 from ..wire.frames import HOST_ID, AllocDef, Def, GpuDef, HostDef, ProcDef, Reading, TrainerDef, Unknown
 from .growth import Track
 from .history import Ring
+from .text_history import Words
 from .view import Gone
-from .words import Words
 
 Kind = Literal["host", "gpu", "proc", "use", "trainer", "alloc"]
 LIMITS: dict[Kind, int] = {"host": 1, "gpu": 64, "proc": 4096, "use": 8192, "trainer": 512, "alloc": 2048}

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from ..wire.clean import clean
 from ..wire.codec import WireError
-from ..wire.decode import decode
 from ..wire.frames import REQUESTS, Result, Scalar
 from ..wire.recorded_lines import Line
 from ..wire.recording import Member, RecordingReader
 from .blackbox import BoxReader, is_box
-from .calls import OnProgress, SourceError
+from .decode import decode
+from .pending_requests import OnProgress, SourceError
 from .source import OnLink, Sink, Tap
 from .view import Capabilities, Link
 

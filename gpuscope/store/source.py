@@ -17,7 +17,6 @@ from typing import Protocol
 
 from ..wire.blobs import MAX_BLOB_BYTES
 from ..wire.codec import UnknownKind, WireError, encode
-from ..wire.decode import decode
 from ..wire.frames import (
     HOST_ID,
     PROTOCOL,
@@ -34,8 +33,9 @@ from ..wire.frames import (
     Sample,
     Scalar,
 )
-from .calls import Calls, OnProgress, SourceError
 from .child import Child
+from .decode import decode
+from .pending_requests import Calls, OnProgress, SourceError
 from .view import Capabilities, Link, LinkState
 
 __all__ = ["AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]

@@ -87,7 +87,7 @@ class Store:
 
     def host_at(self, key: str, seconds: float) -> HostView | None:
         """A host as it was at ``seconds`` of its monotonic clock; None where nothing is known of that time."""
-        from .past import host_at
+        from .host_at import host_at
 
         host, stream = self.host(key), self._streams.get(key)
         oldest = stream.oldest_seconds if stream is not None else None

@@ -29,8 +29,8 @@ from ..wire.frames import (
 from .growth import Track
 from .history import EMPTY, Ring
 from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
+from .text_history import Words
 from .view import Gone, History, Mark
-from .words import Words
 
 NO_REASON = Unknown("no_reason", "unknown; the sender gave no reason")
 """For a null without a why row. Local to the viewer, never on the wire."""

@@ -1,4 +1,4 @@
-"""The stdlib codec: ``encode`` for every sender, ``decode`` for agents and probes (the viewer has ``wire/decode.py``).
+"""The stdlib codec: ``encode`` for every sender, ``decode`` for agents and probes (the viewer has ``store/decode.py``).
 
 ``decode`` is bounded: line length, integer width, nesting and types are checked before anything is built, and whatever
 the input, the only exception that leaves is :class:`WireError`. Runs inside trainers: stdlib only, Python 3.8 syntax.
@@ -120,7 +120,7 @@ def decode(line: bytes) -> Frame:
     """The frame in ``line`` (with or without its newline). Raises :class:`WireError` and nothing else.
 
     Strings are cut at ``MAX_STRING_CHARS`` and lone surrogates become U+FFFD; control characters stay as they are:
-    what shows text to people cleans it (``wire/decode.py``)."""
+    what shows text to people cleans it (``store/decode.py``)."""
     if len(line) > MAX_LINE_BYTES:
         raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
     try:

@@ -90,7 +90,7 @@ def test_processes_that_proc_hides_are_said(option: str, tmp_path: Path, monkeyp
 def test_as_another_user_it_says_whom_it_could_not_look_into(child: subprocess.Popen[bytes]) -> None:
     code = (
         "import os\n"
-        "from gpuscope.collect import belonging, container, holders, processes\n"
+        "from gpuscope.collect import container, holders, process_context, processes\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "told = holders.told([1])\n"
         "print(told['hidden_processes'] > 0, told['devices'][0]['processes'], told['why'])"

@@ -14,9 +14,9 @@ import pytest
 
 from gpuscope.attach import bundle
 from gpuscope.probe import rendezvous
+from gpuscope.store.decode import decode
 from gpuscope.store.recorder import Recorder
 from gpuscope.store.source import SourceError
-from gpuscope.wire.decode import decode
 from gpuscope.wire.frames import Event, Progress, Sample
 from gpuscope.wire.recording import RecordingReader
 from tests.fakes import allocator

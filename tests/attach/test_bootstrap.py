@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.attach import bootstrap, bundle, shipped
+from gpuscope.attach import agent_source, bootstrap, bundle
 from gpuscope.wire.codec import decode, encode
 from gpuscope.wire.frames import Hello, Ping, Pong, Sample
 from tests.fakes import pythons
@@ -185,6 +185,6 @@ def test_what_is_sent_is_the_same_program_line_by_line():
 
     sources = [content for name, content in bundle._agent_contents().items() if name.startswith("gpuscope/")]
     assert len(sources) > 60
-    assert all(program(shipped.bare(source)) == program(source) for source in sources)
+    assert all(program(agent_source.bare(source)) == program(source) for source in sources)
     text = 'x = "# no comment"  # one\nclass A:\n    """Two\n    lines, ä."""\n    y = 1  # ö\n'
-    assert shipped.bare(text.encode()).decode() == 'x = "# no comment"\nclass A:\n    ""\n\n    y = 1\n'
+    assert agent_source.bare(text.encode()).decode() == 'x = "# no comment"\nclass A:\n    ""\n\n    y = 1\n'

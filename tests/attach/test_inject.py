@@ -549,7 +549,7 @@ class TestAnotherUser:
             shutil.copytree(Path(__file__).parents[2] / "gpuscope", root / "gpuscope")
             code = (
                 f"import sys; sys.path.insert(0, {str(root)!r})\n"
-                "from gpuscope.attach.ladder import look\n"
+                "from gpuscope.attach.attach_options import look\n"
                 f"print(look({running.pid}).text())\n"
             )
             done = subprocess.run([*self.NOBODY, binary, "-B", "-c", code], capture_output=True, text=True, cwd="/")

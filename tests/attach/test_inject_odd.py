@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach import inject as injecting
+from gpuscope.attach.attach_options import look
 from gpuscope.attach.inject import CannotInject, inject
 from gpuscope.attach.inject_target import KERNEL_THREAD, process, yama_scope
-from gpuscope.attach.ladder import look
 from tests.attach.test_inject import descriptors, detach, files_of_injections, socket_of, threads, victim
 from tests.fakes.probe_client import Reader, wait_for
 from tests.soak.injection import stub_pages

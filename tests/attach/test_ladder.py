@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpuscope.agent.inject_requests import Injections
-from gpuscope.attach import bundle, inject_target, ladder
+from gpuscope.attach import attach_options, bundle, inject_target
 from gpuscope.attach.inject import CannotInject
 from gpuscope.attach.inject_target import permission, process
 from gpuscope.cli.commands.attach import local as attach_local
@@ -28,7 +28,7 @@ __all__ = ["pytestmark"]
 
 def test_the_ladder_of_a_plain_process_and_its_consent():
     with victim(TIGHT) as running:
-        found = ladder.look(running.pid)
+        found = attach_options.look(running.pid)
         assert [rung.name for rung in found.rungs] == ["probe", "pep768", "ptrace", "outside"]
         assert [rung.open for rung in found.rungs] == [False, False, True, True]
         assert "no remote debugging" in found.rung("pep768").why
@@ -48,12 +48,12 @@ def test_the_ladder_of_3_14_begins_with_its_own_door():
     if binary is None:
         pytest.skip("no python3.14 on this machine (sh tests/pythons.sh)")
     with victim(TIGHT, binary) as running:
-        found = ladder.look(running.pid)
+        found = attach_options.look(running.pid)
         assert found.best.name == "pep768"
         assert not found.rung("ptrace").open
         assert "door of its own" in found.rung("ptrace").why
     with victim(TIGHT, binary, PYTHON_DISABLE_REMOTE_DEBUG="1") as running:
-        found = ladder.look(running.pid)
+        found = attach_options.look(running.pid)
         assert found.best.name == "outside"
         assert found.rung("pep768").code == "disabled"
         assert "switched off" in found.text()
@@ -64,21 +64,21 @@ def test_the_ladder_of_3_14_begins_with_its_own_door():
 def test_a_process_that_is_none_or_no_python():
     with subprocess.Popen(["sleep", "60"]) as running:
         try:
-            found = ladder.look(running.pid)
+            found = attach_options.look(running.pid)
             assert found.best.name == "outside"
             assert "no CPython is in it" in found.text()
             with pytest.raises(CannotInject, match="no CPython"):
                 found.consent()
         finally:
             running.kill()
-    gone = ladder.look(running.pid)
+    gone = attach_options.look(running.pid)
     assert gone.uid is None
     assert "there is no process" in gone.text()
 
 
 def test_hostile_arguments_are_shown_harmless():
     with victim("import sys\n" + TIGHT + "# \x1b]52;c;x\x07 \u202e") as running:
-        text = ladder.look(running.pid).text()
+        text = attach_options.look(running.pid).text()
         assert not [char for char in text if not char.isprintable() and char != "\n"]
 
 

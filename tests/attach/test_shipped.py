@@ -15,7 +15,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpuscope.attach import bundle, shipped
+from gpuscope.attach import agent_source, bundle
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def archive(data: bytes) -> zipfile.ZipFile:
 
 
 def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
-    source = archive(shipped.shipped()).read("pynvml.py").decode()
+    source = archive(agent_source.shipped()).read("pynvml.py").decode()
     lean = types.ModuleType("lean_pynvml")
     monkeypatch.setitem(sys.modules, "lean_pynvml", lean)
     exec(compile(source, "pynvml.py", "exec"), lean.__dict__)
@@ -47,26 +47,26 @@ def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
 
 
 def test_all_else_is_as_it_was(cache):
-    sent, whole = archive(shipped.shipped()), bundle._agent_contents()
+    sent, whole = archive(agent_source.shipped()), bundle._agent_contents()
     assert set(sent.namelist()) == set(whole)
-    assert all(sent.read(name) == shipped.bare(content) for name, content in whole.items() if name != "pynvml.py")
+    assert all(sent.read(name) == agent_source.bare(content) for name, content in whole.items() if name != "pynvml.py")
 
 
 def test_it_is_made_once_and_a_changed_file_is_not_used(cache):
-    first = shipped.shipped()
+    first = agent_source.shipped()
     (path,) = cache.glob("agent-*.zz")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     made = path.stat().st_mtime_ns
-    assert shipped.shipped() == first
+    assert agent_source.shipped() == first
     assert path.stat().st_mtime_ns == made
     path.write_bytes(first[:-1] + b"x" + path.read_bytes()[-32:])
-    assert shipped.shipped() == first
+    assert agent_source.shipped() == first
     path.chmod(0o666)
     path.write_bytes(b"evil" + bytes(32))
-    assert shipped.shipped() == first
+    assert agent_source.shipped() == first
     os.unlink(path)
     path.symlink_to("/etc/passwd")
-    assert shipped.shipped() == first
+    assert agent_source.shipped() == first
 
 
 def test_words_decide_and_all_other_statements_stay():
@@ -88,7 +88,7 @@ def secret():
 class Odd(Exception):
     pass
 '''
-    left = shipped.only(source, "used Odd")
+    left = agent_source.only(source, "used Odd")
     assert "def helper" in left
     assert "A = 1" in left
     assert "@property\ndef used" in left

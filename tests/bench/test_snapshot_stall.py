@@ -16,7 +16,7 @@ ENTRIES = 120_000
 CODE = f"""
 import json, pickle, resource, sys, threading, time
 sys.path.insert(0, {str(ROOT)!r})
-from gpuscope.probe import acts, snapshots, spool
+from gpuscope.probe import blob_file, long_requests, snapshots
 from gpuscope.wire.frames import Request
 from tests.fakes import allocator
 
@@ -43,7 +43,7 @@ gaps.clear()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 begin = time.perf_counter()
 if how == "ours":
-    act = acts.Act(Request("snapshot", 1, {{}}, 600.0), None, 0, lambda: None)
+    act = long_requests.Act(Request("snapshot", 1, {{}}, 600.0), None, 0, lambda: None)
     answer = snapshots.take(act, {ENTRIES})
     size = answer.size
     answer.blob.close()

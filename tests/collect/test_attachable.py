@@ -103,14 +103,14 @@ def test_what_a_viewer_asks_for_is_bounded():
 
 
 def test_an_answer_about_the_most_processes_fits_a_line_of_the_wire(monkeypatch):
-    from gpuscope.attach import ladder
+    from gpuscope.attach import attach_options
     from gpuscope.wire import codec, frames
 
     with running(["-c", "import time; print('ready', flush=True); time.sleep(60)", "\u202e" * 4000]) as child:
         (one,) = [one for one in attachable.find([child.pid])[0] if one.definition.pid == child.pid]
-        seen = ladder.look(child.pid)
+        seen = attach_options.look(child.pid)
         monkeypatch.setattr(attachable, "find", lambda *_: ([one] * attachable.MAX_FOUND, ""))
-        monkeypatch.setattr(ladder, "look", lambda *_: seen)
+        monkeypatch.setattr(attach_options, "look", lambda *_: seen)
         answer = answers.listing("")
         assert len(answer["processes"]) == attachable.MAX_FOUND
         assert len(codec.encode(frames.Result(1, answer))) < frames.MAX_LINE_BYTES

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.collect import outside, processes
-from gpuscope.collect.outside import LOG_COLUMNS, OutsideReader, figures
+from gpuscope.collect import log_progress, processes
+from gpuscope.collect.log_progress import LOG_COLUMNS, OutsideReader, figures
 from gpuscope.wire.frames import LOST, NO_PERMISSION, NOT_SUPPORTED, ProcDef, Unknown
 
 
@@ -162,7 +162,7 @@ def test_another_users_log_is_not_opened(tmp_path, writer, monkeypatch):
     with log.open("a") as stream:
         child = writer(stream, stream)
     who = definition(child.pid, mine=False)
-    monkeypatch.setattr(outside.os, "open", lambda *_: pytest.fail("it was opened"))
+    monkeypatch.setattr(log_progress.os, "open", lambda *_: pytest.fail("it was opened"))
     found = OutsideReader().sample(who, 0.0, 1.0)
     assert {found[name].code for name in LOG_COLUMNS} == {NO_PERMISSION}
     assert found["idle_seconds"] == 0.0
@@ -170,7 +170,7 @@ def test_another_users_log_is_not_opened(tmp_path, writer, monkeypatch):
 
 def test_no_more_than_the_end_of_a_log_is_read(tmp_path, writer):
     log = tmp_path / "log"
-    log.write_text("step 1\n" + "." * (outside.TAIL_BYTES + 10))
+    log.write_text("step 1\n" + "." * (log_progress.TAIL_BYTES + 10))
     with log.open("a") as stream:
         child = writer(stream, subprocess.DEVNULL)
     assert isinstance(OutsideReader().sample(definition(child.pid), 0.0, 1.0)["log_step"], Unknown)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gpuscope.collect.belonging import Belonging, belonging, environment_of, may_be_shown
+from gpuscope.collect.process_context import Belonging, belonging, environment_of, may_be_shown
 from gpuscope.collect.processes import describe
 from gpuscope.wire.frames import NO_PERMISSION, Unknown
 from tests.fakes.proctree import stat_line, tree

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuscope.store.calls import OnProgress, SourceError
+from gpuscope.store.pending_requests import OnProgress, SourceError
 from gpuscope.store.source import OnLink, Sink, Tap
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f

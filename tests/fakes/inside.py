@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from gpuscope.store.calls import SourceError
+from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f
 from tests.fakes import views

@@ -7,7 +7,7 @@ import pytest
 from gpuscope.lab import metrics
 from gpuscope.lab.advice import explain, smaller
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.tally import Tally
+from gpuscope.lab.run_statistics import Tally
 
 
 class OutOfMemoryError(RuntimeError):

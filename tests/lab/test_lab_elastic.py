@@ -18,7 +18,7 @@ import pytest
 
 from gpuscope.lab import elastic, metrics
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.relay import Relay
+from gpuscope.lab.rank_output import Relay
 from tests.fakes.forked_scripts import free_port
 from tests.fakes.forking import Forked, script
 from tests.fakes.waiting import alive, until

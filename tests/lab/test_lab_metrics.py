@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.tally import SETTLED_STEPS, WARMUP_STEPS, Curve, Tally, Window
+from gpuscope.lab.run_statistics import SETTLED_STEPS, WARMUP_STEPS, Curve, Tally, Window
 
 
 def started(samples_per_step: int = 10, device: str = "cuda") -> metrics.Started:

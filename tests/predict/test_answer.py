@@ -9,10 +9,10 @@ import pytest
 from gpuscope.predict import errors, largest, verdict, whatif
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.answer import Asking, Card
+from gpuscope.predict.batch_scaling import family
 from gpuscope.predict.chunked import NotHere, in_chunks
 from gpuscope.predict.document import document
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
-from gpuscope.predict.scaled import family
 from gpuscope.predict.settings import DEFAULT, read
 from gpuscope.predict.trace import Trace
 from tests.predict.hand_made import LAYERS, LOSS_PER_SAMPLE, MIB, PER_SAMPLE, WEIGHT, Writer, traced, training

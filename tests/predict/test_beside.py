@@ -12,7 +12,7 @@ from gpuscope.cli.commands.lab import predicted as lab_predicted
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.lab.config import LabConfig
-from gpuscope.predict import measured
+from gpuscope.predict import trainer_what_if
 from gpuscope.predict.errors import Figure
 from gpuscope.predict.request import CannotPredict, Request, Traced
 from gpuscope.tui.lab.run import Run
@@ -113,9 +113,9 @@ def test_what_is_measured_allows_ranges_that_hold_the_truth():
     the beginning of the backward pass (no gradients yet) or at its end (all of them, few activations)."""
     gib = 1 << 30
     for peak, activations in ((12 * gib, 6 * gib), (12 * gib, 4 * gib)):
-        found = {one.key: one for one in measured.freed_by(peak, 2 * gib, 2 * gib, 4 * gib, 4)}
+        found = {one.key: one for one in trainer_what_if.freed_by(peak, 2 * gib, 2 * gib, 4 * gib, 4)}
         assert found["batch-half"].low <= activations // 2 <= found["batch-half"].high
         assert found["zero1"].low == found["zero1"].high == 3 * gib
         assert found["fsdp"].high == 6 * gib
-    assert measured.freed_by(12 * gib, None, None, None, 4) == []
-    assert {one.key for one in measured.freed_by(12 * gib, 2 * gib, 0, 4 * gib, 1)} == {"batch-half"}
+    assert trainer_what_if.freed_by(12 * gib, None, None, None, 4) == []
+    assert {one.key for one in trainer_what_if.freed_by(12 * gib, 2 * gib, 0, 4 * gib, 1)} == {"batch-half"}

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from gpuscope.cli.commands.predict import measure as predict_measure
-from gpuscope.predict import gpus, outside
-from gpuscope.predict.outside import Outside
+from gpuscope.predict import context_memory, gpus
+from gpuscope.predict.context_memory import Outside
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 MIB = 1 << 20
@@ -51,29 +51,29 @@ def test_the_table_is_plausible():
 
 def test_known_pairs_are_shipped_and_others_are_calculated_with_a_wider_error(tmp_path):
     cache = tmp_path / "none.json"
-    h200 = outside.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.11.0+cu130", cache)
+    h200 = context_memory.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.11.0+cu130", cache)
     assert (h200.context_bytes, h200.driver_bytes, h200.source) == (760 * MIB, 615 * MIB, "shipped")
-    other = outside.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.9.1+cu128", cache)
+    other = context_memory.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.9.1+cu128", cache)
     assert other.error_bytes > h200.error_bytes
     assert "2.11" in other.note
-    guess = outside.outside("NVIDIA GeForce RTX 4090", "8.9", 24564 * MIB, "2.11.0+cu130", cache)
+    guess = context_memory.outside("NVIDIA GeForce RTX 4090", "8.9", 24564 * MIB, "2.11.0+cu130", cache)
     assert guess.source == "calculated"
     assert guess.error_bytes > other.error_bytes
     assert 300 * MIB < guess.driver_bytes < 500 * MIB  # what is missing of 24564 MiB in torch's messages there
-    strange = outside.outside("Some Card", "13.0", 64 << 30, "2.11.0", cache)
+    strange = context_memory.outside("Some Card", "13.0", 64 << 30, "2.11.0", cache)
     assert strange.error_bytes > guess.error_bytes
 
 
 def test_what_was_measured_is_kept_and_comes_first(tmp_path):
     path = tmp_path / "deep" / "outside.json"
-    outside.keep("NVIDIA H200", "2.11.0+cu130", Outside(800 * MIB, 600 * MIB, 20 * MIB, "measured"), path)
-    outside.keep("NVIDIA H200", "2.11.0+cu130", Outside(700 * MIB, 600 * MIB, 20 * MIB, "measured"), path)
-    outside.keep("NVIDIA L4", "2.11.0+cu130", Outside(400 * MIB, 500 * MIB, 20 * MIB, "measured"), path)
-    found = outside.outside("nvidia h200", "9.0", 143771 * MIB, "2.11.0+cu130", path)
+    context_memory.keep("NVIDIA H200", "2.11.0+cu130", Outside(800 * MIB, 600 * MIB, 20 * MIB, "measured"), path)
+    context_memory.keep("NVIDIA H200", "2.11.0+cu130", Outside(700 * MIB, 600 * MIB, 20 * MIB, "measured"), path)
+    context_memory.keep("NVIDIA L4", "2.11.0+cu130", Outside(400 * MIB, 500 * MIB, 20 * MIB, "measured"), path)
+    found = context_memory.outside("nvidia h200", "9.0", 143771 * MIB, "2.11.0+cu130", path)
     assert (found.context_bytes, found.source) == (700 * MIB, "measured")
-    assert outside.outside("h200", "9.0", 143771 * MIB, "2.11.0+cu130", path) == found  # by any of its names
+    assert context_memory.outside("h200", "9.0", 143771 * MIB, "2.11.0+cu130", path) == found  # by any of its names
     assert len(json.loads(path.read_text())["measured"]) == 2
-    assert outside.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.12.0", path).source == "shipped"
+    assert context_memory.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.12.0", path).source == "shipped"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_what_was_measured_is_kept_and_comes_first(tmp_path):
 def test_a_spoilt_cache_holds_nothing_and_can_be_written_again(tmp_path, text):
     path = tmp_path / "outside.json"
     path.write_text(text)
-    assert outside.read_cache(path) == {}
-    outside.keep("h200", "2.11.0", Outside(1, 2, 3, "measured"), path)
-    assert len(outside.read_cache(path)) == 1
+    assert context_memory.read_cache(path) == {}
+    context_memory.keep("h200", "2.11.0", Outside(1, 2, 3, "measured"), path)
+    assert len(context_memory.read_cache(path)) == 1
 
 
 # A stand-in for the child with CUDA: the same stages, no device.

@@ -14,10 +14,11 @@ torch = pytest.importorskip("torch")
 
 from gpuscope.predict.child import Tracer  # noqa: E402
 from gpuscope.predict.request import CannotPredict, Request, Traced  # noqa: E402
-from gpuscope.predict.tracing import dynamic, files, known, steps  # noqa: E402
+from gpuscope.predict.tracing import data_dependent, files, steps  # noqa: E402
+from gpuscope.predict.tracing import known_values as tracing_known_values  # noqa: E402
 from gpuscope.predict.tracing.fakes import DEVICE  # noqa: E402
-from gpuscope.predict.tracing.known import Unsure  # noqa: E402
-from gpuscope.predict.tracing.quick import Quick  # noqa: E402
+from gpuscope.predict.tracing.known_values import Unsure  # noqa: E402
+from gpuscope.predict.tracing.op_cache import Quick  # noqa: E402
 from gpuscope.predict.tracing.recorder import Recorder  # noqa: E402
 from tests.predict import known_values  # noqa: E402
 from tests.predict.test_odd_values import Peak, doubts, predicted  # noqa: E402
@@ -153,22 +154,24 @@ def test_a_task_that_a_model_is_not_for_is_said_with_those_that_it_is_for(tracer
 def test_a_number_that_is_written_is_known_anew_or_not_at_all(where: str) -> None:
     """Noted numbers are of a moment; those that torch computes with itself are of now."""
     place = DEVICE if where == "device" else "cpu"
-    with Quick(Recorder(), {}, dynamic.INSTEAD):
+    with Quick(Recorder(), {}, data_dependent.INSTEAD):
         count, ones, drawn, row = torch.tensor(5, device=place), *(torch.ones(3, device=place) for _ in range(3))
         count.add_(1)
-        assert known.of(count) == 6
-        assert known.of(torch.ones(40_000, dtype=torch.int64, device=place) * count) == 6
+        assert tracing_known_values.of(count) == 6
+        assert tracing_known_values.of(torch.ones(40_000, dtype=torch.int64, device=place) * count) == 6
         count.mul_(2)
-        assert known.of(count) == 12
+        assert tracing_known_values.of(count) == 12
         ones.add_(1)
-        assert known.of(ones) == 2
+        assert tracing_known_values.of(ones) == 2
         drawn.normal_()
         row[0] = 5
-        assert known.of(drawn) is known.of(row) is known.of(row.sum()) is None
+        assert (
+            tracing_known_values.of(drawn) is tracing_known_values.of(row) is tracing_known_values.of(row.sum()) is None
+        )
         replaced = torch.zeros((), device=place)
         replaced.copy_(torch.tensor(3.0))
-        assert known.of(replaced) in (None, 3.0)
-        setattr(count, known.NAME, (7, count._version - 1))
-        assert known.of(count) == 12
-        setattr(ones, known.NAME, (7, ones._version - 1))
-        assert known.of(ones) is None
+        assert tracing_known_values.of(replaced) in (None, 3.0)
+        setattr(count, tracing_known_values.NAME, (7, count._version - 1))
+        assert tracing_known_values.of(count) == 12
+        setattr(ones, tracing_known_values.NAME, (7, ones._version - 1))
+        assert tracing_known_values.of(ones) is None

@@ -12,9 +12,9 @@ torch: Any = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from gpuscope.predict.request import Request, Traced  # noqa: E402
-from gpuscope.predict.tracing import quick, steps  # noqa: E402
+from gpuscope.predict.tracing import op_cache, steps  # noqa: E402
 from gpuscope.predict.tracing.fakes import DEVICE, Fakes  # noqa: E402
-from gpuscope.predict.tracing.quick import Quick  # noqa: E402
+from gpuscope.predict.tracing.op_cache import Quick  # noqa: E402
 from gpuscope.predict.tracing.recorder import Recorder  # noqa: E402
 
 
@@ -200,7 +200,7 @@ def test_what_changes_a_tensor_or_depends_on_values_is_torchs_each_time(asked: l
 
 
 def test_the_memory_has_an_end(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "MOST_RECIPES", 10)
+    monkeypatch.setattr(op_cache, "MOST_RECIPES", 10)
     with mode():
         for size in range(1, 60):
             assert (numbers(size) * 2).shape == (size,)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 
-from gpuscope.probe import endings
+from gpuscope.probe import exit_reason
 
 
 def test_an_exception_that_the_probe_is_about_to_describe_is_still_how_it_ended(monkeypatch):
     ended, told = [], []
-    watch = endings.Endings(told.append, ended.append)
+    watch = exit_reason.Endings(told.append, ended.append)
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(Exception):

@@ -41,14 +41,14 @@ def test_a_trainer_goes_on_without_its_black_box_and_says_why(tmp_path):
 
 WRITERS = """
 import sys
-from gpuscope.probe import blackbox, file_size, records, spool
+from gpuscope.probe import blackbox, blob_file, file_size, records
 from gpuscope.wire.frames import Event, Hello
 if sys.argv[1:] == ["late"]:  # the limit is lowered after we have looked at it
     file_size.limit = lambda: None
 def told(call):
     try:
         print(call())
-    except (spool.Refusal, OSError) as error:
+    except (blob_file.Refusal, OSError) as error:
         print(error)
 def box(size=1):
     made.event(Event(1, "note", 0, "x" * size), {})
@@ -62,7 +62,7 @@ made.keep()
 made = blackbox.BlackBox(lambda hz: Hello())
 told(box)
 told(lambda: records.write("oom-a.pickle.gz", bytes(99999)))
-file = spool.unlinked()
+file = blob_file.unlinked()
 file.write(bytes(5000))
 told(lambda: file.write(bytes(5000)))
 """

@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuscope.probe.finder import Finder  # noqa: E402
+from gpuscope.probe.model_finder import Finder  # noqa: E402
 from tests.fakes import pythons  # noqa: E402
 
 CACHED = sys.version_info < (3, 13)
@@ -263,7 +263,7 @@ class Module:
 torch = types.ModuleType("torch")
 torch.nn = types.SimpleNamespace(Module=Module)
 sys.modules["torch"] = torch
-from gpuscope.probe.finder import Finder
+from gpuscope.probe.model_finder import Finder
 
 class Thing:
     pass

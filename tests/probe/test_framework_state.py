@@ -12,7 +12,7 @@ import pytest
 
 from gpuscope.cli.commands.wait import _NOT_FINITE
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.tally import Tally
+from gpuscope.lab.run_statistics import Tally
 from gpuscope.probe.framework_readers import READERS
 from gpuscope.probe.framework_state import FrameworkState
 from gpuscope.probe.progress import Progress

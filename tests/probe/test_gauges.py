@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuscope.probe import exposed as exposed_module  # noqa: E402
-from gpuscope.probe import questions  # noqa: E402
-from gpuscope.probe.exposed import COUNTED, Exposed  # noqa: E402
+from gpuscope.probe import ddp_exposed_comm as exposed_module  # noqa: E402
+from gpuscope.probe import quick_requests  # noqa: E402
+from gpuscope.probe.ddp_exposed_comm import COUNTED, Exposed  # noqa: E402
 from gpuscope.probe.gauges import MAX_POINTS, SPLIT_COLUMNS, YOUNG_READINGS, Gauges, StepMemory  # noqa: E402
 from gpuscope.probe.ledger import CPU, Ledger  # noqa: E402
-from gpuscope.probe.minutes import HOUR, KEPT, Minutes  # noqa: E402
 from gpuscope.probe.sampler import Sampler  # noqa: E402
 from gpuscope.probe.split import Parts  # noqa: E402
+from gpuscope.probe.step_minutes import HOUR, KEPT, Minutes  # noqa: E402
 from gpuscope.probe.steps import Steps  # noqa: E402
 from gpuscope.store.growth import Track  # noqa: E402
 from gpuscope.wire.frames import ALLOCATOR_COLUMNS, TRAINER_COLUMNS, Unknown  # noqa: E402
@@ -96,7 +96,7 @@ def test_after_ten_seconds_of_steps_it_remembers_enough_to_judge_growth():
     memory = StepMemory(Allocators([0]))
     for step in range(1, 2501):  # 4 ms each
         memory.after_step(step, 50.0 + 0.004 * step, False)
-    ((ordinal, points),) = questions.growth(memory)["points"]
+    ((ordinal, points),) = quick_requests.growth(memory)["points"]
     track = Track()
     for step, size in points:
         track.add(step, size)

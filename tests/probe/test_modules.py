@@ -251,7 +251,7 @@ def test_a_slice_is_short_and_holds_nothing_in_between():
 DISTRIBUTED = """
 import json, os, sys, time
 import torch, torch.distributed as dist
-from gpuscope.probe.exposed import Exposed
+from gpuscope.probe.ddp_exposed_comm import Exposed
 from gpuscope.probe.ledger import Ledger
 from gpuscope.probe.modules import ModuleTree
 from torch.distributed.fsdp import fully_shard

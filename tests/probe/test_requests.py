@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gpuscope.probe import acts, questions
+from gpuscope.probe import long_requests, quick_requests
 from gpuscope.probe.steps import Steps
 from gpuscope.wire.codec import decode, encode
 from gpuscope.wire.frames import Ack, Blob, Error, Event, Progress, Request, Result
@@ -84,8 +84,8 @@ def test_many_deep_stacks_are_cut_to_what_fits_a_line():
         for thread in threads:
             thread.start()
             ready.acquire()
-        value = questions.stacks(Steps())
-        assert len(encode(Result(1, value))) <= questions.MAX_RESULT_BYTES
+        value = quick_requests.stacks(Steps())
+        assert len(encode(Result(1, value))) <= quick_requests.MAX_RESULT_BYTES
         assert (value["cut"], len(value["threads"]), value["threads"][0]["main"]) == (1, 256, True)
         assert {len(thread["frames"]) for thread in value["threads"]} == {1}
     finally:
@@ -482,8 +482,8 @@ def test_nothing_is_acted_on_without_a_thread(monkeypatch):
     def none(self):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(acts.threading.Thread, "start", none)
-    made = acts.Acts({"snapshot": lambda act: acts.Answer({})}, lambda: None)
+    monkeypatch.setattr(long_requests.threading.Thread, "start", none)
+    made = long_requests.Acts({"snapshot": lambda act: long_requests.Answer({})}, lambda: None)
     answer = made.begin(Request("snapshot", 4), None, 7)
     assert (answer.code, answer.reason) == ("failed", "no thread can be started: can't start new thread")
     assert not made.busy
@@ -491,19 +491,19 @@ def test_nothing_is_acted_on_without_a_thread(monkeypatch):
 
 def test_an_answer_is_not_lost_where_the_probe_tidies_up_right_before_it(monkeypatch):
     """The act's thread is done, and is about to say how it ended: just then the probe's thread looks what is over."""
-    usual, client, go_on = acts.Act.end, object(), threading.Event()
+    usual, client, go_on = long_requests.Act.end, object(), threading.Event()
 
     def modules(act):
         go_on.wait(60)
-        return acts.Answer({"parameters": 7})
+        return long_requests.Answer({"parameters": 7})
 
     def end(self, last):
         if self.done:
             made.expire(time.monotonic())
         return usual(self, last)
 
-    monkeypatch.setattr(acts.Act, "end", end)
-    made = acts.Acts({"modules": modules}, lambda: None)
+    monkeypatch.setattr(long_requests.Act, "end", end)
+    made = long_requests.Acts({"modules": modules}, lambda: None)
     assert isinstance(made.begin(Request("modules", 4, deadline=60.0), client, 7), Ack)
     (act,) = made.of(client)
     go_on.set()

@@ -9,18 +9,18 @@ import statistics
 
 import pytest
 
-from gpuscope.probe import history, rendezvous, spool
-from gpuscope.probe.acts import Refusal
+from gpuscope.probe import blob_file, history, rendezvous
+from gpuscope.probe.long_requests import Refusal
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    monkeypatch.setattr(spool, "DISKS", (str(tmp_path),))
+    monkeypatch.setattr(blob_file, "DISKS", (str(tmp_path),))
     return tmp_path
 
 
 def test_a_file_has_no_name_and_gives_back_what_was_written(place):
-    file = spool.unlinked()
+    file = blob_file.unlinked()
     assert list(place.iterdir()) == []
     parts = [os.urandom(70_000) for _ in range(5)]
     for part in parts:
@@ -35,7 +35,7 @@ def test_a_file_has_no_name_and_gives_back_what_was_written(place):
 
 
 def test_a_descriptor_that_the_trainer_has_taken_is_left_alone(place, tmp_path):
-    file = spool.unlinked()
+    file = blob_file.unlinked()
     file.write(b"ours")
     number = file._descriptor
     os.close(number)  # os.closerange() of a trainer that makes itself a daemon
@@ -50,34 +50,34 @@ def test_a_descriptor_that_the_trainer_has_taken_is_left_alone(place, tmp_path):
 
 
 def test_too_large_and_no_room_are_refused(place, monkeypatch):
-    monkeypatch.setattr(spool, "LOOK_BYTES", 1000)
+    monkeypatch.setattr(blob_file, "LOOK_BYTES", 1000)
     descriptor = os.open(place / "a", os.O_RDWR | os.O_CREAT)
     os.unlink(place / "a")
-    file = spool.OwnFile(descriptor, str(place), limit=10_000)
+    file = blob_file.OwnFile(descriptor, str(place), limit=10_000)
     file.write(b"x" * 9_000)
     with pytest.raises(Refusal, match="larger than the 10000 bytes"):
         file.write(b"x" * 2_000)
-    monkeypatch.setattr(spool, "free_bytes", lambda path: spool.SPARE_BYTES - 1)
+    monkeypatch.setattr(blob_file, "free_bytes", lambda path: blob_file.SPARE_BYTES - 1)
     with pytest.raises(Refusal, match=r"no room in .* \(9000 bytes\)"):
         file.write(b"x" * 500)
     file.close()
     with pytest.raises(Refusal, match=r"no room for a temporary file: 255 MiB free in .*, 255 MiB free in /tmp"):
-        spool.directory()
+        blob_file.directory()
 
 
 def test_where_no_disk_is_the_probes_own_directory_serves(monkeypatch):
-    monkeypatch.setattr(spool, "DISKS", ("/nowhere",))
-    assert spool.directory() == rendezvous.directory()
+    monkeypatch.setattr(blob_file, "DISKS", ("/nowhere",))
+    assert blob_file.directory() == rendezvous.directory()
 
 
 def test_memory_is_asked_for_before_it_is_taken(monkeypatch):
-    left = spool.host_memory()
+    left = blob_file.host_memory()
     assert left is not None
-    spool.refuse_without_memory(0, "nothing")
+    blob_file.refuse_without_memory(0, "nothing")
     with pytest.raises(Refusal, match=r"a history may take \d+ MiB of the trainer's host memory, and only \d+ MiB"):
-        spool.refuse_without_memory(left + (64 << 30), "a history")
-    monkeypatch.setattr(spool, "host_memory", lambda: None)
-    spool.refuse_without_memory(1 << 60, "where nobody tells, it is not refused")
+        blob_file.refuse_without_memory(left + (64 << 30), "a history")
+    monkeypatch.setattr(blob_file, "host_memory", lambda: None)
+    blob_file.refuse_without_memory(1 << 60, "where nobody tells, it is not refused")
 
 
 @pytest.mark.parametrize(("n", "rank"), [(20, 5), (40, 13), (100, 39)])

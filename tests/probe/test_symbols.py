@@ -14,7 +14,7 @@ CODE = """
 import sys, threading, types
 import torch
 from gpuscope.probe import segments, symbols
-from gpuscope.probe.acts import Refusal
+from gpuscope.probe.long_requests import Refusal
 
 # A module that takes its time: another thread stands inside its import.
 inside, leave = threading.Event(), threading.Event()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuscope.store.calls import SourceError
+from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views

@@ -212,7 +212,7 @@ for frame in asked():
 
 
 def test_requests_are_answered_fail_and_expire(monkeypatch):
-    monkeypatch.setattr("gpuscope.store.calls.GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("gpuscope.store.pending_requests.GRACE_SECONDS", 0.05)
 
     async def check() -> None:
         async with watching(ANSWERS) as watched:

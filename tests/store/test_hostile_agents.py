@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuscope.store import source as source_module
+from gpuscope.store.decode import decode
 from gpuscope.store.recorder import Recorder
 from gpuscope.store.store import Store
-from gpuscope.wire.decode import decode
 from gpuscope.wire.frames import Def, Event, Hello, Sample
 from gpuscope.wire.recording import RecordingReader
 from tests.fakes.child_agent import Watching, watching

@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import Entity, HostView
 from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
-from gpuscope.wire.decode import decode
 from gpuscope.wire.frames import COLUMNS, TABLES, Def, Event, Frame, Key, Sample, Unknown
 from tests.fakes import wire
 from tests.fakes.wire import SECOND, definitions, hello, sample
@@ -205,7 +205,7 @@ import resource, sys, time
 sys.path.insert(0, sys.argv[1])
 from gpuscope.store.store import Store
 from gpuscope.wire.codec import encode
-from gpuscope.wire.decode import decode
+from gpuscope.store.decode import decode
 from gpuscope.wire.frames import *
 
 wide, store = "\\U0001f600" * 4096, Store()

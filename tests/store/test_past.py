@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuscope.store.history import MEAN_SECONDS, Ring
 from gpuscope.store.store import Store
-from gpuscope.store.words import Words
+from gpuscope.store.text_history import Words
 from gpuscope.wire import frames
 from gpuscope.wire.frames import Def, Event, Sample, Unknown
 from tests.fakes import wire

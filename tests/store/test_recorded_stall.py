@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuscope.store.decode import decode
 from gpuscope.store.ranks import find_stall
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
-from gpuscope.wire.decode import decode
 from gpuscope.wire.recording import RecordingReader
 
 RECORDING = Path(__file__).parents[2] / "demos" / "recordings" / "h200x2-stall.gsr"

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.store.decode import decode
 from gpuscope.store.recorder import record
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
 from gpuscope.store.store import Store
 from gpuscope.wire.codec import encode
-from gpuscope.wire.decode import decode
 from gpuscope.wire.frames import COLUMNS, AllocDef, Def, GpuDef, Key, ProcDef, Sample, TrainerDef, UseDef
 from gpuscope.wire.recording import RecordingReader, RecordingWriter
 from tests.fakes.waiting import until

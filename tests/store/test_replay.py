@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.store.decode import decode
 from gpuscope.store.recorder import Recorder, record
 from gpuscope.store.replay import ReplaySource, open_replay
 from gpuscope.store.source import AgentSource, SourceError
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView, Link
 from gpuscope.wire.codec import encode
-from gpuscope.wire.decode import decode
 from gpuscope.wire.frames import Event, Frame, Hello, Key
 from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
 from tests.fakes.waiting import until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.store.calls import SourceError
+from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.view import Gone
 from gpuscope.tui.trainer.probe_queries import MAX_KEPT, NOT_RECORDED, Answer, Asker
 from gpuscope.wire import frames as f

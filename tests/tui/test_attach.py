@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.store.calls import SourceError
+from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import Capabilities
 from gpuscope.tui.hosts.sources import Hosts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from gpuscope.store.calls import SourceError
+from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.store import Store
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session

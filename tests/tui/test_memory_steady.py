@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link
 from gpuscope.tui.memory.fullest import at_the_fullest
@@ -15,7 +16,6 @@ from gpuscope.tui.memory.memory_account import Part, largest_freeable
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
-from gpuscope.wire.decode import decode
 from gpuscope.wire.recording import RecordingReader
 from tests.fakes import views
 from tests.fakes.views import GIB

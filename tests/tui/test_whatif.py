@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.predict.of_lab import config_with, request_of
+from gpuscope.predict.from_lab_config import config_with, request_of
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.settings import DEFAULT
 from gpuscope.predict.whatif import fixes

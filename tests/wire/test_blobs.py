@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.store.decode import decode
 from gpuscope.wire import blobs as blobs_module
 from gpuscope.wire.blobs import CHUNK_BYTES, WINDOW_CHUNKS, BlobError, BlobReceiver, BlobSender
 from gpuscope.wire.codec import MAX_CHUNK_CHARS, encode
-from gpuscope.wire.decode import decode
 from gpuscope.wire.frames import MAX_LINE_BYTES, Blob
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gpuscope.store import decode as viewer
 from gpuscope.wire import codec, frames
-from gpuscope.wire import decode as viewer
 from gpuscope.wire.clean import clean
 from gpuscope.wire.codec import UnknownKind, WireError, encode
 from gpuscope.wire.frames import KINDS, MAX_LINE_BYTES, MAX_STRING_CHARS

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from gpuscope.agent.outbox import MAX_WAITING_BYTES, Outbox
+from gpuscope.store.decode import decode
 from gpuscope.wire.blobs import WINDOW_CHUNKS, BlobReceiver, BlobSender
 from gpuscope.wire.codec import encode
-from gpuscope.wire.decode import decode
 from gpuscope.wire.frames import Ack, Blob, Bye, Credit, Error, Frame, Pong, Result, Sample
 from tests.fakes.waiting import until
 

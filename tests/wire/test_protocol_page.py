@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from gpuscope.store import decode as viewer
 from gpuscope.wire import codec, frames
-from gpuscope.wire import decode as viewer
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "protocol.md").read_text()
 EXAMPLES = [line for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]

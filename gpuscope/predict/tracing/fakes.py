@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from torch.utils._mode_utils import no_dispatch
 
 from ..request import Doubt
-from . import known, likely
+from . import known_values, value_statistics
 from .recorder import BACKWARD, Recorder
 
 DEVICE = torch.device("cpu", 0)
@@ -95,16 +95,16 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         if func in _FILLS:
             self._write(args[0])
             if func is _ZERO:
-                known.RULES[func](func, args, kwargs, args[0])
+                known_values.RULES[func](func, args, kwargs, args[0])
             return args[0]
         if func in _FILLS_MANY:
-            counting = known.RULES.get(func)
+            counting = known_values.RULES.get(func)
             if counting is not None:
                 counting(func, args, kwargs, None)
             for tensor in args[0]:
                 self._write(tensor)
                 if counting is None:
-                    known.forget(tensor)
+                    known_values.forget(tensor)
             return None
         self._nested = True
         try:
@@ -133,10 +133,10 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
                     self.hold(part, func)
         if self.guessed:
             self._follow(func, args, out)
-        value = known.RULES.get(func)
+        value = known_values.RULES.get(func)
         if value is not None:
             value(func, args, kwargs, out)
-        fact = likely.RULES.get(func)
+        fact = value_statistics.RULES.get(func)
         if fact is not None:
             fact(self.recorder, func, args, kwargs, out)
         around = self.around.get(func)
@@ -251,7 +251,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
     def _follow(self, func: Any, args: Any, out: Any) -> None:
         """What is made of a tensor of a guessed size, and has that size; not what such a tensor is written into."""
-        from .dynamic import SIZED_BY_VALUES
+        from .data_dependent import SIZED_BY_VALUES
 
         parts = [part for part in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(part, FakeTensor)]
         found = [p for p in parts if any(side % guess == 0 for side in p.shape for guess in self.guessed)]
@@ -266,7 +266,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
     def _guess(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operator whose size depends on values: as large as it can be."""
-        from .dynamic import guess
+        from .data_dependent import guess
 
         return guess(self, func, args, kwargs)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import likely
+from . import value_statistics
 from .fakes import running_node
 from .recorder import BACKWARD, Recorder
 
@@ -154,7 +154,9 @@ def _rows(into: Any, indices: list[Any]) -> int:
 
 def _places(indices: list[Any]) -> int:
     """How many places are written to; masks have as many as elements that are set, all where that is not known."""
-    shapes = [(likely.count(part),) if part.dtype in (torch.bool, torch.uint8) else part.shape for part in indices]
+    shapes = [
+        (value_statistics.count(part),) if part.dtype in (torch.bool, torch.uint8) else part.shape for part in indices
+    ]
     return math.prod(torch.broadcast_shapes(*shapes))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import attention, convolution, dynamic, indexing, normalization, recurrent, reductions, workspaces
+from . import attention, convolution, data_dependent, indexing, normalization, recurrent, reductions, workspaces
 from .fakes import DEVICE, Around
 
 aten = torch.ops.aten
@@ -32,7 +32,7 @@ def instead(architecture: tuple[int, int]) -> dict[Any, Any]:
     convolutions = convolution.Convolutions(architecture)
     processors = reductions.Reductions(architecture).processors
     return {
-        **dynamic.INSTEAD,
+        **data_dependent.INSTEAD,
         **_OWN,
         **convolutions.instead(),
         **recurrent.INSTEAD,
@@ -97,7 +97,7 @@ def install(architecture: tuple[int, int]) -> None:
             "scaled_dot_product_attention": attention.Attention(architecture),
             "dropout": _dropout,
             "linear": _linear,
-            "ctc_loss.Tensor": dynamic.ctc_loss,
+            "ctc_loss.Tensor": data_dependent.ctc_loss,
             "softmax.int": _softmax(aten._softmax),
             "log_softmax.int": _softmax(aten._log_softmax),
             **recurrent.composites(),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import autocast, dynamic
+from . import autocast, data_dependent
 from .fakes import DEVICE
 from .reductions import buffer_bytes
 
@@ -148,7 +148,7 @@ def _unpacked(data: Any, sizes: Any, first: bool, padding: Any, length: int) -> 
 
 def _rows_of(data: Any, sizes: Any) -> list[int]:
     """Of each step the samples that are so long."""
-    known = dynamic.numbers(sizes)
+    known = data_dependent.numbers(sizes)
     return known if known is not None else [data.shape[0] // max(1, sizes.shape[0])] * sizes.shape[0]
 
 

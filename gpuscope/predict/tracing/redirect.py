@@ -14,10 +14,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as torch_dispatch
 
 from ..request import Doubt
-from . import distributed, dynamic, files, flex, interface
+from . import data_dependent, distributed, files, flex, interface
 from .cuda_answers import accelerator, answers, none
 from .fakes import DEVICE
-from .known import Unsure
+from .known_values import Unsure
 
 CUDA = torch.device("cuda")
 """What a factory is told to build on."""
@@ -117,13 +117,13 @@ def _formatted(mode: Redirect, func: Any, args: Any, kwargs: Any) -> str:
     tensor, how = args
     if not isinstance(tensor, FakeTensor) or tensor.dim():
         return str(func(*args, **kwargs))
-    return format(dynamic.plain_value(tensor), how)
+    return format(data_dependent.plain_value(tensor), how)
 
 
 def _item(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     if isinstance(tensor, FakeTensor) and tensor.dtype.is_floating_point and tensor.numel() == 1:
-        return dynamic.read(tensor)
+        return data_dependent.read(tensor)
     return func(*args, **kwargs)
 
 

@@ -11,10 +11,10 @@ import torch
 from ..request import CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
 from ..trace import Mark
-from . import autocast, dynamic, kernels, optimizers, redirect, subjects, switches
+from . import autocast, data_dependent, kernels, optimizers, redirect, subjects, switches
 from .fakes import Fakes
 from .modules import Modules
-from .quick import Quick
+from .op_cache import Quick
 from .recorder import BACKWARD, END, FORWARD, OPTIMIZER, Recorder
 from .repeating import repeat_last_step
 
@@ -50,7 +50,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip))
         fakes.sums_in_place = True
     else:
-        fakes = Quick(recorder, {}, dynamic.INSTEAD)
+        fakes = Quick(recorder, {}, data_dependent.INSTEAD)
     with contextlib.ExitStack() as stack:
         stack.enter_context(switches.kept())
         if emulate:
@@ -68,7 +68,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         parameters = training.parameters
         batch = training.subject.batch
         del training
-    dynamic.bounded(fakes)
+    data_dependent.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
         text = "cuDNN may run fp32 convolutions of these shapes by Fourier transforms, which take much scratch memory."
         percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)

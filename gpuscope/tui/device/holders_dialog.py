@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...store.calls import SourceError
+from ...store.pending_requests import SourceError
 from ..cells import bytes_text, fit
 from ..widgets.question_dialog import AskedOnce, Line
 from .text import UNOWNED_BYTES, unaccounted

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...lab import places
+from ...lab import device_selection
 from ...lab.config import LabConfig
 from ...lab.metrics import Started
 from ...lab.rules import Facts
@@ -40,7 +40,11 @@ def where(config: LabConfig, host: HostView | None, started: Started | None) -> 
     if host is None or host.sampled_seconds is None:
         return Device()
     if any(device.gone is None for device in host.devices):
-        return Device("cuda", "there is a GPU") if visible(host) else Device("cpu", f"{places.VISIBLE} hides every GPU")
+        return (
+            Device("cuda", "there is a GPU")
+            if visible(host)
+            else Device("cpu", f"{device_selection.VISIBLE} hides every GPU")
+        )
     return Device("cpu", "no GPU is seen here") if host.nvml is not None else Device()
 
 
@@ -49,12 +53,12 @@ def visible(host: HostView, environ: Mapping[str, str] = os.environ) -> list[Dev
     UUID up to the first word that names none; without it all, by index. GPUs of different kinds are numbered by their
     speed unless ``$CUDA_DEVICE_ORDER`` says otherwise: then :func:`order_known` is false, and these are candidates."""
     here = sorted((d for d in host.devices if d.gone is None), key=lambda d: d.definition.index)
-    return [here[position] for position in places.visible([d.definition.uuid for d in here], environ)]
+    return [here[position] for position in device_selection.visible([d.definition.uuid for d in here], environ)]
 
 
 def order_known(host: HostView, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether torch's numbers are the driver's."""
-    return places.order_known([d.definition.name for d in host.devices if d.gone is None], environ)
+    return device_selection.order_known([d.definition.name for d in host.devices if d.gone is None], environ)
 
 
 def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
@@ -97,18 +101,25 @@ def occupants(
         for use in one.uses:
             held, process = use.number("used_bytes"), processes.get(use.process)
             ours = process is not None and process.definition.pid in own
-            if use.gone is None and not ours and not _display(process) and (held is None or held >= places.IDLE_BYTES):
+            if (
+                use.gone is None
+                and not ours
+                and not _display(process)
+                and (held is None or held >= device_selection.IDLE_BYTES)
+            ):
                 out.append(_occupant(one, process, held))
         total = one.number("used_bytes")
         seen = any(use.gone is None for use in one.uses)
-        if alone and not seen and len(out) == before and total is not None and total > places.HIDDEN_BYTES:
+        if alone and not seen and len(out) == before and total is not None and total > device_selection.HIDDEN_BYTES:
             out.append(Occupant(one.definition.index, 0, "?", "a process that cannot be seen from here", total))
     return out
 
 
 def _display(process: ProcView | None) -> bool:
     """Whether it draws the screen."""
-    return process is not None and places.draws_screen(process.definition.command or process.definition.name or "")
+    return process is not None and device_selection.draws_screen(
+        process.definition.command or process.definition.name or ""
+    )
 
 
 def _occupant(device: DeviceView, process: ProcView | None, held: float | None) -> Occupant:
@@ -132,10 +143,10 @@ def facts(config: LabConfig, host: HostView | None, device: Device, started: Sta
         device_type=device.kind or "cpu",
         gpus=len(visible(host)) if host is not None and host.sampled_seconds is not None else None,
         gpu_name=seen[0].definition.name if seen else None,
-        capability=places.capability(seen[0].definition.compute_capability) if seen else None,
+        capability=device_selection.capability(seen[0].definition.compute_capability) if seen else None,
         free_bytes=[int(f) for f in free if f is not None] if free and None not in free and own is None else None,
         torch_version=started.torch_version if started is not None else None,
-        cores=places.cores(),
+        cores=device_selection.cores(),
         has_compiler=_compiler(device.kind),
         parameters=started.parameters if started is not None and same_model else None,
     )

@@ -307,7 +307,7 @@ class MemoryPane(Pane, can_focus=True):
 
     async def do_try_fix(self) -> None:
         """The fix under the cursor as the Lab's switches, in its tab."""
-        from ...predict.of_lab import config_with
+        from ...predict.from_lab_config import config_with
 
         chosen = self._what_if.chosen() if self._view == "what_if" else "that key acts on the list of fixes: W"
         if not isinstance(chosen, str):

@@ -123,7 +123,7 @@ class Predictions:
 
     def _answer(self, found: Prediction, fixes: bool, loop: asyncio.AbstractEventLoop) -> None:
         from ...predict.answer import REFERENCE, Asking
-        from ...predict.of_lab import doubts_of, request_of, settings_of
+        from ...predict.from_lab_config import doubts_of, request_of, settings_of
         from ...predict.request import CannotPredict
         from ...predict.whatif import Fix
 

@@ -120,7 +120,7 @@ class WhatIfView:
     # ── any other trainer ──
 
     def _show_measured(self, host: HostView, subject: Subject) -> None:
-        from ...predict.measured import freed_by
+        from ...predict.trainer_what_if import freed_by
 
         self._prediction = None
         assert subject.trainer is not None

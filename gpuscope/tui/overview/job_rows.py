@@ -34,7 +34,7 @@ ENDED_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """``cells`` by column of ``widgets.jobs.HEADINGS``; ``notes`` are lines below it; ``entity`` is what Enter opens,
+    """``cells`` by column of ``job_list.HEADINGS``; ``notes`` are lines below it; ``entity`` is what Enter opens,
     None for a group."""
 
     key: str

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...store.calls import SourceError
+from ...store.pending_requests import SourceError
 from ...wire.clean import clean
 from ..cells import age_text
 

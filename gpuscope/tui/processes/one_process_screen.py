@@ -87,7 +87,7 @@ class OneProcessScreen(ChartedScreen):
         self._order.show([piece for line in self._order_said for piece in hang(line, cells)])
 
     async def _ask_order(self) -> None:
-        from ...store.calls import SourceError
+        from ...store.pending_requests import SourceError
 
         host, process = self._found()
         if host is None or process is None:

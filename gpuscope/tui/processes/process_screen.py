@@ -211,7 +211,7 @@ class ProcessScreen(Room):
             self._asking = asyncio.get_running_loop().create_task(self._ask_job())
 
     async def _ask_job(self) -> None:
-        from ...store.calls import SourceError
+        from ...store.pending_requests import SourceError
 
         if self.session.hosts is None:
             self._said = "my Slurm job: a recording does not say which GPUs belong to it"

@@ -154,7 +154,7 @@ class SignalDialog(Dialog):
 
     async def _send(self) -> None:
         from ...cli.commands.attach.local import audit
-        from ...store.calls import SourceError
+        from ...store.pending_requests import SourceError
 
         d, name = self._process.definition, self._names[self._at]
         where = self._host.name if self._host is not None else "?"

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
-from ...store.calls import SourceError
+from ...store.pending_requests import SourceError
 from ..cells import percent
 from ..shell.result_files import file_for, short_path
 from ..widgets.bars import stacked_bar

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
-from ...store.calls import SourceError
+from ...store.pending_requests import SourceError
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.table import LiveTable

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...store.calls import SourceError
+from ...store.pending_requests import SourceError
 from .attachable import Found, Item, grouped, items_of, launched_by, row_of
 
 if TYPE_CHECKING:

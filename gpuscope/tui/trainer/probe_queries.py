@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...store.calls import OnProgress
+    from ...store.pending_requests import OnProgress
     from ...store.source import Source
     from ...store.store import Store
     from ...store.view import TrainerView
@@ -79,8 +79,8 @@ class Asker:
         max_bytes: int | None = None,
     ) -> Result:
         """Asks once and waits for the result. ``args`` without the trainer; a blob that belongs to the answer is
-        written to ``blob_to``. Raises :class:`~gpuscope.store.calls.SourceError`."""
-        from ...store.calls import SourceError
+        written to ``blob_to``. Raises :class:`~gpuscope.store.pending_requests.SourceError`."""
+        from ...store.pending_requests import SourceError
 
         reached = self._reach()
         if reached is None:
@@ -152,7 +152,7 @@ class Asker:
     async def _ask_for(
         self, question: _Question, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None
     ) -> None:
-        from ...store.calls import SourceError
+        from ...store.pending_requests import SourceError
 
         before = question.answer
         try:

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
-from ...store.calls import SourceError
+from ...store.pending_requests import SourceError
 from ..cells import bytes_text, seconds_text
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title

@@ -21,7 +21,7 @@ Line = list[tuple[str, str]]
 
 async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
     """The host's answer. ``replayed``: why a recording has none. Raises ``SourceError``."""
-    from ...store.calls import SourceError
+    from ...store.pending_requests import SourceError
 
     if session.replay is not None or session.hosts is None:
         raise SourceError("not_supported", replayed)
@@ -40,7 +40,7 @@ class AskedOnce(Dialog):
         self._asking: asyncio.Task[None] | None = None  # not _task: that is Textual's own
 
     async def answer(self) -> list[Line]:
-        """What to show. May raise :class:`gpuscope.store.calls.SourceError`: its reason is shown then."""
+        """What to show. May raise :class:`gpuscope.store.pending_requests.SourceError`: its reason is shown then."""
         raise NotImplementedError
 
     async def request(self, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
@@ -62,7 +62,7 @@ class AskedOnce(Dialog):
             self._asking.cancel()
 
     async def _ask(self) -> None:
-        from ...store.calls import SourceError
+        from ...store.pending_requests import SourceError
 
         try:
             lines = await self.answer()

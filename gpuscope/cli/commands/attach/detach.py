@@ -96,7 +96,7 @@ async def _ask(
 
 
 async def _take_out(trainer: TrainerView, store: Store, source: Source, place: str) -> tuple[int, str]:
-    from ....store.calls import SourceError
+    from ....store.pending_requests import SourceError
     from .local import audit
 
     pid = trainer.definition.pid or 0

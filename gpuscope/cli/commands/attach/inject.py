@@ -99,7 +99,7 @@ def _before(number: int, count: int) -> str:
 
 
 def _elsewhere(args: argparse.Namespace, target: Target) -> Done:
-    from ....store.calls import SourceError
+    from ....store.pending_requests import SourceError
     from ...remote_look import NoLook
 
     try:
@@ -157,7 +157,7 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
 async def _inject_there(
     args: argparse.Namespace, watched: Any, member: Mapping[str, Any], fact: Mapping[str, Any], place: str
 ) -> dict[str, Any]:
-    from ....store.calls import SourceError
+    from ....store.pending_requests import SourceError
     from .local import audit
 
     which: dict[str, Any] = {"pid": member["pid"], "start": member["start"]}
@@ -179,7 +179,7 @@ def _pids(host: HostView) -> set[int]:
 
 def _question(facts: Mapping[str, Any]) -> str:
     """What the agent there would do, in the words of an injection here."""
-    from ....attach.ladder import Consent
+    from ....attach.attach_options import Consent
 
     names = ("command", "user", "method", "effect", "price", "undo")
     texts = {name: str(facts.get(name, "?")) for name in names}

@@ -76,7 +76,7 @@ def _row(process: dict[str, Any], told: dict[str, Any], launcher: int | None) ->
 
 def _needs(pid: int) -> tuple[str, str]:
     """The way in, "" for none, and what it would take, by the ladder."""
-    from ....attach.ladder import look
+    from ....attach.attach_options import look
 
     ladder = look(pid)
     best = ladder.best

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ....attach.attach_options import Consent, Ladder, look
 from ....attach.inject import METHODS, PATIENCE_SECONDS, CannotInject, inject
-from ....attach.ladder import Consent, Ladder, look
 
 __all__ = ["METHODS", "Consent", "Ladder", "Outcome", "attach_pid", "audit", "audit_path", "look"]
 

@@ -18,10 +18,10 @@ from ....agent import oneshot
 from ....agent.assembler import Assembler
 from ....agent.picture import Collector
 from ....doctor.finding import Report
+from ....store.decode import decode
 from ....store.growth import Track
 from ....store.store import Store
 from ....wire import codec
-from ....wire.decode import decode
 from ....wire.frames import COLUMNS, Frame, Hello, Request, Result
 
 if TYPE_CHECKING:

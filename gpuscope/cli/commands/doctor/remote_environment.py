@@ -20,7 +20,7 @@ MARGIN_SECONDS, TORCH_SECONDS = 3.0, 10.0
 
 async def examine(source: Source, host: str, ask_torch: bool, timeout: float) -> Report:
     """The report on the environment of ``host``, each finding of it named after it. What cannot be had is said."""
-    from ....store.calls import SourceError
+    from ....store.pending_requests import SourceError
 
     seconds = timeout + MARGIN_SECONDS + (TORCH_SECONDS if ask_torch else 0.0)
     try:

@@ -16,13 +16,13 @@ from typing import Any
 from ....agent.device_workers import NvmlWorker
 from ....agent.oneshot import collect_once
 from ....agent.picture import DevicePicture, Picture
-from ....lab import metrics, places
+from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
 from ....lab.rules import Facts
 from ....wire.clean import clean
 from ....wire.frames import Unknown
 
-VISIBLE_VARIABLE = places.VISIBLE
+VISIBLE_VARIABLE = device_selection.VISIBLE
 LOOK_SECONDS = 5.0
 SAMPLE_HZ = 2.0
 COMMAND_CHARS = 60
@@ -54,9 +54,9 @@ def visible(devices: Sequence[DevicePicture], environ: Mapping[str, str] = os.en
     """The devices a worker would see, in CUDA's order: ``$CUDA_VISIBLE_DEVICES`` by index or UUID up to the first word
     that names none. None where the order cannot be told: CUDA numbers GPUs of different kinds by their speed."""
     here = sorted(devices, key=lambda device: device.definition.index)
-    if not places.order_known([device.definition.name for device in here], environ):
+    if not device_selection.order_known([device.definition.name for device in here], environ):
         return None
-    return [here[position] for position in places.visible([one.definition.uuid for one in here], environ)]
+    return [here[position] for position in device_selection.visible([one.definition.uuid for one in here], environ)]
 
 
 def wanted(config: LabConfig, seen: Sequence[DevicePicture]) -> list[DevicePicture]:
@@ -72,26 +72,26 @@ def occupants(device: DevicePicture, picture: Picture) -> list[Occupant]:
     found = []
     for pid, used in device.processes or ():
         held = used if isinstance(used, int) else None
-        if held is not None and held < places.IDLE_BYTES:
+        if held is not None and held < device_selection.IDLE_BYTES:
             continue
         known = picture.processes.get(pid) if picture.hidden is None else None
         if known is None:
             found.append(Occupant(index, pid, "?", "a process that cannot be seen from here", held))
             continue
         command = clean(known.definition.command or known.definition.name or "?")
-        if places.draws_screen(command):
+        if device_selection.draws_screen(command):
             continue
         short = command if len(command) <= COMMAND_CHARS else command[: COMMAND_CHARS - 1] + "…"
         found.append(Occupant(index, pid, clean(known.definition.user or "?"), short, held))
     total = device.readings.get("used_bytes")
-    if not found and not device.processes and isinstance(total, int) and total > places.HIDDEN_BYTES:
+    if not found and not device.processes and isinstance(total, int) and total > device_selection.HIDDEN_BYTES:
         found.append(Occupant(index, None, "?", "", total))
     return found
 
 
 def facts(config: LabConfig, picture: Picture | None, environ: Mapping[str, str] = os.environ) -> Facts | None:
     """What is known without torch, for the rules; None where not even the kind of device is."""
-    cores = places.cores()
+    cores = device_selection.cores()
     if config.device == "cpu":
         return Facts("cpu", cores=cores)
     seen = visible(picture.devices, environ) if picture is not None else None
@@ -103,7 +103,7 @@ def facts(config: LabConfig, picture: Picture | None, environ: Mapping[str, str]
         "cuda",
         gpus=len(seen),
         gpu_name=seen[0].definition.name,
-        capability=places.capability(seen[0].definition.compute_capability),
+        capability=device_selection.capability(seen[0].definition.compute_capability),
         free_bytes=known if len(known) == len(seen) else None,
         cores=cores,
     )

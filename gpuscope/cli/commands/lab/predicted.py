@@ -15,7 +15,7 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
     from ....predict.answer import REFERENCE, Asking, Tracer
     from ....predict.child import Tracer as Child
     from ....predict.document import figure_of
-    from ....predict.of_lab import doubts_of, request_of, settings_of
+    from ....predict.from_lab_config import doubts_of, request_of, settings_of
     from ....predict.request import CannotPredict
 
     request = request_of(config, REFERENCE.architecture, document.get("world_size") or 2)

@@ -11,12 +11,12 @@ from typing import Any
 from ....lab.intervals import median_interval
 from ....lab.ledger import Entry, entry_of
 from ....store.blackbox import BoxReader, is_box
+from ....store.decode import decode
 from ....store.records import Record
 from ....store.stream import NO_REASON, Stream
 from ....store.view import NOT_SENT
 from ....wire.clean import clean
 from ....wire.codec import WireError
-from ....wire.decode import decode
 from ....wire.frames import Sample, TrainerDef, Unknown
 from ....wire.recording import RecordingReader
 

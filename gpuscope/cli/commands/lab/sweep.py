@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from ....lab import asking, rules, tables
+from ....lab import rules, tables, torch_probe
 from ....lab.config import ConfigError, LabConfig, add_toggles
 from ....lab.launch import NoTorch, find_python
 from ....lab.ledger import Entry, Ledger, LedgerError
@@ -136,7 +136,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     if not cells:
         raise ConfigError("Nothing to sweep: name what to vary, as in --vary amp=off,bf16 --vary batch=8,16.")
     repeats = _whole(args.repeats, "--repeats", 1, MAX_REPEATS, matrix.repeats or REPEATS)
-    machine = asking.ask(find_python())
+    machine = torch_probe.ask(find_python())
     names = varying(cells)
     kept, refused, warnings = [], [], []
     if machine.problem:

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ....agent.picture import DevicePicture, Picture
-from ....predict.outside import Outside, keep
+from ....predict.context_memory import Outside, keep
 from ....wire.clean import clean
 from ... import output
 from ...main import EXIT_OK, EXIT_UNCHECKED

@@ -26,7 +26,7 @@ from ...main import EXIT_OK, EXIT_UNCHECKED
 
 if TYPE_CHECKING:
     from ....predict.calibration import Largest
-    from ....predict.measured import Freed
+    from ....predict.trainer_what_if import Freed
     from ....store.view import AllocView, DeviceView, HostView, TrainerView
 
 FINE = 1000
@@ -135,9 +135,9 @@ def recorded(target: str) -> Measured:
 
 def _hosts(path: str) -> Iterator[HostView]:
     from ....store.blackbox import BoxReader, is_box
+    from ....store.decode import decode
     from ....store.store import Store
     from ....wire.codec import WireError
-    from ....wire.decode import decode
     from ....wire.recording import RecordingReader
 
     reader: Any = BoxReader(path) if is_box(path) else RecordingReader(path)
@@ -267,7 +267,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
 
 
 def _fixes(args: argparse.Namespace, found: Measured) -> list[Freed]:
-    from ....predict.measured import freed_by
+    from ....predict.trainer_what_if import freed_by
     from . import card as predict_card
 
     given = BY_NAME["nproc"].parse(args.nproc)
@@ -292,7 +292,7 @@ def _beside(found: Measured) -> tuple[int, int]:
     """Bytes of the process beside torch's allocator and how far that may be off: as measured, or as usual there."""
     if found.outside_bytes is not None:
         return found.outside_bytes, 0
-    from ....predict.outside import outside
+    from ....predict.context_memory import outside
 
     known = gpus.find_gpu(found.gpu)
     usual = outside(found.gpu, known.architecture if known else "", found.device_bytes or 0, found.torch)
@@ -304,7 +304,7 @@ def _capacity(args: argparse.Namespace, found: Measured) -> tuple[int | None, in
     if args.gpu is None and args.capacity is None:
         total = None if found.device_bytes is None else found.device_bytes + found.driver_bytes
         return found.device_bytes, total, found.gpu
-    from ....predict.outside import outside
+    from ....predict.context_memory import outside
     from . import card as predict_card
 
     card = predict_card.card(args)

@@ -240,7 +240,7 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
 
 def doubts_of(args: argparse.Namespace) -> list[Doubt]:
     """What the toggles ask for and no trace shows."""
-    from ....predict.of_lab import compiled
+    from ....predict.from_lab_config import compiled
 
     return [] if BY_NAME["compile"].parse(args.compile or "off") == "off" else [compiled()]
 

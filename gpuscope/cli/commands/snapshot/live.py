@@ -111,7 +111,7 @@ async def _ask(args: argparse.Namespace, place: remote.Target, stack: contextlib
     import asyncio
 
     from ....config import load
-    from ....store.calls import SourceError
+    from ....store.pending_requests import SourceError
     from ....store.store import Store
     from ....tui.shell.launch import local_source
 

@@ -14,10 +14,22 @@ from typing import Any
 
 import msgspec
 
-from . import codec
-from .clean import clean
-from .codec import INT_LIMIT, MAX_CHUNK_CHARS, MAX_DEPTH, MAX_ITEMS, UnknownKind, WireError
-from .frames import KINDS, MAX_LINE_BYTES, MAX_STRING_CHARS, REQUESTS, Blob, Def, Frame, Hello, Request, Result, Sample
+from ..wire import codec
+from ..wire.clean import clean
+from ..wire.codec import INT_LIMIT, MAX_CHUNK_CHARS, MAX_DEPTH, MAX_ITEMS, UnknownKind, WireError
+from ..wire.frames import (
+    KINDS,
+    MAX_LINE_BYTES,
+    MAX_STRING_CHARS,
+    REQUESTS,
+    Blob,
+    Def,
+    Frame,
+    Hello,
+    Request,
+    Result,
+    Sample,
+)
 
 __all__ = ["UnknownKind", "WireError", "decode"]
 

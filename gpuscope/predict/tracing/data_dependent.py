@@ -13,7 +13,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from ..request import CannotPredict, Doubt
-from . import branches, known, likely
+from . import branches, known_values, value_statistics
 from .recorder import OPTIMIZER
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """``.item()``, ``bool(tensor)``: the value itself where it is known, else what is likely, and a doubt unless the
     program only checks it."""
     tensor = args[0]
-    found = known.of(tensor)
+    found = known_values.of(tensor)
     if found is not None:
         return found
     way = branches.must_be() if tensor.dtype == torch.bool else None
@@ -46,11 +46,11 @@ def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 def read(tensor: Any) -> Any:
     """``.item()`` of a floating point number, as the program itself calls it: doubted once something is decided by it,
     not where it is printed or summed up."""
-    value = known.of(tensor)
+    value = known_values.of(tensor)
     if value is None:
         value = plain_value(tensor)
         if tensor.fake_mode.recorder.phase != OPTIMIZER and not _drawing():
-            return known.Unsure.make(value, lambda: tensor.fake_mode.doubt(READ))
+            return known_values.Unsure.make(value, lambda: tensor.fake_mode.doubt(READ))
     return value
 
 
@@ -64,10 +64,10 @@ READ = Doubt(
 
 def plain_value(tensor: Any) -> Any:
     """What is certain or likely of a tensor of one number, else False, 1 or 1.0."""
-    found = known.of(tensor)
+    found = known_values.of(tensor)
     if found is not None:
         return found
-    fact = likely.of(tensor)
+    fact = value_statistics.of(tensor)
     if tensor.dtype == torch.bool:
         return fact.share is not None and fact.share > 0.5
     if fact.mean is not None:
@@ -118,12 +118,12 @@ def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
             "data_dependent",
         )
     mask = _mask(args)
-    sure = likely.sure(mask) if name in _OF_MASKS else name == _PACKED and numbers(args[1]) is not None
+    sure = value_statistics.sure(mask) if name in _OF_MASKS else name == _PACKED and numbers(args[1]) is not None
     out = made(*args, **kwargs)
     if not sure:
         fakes.doubt(_shape_doubt(name, mask))
         parts = out if isinstance(out, tuple) else (out,)
-        fakes.guessed |= {max(1, likely.count(mask))} if name in _OF_MASKS else {max((1, *parts[0].shape))}
+        fakes.guessed |= {max(1, value_statistics.count(mask))} if name in _OF_MASKS else {max((1, *parts[0].shape))}
     return out
 
 
@@ -143,7 +143,7 @@ def _mask(args: Any) -> Any:
 
 def _shape_doubt(name: str, mask: Any) -> Doubt:
     text = f"The size of what {name} returns depends on values; "
-    if likely.share(mask) is not None or (name == "bincount" and likely.of(mask).below):
+    if value_statistics.share(mask) is not None or (name == "bincount" and value_statistics.of(mask).below):
         return Doubt("data_dependent", text + "it was taken as for evenly spread ones.", name, SHAPE_PERCENT)
     return Doubt("data_dependent", text + "the largest possible one was taken.", name, LARGEST_PERCENT)
 
@@ -152,12 +152,12 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def _nonzero(tensor: Any) -> Any:
-    return tensor.new_empty((likely.count(tensor), tensor.dim()), dtype=torch.int64)
+    return tensor.new_empty((value_statistics.count(tensor), tensor.dim()), dtype=torch.int64)
 
 
 def _masked_select(tensor: Any, mask: Any) -> Any:
     numbers = math.prod(torch.broadcast_shapes(tensor.shape, mask.shape))
-    return tensor.new_empty((likely.count(mask) * numbers // max(1, mask.numel()),))
+    return tensor.new_empty((value_statistics.count(mask) * numbers // max(1, mask.numel()),))
 
 
 def _index(tensor: Any, indices: Any) -> Any:
@@ -165,7 +165,7 @@ def _index(tensor: Any, indices: Any) -> Any:
     whole: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in _MASKS:
-            whole += [index.new_empty((likely.count(index),), dtype=torch.int64) for _ in range(index.dim())]
+            whole += [index.new_empty((value_statistics.count(index),), dtype=torch.int64) for _ in range(index.dim())]
         else:
             whole.append(index)
     return aten.index.Tensor(tensor, whole)
@@ -191,7 +191,7 @@ def _unique_consecutive(tensor: Any, inverse: bool = False, counts: bool = False
 
 def _bincount(tensor: Any, weights: Any = None, minlength: int = 0) -> Any:
     """As many bins as there may be different numbers."""
-    bins = max(minlength, likely.of(tensor).below or (0 if minlength else tensor.numel()))
+    bins = max(minlength, value_statistics.of(tensor).below or (0 if minlength else tensor.numel()))
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     return tensor.new_empty((bins,), dtype=dtype)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from . import known as certain
+from . import known_values as certain
 from .recorder import Recorder
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Optional, Tuple, cast
 
 from ..wire.blobs import MAX_BLOB_BYTES
 from . import file_size, rendezvous
-from .acts import Refusal
+from .long_requests import Refusal
 
 SPARE_BYTES = 256 << 20
 """So much stays free where we write: a full disk hurts the training, a snapshot less does not."""

@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..wire import codec
 from ..wire.frames import Result
 from . import cuda
-from .acts import Refusal
 from .gauges import StepMemory
+from .long_requests import Refusal
 from .on_import import debug
 from .steps import Steps
 
