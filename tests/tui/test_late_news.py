@@ -14,7 +14,7 @@ from gpuscope.tui.widgets.filter import FilterLine
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import views
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.test_fleet_screen import SIX, app_of
+from tests.tui.test_hosts_pane import SIX, app_of
 from tests.tui.test_typeahead import burst
 
 PID = 48216

@@ -21,7 +21,7 @@ from gpuscope.tui.widgets.table import THUMB, TRACK
 from gpuscope.tui.widgets.text import first_rows, hang
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
-from tests.tui import test_acts, test_attach
+from tests.tui import test_attach, test_trainer_actions
 from tests.tui.pilot import in_loop, make_app, until
 
 SMALL = (80, 24)
@@ -98,7 +98,7 @@ async def test_the_same_on_the_screen_of_processes():
 async def test_no_key_is_promised_that_a_session_cannot_carry_out():
     promised = ("s snapshot", "p profile", "S stacks", "H history", "S on a rank")
     stalled = jobs.ranks(stalled=True)
-    for app, can in ((make_app(stalled), False), (test_acts.make(stalled)[0], True)):
+    for app, can in ((make_app(stalled), False), (test_trainer_actions.make(stalled)[0], True)):
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "Devices")
             await pilot.press("tab", "enter")

@@ -16,7 +16,7 @@ from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from tests.fakes import views
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.test_fleet_screen import SIX, app_of, lines_of, settled
+from tests.tui.test_hosts_pane import SIX, app_of, lines_of, settled
 
 SIZE = (140, 40)
 
