@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..store.ranks import own_seconds, rooms, straggler
+from ..store.ranks import measured_step, own_seconds, rooms, straggler
 from ..store.view import AllocView, JobView
 from . import effects
 from .finding import Abstained, Effect, Finding
@@ -36,7 +36,7 @@ def _straggler(job: JobView, one: Finding) -> Finding:
     slow, _ = straggler(ranks)
     others = sorted(value for t in ranks if t is not slow and (value := own_seconds(t)) is not None)
     own = own_seconds(slow) if slow is not None else None
-    step = slow.number("step_seconds") if slow is not None else None
+    step = measured_step([slow]) if slow is not None else None
     if own is None or not others or not step:
         return one
     return effects.of_share(one, (own - others[len(others) // 2]) / step, "what the others wait for it")

@@ -6,7 +6,7 @@ proves nothing: while it waits for the loader, the GPU may still work through wh
 
 from __future__ import annotations
 
-from ..store.ranks import find_stall, input_share, name_of
+from ..store.ranks import find_stall, input_share, input_wait, name_of
 from ..store.view import JobView, TrainerView
 from .finding import Abstained, Confidence, Evidence, Finding, Fix
 from .live_scene import Said, Scene, living, percent, place, seconds, warmed_up
@@ -40,13 +40,13 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
     if len(found) > 1:
         names = ", ".join(f"{name_of(one[1])} {percent(one[0])}" for one in found[:8])
         evidence.append(Evidence(text=f"waiting for input: {names}", source="probe"))
-    step = trainer.number("step_seconds")
+    _, step = input_wait(trainer)
     cpu = scene.mean(scene.host, "cpu_percent")
     busy = cpu is not None and cpu >= BUSY_HOST
     fixes, room = workers_fixes(scene, job, trainer)
     if room is not None:
         evidence.append(room)
-    effect = f"at best {seconds(step * (1 - share))} instead of {seconds(step)} a step" if step else ""
+    effect = f"at best {seconds(step * (1 - share))} instead of {seconds(step)} a step on average" if step else ""
     first = Fix(title=fixes[0].title, code=fixes[0].code, cost=fixes[0].cost, effect=effect)
     yield Finding(
         pitfall="num-workers",

@@ -5,7 +5,7 @@ Shares of a step are those measured on the device where there are any.
 
 from __future__ import annotations
 
-from ..store.ranks import input_share, name_of, own_seconds, shares_of, split_of, straggler
+from ..store.ranks import input_wait, name_of, own_seconds, shares_of, split_of, straggler
 from ..store.view import JobView, TrainerView
 from .finding import Abstained, Evidence, Finding, Fix
 from .live_input import STARVED, steady_ranks, workers_fixes
@@ -190,11 +190,10 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
         if not trainer.definition.cuda or not devices:
             continue
         device = devices[0]
-        step = trainer.number("step_seconds")
+        wait, step = input_wait(trainer)
         shares = shares_of([trainer])
         if max(shares.get("input", 0.0), shares.get("h2d", 0.0), shares.get("communication", 0.0)) >= STARVED:
             continue
-        wait = trainer.number("loader_wait_seconds")
         if "input" not in shares and (not step or (step >= SHORT_STEP if wait is None else wait >= STARVED * step)):
             continue  # nothing says that it is not the input
         sm, load = scene.mean(device, "sm_active_percent"), scene.mean(device, "utilization_percent")
@@ -215,9 +214,8 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
             )
         ]
         if step:
-            waits = input_share(trainer)
-            part = f", of which input is {percent(waits)}" if waits is not None else ", without a DataLoader"
-            evidence.append(Evidence(text=f"{seconds(step)} a step{part}", source="probe"))
+            part = ", without a DataLoader" if wait is None else f", of which input is {percent(min(1.0, wait / step))}"
+            evidence.append(Evidence(text=f"{seconds(step)} a step on average{part}", source="probe"))
         yield Finding(
             pitfall="too-small-workload",
             cause="live.launch_bound",

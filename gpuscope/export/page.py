@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..store.ranks import stands
+from ..store.ranks import SPLIT, measured_step, stands
 from ..store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
 from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View
 from ..wire.frames import LOST, Unknown
@@ -134,7 +134,8 @@ def _trainers(page: Page, host: HostView, left_out: dict[str, int], limits: Limi
         page.readings(table.TRAINER_READINGS, labels, trainer)
         if trainer.number("step_age_seconds") is not None:
             page.add(table.STALLED, labels, stands(trainer))
-        for part in table.STEP_PARTS:
+        page.add(table.MEASURED_STEP, labels, measured_step([trainer]))
+        for part in SPLIT:
             page.add(table.STEP_PART, (*labels, part), trainer.number(f"{part}_seconds"))
         on_gpu = [a for a in trainer.allocators if a.definition.ordinal >= 0 and a.gone is None]
         left_out["allocators"] += len(on_gpu[limits.allocators :])

@@ -95,9 +95,13 @@ STALLS = Metric(
     "gpuscope_train_stalls_total", TRAINER, "Stalls told by the probe since this exporter saw it.", counter=True
 )
 STEP_PART = Metric(
-    "gpuscope_train_step_part_seconds", (*TRAINER, "part"), "Where a step's time goes: mean per step, recent steps."
+    "gpuscope_train_step_part_seconds",
+    (*TRAINER, "part"),
+    "Where a step's time goes: mean over the measured steps. The parts add up to gpuscope_train_measured_step_seconds.",
 )
-STEP_PARTS = ("input", "h2d", "compute", "optimizer", "communication", "other")
+MEASURED_STEP = Metric(
+    "gpuscope_train_measured_step_seconds", TRAINER, "Mean of the recent steps that were taken apart."
+)
 TRAINER_READINGS = (
     Metric("gpuscope_train_steps_total", TRAINER, "Optimizer steps seen by the probe.", "step", counter=True),
     Metric("gpuscope_train_skipped_steps_total", TRAINER, "Steps the scaler skipped.", "skipped_steps", counter=True),
@@ -111,6 +115,7 @@ TRAINER_READINGS = (
             ("last_step_age_seconds", "step_age_seconds", 1, "Time since the last step ended."),
             ("step_seconds", "step_seconds", 1, "Median of the recent steps."),
             ("step_p95_seconds", "step_seconds_p95", 1, "95th percentile of the recent steps."),
+            ("step_mean_seconds", "step_seconds_mean", 1, "Mean of the same steps."),
             ("loader_wait_seconds", "loader_wait_seconds", 1, "Waiting for the DataLoader: mean per recent step."),
             ("loss", "loss", 1, "Loss, where a progress bar shows one."),
             ("eta_seconds", "eta_seconds", 1, "Time left, by the trainer's own progress bar."),
@@ -186,7 +191,7 @@ METRICS: dict[str, Metric] = {
     for metric in (
         AGENT_UP, DRIVER_UP, HOST_INFO, LEFT_OUT, *HOST_READINGS,
         DEVICE_INFO, DEVICE_UP, DEVICE_TOTAL, *DEVICE_READINGS,
-        PROBE_UP, TRAINER_INFO, STALLED, STALLS, STEP_PART, *TRAINER_READINGS, *PROCESS_READINGS,
+        PROBE_UP, TRAINER_INFO, STALLED, STALLS, STEP_PART, MEASURED_STEP, *TRAINER_READINGS, *PROCESS_READINGS,
         CACHED, RESERVED_PART, *ALLOCATOR_READINGS,
     )
 }  # fmt: skip

@@ -188,7 +188,12 @@ class Sampler:
         missing = no_step if steps.last is None else _NO_CYCLE
         values["step_seconds"] = missing if median is None else median
         values["step_seconds_p95"] = quantile(durations, 0.95) if durations else missing
-        values["loader_wait_seconds"] = _mean(list(steps.waits)) if steps.loader_seen else _NO_LOADER
+        values["step_seconds_mean"] = sum(durations) / len(durations) if durations else missing
+        waits = list(steps.waits)
+        if not steps.loader_seen:
+            values["loader_wait_seconds"] = _NO_LOADER
+        else:
+            values["loader_wait_seconds"] = sum(waits) / len(waits) if waits else missing
         if steps.scaled_on_device:
             values["skipped_steps"] = _ON_DEVICE
         else:

@@ -40,9 +40,9 @@ class Steps:
         self.total = 0
         self.last: Optional[float] = None  # end of the last step of any optimizer
         self.thread: Optional[int] = None  # that made it
-        self.durations: Deque[float] = deque(maxlen=WINDOW)
+        self.durations: Deque[float] = deque(maxlen=WINDOW)  # of steps, from the end of one to the end of the next
         self.minutes = Minutes()
-        self.waits: Deque[float] = deque(maxlen=WINDOW)  # for the input pipeline, per step
+        self.waits: Deque[float] = deque(maxlen=WINDOW)  # for the input pipeline, of the same steps
         self.costs: Deque[float] = deque(maxlen=WINDOW)  # of the probe, per call of its step hook
         self.loads: Deque[Tuple[int, float, float]] = deque(maxlen=MAX_LOADS)  # (thread, begin, end) of each batch
         self.loader_seen = False
@@ -66,6 +66,7 @@ class Steps:
         if self.counted_by:  # an optimizer of torch after all
             self.counted_by, self.total, self._primary_last = "", 0, None
             self.durations.clear()
+            self.waits.clear()
         self.last = now
         self.thread = threading.get_ident()
         primary = self._primary
@@ -103,12 +104,13 @@ class Steps:
 
     def _advance(self, count: int, now: float) -> None:
         self.total += count
+        waited = self._waited()
         if self._primary_last is not None:
             seconds = (now - self._primary_last) / count
             self.durations.append(seconds)
+            self.waits.append(waited / count)
             self.minutes.add(now, seconds)
         self._primary_last = now
-        self.waits.append(self._waited())
 
     def usual_seconds(self) -> float:
         """What a step takes of late, 0 where that is not known: the shorter of the last two, for one may be a pause."""

@@ -14,7 +14,7 @@ from .growth import Forecast, forecast, releasable
 from .view import AllocView, DeviceView, TrainerView
 
 SPLIT = ("input", "h2d", "compute", "optimizer", "communication", "other")
-"""Where a step's time goes: columns ``*_seconds``, which add up to the step."""
+"""Where a step's time goes: columns ``*_seconds``, which add up to :func:`measured_step`."""
 OWN = ("input", "h2d", "compute", "optimizer", "other")
 """All but waiting for other ranks."""
 STEPS_LATE = 3.0
@@ -72,6 +72,15 @@ def split_of(trainer: TrainerView) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def measured_step(trainers: Iterable[TrainerView]) -> float | None:
+    """Seconds of a step as the sum of its parts, the mean over these ranks; None where the parts are not known.
+
+    This is the step to show beside parts or shares of it: the mean of the very steps that were taken apart. The column
+    ``step_seconds`` is a median of other steps, and tells how fast a training usually is."""
+    known = [sum(max(0.0, seconds) for seconds in parts.values()) for t in trainers if (parts := split_of(t))]
+    return fmean(known) if known and any(known) else None
+
+
 def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
     """The mean share of each part of a step over these ranks, adding up to 1; empty where none is known."""
     sums: dict[str, float] = {}
@@ -84,17 +93,20 @@ def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
 
 def input_share(trainer: TrainerView) -> float | None:
     """The share of a step spent waiting for the input pipeline, 0..1: of the device where that is measured, else of the
-    thread that trains. None where neither is known.
-
-    Measured steps are few and their mean is not the usual step, so a measured wait is divided by the parts of the same
-    steps, as everywhere where a step is taken apart."""
-    if "compute" in split_of(trainer):
-        measured = shares_of([trainer]).get("input")
-        if measured is not None:
-            return measured
-    wait, step = trainer.number("input_seconds"), trainer.number("step_seconds")
-    wait = trainer.number("loader_wait_seconds") if wait is None else wait
+    thread that trains. None where neither is known."""
+    wait, step = input_wait(trainer)
     return min(1.0, wait / step) if wait is not None and step else None
+
+
+def input_wait(trainer: TrainerView) -> tuple[float | None, float | None]:
+    """Seconds that a step waits for its input, and the seconds of the step, both means over the same steps.
+
+    Probes of earlier versions do not send the mean of the recent steps: their median stands for it."""
+    measured = trainer.number("input_seconds")
+    if measured is not None and "compute" in split_of(trainer):
+        return max(0.0, measured), measured_step([trainer])
+    mean = trainer.number("step_seconds_mean")
+    return trainer.number("loader_wait_seconds"), trainer.number("step_seconds") if mean is None else mean
 
 
 def own_seconds(trainer: TrainerView) -> float | None:

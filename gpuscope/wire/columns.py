@@ -92,6 +92,7 @@ TRAINER_COLUMNS = (
     "step",  # optimizer steps seen by the probe; where it sees none, what the definition's step_source says
     "step_seconds",  # median over the recent steps
     "step_seconds_p95",
+    "step_seconds_mean",  # over the same steps: what loader_wait_seconds is a part of
     "step_age_seconds",  # since the last step ended
     "loader_wait_seconds",  # waiting for the input pipeline, mean per step over the recent steps
     "skipped_steps",  # by the grad scaler, on inf or nan
@@ -102,8 +103,9 @@ TRAINER_COLUMNS = (
     "probe_cpu_percent",  # the probe's own thread, of one core
     "probe_step_seconds",  # the probe's own time inside a step, mean
     # Where a step's time goes, mean per step over the recent measured steps, without those that have an evaluation in
-    # them. They add up to that mean; step_seconds is a median of more steps, and other than it. On CUDA taken between
-    # events of the training thread's stream, without synchronising; on the CPU between moments of that thread.
+    # them. They add up to the mean of these steps (store.ranks.measured_step); step_seconds is a median of others, and
+    # no sum of them. What cannot be told apart is null and contained in compute_seconds. On CUDA taken between events
+    # of the training thread's stream, without synchronising; on the CPU between moments of that thread.
     "input_seconds",  # the device (or the CPU that trains) waits for the loader
     "h2d_seconds",  # host-to-device copies of what the loader gave
     "compute_seconds",  # forward and backward

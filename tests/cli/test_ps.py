@@ -217,7 +217,7 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
     }  # fmt: skip
     assert ps_verb._notes(trainer) == [
         "stands at data.py:88 __getitem__, no step for 48.00 s",
-        "step: input 10 % · compute 80 % · optimizer 10 %",
+        "mean step 500.0 ms: input 10 % · compute 80 % · optimizer 10 %",
         "phase: eval",
     ]
     assert ps_verb._notes({"stall_at": None, "phase": "train"}) == []
@@ -228,6 +228,23 @@ def test_where_a_trainer_stands_is_in_the_document(fake, sockets, capsys):
         _, document = run_json(capsys, sockets)
     (trainer,) = [process["trainer"] for process in document["processes"] if process["trainer"]]
     assert {"stall_at", "phase", "input_seconds", "compute_seconds", "communication_seconds"} <= trainer.keys()
+
+
+def test_the_parts_of_a_step_add_up_to_the_step_that_the_document_gives_for_them():
+    missing = Unknown("not_supported", "part of computing")
+    readings = {"step_seconds": 0.017, "input_seconds": 0.002, "h2d_seconds": missing, "compute_seconds": 0.019}
+    readings |= {"optimizer_seconds": 0.003, "communication_seconds": 0.0, "other_seconds": 0.001}
+    assert ps._measured_step(readings) == pytest.approx(0.025)
+    unmeasured = Unknown("not_initialised", "no step has been taken apart yet")
+    assert ps._measured_step({**readings, "compute_seconds": unmeasured}) is unmeasured
+
+
+def test_the_step_that_parts_add_up_to_is_in_the_document_or_why_it_is_not(fake, sockets, capsys):
+    with probe_process.start(sockets):
+        _, document = run_json(capsys, sockets)
+    (at,) = [at for at, process in enumerate(document["processes"]) if process["trainer"]]
+    assert document["processes"][at]["trainer"]["measured_step_seconds"] is None
+    assert f"processes[{at}].trainer.measured_step_seconds" in [row["path"] for row in document["unknown"]]
 
 
 def test_a_share_of_nothing_is_zero_only_where_the_driver_says_so(fake, sockets, capsys):

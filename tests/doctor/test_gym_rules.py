@@ -183,8 +183,8 @@ def test_the_script_of_a_trainer_is_read_too_and_its_figures_outweigh_what_it_sa
     script.write_text(SOURCE)
     aged(script, 86400 * 365)
     assert set(looked_at(script)) >= {"detach-loss-accumulation", "num-workers"}
-    assert "num-workers" in looked_at(script, step_seconds=0.1, input_seconds=0.05)
-    calm = looked_at(script, step_seconds=0.1, input_seconds=0.001)
+    assert "num-workers" in looked_at(script, step_seconds_mean=0.1, loader_wait_seconds=0.05)
+    calm = looked_at(script, step_seconds_mean=0.1, loader_wait_seconds=0.001)
     assert "detach-loss-accumulation" in calm
     assert "num-workers" not in calm
 

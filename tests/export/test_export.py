@@ -105,6 +105,18 @@ def test_readings_are_in_base_units_with_the_labels_of_job_rank_and_card():
     assert samples["gpuscope_agent_up"] == {("node-1",): 1}
 
 
+def test_the_parts_of_a_step_add_up_to_the_measured_step_and_not_to_the_median():
+    parts = {"input_seconds": 0.03, "compute_seconds": 0.2, "optimizer_seconds": 0.05, "communication_seconds": 0.02}
+    trainer = wire.row(7, "t", step=3, step_seconds=0.25, step_seconds_mean=0.28, **parts)
+    samples = drawn(scene(wire.sample(3, t=[trainer]))).samples
+    told = samples["gpuscope_train_step_part_seconds"]
+    assert samples["gpuscope_train_measured_step_seconds"][RANK_1] == pytest.approx(0.3)
+    assert sum(told.values()) == pytest.approx(0.3)
+    assert samples["gpuscope_train_step_seconds"][RANK_1] == 0.25
+    assert samples["gpuscope_train_step_mean_seconds"][RANK_1] == 0.28
+    assert RANK_0 not in samples["gpuscope_train_measured_step_seconds"]
+
+
 def test_unknown_is_absent_and_never_zero():
     page = drawn(scene())
     assert "gpuscope_gpu_power_watts" not in page.samples

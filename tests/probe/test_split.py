@@ -346,6 +346,7 @@ main()
         reader.until(lambda: all(reader.value(name) is not None for name in names), 60)
         assert reader.value("input_seconds") >= 0.02
         assert reader.value("communication_seconds") == 0.0
+        assert 0.02 <= reader.value("loader_wait_seconds") <= reader.value("step_seconds_mean")
         reader.until(lambda: reader.value("phase") == "train", 60)
         told = {"phase": "eval"}
         reader.until(lambda: any(getattr(f, "e", "") == "phase" and f.data == told for f in reader.frames), 60)

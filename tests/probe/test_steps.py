@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
@@ -27,6 +28,17 @@ def test_one_optimizer_counts_every_step_and_times_them():
     assert steps.total == 10
     assert list(steps.durations) == [0.25] * 9
     assert steps.last == 2.5
+
+
+def test_waits_are_of_the_same_steps_as_durations():
+    """The first step has no known beginning: what was waited before it is part of no step that is counted."""
+    steps, one = Steps(), Optimizer()
+    for begin, seconds in ((0.0, 40.0), (50.0, 0.25), (51.0, 0.5)):
+        steps.loads.append((threading.get_ident(), begin, begin + seconds))
+        steps.stepped(one, begin + seconds + 0.5)
+    assert steps.loader_seen
+    assert list(steps.waits) == [0.25, 0.5]
+    assert list(steps.durations) == [10.25, 1.25]
 
 
 def test_two_optimizers_in_an_iteration_are_one_step():

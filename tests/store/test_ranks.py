@@ -101,6 +101,30 @@ def test_shares_add_up_to_one():
     assert ranks.shares_of(host_of(views.training(4.0)).trainers) == {}
 
 
+def test_shares_are_of_the_step_that_is_shown_beside_them():
+    """The steps taken apart took 0.6 s on average, the median of others is 0.5 s: shares are of the 0.6 s."""
+    parts = {rank: jobs.split(0.55 + 0.1 * (rank % 2)) for rank in range(4)}
+    trainers = host_of(with_last_row(jobs.ranks(), parts)).trainers
+    step, shares = ranks.measured_step(trainers), ranks.shares_of(trainers)
+    assert step == pytest.approx(0.6)
+    assert {t.number("step_seconds") for t in trainers} == {0.5}
+    mean = sum(t.number("compute_seconds") or 0.0 for t in trainers) / 4
+    assert shares["compute"] * step == pytest.approx(mean)
+    assert sum(ranks.split_of(trainers[0]).values()) == pytest.approx(ranks.measured_step(trainers[:1]))
+    assert ranks.measured_step(host_of(views.training(4.0)).trainers) is None
+
+
+def test_the_wait_for_the_loader_is_divided_by_the_mean_of_the_same_steps():
+    """Every tenth step waits two seconds: the mean wait is more than a median step, and a fifth of the mean step."""
+    row: dict[str, f.Scalar] = {f"{name}_seconds": None for name in ranks.SPLIT}
+    row |= {"loader_wait_seconds": 0.2, "step_seconds": 0.1, "step_seconds_mean": 1.0}
+    (trainer,) = host_of(with_last_row(jobs.ranks(1), {0: row})).trainers
+    assert ranks.input_wait(trainer) == (0.2, 1.0)
+    assert ranks.input_share(trainer) == pytest.approx(0.2)
+    (older,) = host_of(with_last_row(jobs.ranks(1), {0: {**row, "step_seconds_mean": None}})).trainers
+    assert ranks.input_share(older) == 1.0, "a probe without the mean"
+
+
 def test_imbalance_is_the_largest_over_the_mean():
     assert ranks.imbalance(host_of(jobs.ranks(leaks=2)).trainers) == pytest.approx(1.21, abs=0.02)
     assert ranks.imbalance(host_of(jobs.ranks(1)).trainers) is None

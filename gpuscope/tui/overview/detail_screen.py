@@ -42,8 +42,9 @@ NAMES = {
     "log_epoch": "epoch that this step is of, its log says",
     "log_age_seconds": "age of its log's last line",
     "idle_seconds": "idle for, at least",
-    "step_seconds": "seconds per step",
+    "step_seconds": "seconds per step, median",
     "step_seconds_p95": "seconds per step, p95",
+    "step_seconds_mean": "seconds per step, mean",
     "step_seconds_hour_ago": "seconds per step, an hour ago",
 }
 COUNTS = ("step", "collectives", "progress_done", "progress_total", "skipped_steps", "log_step", "log_total",

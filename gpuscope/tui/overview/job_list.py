@@ -140,7 +140,8 @@ class JobList(Painted, can_focus=True):
         cells = min(SPLIT_BAR, max(8, (width - 60) // 3))
         parts = [(share, SPLIT_TOKENS[name]) for name, share in line.split.items()]
         bar = stacked_bar(parts, 1.0, cells, self.tokens.glyphs, slim=True)
-        return [[("step: ", "faint"), *bar, ("  ", "text"), *split_pieces(line.split, width - cells - 14)]]
+        head = f"mean step {line.mean_step}: "
+        return [[(head, "faint"), *bar, ("  ", "text"), *split_pieces(line.split, width - cells - len(head) - 8)]]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(1, self.wanted(width))

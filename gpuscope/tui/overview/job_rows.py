@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...store.ranks import (
     SLOWER,
@@ -12,6 +12,7 @@ from ...store.ranks import (
     MemoryRoom,
     find_stall,
     input_share,
+    measured_step,
     name_of,
     rooms,
     shares_of,
@@ -46,7 +47,9 @@ class JobLine:
     over: bool = False
     """It has ended: what has no column is left out."""
     split: dict[str, float] = field(default_factory=dict)
-    """The shares of a step, adding up to 1, drawn below where there is room."""
+    """The shares of the mean step, adding up to 1, drawn below where there is room."""
+    mean_step: str = ""
+    """How long the step takes that these are shares of: the pace above is a median."""
 
 
 def job_lines(
@@ -121,8 +124,9 @@ def _line(host: HostView, job: JobView) -> JobLine:
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(gone) or _notes(host, job, trainers)
-    split = shares_of(trainers) if gone is None else {}
-    return JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None, split=split)
+    line = JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None)
+    step = measured_step(trainers) if gone is None else None
+    return line if step is None else replace(line, split=shares_of(trainers), mean_step=seconds_text(step))
 
 
 def ended(job: JobView) -> Gone | None:

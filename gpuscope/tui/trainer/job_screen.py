@@ -15,6 +15,7 @@ from ...store.ranks import (
     find_stall,
     imbalance,
     is_overdue,
+    measured_step,
     name_of,
     place,
     rooms,
@@ -208,9 +209,9 @@ def standing_out(host: HostView, job: JobView, stacks: bool) -> Iterable[Line]:
     steps = any(t.number("step") for t in living)
     calm = "it has made no step yet" if not steps else "the ranks step alike" if len(living) > 1 else "it steps"
     yield from lines or [[("● ", "ok"), ("nothing: ", "text"), (calm, "muted")]]
-    shares = shares_of(living)
-    if shares:
-        yield [("step: ", "faint"), *split_pieces(shares, 200)]
+    step = measured_step(living)
+    if step is not None:
+        yield [(f"mean step {seconds_text(step)}: ", "faint"), *split_pieces(shares_of(living), 200)]
     else:
         why = next((r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown)), None)
         if why is not None:

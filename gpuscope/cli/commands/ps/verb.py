@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ....store.ranks import SPLIT
 from ....agent.oneshot import OneShot, collect_once
 from ....agent.picture import DevicePicture, Picture
 from ....collect.trainers import AllocatorNews, TrainerNews
@@ -185,12 +186,20 @@ def _trainer(unknowns: Unknowns, path: str, news: TrainerNews, picture: Picture)
     return {
         **unknowns.fields(path, news.definition, _TRAINER_FIELDS, {**_UNSAID, **news.reasons}),
         **unknowns.columns(path, readings, {name: name for name in TRAINER_COLUMNS}),
+        "measured_step_seconds": unknowns.value(f"{path}.measured_step_seconds", _measured_step(readings)),
         **{name: unknowns.value(f"{path}.{name}", _sum(news, on_gpu, name)) for name in _SUMMED},
         "allocators": [
             _allocator(unknowns, f"{path}.allocators[{position}]", allocator, picture)
             for position, allocator in enumerate(on_gpu)
         ],
     }
+
+
+def _measured_step(readings: Mapping[str, Reading]) -> Reading:
+    """The mean step that the parts add up to, their sum; ``step_seconds`` is a median of other steps."""
+    if isinstance(why := readings.get("compute_seconds", NO_SAMPLE), Unknown):
+        return why
+    return sum(value for part in SPLIT if isinstance(value := readings.get(f"{part}_seconds"), (int, float)))
 
 
 def _sum(news: TrainerNews, on_gpu: list[AllocatorNews], column: str) -> Reading:
@@ -300,20 +309,17 @@ def _sm(devices: list[dict[str, Any]]) -> str:
     return number(max(known), " %") if known else output.DASH
 
 
-_PARTS = ("input", "h2d", "compute", "optimizer", "communication", "other")
-
-
 def _notes(trainer: Mapping[str, Any]) -> list[str]:
     """Where a trainer stands, what its step is made of, and that it evaluates: lines below its own, where known."""
     lines = []
     if trainer.get("stall_at"):
         age = trainer.get("step_age_seconds")
         lines.append(f"stands at {trainer['stall_at']}" + (f", no step for {seconds(age)}" if age is not None else ""))
-    parts = {name: value for name in _PARTS if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0}
+    parts = {name: value for name in SPLIT if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0}
     total = sum(parts.values())
     if total > 0:
         shares = [f"{name} {value / total * 100:.0f} %" for name, value in parts.items() if value >= 0.005 * total]
-        lines.append("step: " + " · ".join(shares))
+        lines.append(f"mean step {seconds(total)}: " + " · ".join(shares))
     if trainer.get("step_source") not in (None, "optimizer steps"):
         lines.append(f"its steps are {trainer['step_source']}")
     others = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
