@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from ..store.view import HostView, JobView
+from ..store.view import HistoryOf, HostView, JobView, no_history
 from . import live_devices, live_effects, live_input, live_memory, live_stall, live_time
 from .finding import Abstained, Finding, Report
-from .live_scene import HistoryOf, Said, Scene, living, no_history
+from .live_scene import Said, Scene, living
 
 _OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
     live_stall.standing,

@@ -5,30 +5,33 @@ A reading that is unknown stays None: a rule that needs it abstains and says wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..store.view import AllocView, DeviceView, Entity, History, HostView, JobView, ProcView, TrainerView
+from ..store.view import (
+    AllocView,
+    DeviceView,
+    Entity,
+    HistoryOf,
+    HostView,
+    JobView,
+    ProcView,
+    TrainerView,
+    no_history,
+)
 from .finding import Abstained, Finding
 from .units import GIB, MIB, percent, seconds, size
 
 __all__ = [
-    "GIB", "MIB", "MIN_STEPS", "HistoryOf", "Said", "Scene", "living", "no_history", "percent", "place", "seconds",
+    "GIB", "MIB", "MIN_STEPS", "Said", "Scene", "living", "percent", "place", "seconds",
     "size", "warmed_up",
 ]  # fmt: skip
 
-HistoryOf = Callable[[int, str, float | None], History]
-"""(entity id, column, of the last how many seconds or None for all) → its history on the host in question."""
 Said = Iterator[Finding | Abstained]
 MIN_STEPS = 30
 """Steps before these are warm-up: autotuning, the first epoch's files, worker processes that start."""
 RECENT_SECONDS = 60.0
-
-
-def no_history(_id: int, _column: str, _seconds: float | None) -> History:
-    """Of a picture alone: nothing is known of before."""
-    return History()
 
 
 @dataclass(frozen=True, slots=True)

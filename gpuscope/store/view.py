@@ -7,7 +7,7 @@ reason; it is never 0 for missing. Everything here is frozen and safe to hand be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -193,6 +193,15 @@ class History:
 
     def __len__(self) -> int:
         return len(self.seconds)
+
+
+HistoryOf = Callable[[int, str, float | None], History]
+"""(entity id, column, of the last how many seconds or None for all) → its history on the host in question."""
+
+
+def no_history(_id: int, _column: str, _seconds: float | None) -> History:
+    """The history of a picture alone: nothing is known of before."""
+    return History()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...collect.clock_events import HARMLESS_CLOCK_EVENTS, clock_event_words
@@ -206,7 +206,3 @@ def idle_since(history: History, since: float | None = None) -> str:
     more = first == 0 or history.values[first - 1] is None
     began = min(history.seconds[first], since) if more and since else history.seconds[first]
     return f"idle {'≥ ' if more else ''}{age_text(max(history.seconds[-1] - began, 1))}"
-
-
-HistoryOf = Callable[[int, str, float | None], History]
-"""(entity id, column, of the last how many seconds or None for all) → its history on the host in question."""

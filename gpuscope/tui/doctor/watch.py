@@ -18,6 +18,7 @@ from .background_checks import Aside
 from .finding_history import Case, Course, Kind, ordered, pid_of
 
 if TYPE_CHECKING:
+    from ...store.view import HistoryOf, HostView
     from ...doctor.table import Pitfall
     from ...store.view import HostView
 

@@ -6,10 +6,11 @@ is its peak: what is idle then can be given back, what is idle at another moment
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...store.view import AllocView, HistoryOf, HostView, TrainerView
 from ...store.reserved import COLUMNS, POOL_COLUMNS
 from ...store.view import AllocView, History, HostView, TrainerView
 from ...wire.frames import Reading
@@ -26,8 +27,6 @@ TAKEN = (
 )  # fmt: skip
 """Columns of that moment; all others are as they are now."""
 WORTH_SAYING_BYTES = 64 << 20
-
-Histories = Callable[[int, str, float], History]
 
 
 class Fullest(NamedTuple):
@@ -46,7 +45,7 @@ class Shown(NamedTuple):
     seconds: float
 
 
-def account_at_the_fullest(host: HostView, subject: Subject, history: Histories) -> Shown:
+def account_at_the_fullest(host: HostView, subject: Subject, history: HistoryOf) -> Shown:
     """The rows of a device with the trainer's part as it was when it was fullest. Their total is what is used now.
     On a CPU, what the probe counted."""
     device, allocator = subject.device, subject.allocator
@@ -70,7 +69,7 @@ def seconds_of(trainer: TrainerView | None) -> float:
     return min(max(LEAST_SECONDS, STEPS * (step or 0.0)), MOST_SECONDS)
 
 
-def at_the_fullest(allocator: AllocView, history: Histories, seconds: float) -> Fullest:
+def at_the_fullest(allocator: AllocView, history: HistoryOf, seconds: float) -> Fullest:
     """The allocator with what it held when most was allocated within the last ``seconds``, reserved as it is now.
 
     All of it is one reading, so that its parts add up. What was before the reserve last shrank does not count: those

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ...store.view import DeviceView, HistoryOf, ProcView, UseView
+from ..device.device_state import IDLE_PERCENT
 from ...store.view import DeviceView, ProcView, UseView
 from ..device.device_state import IDLE_PERCENT, HistoryOf
 

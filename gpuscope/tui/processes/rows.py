@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
+from ..device.device_state import ranges
 from ...store.ranks import name_of
 from ...store.view import DeviceView, HostView, ProcView, TrainerView, UseView
 from ...wire.frames import Unknown
