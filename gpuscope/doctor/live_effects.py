@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..store.ranks import measured_step, own_seconds, rooms, straggler
+from ..store.ranks import measured_step, rooms, straggler
 from ..store.view import AllocView, JobView
 from . import effects
 from .finding import Abstained, Effect, Finding
@@ -25,21 +25,18 @@ def told(scene: Scene, job: JobView, one: Finding | Abstained) -> Finding | Abst
     if one.cause in _SHARES:
         return effects.of_share(one, one.rank, _SHARES[one.cause])
     if one.cause.startswith("ranks.") and one.cause not in ("ranks.one_device", "ranks.host_paced"):
-        return _straggler(job, one)
+        return _straggler(scene, job, one)
     if one.cause == "live.skipped_steps":
         return _skipped(one)
     return _memory(scene, job, one)
 
 
-def _straggler(job: JobView, one: Finding) -> Finding:
-    ranks = living(job)
-    slow, _ = straggler(ranks)
-    others = sorted(value for t in ranks if t is not slow and (value := own_seconds(t)) is not None)
-    own = own_seconds(slow) if slow is not None else None
-    step = measured_step([slow]) if slow is not None else None
-    if own is None or not others or not step:
+def _straggler(scene: Scene, job: JobView, one: Finding) -> Finding:
+    slow = straggler(living(job), scene.history)
+    step = measured_step([slow.trainer]) if slow is not None else None
+    if slow is None or not step:
         return one
-    return effects.of_share(one, (own - others[len(others) // 2]) / step, "what the others wait for it")
+    return effects.of_share(one, (slow.own_seconds - slow.usual_seconds) / step, "what the others wait for it")
 
 
 def _skipped(one: Finding) -> Finding:

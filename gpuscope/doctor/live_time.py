@@ -5,7 +5,7 @@ Shares of a step are those measured on the device where there are any.
 
 from __future__ import annotations
 
-from ..store.ranks import input_wait, name_of, own_seconds, shares_of, split_of, straggler
+from ..store.ranks import input_wait, name_of, shares_of, split_of, straggler
 from ..store.view import JobView, TrainerView
 from .finding import Abstained, Evidence, Finding, Fix
 from .live_input import STARVED, steady_ranks, workers_fixes
@@ -65,7 +65,7 @@ def communication(scene: Scene, job: JobView) -> Said:
     if len(ranks) < 2:
         return
     share = shares_of(ranks).get("communication")
-    if share is None or share < TALKS or straggler(ranks)[0] is not None:
+    if share is None or share < TALKS or straggler(ranks, scene.history) is not None:
         return
     took = max(value for t in ranks if (value := t.number("communication_seconds")) is not None)
     on_gpu = any(t.definition.cuda for t in ranks)
@@ -98,20 +98,17 @@ def straggling(scene: Scene, job: JobView) -> Said:
     """One rank's own work takes longer: the others wait for it in every step. On a CPU, whose cores the ranks share
     with all else that runs there, that is no more than worth a word."""
     ranks = steady_ranks(job)
-    slow, words = straggler(ranks)
-    if slow is None:
+    found = straggler(ranks, scene.history)
+    if found is None:
         return
+    slow, own, usual = found.trainer, found.own_seconds, found.usual_seconds
     paced = _paced_by_its_cpu(scene, slow)
     if paced is not None:
         yield _late_launches(scene, slow, paced)
         return
-    own = own_seconds(slow) or 0.0
-    others = sorted(value for t in ranks if t is not slow and (value := own_seconds(t)) is not None)
-    usual = others[len(others) // 2] if others else 0.0
-    ratio = own / usual if usual > 0 else 1.0
-    evidence = [Evidence(text=words, source="probe")]
+    evidence = [Evidence(text=found.text, source="probe")]
     parts = split_of(slow)
-    waits = parts.get("input", 0.0) > 0.5 * max(own - usual, 1e-9)
+    waits = parts.get("input", 0.0) > 0.5 * (own - usual)
     pitfall, cause = ("num-workers", "ranks.slow_input") if waits else ("distributed-sampler", "ranks.straggler")
     fixes = workers_fixes(scene, job, slow)[0] if waits else []
     for device in scene.devices(slow):
@@ -137,13 +134,13 @@ def straggling(scene: Scene, job: JobView) -> Said:
     yield Finding(
         pitfall=pitfall,
         cause=cause,
-        severity="warning" if ratio >= STRAGGLES_MUCH and slow.definition.cuda else "info",
+        severity="warning" if own >= STRAGGLES_MUCH * usual and slow.definition.cuda else "info",
         confidence="likely",
         title=f"{name_of(slow).capitalize()} keeps the others waiting in every step",
         evidence=tuple(evidence),
         fixes=tuple(fixes),
         where=place(scene, slow),
-        rank=ratio - 1,
+        rank=own / usual - 1,
     )
 
 

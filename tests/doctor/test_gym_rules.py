@@ -99,20 +99,24 @@ def test_a_scaler_that_found_its_scale_long_ago_is_left_alone():
     assert named(still, "bf16-instead-of-fp16").severity == "warning"
 
 
-def test_on_a_cpu_nobody_can_tell_a_straggler_from_busy_cores():
-    def ranks(cuda: bool) -> list[f.Frame]:
-        frames = jobs.ranks(slow=1)
+def test_on_a_cpu_a_straggler_is_one_that_works_far_longer_and_worth_no_more_than_a_word():
+    def ranks(cuda: bool, **more: float) -> list[f.Frame]:
+        frames = jobs.ranks(slow=1, seconds=90.0)
         for frame in frames:
             if isinstance(frame, f.Def) and frame.trainer is not None:
                 frame.trainer.cuda = cuda
+            for values in frame.t if isinstance(frame, f.Sample) else ():
+                if values[0] != 301:
+                    values[1 + f.TRAINER_COLUMNS.index("compute_seconds")] = 0.5 * more.get("compute", 0.5)
         return frames
 
-    def straggler(cuda: bool) -> str:
-        return next(
-            one.severity for one in examined(views.store_of(ranks(cuda))).findings if one.cause.startswith("ranks.")
-        )
+    def straggler(cuda: bool, **more: float) -> list[str]:
+        found = examined(views.store_of(ranks(cuda, **more))).findings
+        return [one.severity for one in found if one.cause.startswith("ranks.")]
 
-    assert (straggler(True), straggler(False)) == ("warning", "info")
+    assert straggler(True) == ["warning"]
+    assert straggler(False) == [], "1.4 times as long"
+    assert straggler(False, compute=0.3) == ["info"], "twice as long"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from gpuscope.store import ranks
@@ -88,11 +91,76 @@ def test_any_text_may_stand_where_a_place_should(hostile):
 
 
 def test_a_straggler_is_the_one_that_works_longest_not_the_ones_that_wait():
-    slow, why = ranks.straggler(host_of(jobs.ranks(slow=1)).trainers)
+    slow = ranks.straggler(host_of(jobs.ranks(slow=1)).trainers)
     assert slow is not None
-    assert slow.definition.rank == 1
-    assert "mostly input" in why
-    assert ranks.straggler(host_of(jobs.ranks()).trainers) == (None, "")
+    assert slow.trainer.definition.rank == 1
+    assert "mostly input" in slow.text
+    assert (slow.own_seconds, slow.usual_seconds) == pytest.approx((0.505, 0.355))
+    assert ranks.straggler(host_of(jobs.ranks()).trainers) is None
+
+
+def two_ranks(cuda: bool, own: Callable[[float], tuple[float, float]], told: tuple[bool, bool] = (True, True)):
+    """Two minutes of a job of two ranks that step together, where ``own(seconds)`` is the milliseconds that each works
+    in a step of 60 ms. ``told``: whether a rank's wait for the other is known."""
+    frames = jobs.ranks(2, 120.0)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.cuda = cuda
+        for row in frame.t if isinstance(frame, f.Sample) else ():
+            rank, parts = row[0] - 300, dict.fromkeys(ranks.SPLIT, 0.0)
+            compute = own(frame.q / 2)[rank] / 1000
+            parts |= {"compute": compute, "communication": 0.06 - compute}
+            if not told[rank]:
+                parts |= {"compute": 0.06, "communication": None}
+            for name, seconds in parts.items():
+                row[1 + f.TRAINER_COLUMNS.index(f"{name}_seconds")] = seconds
+    store = views.store_of(frames)
+    host = store.view().host
+    assert host is not None
+    return ranks.straggler(host.trainers, partial(store.history, host.key))
+
+
+# Put together from courses measured of two healthy ranks over gloo on two busy cores: from that second on, the work of
+# each in a step, in ms.
+NOISE = ((0, 20, 23), (20, 22, 13), (24, 22, 18), (40, 23, 16), (62, 26, 24), (76, 21, 25), (81, 21, 39), (89, 8, 32),
+         (94, 12, 25), (100, 27, 17), (110, 35, 9))  # fmt: skip
+
+
+def noise(seconds: float) -> tuple[float, float]:
+    return [(zero, one) for since, zero, one in NOISE if since <= seconds][-1]
+
+
+def test_noise_between_healthy_ranks_on_a_cpu_makes_no_straggler():
+    assert two_ranks(False, noise) is None
+    assert two_ranks(False, lambda _: (20.0, 26.0)) is None, "a rank that prints and one that does not"
+    assert two_ranks(False, lambda s: (20.0, 20.0 if s < 90 else 45.0)) is None, "not for long enough"
+
+
+@pytest.mark.parametrize("cuda", [True, False])
+def test_a_rank_that_works_twice_as_long_is_a_straggler(cuda):
+    slow = two_ranks(cuda, lambda s: (20.0 + s % 3, 40.0 + s % 7))
+    assert slow is not None
+    assert slow.trainer.definition.rank == 1
+
+
+def test_ranks_with_gpus_of_their_own_are_judged_by_smaller_differences_that_last():
+    assert two_ranks(True, lambda _: (20.0, 26.0)) is not None
+    assert two_ranks(True, lambda s: (20.0, 26.0) if s > 80 else (26.0, 20.0)) is None, "now one, now the other"
+    assert two_ranks(True, lambda s: (20.0, 26.0) if s > 80 else (20.0, 20.0)) is None
+
+
+def test_a_rank_of_which_it_is_not_known_how_long_it_waits_is_not_said_to_work_all_of_the_step():
+    assert two_ranks(True, lambda _: (20.0, 20.0), told=(False, True)) is None
+    assert two_ranks(False, lambda _: (20.0, 20.0), told=(True, False)) is None
+
+
+def test_without_a_history_only_ranks_with_gpus_are_judged():
+    frames = jobs.ranks(slow=1)
+    assert ranks.straggler(host_of(frames).trainers) is not None
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.cuda = False
+    assert ranks.straggler(host_of(frames).trainers) is None
 
 
 def test_shares_add_up_to_one():

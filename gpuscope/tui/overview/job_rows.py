@@ -19,6 +19,7 @@ from ...store.ranks import (
     slower_than_before,
     straggler,
 )
+from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...store.view import Entity, Gone, HostView, JobView, TrainerView
 from ...wire.frames import Unknown
 from ..cells import GIB, age_text, bytes_text, gib, percent, seconds_text
@@ -53,14 +54,19 @@ class JobLine:
 
 
 def job_lines(
-    host: HostView, mine_only: bool = False, text: str = "", more: Mapping[str, list[Piece]] | None = None
+    host: HostView,
+    mine_only: bool = False,
+    text: str = "",
+    more: Mapping[str, list[Piece]] | None = None,
+    history: HistoryOf = no_history,
 ) -> list[JobLine]:
     """All lines, mine first. With ``text`` only those that contain it. ``more``: a note by job key."""
     mine = [job for job in host.jobs if job.mine]
     others = [job for job in host.jobs if not job.mine]
-    lines = [_line(host, job) for job in mine]
+    lines = [_line(host, job, history) for job in mine]
     if not mine_only:
-        lines += [_line(host, job) for job in others] if len(others) <= 1 else list(_by_user(host, others))
+        alone = len(others) <= 1
+        lines += [_line(host, job, history) for job in others] if alone else list(_by_user(host, others))
     for line in lines if more else ():
         if more and line.key in more and not line.over:
             line.notes.append(more[line.key])
@@ -105,7 +111,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
         yield JobLine(f"user:{user}", {"job": (user, "muted"), "gpu": (ranges(indices), "muted")}, span=span)
 
 
-def _line(host: HostView, job: JobView) -> JobLine:
+def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     gone = ended(job)
     trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     indices = devices_of(host, job)
@@ -123,7 +129,7 @@ def _line(host: HostView, job: JobView) -> JobLine:
     cells |= _training(trainers) | _memory(host, trainers)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
-    notes = end_notes(gone) or _notes(host, job, trainers)
+    notes = end_notes(gone) or _notes(host, job, trainers, history)
     line = JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None)
     step = measured_step(trainers) if gone is None else None
     return line if step is None else replace(line, split=shares_of(trainers), mean_step=seconds_text(step))
@@ -189,7 +195,7 @@ def _memory(host: HostView, trainers: list[TrainerView]) -> dict[str, Piece]:
     }
 
 
-def _notes(host: HostView, job: JobView, trainers: list[TrainerView]) -> list[list[Piece]]:
+def _notes(host: HostView, job: JobView, trainers: list[TrainerView], history: HistoryOf) -> list[list[Piece]]:
     """What a user should know of a running job, the worst first; what is only slow waits for what is wrong."""
     notes: list[list[Piece]] = []
     stall = find_stall(trainers)
@@ -198,7 +204,7 @@ def _notes(host: HostView, job: JobView, trainers: list[TrainerView]) -> list[li
     elif job.worst is not None and job.worst_reason:
         notes.append([("worst: ", "warn"), (job.worst_reason, "muted")])
     notes += [line for room in rooms(host.devices, trainers)[:1] for line in growth_lines(host, room, len(trainers))]
-    return notes or _slow(host, trainers)
+    return notes or _slow(host, trainers, history)
 
 
 def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[list[Piece]]:
@@ -234,16 +240,16 @@ def _weight(room: MemoryRoom) -> str:
     return "bad" if ends.steps <= trend.steps else "warn"
 
 
-def _slow(host: HostView, trainers: list[TrainerView]) -> list[list[Piece]]:
+def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[list[Piece]]:
     """What keeps a job slower than it need be, the first that applies."""
     shares = [(share, t) for t in trainers if (share := starving(host, t)) is not None]
     if shares:
         share, trainer = max(shares, key=lambda entry: entry[0])
         name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
         return [[("input: ", "warn"), (f"{name}waits for its data {percent(share * 100)} of the step", "muted")]]
-    slow, why = straggler(trainers)
+    slow = straggler(trainers, history)
     if slow is not None:
-        return [[("straggler: ", "warn"), (why, "muted")]]
+        return [[("straggler: ", "warn"), (slow.text, "muted")]]
     times = slower_than_before(trainers)
     if times is not None and times >= SLOWER:
         return [[("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "muted")]]

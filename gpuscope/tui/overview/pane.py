@@ -83,7 +83,7 @@ class OverviewPane(Pane):
             from .empty_states import about_room, no_devices, problems
             from .job_rows import job_lines
 
-            lines = job_lines(host, state.mine, state.filter, self._slurm_notes(host))
+            lines = job_lines(host, state.mine, state.filter, self._slurm_notes(host), self.session.history)
             extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
             room = self._room() - 2
             above = [part for line in problems(host) for part in hang(line, room)]

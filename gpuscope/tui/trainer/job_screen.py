@@ -35,6 +35,7 @@ from ..widgets.table import Cell, Column, LiveTable, TableRow
 from ..widgets.text import Lines, hang
 
 if TYPE_CHECKING:
+    from ...store.view import HistoryOf, HostView, JobView, TrainerView
     from ...store.view import HostView, JobView, TrainerView
     from ..shell.session import Session
 
@@ -123,11 +124,11 @@ class JobScreen(Room):
         self.say_head(head_of(job), self.session)
         cells = max(30, self._notes.size.width or 76)
         stacks = not self.session.why_not("stacks")
-        notes = [piece for line in standing_out(host, job, stacks) for piece in hang(line, cells)]
+        notes = [piece for line in standing_out(host, job, stacks, self.session.history) for piece in hang(line, cells)]
         self._notes.show(notes)
         height = self.size.height - 2  # the lines at the top and at the bottom; panels have frames, the table a header
         room = None if self._all else max(3, height - min(len(notes) + 2, height // 2) - 3)
-        rows = rank_rows(host, job, room)
+        rows = rank_rows(host, job, room, self.session.history)
         empty = {name for name in OPTIONAL if all(row.cells.get(name) in (NOTHING, None) for row in rows)}
         self._ranks.show_columns([column for column in COLUMNS if column.key not in empty])
         self._ranks.show(rows)
@@ -199,13 +200,13 @@ def _world(job: JobView) -> int | None:
     return next((t.definition.world_size for t in job.trainers if t.definition.world_size), None)
 
 
-def standing_out(host: HostView, job: JobView, stacks: bool) -> Iterable[Line]:
+def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf) -> Iterable[Line]:
     """Sentences, the worst first; one line says so where there is nothing. ``stacks``: a rank can be asked for them."""
     if over := ended(job):
         yield from end_notes(over)
         return
     living = [t for t in job.trainers if t.gone is None]
-    lines = list(_wrong(host, job, living, stacks)) + list(_uneven(living))
+    lines = list(_wrong(host, job, living, stacks)) + list(_uneven(living, history))
     steps = any(t.number("step") for t in living)
     calm = "it has made no step yet" if not steps else "the ranks step alike" if len(living) > 1 else "it steps"
     yield from lines or [[("● ", "ok"), ("nothing: ", "text"), (calm, "muted")]]
@@ -246,10 +247,10 @@ def _wrong(host: HostView, job: JobView, living: Sequence[TrainerView], stacks: 
         yield [("memory: ", "faint"), (text, "muted")]
 
 
-def _uneven(living: Sequence[TrainerView]) -> Iterable[Line]:
-    slow, why = straggler(living)
+def _uneven(living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
+    slow = straggler(living, history)
     if slow is not None:
-        yield [("straggler: ", "warn"), (why, "text")]
+        yield [("straggler: ", "warn"), (slow.text, "text")]
     share = imbalance(living)
     if share is not None and share >= IMBALANCED:
         text = f"the fullest rank has {share:.2f}× the mean allocated: the job is as large as that one allows"
@@ -262,12 +263,13 @@ def _uneven(living: Sequence[TrainerView]) -> Iterable[Line]:
 # ── rows ──
 
 
-def rank_rows(host: HostView, job: JobView, most: int | None) -> list[TableRow]:
+def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf) -> list[TableRow]:
     """A row a rank, the worst first; more than ``most`` leave a row that sums up the others."""
     living = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     stall = find_stall(living)
     behind = {t.key for t in stall.behind} if stall is not None else set()
-    slow, _ = straggler(living)
+    found = straggler(living, history)
+    slow = found.trainer if found is not None else None
     by_trainer: dict[str, MemoryRoom] = {}
     for room in rooms(host.devices, living):
         by_trainer.setdefault(room.trainer.key, room)
