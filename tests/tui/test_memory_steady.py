@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuscope.store.fullest import at_the_fullest
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link

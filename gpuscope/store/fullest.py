@@ -1,0 +1,70 @@
+"""A trainer's memory at the fullest moment of its last steps.
+
+Inside one step the allocated bytes rise and fall by gigabytes, and a reading meets any moment of it. What a step needs
+is its peak: what is idle then can be given back, what is idle at another moment is needed again within the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..wire.frames import Reading
+from .reserved import COLUMNS, POOL_COLUMNS
+from .view import AllocView, HistoryOf, TrainerView
+
+STEPS = 5
+"""So many steps are looked back at, and at least :data:`LEAST_SECONDS`, so that readings meet all moments of a step."""
+LEAST_SECONDS, MOST_SECONDS = 30.0, 300.0
+TAKEN = (
+    "allocated_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes", *POOL_COLUMNS, "private_pool_bytes",
+    "workspace_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "other_model_bytes",
+)  # fmt: skip
+"""Columns of that moment; all others are as they are now."""
+
+
+class Fullest(NamedTuple):
+    """The allocator as it was then, and over how many seconds of readings that is the fullest moment."""
+
+    allocator: AllocView
+    seconds: float
+
+
+def seconds_of(trainer: TrainerView | None) -> float:
+    """How far to look back for this trainer."""
+    step = trainer.number("step_seconds") if trainer is not None else None
+    return min(max(LEAST_SECONDS, STEPS * (step or 0.0)), MOST_SECONDS)
+
+
+def at_the_fullest(allocator: AllocView, history: HistoryOf, seconds: float) -> Fullest:
+    """The allocator with what it held when most was allocated within the last ``seconds``, reserved as it is now.
+
+    All of it is one reading, so that its parts add up. What was before the reserve last shrank does not count: those
+    bytes were given back."""
+    reserved = allocator.number("reserved_bytes")
+    held = history(allocator.id, "reserved_bytes", seconds)
+    live = history(allocator.id, "allocated_bytes", seconds)
+    if reserved is None or not held or len(held) != len(live):
+        return Fullest(allocator, 0.0)
+    place, most, first = None, allocator.number("allocated_bytes") or 0.0, len(held) - 1
+    for number in reversed(range(len(live))):
+        there, bytes_then = held.values[number], live.values[number]
+        if there is None or bytes_then is None:
+            continue
+        if there > reserved:
+            break
+        first = number
+        if bytes_then > most:
+            place, most = number, bytes_then
+    seen = held.seconds[-1] - held.seconds[first]
+    if place is None:
+        return Fullest(allocator, seen)
+    readings: dict[str, Reading] = dict(allocator.readings)
+    for column in TAKEN:
+        values = history(allocator.id, column, seconds).values
+        value = values[place] if place < len(values) else None
+        if value is not None:
+            readings[column] = value
+        elif column in COLUMNS:
+            return Fullest(allocator, 0.0)
+    return Fullest(replace(allocator, readings=readings), seen)
