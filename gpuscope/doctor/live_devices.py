@@ -32,7 +32,7 @@ def foreign(scene: Scene, job: JobView) -> Said:
             held = sum(amount for _, amount in others)
             if device is None or not total or held < max(FOREIGN_BYTES, FOREIGN_SHARE * total):
                 continue
-            left = headroom(scene.host.devices, allocator)
+            left = headroom(scene.host.devices, trainer, allocator, scene.history)
             tight = left is not None and left < TIGHT * total
             names = ", ".join(
                 f"pid {p.definition.pid} ({p.definition.user or 'unknown user'}, "

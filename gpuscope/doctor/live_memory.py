@@ -32,7 +32,7 @@ SAVE = Fix(title="Save a checkpoint if your trainer can", now=True)
 def growth(scene: Scene, job: JobView) -> Said:
     """Memory after each step rises, all the way. Which line keeps it only a snapshot with stacks can tell."""
     unjudged = 0
-    for room in rooms(scene.host.devices, job.trainers):
+    for room in rooms(scene.host.devices, job.trainers, scene.history):
         trend = room.allocator.growth
         if trend is None:
             unjudged += 1

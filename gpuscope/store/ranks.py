@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from ..wire.frames import NOT_SUPPORTED, Unknown
+from .fullest import at_the_fullest, seconds_of
 from .growth import Forecast, forecast, releasable
 from .view import AllocView, DeviceView, HistoryOf, TrainerView, no_history
 
@@ -337,9 +338,15 @@ class MemoryRoom:
     runs_out: Forecast | None
 
 
-def headroom(devices: Iterable[DeviceView], allocator: AllocView) -> float | None:
+def headroom(
+    devices: Iterable[DeviceView], trainer: TrainerView, allocator: AllocView, history: HistoryOf = no_history
+) -> float | None:
     """Bytes a trainer can still get on its device: what is free there, and what torch's cache gives back before it
-    fails. None where either is not known."""
+    fails. None where either is not known.
+
+    What is idle between two layers is needed again within the step. So the cache counts as it was at the fullest moment
+    of the last steps, as far as ``history`` tells of them; the moment at hand alone makes the room rise and fall."""
+    allocator = at_the_fullest(allocator, history, seconds_of(trainer)).allocator
     device = next((d for d in devices if d.id == allocator.gpu), None)
     free, reserved = device.number("free_bytes") if device else None, allocator.number("reserved_bytes")
     active = allocator.number("active_bytes")
@@ -349,14 +356,19 @@ def headroom(devices: Iterable[DeviceView], allocator: AllocView) -> float | Non
     return free + releasable(reserved, active, allocator.number("inactive_split_bytes") or 0.0)
 
 
-def rooms(devices: Sequence[DeviceView], ranks: Iterable[TrainerView], ended: bool = False) -> list[MemoryRoom]:
+def rooms(
+    devices: Sequence[DeviceView],
+    ranks: Iterable[TrainerView],
+    history: HistoryOf = no_history,
+    ended: bool = False,
+) -> list[MemoryRoom]:
     """Of every living rank's allocators on a device, the one that dies first in front: by forecast, then by room.
     ``ended``: those of ranks that are gone too, which have no room any more."""
     out = []
     for trainer in ranks:
         for allocator in trainer.allocators:
             if (ended or trainer.gone is None) and allocator.definition.ordinal >= 0:
-                left = headroom(devices, allocator) if trainer.gone is None else None
+                left = headroom(devices, trainer, allocator, history) if trainer.gone is None else None
                 ends = forecast(allocator.growth, left, trainer.number("step_seconds"))
                 out.append(MemoryRoom(trainer, allocator, left, ends))
     inf = float("inf")

@@ -206,6 +206,26 @@ def test_headroom_is_what_is_free_and_what_the_cache_gives_back():
     assert room.headroom_bytes == free, "all of the cache is split: nothing can be released"
 
 
+def test_headroom_is_what_the_fullest_moment_of_a_step_leaves():
+    """In the forward pass 60 GiB are live, after the step 40: the 20 between them are needed again in each step."""
+    frames = jobs.ranks(1, 40.0)
+    for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
+        live = (60 if sample.q % 4 == 1 else 40) << 30
+        sizes = {"allocated_bytes": live, "active_bytes": live, "inactive_split_bytes": 2 << 30}
+        for name, size in sizes.items():
+            sample.a[0][1 + f.ALLOCATOR_COLUMNS.index(name)] = size
+    store = views.store_of(frames)
+    host = store.view().host
+    assert host is not None
+    (room,) = ranks.rooms(host.devices, host.trainers, partial(store.history, host.key))
+    free, reserved = host.devices[0].number("free_bytes"), room.allocator.number("reserved_bytes")
+    assert (free, reserved) != (None, None)
+    assert room.allocator.number("active_bytes") == 40 << 30, "the last reading is between two steps"
+    assert room.headroom_bytes == free + reserved - (60 << 30) - (2 << 30)
+    (alone,) = ranks.rooms(host.devices, host.trainers)
+    assert alone.headroom_bytes == room.headroom_bytes + (20 << 30), "where nothing is known of before"
+
+
 def test_slower_than_an_hour_ago():
     rows: dict[int, dict[str, f.Scalar]] = {2: {"step_seconds": 0.637, "step_seconds_hour_ago": 0.49}}
     host = host_of(with_last_row(jobs.ranks(), rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from gpuscope.store.fullest import at_the_fullest
+from gpuscope.store.ranks import rooms
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link
+from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.memory.fullest import at_the_fullest
 from gpuscope.tui.memory.memory_account import Part, largest_freeable
 from gpuscope.tui.shell.app import GpuscopeApp
@@ -59,6 +62,23 @@ async def test_rows_and_advice_stand_still_through_a_recorded_training(name):
     for trainer in settled:
         assert changes(orders[trainer][GROWING:]) == 0
         assert changes(advice[trainer][GROWING:]) == 0
+
+
+def test_the_room_that_is_left_stands_still_through_a_recorded_training():
+    """A reading between two steps finds 1.7 GiB more room than the fullest moment of a step leaves."""
+    store = views.store_of([])
+    inside, overview = [], []
+    for line in RecordingReader(RECORDINGS / "h200x2-ddp.gsr").lines():
+        frame = decode(line.line)
+        store.apply(views.SOURCE, frame, 0.0)
+        host = store.view().host
+        if not isinstance(frame, f.Sample) or host is None or all(t.gone for t in host.trainers):
+            continue
+        history = partial(store.history, host.key)
+        inside.append(min(room.headroom_bytes or 0 for room in rooms(host.devices, host.trainers)))
+        overview.append(job_lines(host, history=history)[0].cells["left"][0])
+    assert changes(inside[GROWING:]) > 100, "by one moment of a step it rises and falls"
+    assert changes(overview[GROWING:]) < 5
 
 
 def allocator(live: float, reserved: float, **more: f.Scalar) -> AllocView:

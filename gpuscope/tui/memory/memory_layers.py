@@ -68,8 +68,3 @@ def unexplained(device: DeviceView, used: float | None = None) -> float | None:
     if device.number("driver_reserved_bytes") is None:
         least = WITH_RESERVE_BYTES
     return rest if rest >= least else 0.0
-
-
-def headroom(host: HostView, allocator: AllocView) -> float | None:
-    """Bytes a trainer can still get on this device: free on the card, and what its cache gives back."""
-    return room_of(host.devices, allocator)

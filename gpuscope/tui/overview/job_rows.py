@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...store.ranks import (
@@ -126,10 +126,11 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
         process = job.processes[0] if job.processes else None
         notes = end_notes(gone) or _from_its_log(job)
         return JobLine(job.key, cells, notes, process, _outside(host, job), gone is not None)
-    cells |= _training(trainers) | _memory(host, trainers)
+    found = rooms(host.devices, trainers, history, ended=True)
+    cells |= _training(trainers) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
-    notes = end_notes(gone) or _notes(host, job, trainers, history)
+    notes = end_notes(gone) or _notes(host, job, trainers, found, history)
     line = JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None)
     step = measured_step(trainers) if gone is None else None
     return line if step is None else replace(line, split=shares_of(trainers), mean_step=seconds_text(step))
@@ -180,9 +181,9 @@ def _short_age(seconds: float) -> str:
     return seconds_text(seconds) if seconds < 1 else age_text(seconds)
 
 
-def _memory(host: HostView, trainers: list[TrainerView]) -> dict[str, Piece]:
-    """Of the rank that runs out first, as far as is known."""
-    known = [r for r in rooms(host.devices, trainers, ended=True) if r.allocator.number("reserved_bytes") is not None]
+def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
+    """Of the rank that runs out first, as far as is known: what it holds now, and what its steps leave."""
+    known = [room for room in found if room.allocator.number("reserved_bytes") is not None]
     if not known:
         return {"memory": DASH, "left": DASH}
     allocator, left = known[0].allocator, known[0].headroom_bytes
@@ -195,7 +196,9 @@ def _memory(host: HostView, trainers: list[TrainerView]) -> dict[str, Piece]:
     }
 
 
-def _notes(host: HostView, job: JobView, trainers: list[TrainerView], history: HistoryOf) -> list[list[Piece]]:
+def _notes(
+    host: HostView, job: JobView, trainers: list[TrainerView], found: Sequence[MemoryRoom], history: HistoryOf
+) -> list[list[Piece]]:
     """What a user should know of a running job, the worst first; what is only slow waits for what is wrong."""
     notes: list[list[Piece]] = []
     stall = find_stall(trainers)
@@ -203,7 +206,7 @@ def _notes(host: HostView, job: JobView, trainers: list[TrainerView], history: H
         notes.append([("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")])
     elif job.worst is not None and job.worst_reason:
         notes.append([("worst: ", "warn"), (job.worst_reason, "muted")])
-    notes += [line for room in rooms(host.devices, trainers)[:1] for line in growth_lines(host, room, len(trainers))]
+    notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
     return notes or _slow(host, trainers, history)
 
 

@@ -206,7 +206,7 @@ def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf)
         yield from end_notes(over)
         return
     living = [t for t in job.trainers if t.gone is None]
-    lines = list(_wrong(host, job, living, stacks)) + list(_uneven(living, history))
+    lines = list(_wrong(host, job, living, stacks, history)) + list(_uneven(living, history))
     steps = any(t.number("step") for t in living)
     calm = "it has made no step yet" if not steps else "the ranks step alike" if len(living) > 1 else "it steps"
     yield from lines or [[("● ", "ok"), ("nothing: ", "text"), (calm, "muted")]]
@@ -219,7 +219,9 @@ def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf)
             yield [("step: ", "faint"), (f"what it is made of is not known: {why.text}", "faint")]
 
 
-def _wrong(host: HostView, job: JobView, living: Sequence[TrainerView], stacks: bool) -> Iterable[Line]:
+def _wrong(
+    host: HostView, job: JobView, living: Sequence[TrainerView], stacks: bool, history: HistoryOf
+) -> Iterable[Line]:
     stall = find_stall(living)
     if stall is not None:
         yield [("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
@@ -232,7 +234,7 @@ def _wrong(host: HostView, job: JobView, living: Sequence[TrainerView], stacks: 
             yield [("         ", "text"), ("S", "accent"), (" on a rank: where all of its threads stand", "muted")]
     elif job.worst is not None and job.worst_reason:
         yield [("worst: ", "warn"), (job.worst_reason, "text")]
-    found = rooms(host.devices, living)
+    found = rooms(host.devices, living, history)
     if found and found[0].runs_out is not None:
         yield from growth_lines(host, found[0], len(living))
         return
@@ -271,7 +273,7 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
     found = straggler(living, history)
     slow = found.trainer if found is not None else None
     by_trainer: dict[str, MemoryRoom] = {}
-    for room in rooms(host.devices, living):
+    for room in rooms(host.devices, living, history):
         by_trainer.setdefault(room.trainer.key, room)
     order = list(by_trainer)
 
