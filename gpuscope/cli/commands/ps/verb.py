@@ -199,7 +199,8 @@ def _measured_step(readings: Mapping[str, Reading]) -> Reading:
     """The mean step that the parts add up to, their sum; ``step_seconds`` is a median of other steps."""
     if isinstance(why := readings.get("compute_seconds", NO_SAMPLE), Unknown):
         return why
-    return sum(value for part in SPLIT if isinstance(value := readings.get(f"{part}_seconds"), (int, float)))
+    parts = [readings.get(f"{part}_seconds") for part in SPLIT]
+    return round(sum(value for value in parts if isinstance(value, (int, float))), 9)
 
 
 def _sum(news: TrainerNews, on_gpu: list[AllocatorNews], column: str) -> Reading:
