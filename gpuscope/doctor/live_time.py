@@ -5,7 +5,7 @@ Shares of a step are those measured on the device where there are any.
 
 from __future__ import annotations
 
-from ..store.ranks import input_wait, name_of, shares_of, split_of, straggler
+from ..store.ranks import input_wait, name_of, one_works_longest, shares_of, split_of, straggler
 from ..store.view import JobView, TrainerView
 from .finding import Abstained, Evidence, Finding, Fix
 from .live_input import STARVED, steady_ranks, workers_fixes
@@ -65,7 +65,7 @@ def communication(scene: Scene, job: JobView) -> Said:
     if len(ranks) < 2:
         return
     share = shares_of(ranks).get("communication")
-    if share is None or share < TALKS or straggler(ranks, scene.history) is not None:
+    if share is None or share < TALKS or one_works_longest(ranks):
         return
     took = max(value for t in ranks if (value := t.number("communication_seconds")) is not None)
     on_gpu = any(t.definition.cuda for t in ranks)

@@ -137,7 +137,7 @@ def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> 
     known do not count, but for ranks on a CPU, where the noise is such that all of them have to be known."""
     living = [trainer for trainer in ranks if trainer.gone is None]
     on_cpu = not any(trainer.definition.cuda for trainer in living)
-    least = STRAGGLES_ON_CPU if on_cpu else STRAGGLES
+    least = _least(living)
     parts = [split_of(trainer) for trainer in living]
     own = _own_seconds(parts)
     worst = _longest(own, least)
@@ -154,6 +154,15 @@ def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> 
     most = max(OWN, key=excess.__getitem__)
     words = f"{name_of(living[worst])} works {_ms(own[worst])} a step, the others {_ms(usual)}"
     return Straggler(living[worst], own[worst], usual, f"{words}: mostly {most} (+{_ms(excess[most])})")
+
+
+def one_works_longest(ranks: Sequence[TrainerView]) -> bool:
+    """Whether one rank works much longer than the others by the readings of now alone: it may be a straggler."""
+    return _longest(_own_seconds([split_of(trainer) for trainer in ranks]), _least(ranks)) is not None
+
+
+def _least(ranks: Iterable[TrainerView]) -> float:
+    return STRAGGLES if any(trainer.definition.cuda for trainer in ranks) else STRAGGLES_ON_CPU
 
 
 def _own_seconds(splits: Sequence[Mapping[str, float]]) -> dict[int, float]:

@@ -100,8 +100,8 @@ def test_a_scaler_that_found_its_scale_long_ago_is_left_alone():
 
 
 def test_on_a_cpu_a_straggler_is_one_that_works_far_longer_and_worth_no_more_than_a_word():
-    def ranks(cuda: bool, **more: float) -> list[f.Frame]:
-        frames = jobs.ranks(slow=1, seconds=90.0)
+    def ranks(cuda: bool, seconds: float = 90.0, **more: float) -> list[f.Frame]:
+        frames = jobs.ranks(slow=1, seconds=seconds)
         for frame in frames:
             if isinstance(frame, f.Def) and frame.trainer is not None:
                 frame.trainer.cuda = cuda
@@ -112,10 +112,13 @@ def test_on_a_cpu_a_straggler_is_one_that_works_far_longer_and_worth_no_more_tha
 
     def straggler(cuda: bool, **more: float) -> list[str]:
         found = examined(views.store_of(ranks(cuda, **more))).findings
-        return [one.severity for one in found if one.cause.startswith("ranks.")]
+        return [one.severity for one in found if one.cause.startswith(("ranks.", "live.communication"))]
 
     assert straggler(True) == ["warning"]
     assert straggler(False) == [], "1.4 times as long"
+    assert straggler(False, compute=0.3, seconds=30.0) == [], (
+        "too early to say, also that it is no rank but the transport"
+    )
     assert straggler(False, compute=0.3) == ["info"], "twice as long"
 
 
