@@ -234,9 +234,9 @@ def test_the_parts_of_a_step_add_up_to_the_step_that_the_document_gives_for_them
     missing = Unknown("not_supported", "part of computing")
     readings = {"step_seconds": 0.017, "input_seconds": 0.002, "h2d_seconds": missing, "compute_seconds": 0.019}
     readings |= {"optimizer_seconds": 0.003, "communication_seconds": 0.0, "other_seconds": 0.001}
-    assert ps._measured_step(readings) == 0.025
+    assert ps_verb._measured_step(readings) == 0.025
     unmeasured = Unknown("not_initialised", "no step has been taken apart yet")
-    assert ps._measured_step({**readings, "compute_seconds": unmeasured}) is unmeasured
+    assert ps_verb._measured_step({**readings, "compute_seconds": unmeasured}) is unmeasured
 
 
 def test_the_step_that_parts_add_up_to_is_in_the_document_or_why_it_is_not(fake, sockets, capsys):

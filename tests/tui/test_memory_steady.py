@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from gpuscope.store.decode import decode
 from gpuscope.store.fullest import at_the_fullest
 from gpuscope.store.ranks import rooms
-from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link
-from gpuscope.tui.overview.job_rows import job_lines
-from gpuscope.tui.memory.fullest import at_the_fullest
 from gpuscope.tui.memory.memory_account import Part, largest_freeable
+from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
-from ..device.device_state import HistoryOf
 from .background_checks import Aside
 from .finding_history import Case, Course, Kind, ordered, pid_of
 
 if TYPE_CHECKING:
-    from ...store.view import HistoryOf, HostView
     from ...doctor.table import Pitfall
-    from ...store.view import HostView
+    from ...store.view import HistoryOf, HostView
 
 log = logging.getLogger("gpuscope.doctor")
 

@@ -7,10 +7,6 @@ from typing import NamedTuple
 
 from ...store.fullest import at_the_fullest, seconds_of
 from ...store.view import AllocView, HistoryOf, HostView
-from ...store.view import AllocView, HistoryOf, HostView, TrainerView
-from ...store.reserved import COLUMNS, POOL_COLUMNS
-from ...store.view import AllocView, History, HostView, TrainerView
-from ...wire.frames import Reading
 from ..cells import bytes_text
 from .memory_account import Account, account, on_cpu
 from .subjects import Subject

@@ -6,7 +6,6 @@ allocator are taken at slightly different moments, so a difference below zero is
 
 from __future__ import annotations
 
-from ...store.ranks import headroom as room_of
 from ...store.view import AllocView, DeviceView, HostView, TrainerView
 
 

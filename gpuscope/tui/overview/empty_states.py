@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from ...store.view import DeviceView, HistoryOf, HostView
-from ..device.device_state import free_devices, idle_since, judge, owners, ranges
-from ...store.view import DeviceView, HostView
 from ..cells import gib, percent
-from ..device.device_state import HistoryOf, free_devices, idle_since, judge, owners, ranges
+from ..device.device_state import free_devices, idle_since, judge, owners, ranges
 from ..memory.memory_layers import unexplained
 from ..widgets.text import wrap
 

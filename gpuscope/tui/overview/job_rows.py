@@ -20,7 +20,6 @@ from ...store.ranks import (
     straggler,
 )
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
-from ...store.view import Entity, Gone, HostView, JobView, TrainerView
 from ...wire.frames import Unknown
 from ..cells import GIB, age_text, bytes_text, gib, percent, seconds_text
 from ..device.device_state import STARVED, ranges, starving

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from ...store.view import DeviceView, HistoryOf, ProcView, UseView
 from ..device.device_state import IDLE_PERCENT
-from ...store.view import DeviceView, ProcView, UseView
-from ..device.device_state import IDLE_PERCENT, HistoryOf
 
 FORGET_SECONDS = 30.0
 """Readings of a use that are farther apart were not watched in between: its history is asked again."""

@@ -10,13 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
-from ..device.device_state import ranges
 from ...store.ranks import name_of
-from ...store.view import DeviceView, HostView, ProcView, TrainerView, UseView
+from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
 from ...wire.frames import Unknown
 from ..cells import bytes_text, gib, percent
-from ..device.device_state import HistoryOf, ranges
+from ..device.device_state import ranges
 from ..shell.state import PROCESS_SORTS
 from ..widgets.table import Cell, Column, TableRow
 from .idle import Idle, Idleness, short_age

@@ -36,7 +36,6 @@ from ..widgets.text import Lines, hang
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
-    from ...store.view import HostView, JobView, TrainerView
     from ..shell.session import Session
 
 Piece = tuple[str, str]

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....store.ranks import SPLIT
 from ....agent.oneshot import OneShot, collect_once
 from ....agent.picture import DevicePicture, Picture
 from ....collect.trainers import AllocatorNews, TrainerNews
+from ....store.ranks import SPLIT
 from ....store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
 from ....wire.clean import clean
 from ....wire.frames import (
