@@ -1,0 +1,128 @@
+"""Lines of styled text: pieces of text, each with the name of its style.
+
+A style is a token of the screen's theme, such as ``muted`` or ``warn``. A verb that prints plain text leaves it out.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, List, Sequence, Tuple
+
+from . import width
+
+Piece = Tuple[str, str]
+"""A text and the name of its style."""
+Line = List[Piece]
+
+
+def cells(line: Iterable[Piece]) -> int:
+    """Return how many cells a line takes."""
+    return sum(width.cells(text) for text, _ in line)
+
+
+def plain(line: Iterable[Piece]) -> str:
+    """Return a line's text without its styles."""
+    return "".join(text for text, _ in line)
+
+
+def merged(line: Iterable[Piece]) -> Line:
+    """Return a line with neighbours of one style as one piece, and without empty pieces."""
+    found: Line = []
+    for text, style in line:
+        if not text:
+            continue
+        if found and found[-1][1] == style:
+            found[-1] = (found[-1][0] + text, style)
+        else:
+            found.append((text, style))
+    return found
+
+
+def join(lines: Iterable[Iterable[Piece]], separator: str = "  ", style: str = "text") -> Line:
+    """Return several lines as one, with ``separator`` between those that are not empty."""
+    found: Line = []
+    for line in lines:
+        pieces = list(line)
+        if pieces and found:
+            found.append((separator, style))
+        found += pieces
+    return found
+
+
+def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
+    """Return a line in at most ``room`` cells; an ellipsis in the style of the place marks where it was cut."""
+    if cells(line) <= room:
+        return list(line)
+    left = room - width.cells(ellipsis)
+    if left < 0:
+        return []
+    found: Line = []
+    for text, style in line:
+        size = width.cells(text)
+        if size > left:
+            found.append((width.beginning(text, left) + ellipsis, style))
+            break
+        found.append((text, style))
+        left -= size
+    return found
+
+
+def wrap(line: Iterable[Piece], room: int) -> List[Line]:
+    """Return a line broken at its spaces into lines of at most ``room`` cells.
+
+    Spaces inside a line stay as they are, those at a break go. A word may consist of pieces of several styles; one
+    that is wider than a line is broken anywhere.
+    """
+    room = max(room, 2)
+    found: List[Line] = [[]]
+    used = 0
+    gap: Line = []
+    for word in _words(line):
+        size = cells(word)
+        if not plain(word).strip(" "):
+            gap = word
+            continue
+        if used + cells(gap) + size > room:
+            if used:
+                found.append([])
+            used, gap = 0, []
+        found[-1] += gap
+        used += cells(gap)
+        gap = []
+        for text, style in word:
+            while used + width.cells(text) > room:
+                part = width.beginning(text, room - used)
+                found[-1].append((part, style))
+                found.append([])
+                text, used = text[len(part) :], 0
+            found[-1].append((text, style))
+            used += width.cells(text)
+    return [merged(one) for one in found]
+
+
+def _words(line: Iterable[Piece]) -> Iterable[Line]:
+    """Yield words and the gaps between them in turn, each as pieces."""
+    word: Line = []
+    in_gap = False
+    for text, style in line:
+        start = 0
+        for index, char in enumerate(text):
+            if (char == " ") != in_gap:
+                if index > start:
+                    word.append((text[start:index], style))
+                if word:
+                    yield word
+                word, start, in_gap = [], index, char == " "
+        if start < len(text):
+            word.append((text[start:], style))
+    if word:
+        yield word
+
+
+def hang(label: Sequence[Piece], line: Iterable[Piece], room: int, style: str = "text", least: int = 10) -> List[Line]:
+    """Return ``line`` wrapped beside ``label``: lines after the first begin below where the first one did.
+
+    The text gets ``least`` cells at least, however wide the label is. ``style`` is that of the indent.
+    """
+    indent = cells(label)
+    found = wrap(line, max(room - indent, least))
+    return [merged([*(label if not number else [(" " * indent, style)]), *one]) for number, one in enumerate(found)]

@@ -1,0 +1,144 @@
+"""Bytes, rates, durations, ages and shares in words, and sizes read from words.
+
+The rules hold on every screen and in every report:
+
+- Bytes have three significant digits and one unit, in powers of 1024: ``486 MiB``, ``2.68 GiB``.
+- A column that names its unit in the head leaves it out, with two decimals at most: ``0.04``, ``2.68``, ``140``.
+- A measured duration has three significant digits below a minute, two units above: ``52.6 ms``, ``2 min 05 s``.
+- An age is in whole units and fits into eight cells: ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
+- What is not a finite number is a dash.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+TIB = 1 << 40
+
+DASH = "–"
+AGE_CELLS = 8
+"""No age is wider than this."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kmgtp]?)(?:i?b)?\s*")
+_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
+_MAX_AGE_DAYS = 999_999
+
+
+def bytes_text(count: float) -> str:
+    """Return bytes with three significant digits and the unit that suits them: ``2.68 GiB``, ``512 B``, ``0 B``.
+
+    Only 1000 to 1023 of a unit have four digits: ``1010 MiB`` is easier to read than ``0.986 GiB``.
+    """
+    if not math.isfinite(count):
+        return DASH
+    sign, amount = ("-" if count < 0 else ""), abs(float(count))
+    if round(amount) < KIB:
+        return f"{'-' if count < 0 and round(amount) else ''}{amount:.0f} B"
+    unit = 0
+    while amount >= 1023.5 and unit < len(_UNITS) - 1:  # 1023.5 would be rounded up to 1024 of this unit
+        amount /= 1024
+        unit += 1
+    return f"{sign}{three_digits(amount)} {_UNITS[unit]}"
+
+
+def signed_bytes_text(count: float) -> str:
+    """Return a difference in bytes with its sign: ``+2.68 GiB``, ``-486 MiB``, ``0 B``."""
+    return ("+" if count > 0 else "") + bytes_text(count)
+
+
+def rate_text(bytes_per_second: float) -> str:
+    """Return a rate in bytes: ``1.20 GiB/s``."""
+    text = bytes_text(bytes_per_second)
+    return text if text == DASH else f"{text}/s"
+
+
+def amount_text(count: float, unit: int = GIB) -> str:
+    """Return bytes in a unit that the reader sees elsewhere: ``0.04``, ``2.68``, ``69.7``, ``1024``.
+
+    There are three significant digits, but two decimals at most, so that a column of these stays narrow. An amount
+    that is not nothing never reads as 0.
+    """
+    value = count / unit
+    if not math.isfinite(value):
+        return DASH
+    if 0 < abs(value) < 0.005:
+        return "<0.01" if value > 0 else ">-0.01"
+    return three_digits(value) if value else "0"
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits; below 1 with two decimals, above 999 with all its digits."""
+    size = abs(value)
+    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a measured duration: ``312 µs``, ``52.6 ms``, ``1.84 s``, ``2 min 05 s``, ``3 h 20 min``, ``5 d 2 h``."""
+    if not math.isfinite(seconds):
+        return DASH
+    size = abs(seconds)
+    if size >= 59.95:
+        return _two_units(seconds)
+    if size >= 0.9995:
+        return f"{three_digits(seconds)} s"
+    if size >= 0.9995e-3:
+        return f"{three_digits(seconds * 1e3)} ms"
+    return f"{three_digits(seconds * 1e6)} µs" if size else "0 s"
+
+
+def _two_units(seconds: float) -> str:
+    sign, whole = ("-" if seconds < 0 else ""), round(abs(seconds))
+    if whole < 3600:
+        return f"{sign}{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{sign}{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{sign}{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def age_text(seconds: float) -> str:
+    """Return how long ago something was, in eight cells at most: ``now``, ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
+
+    What began in the future, by a clock that differs, is ``now``.
+    """
+    if not math.isfinite(seconds):
+        return DASH
+    whole = max(int(seconds), 0)
+    if whole == 0:
+        return "now"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    days = min(whole // 86400, _MAX_AGE_DAYS)
+    return f"{days}d {whole % 86400 // 3600}h" if days < 100 else f"{days} d"
+
+
+def percent_text(share: float) -> str:
+    """Return a share of 1 in percent: ``42 %``, small ones as ``1.4 %``. Only all is 100 %, and only nothing is 0 %."""
+    if not math.isfinite(share):
+        return DASH
+    value = 100 * share
+    if 0 < value < 0.05:
+        return "<0.1 %"
+    if 99 < value < 100:
+        return f"{min(value, 99.9):.1f} %"
+    return f"{value:.1f} %" if 0 < value < 2 else f"{value:.0f} %"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a person means by ``80GiB``, ``80 GB``, ``500m`` or ``1000000``. Raises ValueError.
+
+    A unit means a power of 1024 however it is spelled, as it does in what is printed: vendors call a card of 80 GiB
+    "80 GB". A bare number is bytes.
+    """
+    found = _SIZE.fullmatch(text.lower()) if text.isascii() else None
+    if found is None:
+        raise ValueError(f"not a size: {text!r}")
+    return int(float(found.group(1)) * (1 << _SHIFTS[found.group(2)]))

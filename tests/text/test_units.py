@@ -1,0 +1,117 @@
+"""One way to write bytes, durations, ages and shares, and one to read sizes."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuscope.text.units import (
+    AGE_CELLS,
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    age_text,
+    amount_text,
+    bytes_text,
+    duration_text,
+    parse_size,
+    percent_text,
+    rate_text,
+    signed_bytes_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"), (1, "1 B"), (1023, "1023 B"), (1023.7, "1.00 KiB"), (1024, "1.00 KiB"), (20 * MIB, "20.0 MiB"),
+        (486 * MIB, "486 MiB"), (1010 * MIB, "1010 MiB"), (GIB - 1, "1.00 GiB"), (2.68 * GIB, "2.68 GiB"),
+        (9.996 * GIB, "10.0 GiB"), (139.8 * GIB, "140 GiB"), (1.5 * TIB, "1.50 TiB"), (-486 * MIB, "-486 MiB"),
+        (-0.2, "0 B"), (math.nan, "–"), (math.inf, "–"),
+    ],
+)  # fmt: skip
+def test_bytes_have_three_digits_and_one_unit(count, text):
+    assert bytes_text(count) == text
+
+
+@given(st.integers(min_value=1, max_value=1 << 59))
+def test_printed_bytes_are_read_as_nearly_the_same(count):
+    text = bytes_text(count)
+    digits = re.sub(r"\D", "", text.split(" ")[0])
+    assert len(digits.lstrip("0")) <= 3 or 1000 <= int(digits) <= 1023
+    assert abs(parse_size(text) - count) <= 0.0051 * count
+
+
+def test_differences_and_rates():
+    assert [signed_bytes_text(n) for n in (MIB, -MIB, 0)] == ["+1.00 MiB", "-1.00 MiB", "0 B"]
+    assert rate_text(1.2 * GIB) == "1.20 GiB/s"
+
+
+@pytest.mark.parametrize(
+    ("count", "unit", "text"),
+    [
+        (0, GIB, "0"), (40 * MIB, GIB, "0.04"), (MIB, GIB, "<0.01"), (-MIB, GIB, ">-0.01"), (2.68 * GIB, GIB, "2.68"),
+        (69.7 * GIB, GIB, "69.7"), (139.8 * GIB, GIB, "140"), (1024 * GIB, GIB, "1024"), (6 * MIB, MIB, "6.00"),
+        (math.inf, GIB, "–"),
+    ],
+)  # fmt: skip
+def test_a_column_names_its_unit_once(count, unit, text):
+    assert amount_text(count, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"), (312e-6, "312 µs"), (0.9999e-3, "1.00 ms"), (0.0526, "52.6 ms"), (0.99999, "1.00 s"),
+        (1.84, "1.84 s"), (59.97, "1 min 00 s"), (125, "2 min 05 s"), (3599.9, "1 h 00 min"), (12000, "3 h 20 min"),
+        (5 * 86400 + 7200, "5 d 2 h"), (-125, "-2 min 05 s"), (math.nan, "–"),
+    ],
+)  # fmt: skip
+def test_durations(seconds, text):
+    assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "now"), (0.9, "now"), (8.9, "8 s"), (125, "2m 05s"), (12000, "3h 20m"), (86399, "23h 59m"),
+        (5 * 86400 + 7200, "5d 2h"), (400 * 86400, "400 d"), (math.inf, "–"),
+    ],
+)  # fmt: skip
+def test_ages(seconds, text):
+    assert age_text(seconds) == text
+
+
+@given(st.floats())
+def test_no_age_is_wider_than_its_column(seconds):
+    assert 1 <= len(age_text(seconds)) <= AGE_CELLS
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0 %"), (0.0001, "<0.1 %"), (0.014, "1.4 %"), (0.42, "42 %"), (0.9996, "99.9 %"), (1, "100 %")],
+)
+def test_shares(share, text):
+    assert percent_text(share) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("80GiB", 80 * GIB), ("80 GB", 80 * GIB), (" 1.5g ", 3 * GIB // 2), ("500m", 500 * MIB), ("512 KiB", 512 * KIB),
+        ("1000000", 1_000_000), ("3B", 3), ("2TiB", 2 * TIB),
+    ],
+)  # fmt: skip
+def test_sizes_are_read(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1e9", "80 GiB free", "٣", "1" * 16, "nan", "0x10"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="not a size"):
+        parse_size(text)
