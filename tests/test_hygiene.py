@@ -17,7 +17,7 @@ PORTABLE = [
     # all of the wire: recordings may be written where nothing is installed
     *(
         str(p.relative_to(ROOT))
-        for room in ("wire", "text", "probe", "collect", "attach", "agent")
+        for room in ("wire", "text", "process", "probe", "collect", "attach", "agent")
         for p in (ROOT / "gpuscope" / room).rglob("*.py")
     ),
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ..collect import cgroup, container
-from ..collect.procfs import key_values, read
+from ..process.procfs import key_values, read
 from ..wire.environment import Host, Xid
 from .picture import Picture
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..collect.procfs import read
+from ..process.procfs import read
 from ..wire.environment import Path
 from ..wire.frames import Reading, Unknown
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..collect import attachable
-from ..collect.procfs import read
+from ..process.procfs import read
 from ..wire.environment import Build, Torch
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Optional, Tuple
 
+from ..process.procfs import start_ticks
 from ..wire.frames import PROCESS_COLUMNS, HostDef, ProcDef, Reading, Unknown
 from .ticker import Beat
 from .worker import Doing, Worker, hung
@@ -170,7 +171,7 @@ class ProcessWorker(Worker):
         if old is not None and sample:  # its start is in what is sampled: nothing is read twice
             readings, start = sampler.sample(pid), sampler.start
         else:
-            start = processes.start_ticks(pid)
+            start = start_ticks(pid)
         if old is None or old.definition.start != start:
             found = processes.describe(pid, redact=self._redact)
             if found is None:
@@ -192,8 +193,6 @@ class ProcessWorker(Worker):
 
 
 def _ending(definition: ProcDef) -> str:
-    from ..collect import processes
-
-    if definition.start is not None and processes.start_ticks(definition.pid) == definition.start:
+    if definition.start is not None and start_ticks(definition.pid) == definition.start:
         return "runs on, without a GPU"
     return "exited"

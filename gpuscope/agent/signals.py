@@ -15,8 +15,7 @@ import sys
 import time
 from typing import Any, Mapping, Optional
 
-from ..collect.processes import parse_stat, status_values
-from ..collect.procfs import read
+from ..process.procfs import read, stat_of, status_values
 from ..wire import frames
 
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2")
@@ -73,9 +72,7 @@ def send(args: Mapping[str, Any]) -> None:
 def _check(pid: int, start: int) -> None:
     """Whether it is still the process that was meant, and one that may be signalled."""
     try:
-        content = read(f"/proc/{pid}/stat")
-        stat = parse_stat(content)
-        flags = int(content[content.rfind(b")") + 1 :].split()[6])
+        stat = stat_of(pid)
         status = read(f"/proc/{pid}/status")
         # Real and saved user: whom the kernel compares the sender's real and effective user with.
         theirs = status_values(status, b"Uid")
@@ -85,9 +82,9 @@ def _check(pid: int, start: int) -> None:
         raise CannotSignal("gone", f"pid {pid} has ended") from None
     if stat.start_ticks != start:
         raise CannotSignal("gone", f"pid {pid} has ended, and its number now belongs to another process, left alone")
-    if flags & _KERNEL_THREAD or pid == 2:
+    if stat.flags & _KERNEL_THREAD or pid == 2:
         raise CannotSignal("refused", f"pid {pid} is a thread of the kernel: it takes no signals")
-    if stat.state in ("Z", "X"):
+    if stat.has_ended:
         raise CannotSignal("gone", f"pid {pid} has ended; its parent (pid {stat.ppid}) has not noticed yet")
     ours = {os.getuid(), os.geteuid()}
     if not ours & {theirs[0], theirs[2]} and not _privileged():

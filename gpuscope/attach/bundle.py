@@ -19,6 +19,7 @@ WIRE = (
     "wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py", "wire/boxes.py",
     "wire/injected.py", "wire/loss_text.py",
 )  # fmt: skip
+PROCESS = ("process/__init__.py", "process/procfs.py")
 STALE_SECONDS = 7 * 86400.0
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -81,7 +82,7 @@ def local_agent_zip() -> str:
 
 
 def _agent_contents() -> Contents:
-    own = _sources(("__init__.py", *WIRE, "wire/environment.py"), ("collect", "agent", "probe"))
+    own = _sources(("__init__.py", *WIRE, *PROCESS, "wire/environment.py"), ("collect", "agent", "probe"))
     own.update({name: content for name, content in _sources((), ("attach",)).items() if _TRAVELS.match(name)})
     contents = {f"gpuscope/{name}": content for name, content in own.items()}
     contents["__main__.py"] = _AGENT_MAIN

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Set, Tuple
 
+from ..process.procfs import stat_of
 from . import maps
 from .elf import AARCH64, X86_64, BadElf
 from .inject_refusal import FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUPPORTED, CannotInject
@@ -59,12 +60,11 @@ class Python:
 def process(pid: int, start: Optional[int] = None) -> Process:
     """Raises :class:`CannotInject` where there is no such process (any more)."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            fields = stream.read(4096).rpartition(b")")[2].split()
+        stat = stat_of(pid)
         with open(f"/proc/{pid}/status", "rb") as stream:
             status = stream.read(65536).decode("utf-8", "replace")
-        leader, flags = _numbers(status, "Tgid")[0], int(fields[6])
-        found = Process(pid, int(fields[19]), _numbers(status, "Uid")[1], _numbers(status, "Gid")[1],
+        leader = _numbers(status, "Tgid")[0]
+        found = Process(pid, stat.start_ticks, _numbers(status, "Uid")[1], _numbers(status, "Gid")[1],
                         (_numbers(status, "NSpid") or [pid])[-1], tuple(_numbers(status, "Groups")))  # fmt: skip
     except (OSError, IndexError, ValueError):
         raise CannotInject(GONE, f"there is no process {pid} here (any more).", "gpuscope ps") from None
@@ -74,11 +74,11 @@ def process(pid: int, start: Optional[int] = None) -> Process:
         )
     if leader != pid:
         raise CannotInject(UNSUPPORTED, f"{pid} is a thread of process {leader}.", f"gpuscope attach {leader} --inject")
-    if flags & KERNEL_THREAD:
+    if stat.flags & KERNEL_THREAD:
         raise CannotInject(UNSUPPORTED, f"{pid} is a thread of the kernel.", "gpuscope ps")
-    if fields[0] in (b"Z", b"X"):
+    if stat.has_ended:
         raise CannotInject(GONE, f"process {pid} has ended; its parent has not taken note.", "gpuscope ps")
-    if flags & EXITING:  # its memory may be gone already, while its state still says that it runs
+    if stat.flags & EXITING:  # its memory may be gone already, while its state still says that it runs
         raise CannotInject(GONE, f"process {pid} is ending.", "gpuscope ps")
     return found
 
@@ -86,9 +86,8 @@ def process(pid: int, start: Optional[int] = None) -> Process:
 def main_thread_state(pid: int) -> str:
     """One letter of proc(5): R, S, D, T, t, Z; "" where it cannot be told."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            return stream.read(4096).rpartition(b")")[2].split()[0].decode("ascii", "replace")
-    except (OSError, IndexError):
+        return stat_of(pid).state
+    except (OSError, ValueError):
         return ""
 
 

@@ -11,9 +11,9 @@ import re
 import time
 from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
+from ..process.procfs import read, stat_of
 from ..wire.frames import ProcDef, Unknown
 from . import processes
-from .procfs import read
 
 MAX_PROCESSES = 4096
 MAX_FOUND = 128
@@ -128,9 +128,8 @@ def launched(pid: int, found: Iterable[int], root: str = "/") -> List[int]:
     parents: Dict[int, int] = {}
     for one in _pids(root)[0]:
         try:
-            status = read(os.path.join(root, "proc", str(one), "stat")).rpartition(b")")[2].split()
-            parents[one] = int(status[1])
-        except (OSError, ValueError, IndexError):
+            parents[one] = stat_of(one, root).ppid
+        except (OSError, ValueError):
             continue
     under = []
     for one in found:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import List, NamedTuple, Optional
 
+from ..process.procfs import key_values, read, why
 from ..wire.frames import NOT_SUPPORTED, Unknown
-from .procfs import key_values, read, why
 
 _NO_LIMIT = 1 << 60  # version 1 says PAGE_COUNTER_MAX, 0x7ffffffffffff000
 NO_CGROUP = Unknown(NOT_SUPPORTED, "no memory cgroup holds this process")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Mapping, Optional
 
+from ..process.procfs import read
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
-from .procfs import read
 
 _IN_CGROUP = (
     (b"kubepods", "kubernetes"),

@@ -10,11 +10,11 @@ import platform
 import time
 from typing import Callable, Dict, List, Optional, Tuple
 
+from ..process.procfs import key_values, parse_stat, read, why
 from ..wire.frames import NOT_INITIALISED, HostDef, Reading, Unknown
 from .cgroup import NO_CGROUP, binding_level
 from .container import container
-from .processes import PAGE_BYTES, parse_stat
-from .procfs import key_values, read, why
+from .processes import PAGE_BYTES
 
 FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples, the next tick has them")
 SHORTEST_SECONDS = 0.05

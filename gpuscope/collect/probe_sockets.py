@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from ..process.procfs import start_ticks
 from . import containers, processes
 
 MAX_DIRECTORIES = 256
@@ -164,7 +165,7 @@ class Directory:
                 found.append(Found(place, int(match.group(1)), int(match.group(2))))
         if len(found) > MAX_SOCKETS:
             self.left_out = f"{len(found)} sockets: {MAX_SOCKETS} were tried, those of running processes first"
-            found.sort(key=lambda one: processes.start_ticks(one.pid) != one.start)
+            found.sort(key=lambda one: start_ticks(one.pid) != one.start)
         return found[:MAX_SOCKETS]
 
     def connect(self, found: Found) -> Optional[Tuple[socket.socket, Optional[int]]]:
@@ -194,7 +195,7 @@ class Directory:
             raise Refused(f"served by uid {peer_uid}, not {self.owner}: left alone")
         if peer_pid not in (0, found.pid) and containers.number_inside(peer_pid) != found.pid:
             raise Refused(f"served by pid {peer_pid}, not the one it is named for: left alone")
-        ticks = processes.start_ticks(peer_pid or found.pid)
+        ticks = start_ticks(peer_pid or found.pid)
         if peer_pid and ticks is not None and ticks != found.start:
             raise Refused("named for an earlier process with this pid: left alone")
 

@@ -9,8 +9,8 @@ import os
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
+from ..process.procfs import read, why_process
 from ..wire.frames import LOST, Unknown
-from .procfs import read, why_process
 
 MAX_VARIABLES = 64
 MAX_VARIABLE_CHARS = 512

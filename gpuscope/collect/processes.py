@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 
+from ..process.procfs import Stat, read, stat_of, status_values, why_process
 from ..wire.frames import LOST, MAX_STRING_CHARS, NO_PERMISSION, NOT_INITIALISED, ProcDef, Reading, Unknown
 from .container import container, own_pid_namespace, pid_namespace_note
 from .process_context import belonging
-from .procfs import read, why_process
 
 __all__ = [
     "ProcessSampler", "container", "describe", "holds_gpu", "invisible", "namespace_pids", "own_pid_namespace",
-    "owners", "pid_namespace_note", "start_ticks", "visible",
+    "owners", "pid_namespace_note", "visible",
 ]  # fmt: skip
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -27,37 +27,6 @@ SHORTEST_SECONDS = 0.2
 """CPU time has steps of 10 ms: over less than this a percentage is noise, and the last one still holds."""
 FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples, the next tick has them")
 _FORGET_SECONDS = 60.0
-
-
-class Stat(NamedTuple):
-    """What is used of /proc/PID/stat. Times are clock ticks."""
-
-    name: str
-    state: str
-    ppid: int
-    cpu_ticks: int
-    start_ticks: int
-    rss_pages: int
-
-
-def parse_stat(content: bytes) -> Stat:
-    """/proc/PID/stat. The name stands in parentheses and may hold any character, parentheses and newlines too, so the
-    fields begin after the last one. Raises ValueError when it is not such a file."""
-    opened, closed = content.find(b"("), content.rfind(b")")
-    rest = content[closed + 1 :].split()
-    if opened < 0 or closed < opened or len(rest) < 22:
-        raise ValueError("not a stat file")
-    name = content[opened + 1 : closed].decode("utf-8", "replace")
-    ticks = int(rest[11]) + int(rest[12])
-    return Stat(name, rest[0].decode("ascii", "replace"), int(rest[1]), ticks, int(rest[19]), int(rest[21]))
-
-
-def status_values(status: bytes, key: bytes) -> List[int]:
-    """The numbers of a line of /proc/PID/status, [] when there is no such line. Raises ValueError when they are none.
-
-    The last such line counts: the process's name, which its owner chose, stands above all of them."""
-    at = status.rfind(b"\n" + key + b":")
-    return [int(part) for part in status[at + 1 :].split(b"\n", 1)[0].split()[1:]] if at >= 0 else []
 
 
 def command_line(content: bytes) -> str:
@@ -87,14 +56,6 @@ def user_name(uid: int) -> str:
     return name
 
 
-def start_ticks(pid: int, root: str = "/") -> Optional[int]:
-    """When the process started, in clock ticks since boot; None when there is no such process to be seen."""
-    try:
-        return parse_stat(read(_path(root, pid, "stat"))).start_ticks
-    except (OSError, ValueError):
-        return None
-
-
 def describe(
     pid: int, redact: bool = True, root: str = "/", boot_time: Optional[float] = None
 ) -> Optional[Tuple[ProcDef, Dict[str, Unknown]]]:
@@ -105,7 +66,7 @@ def describe(
     unknown: Dict[str, Unknown] = {}
     definition = ProcDef(pid)
     try:
-        stat = parse_stat(read(_path(root, pid, "stat")))
+        stat = stat_of(pid, root)
     except PermissionError as error:
         return definition, {field: why_process(error, pid, "stat") for field in ("start", "user", "command", "name")}
     except (OSError, ValueError):
@@ -205,7 +166,7 @@ class ProcessSampler:
         """``cpu_percent`` of one core and ``rss_bytes``. ``now`` is monotonic seconds."""
         now = time.monotonic() if now is None else now
         try:
-            stat = parse_stat(read(_path(self._root, pid, "stat")))
+            stat = stat_of(pid, self._root)
         except (OSError, ValueError) as error:
             self._seen.pop(pid, None)
             self.start = None

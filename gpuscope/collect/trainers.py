@@ -12,8 +12,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
+from ..process.procfs import stat_of
 from ..wire import frames
-from . import containers, probe_sockets, processes
+from . import containers, probe_sockets
 from .probe_link import MAX_REASON_CHARS, Answer, Entity, ProbeLink
 from .probe_sockets import Place, Refused
 
@@ -362,12 +363,12 @@ def _ending(link: ProbeLink) -> str:
 
 
 def _is_gone(link: ProbeLink) -> bool:
-    return link.pid is not None and (processes.start_ticks(link.pid) != link.start or _is_zombie(link.pid))
+    return link.pid is not None and (not _still_runs(link.pid, link.start))
 
 
-def _is_zombie(pid: int) -> bool:
+def _still_runs(pid: int, start: Optional[int]) -> bool:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            return stream.read(4096).rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except (OSError, IndexError):
-        return True
+        stat = stat_of(pid)
+    except (OSError, ValueError):
+        return False
+    return stat.start_ticks == start and not stat.has_ended

@@ -110,7 +110,7 @@ def _is_first(text: str) -> bool:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if not attempt.isdigit():
         attempt = "0"
-    path = os.path.join(place, f"{MARK}{launcher}-{_started(launcher)}-{attempt[:9]}")
+    path = os.path.join(place, f"{MARK}{launcher}-{rendezvous.start_ticks(launcher)}-{attempt[:9]}")
     if _FOLLOWS.search(text):
         # The rank that it speaks of may still be about to say why.
         until = time.monotonic() + PATIENCE_SECONDS
@@ -135,22 +135,15 @@ def _launcher() -> int:
 
 
 def _clean(place: str) -> None:
+    from . import rendezvous
+
     for name in os.listdir(place)[:4096]:
         match = _MARK_NAME.fullmatch(name)
-        if match is not None and _started(int(match.group(1))) != int(match.group(2)):
+        if match is not None and rendezvous.start_ticks(int(match.group(1))) != int(match.group(2)):
             try:
                 os.unlink(os.path.join(place, name))
             except OSError:
                 pass
-
-
-def _started(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 where there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _interactive() -> bool:

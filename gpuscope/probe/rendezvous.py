@@ -6,7 +6,7 @@ import os
 import socket
 import stat
 import struct
-from typing import Tuple
+from typing import Tuple, Union
 
 BASE = "/tmp"
 """Not $XDG_RUNTIME_DIR: logind deletes that one at the last logout, just when tmux is left alone; cron has none."""
@@ -43,10 +43,12 @@ def checked_directory() -> str:
     return path
 
 
-def start_ticks() -> int:
-    """When this process started, in clock ticks since boot (/proc/self/stat, field 22); 0 where /proc is not there."""
+def start_ticks(pid: Union[int, str] = "self") -> int:
+    """When a process started, in clock ticks since boot (/proc/PID/stat, field 22); 0 where there is none to be seen.
+
+    The probe has this of its own: of gpuscope only the wire travels into a trainer with it."""
     try:
-        with open("/proc/self/stat", "rb") as file:
+        with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..process.procfs import start_ticks
 from ..wire import boxes, codec
 from ..wire.clean import clean
 from ..wire.files import open_regular
@@ -296,9 +297,6 @@ def _boot() -> str:
 
 
 def _start_of(pid: str) -> str:
-    if not pid.isdigit() or len(pid) > 10:
-        return "-"
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "-"
+    """The start of a process, as the name of a box has it; "-" where there is no such process."""
+    ticks = start_ticks(int(pid)) if pid.isdigit() and len(pid) <= 10 else None
+    return "-" if ticks is None else str(ticks)

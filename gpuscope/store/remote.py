@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..process.async_child import Child
 from ..wire.clean import clean
-from .child import Child
 from .source import AgentSource, OnLink, Sink
 from .view import Link
 

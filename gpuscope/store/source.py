@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from ..process.async_child import Child
 from ..wire.blobs import MAX_BLOB_BYTES
 from ..wire.codec import UnknownKind, WireError, encode
 from ..wire.frames import (
@@ -33,7 +34,6 @@ from ..wire.frames import (
     Sample,
     Scalar,
 )
-from .child import Child
 from .decode import decode
 from .pending_requests import Calls, OnProgress, SourceError
 from .view import Capabilities, Link, LinkState

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.agent import signals
-from gpuscope.collect.processes import start_ticks
+from gpuscope.process.procfs import start_ticks
 from gpuscope.wire import frames
 from tests.fakes import agents
 
@@ -77,7 +77,7 @@ def test_the_agent_sends_it_and_writes_a_line(
 REUSE = r"""
 import os, subprocess, sys, time
 from gpuscope.agent import signals
-from gpuscope.collect.processes import start_ticks
+from gpuscope.process.procfs import start_ticks
 
 first = subprocess.Popen(["sleep", "60"])
 pid, start = first.pid, start_ticks(first.pid)

@@ -14,6 +14,7 @@ from gpuscope.agent.picture import Picture
 from gpuscope.cli.commands.ps import verb as ps_verb
 from gpuscope.collect import containers, probe_sockets, trainers
 from gpuscope.doctor import live
+from gpuscope.process.procfs import start_ticks
 from gpuscope.store.store import Store
 from gpuscope.tui.overview import empty_states
 from gpuscope.wire import frames
@@ -118,7 +119,7 @@ def test_one_user_does_not_take_all_links_from_the_others(base, monkeypatch):
 def test_sockets_without_a_process_do_not_hide_the_one_that_has(base, monkeypatch):
     monkeypatch.setattr(probe_sockets, "MAX_SOCKETS", 2)
     place = make(base, 12345)
-    start = probe_sockets.processes.start_ticks(os.getpid())
+    start = start_ticks(os.getpid())
     for name in (*(f"99999{n}-7.sock" for n in range(8)), f"{os.getpid()}-{start}.sock"):
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(str(place / name))

@@ -12,9 +12,9 @@ import pytest
 
 from gpuscope.agent.picture import Collector
 from gpuscope.cli.commands.doctor import live as doctor_live
-from gpuscope.collect.processes import start_ticks
 from gpuscope.probe import blackbox, records
 from gpuscope.probe.sampler import TRAINER_ID
+from gpuscope.process.procfs import start_ticks
 from gpuscope.wire import frames
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess

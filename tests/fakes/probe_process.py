@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuscope.collect.processes import start_ticks
+from gpuscope.process.procfs import start_ticks
 from gpuscope.wire import frames
 from gpuscope.wire.codec import decode, encode
 

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from gpuscope.collect.processes import start_ticks
 from gpuscope.config import Settings
+from gpuscope.process.procfs import start_ticks
 from gpuscope.tui.processes import rows
 from gpuscope.tui.shell import state as shell_state
 from gpuscope.tui.shell.app import GpuscopeApp

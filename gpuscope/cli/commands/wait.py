@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import re
 import sys
 import time
@@ -194,23 +193,22 @@ class _Local:
     """Whether a process of this machine runs: by pid and start time, so that its number may be given away."""
 
     def __init__(self, pid: int) -> None:
-        from ...collect.processes import start_ticks
+        from ...process.procfs import start_ticks
 
         self.pid = pid
         self._start = start_ticks(pid)
 
     @property
     def ended(self) -> bool:
-        from ...collect.processes import parse_stat
-        from ...collect.procfs import read
+        from ...process.procfs import stat_of
 
         try:
-            stat = parse_stat(read(os.path.join("/proc", str(self.pid), "stat")))
+            stat = stat_of(self.pid)
         except PermissionError:
             return False  # hidepid: it is there
         except (OSError, ValueError):
             return True
-        return self._start is None or stat.start_ticks != self._start or stat.state in ("Z", "X")
+        return self._start is None or stat.start_ticks != self._start or stat.has_ended
 
 
 class Watched:

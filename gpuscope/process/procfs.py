@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Dict, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from ..wire.frames import DRIVER_ERROR, LOST, NO_PERMISSION, NOT_SUPPORTED, Unknown
 
@@ -43,6 +43,69 @@ def key_values(path: str, separator: bytes = b" ") -> Dict[bytes, int]:
         if first and first[0].isdigit():
             found[key] = int(first[0])
     return found
+
+
+class Stat(NamedTuple):
+    """What gpuscope uses of /proc/PID/stat. Times are clock ticks."""
+
+    name: str
+    state: str
+    """One letter of proc(5): R, S, D, T, t, Z, X."""
+    ppid: int
+    cpu_ticks: int
+    start_ticks: int
+    """Since the machine was booted: with the pid it tells a process from a later one of the same number."""
+    rss_pages: int
+    flags: int
+    """The kernel's ``PF_…``."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether only its parent's taking note of it is missing."""
+        return self.state in ("Z", "X")
+
+
+def parse_stat(content: bytes) -> Stat:
+    """Return what /proc/PID/stat says. Raises ValueError when it is not such a file.
+
+    The name stands in parentheses and may hold any character, parentheses and line ends too, so the fields begin after
+    the last parenthesis.
+    """
+    opened, closed = content.find(b"("), content.rfind(b")")
+    rest = content[closed + 1 :].split()
+    if opened < 0 or closed < opened or len(rest) < 22:
+        raise ValueError("not a stat file")
+    return Stat(
+        name=content[opened + 1 : closed].decode("utf-8", "replace"),
+        state=rest[0].decode("ascii", "replace"),
+        ppid=int(rest[1]),
+        cpu_ticks=int(rest[11]) + int(rest[12]),
+        start_ticks=int(rest[19]),
+        rss_pages=int(rest[21]),
+        flags=int(rest[6]),
+    )
+
+
+def stat_of(pid: int, root: str = "/") -> Stat:
+    """Return what /proc says of a process. Raises OSError or ValueError where there is none to be seen."""
+    return parse_stat(read(os.path.join(root, "proc", str(pid), "stat")))
+
+
+def start_ticks(pid: int, root: str = "/") -> Optional[int]:
+    """Return when a process started, in clock ticks since boot; None when there is no such process to be seen."""
+    try:
+        return stat_of(pid, root).start_ticks
+    except (OSError, ValueError):
+        return None
+
+
+def status_values(status: bytes, key: bytes) -> List[int]:
+    """Return the numbers of a line of /proc/PID/status, [] when there is none. Raises ValueError for other words.
+
+    The last such line counts: the process's name, which its owner chose, stands above all of them.
+    """
+    at = status.rfind(b"\n" + key + b":")
+    return [int(part) for part in status[at + 1 :].split(b"\n", 1)[0].split()[1:]] if at >= 0 else []
 
 
 def why(error: Exception, what: str) -> Unknown:

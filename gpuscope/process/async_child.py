@@ -1,6 +1,6 @@
-"""A child process that speaks lines: its own process group, bounded reading, and an end that never takes long.
+"""A child inside an event loop that writes lines: bounded reading, and an end that never takes long.
 
-Not ``asyncio.subprocess``: its ``wait()`` waits for the pipes too, which a grandchild may hold for ever.
+It is not ``asyncio.subprocess``, whose ``wait()`` also waits for the pipes, which a grandchild may hold for ever.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from typing import List, Mapping, Optional, Sequence
 
-from ..wire.clean import clean
-from ..wire.frames import MAX_LINE_BYTES
+from .child import MAX_LINE_BYTES, has_exited, how_it_ended, last_line
 
 STDERR_BYTES = 4096
 GRACE_SECONDS = 0.1
@@ -32,13 +31,13 @@ class Child:
         self._ended = False
         self._reaped = False
         self._exited_by_itself = False
-        self._tail: asyncio.Task[None] | None = None
-        self._transports: list[asyncio.BaseTransport] = []
-        self._stdin: asyncio.WriteTransport | None = None
+        self._tail: Optional[asyncio.Task[None]] = None
+        self._transports: List[asyncio.BaseTransport] = []
+        self._stdin: Optional[asyncio.WriteTransport] = None
         self.lines: asyncio.StreamReader
 
     @classmethod
-    async def spawn(cls, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Child:
+    async def spawn(cls, argv: Sequence[str], env: Optional[Mapping[str, str]] = None) -> Child:
         """Starts ``argv`` without a shell. Raises ``OSError`` when it cannot be started."""
         process = subprocess.Popen(
             list(argv),
@@ -84,19 +83,12 @@ class Child:
     @property
     def has_exited(self) -> bool:
         """Whether the process itself is over, even while something it started holds its pipes."""
-        if self._process.returncode is not None:
-            return True
-        try:
-            # Not reaped here: as long as it is a zombie, its group's number cannot become somebody else's.
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True
+        return has_exited(self._process)
 
     @property
     def last_words(self) -> str:
         """The last line on its standard error, cleaned."""
-        lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
-        return clean(lines[-1].strip(), 200) if lines else ""
+        return last_line(self._stderr, 200)
 
     @property
     def stderr_text(self) -> str:
@@ -104,22 +96,14 @@ class Child:
         return self._stderr.decode("utf-8", "replace")
 
     @property
-    def exit_code(self) -> int | None:
+    def exit_code(self) -> Optional[int]:
         """Negative for a signal; None while it runs, or when we ended it."""
         return self._process.returncode if self._exited_by_itself else None
 
     @property
     def how_it_ended(self) -> str:
         """``exit code 1``, ``signal SIGSEGV``; "" while that is not known, or when we ended it."""
-        code = self._process.returncode
-        if code is None or not self._exited_by_itself:
-            return ""
-        if code >= 0:
-            return f"exit code {code}"
-        try:
-            return f"signal {signal.Signals(-code).name}"
-        except ValueError:
-            return f"signal {-code}"
+        return how_it_ended(self.exit_code)
 
     async def stop(self) -> None:
         """Closes its standard input, gives it ``GRACE_SECONDS``, then kills its group. 0.2 s at most in all."""

@@ -1,0 +1,43 @@
+"""Replaces a file whole: who reads it sees the old content or the new one, and never a part of either."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Union
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+def write(path: Path, content: bytes, mode: int = 0o600, shared: bool = False, sync: bool = False) -> None:
+    """Put ``content`` at ``path``, in place of a file that is there. Raises OSError, and leaves nothing beside it then.
+
+    ``mode`` is what the umask leaves of it, as for any new file; ``shared`` gives all of it, whatever the umask says.
+    ``sync`` waits until the disk has the content, so that not even a power failure leaves an empty file.
+    """
+    target = os.fspath(path)
+    folder, name = os.path.split(target)
+    beside = os.path.join(folder, f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            if shared:
+                os.fchmod(stream.fileno(), mode)  # not by name: the folder may be somebody else's
+            if sync:
+                stream.flush()
+                os.fsync(stream.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def write_text(path: Path, text: str, mode: int = 0o600, shared: bool = False, sync: bool = False) -> None:
+    """Put ``text`` at ``path`` in UTF-8, as :func:`write` does."""
+    write(path, text.encode(), mode, shared, sync)
+
+
+def put_in_place(written: Path, path: Path) -> None:
+    """Give a file that was written beside ``path`` its name, in place of one that is there. Raises OSError."""
+    os.replace(written, path)

@@ -1,0 +1,344 @@
+"""Child processes that are asked: one that answers questions in lines, and commands that are run once.
+
+Neither waits longer, takes more memory, or leaves more behind than its caller allows: a child may hang, crash, write
+without end, or start others that hold its pipes. Each child leads a process group of its own and gets no terminal.
+:mod:`gpuscope.process.async_child` does the same inside an event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from typing import IO, List, Mapping, Optional, Sequence
+
+from ..wire.clean import clean
+
+LAST_WORDS_BYTES = 4096
+"""Of what a child says beside its answers the last so many are kept, for messages."""
+MAX_LINE_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
+_LOOK_SECONDS = 0.5
+"""How often to see whether a silent child still runs: one that it started may hold its pipes."""
+_REAP_SECONDS = 2.0
+
+
+class ChildError(Exception):
+    """A child did not answer. The text says why, for people."""
+
+
+class Ended(ChildError):
+    """The child ended before it answered."""
+
+
+class Late(ChildError):
+    """The time was up before the child answered."""
+
+
+class TooMuch(ChildError):
+    """The child said more than it may."""
+
+
+def how_it_ended(code: Optional[int]) -> str:
+    """Return the words for an exit code: ``exit code 1``, ``signal SIGSEGV``; "" for None, when it is not known."""
+    if code is None:
+        return ""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def last_line(said: bytes, limit: int = 300) -> str:
+    """Return the last line that a child wrote, safe to show; "" where it wrote none."""
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return clean(lines[-1].strip(), limit) if lines else ""
+
+
+def has_exited(process: subprocess.Popen[bytes]) -> bool:
+    """Say whether a child is over, without taking note of it.
+
+    As long as it is a zombie, the number of its group cannot become somebody else's, so the group may still be ended.
+    """
+    if process.returncode is not None:
+        return True
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+class LineChild:
+    """A running child that gets questions on its standard input and answers each with a line.
+
+    With ``own_pipe`` the answers come on a pipe of their own, whose number is appended to ``argv``, because the child
+    runs code that prints; otherwise they come on its standard output. :meth:`kill` may be called from any thread, the
+    other methods by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Optional[Mapping[str, str]] = None,
+        own_pipe: bool = False,
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> None:
+        """Start the child. Raises OSError where it cannot be started."""
+        self._max_line_bytes = max_line_bytes
+        self._rest = b""
+        self._said = b""
+        self._answers = -1
+        words, given = list(argv), ()  # type: List[str], Sequence[int]
+        write = -1
+        if own_pipe:
+            self._answers, write = os.pipe()
+            words, given = [*words, str(write)], (write,)
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if own_pipe else subprocess.PIPE,
+                env=env,
+                pass_fds=given,
+                start_new_session=True,
+            )
+        except BaseException:
+            if own_pipe:
+                os.close(self._answers)
+            raise
+        finally:
+            if own_pipe:
+                os.close(write)
+        self._other: Optional[IO[bytes]] = self._process.stdout if own_pipe else self._process.stderr
+        if not own_pipe:
+            assert self._process.stdout is not None
+            self._answers = self._process.stdout.fileno()
+        self._own_pipe = own_pipe
+
+    @property
+    def pid(self) -> int:
+        """The child's process number."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the child has not ended yet."""
+        return not has_exited(self._process)
+
+    @property
+    def last_words(self) -> str:
+        """The last line of what the child said beside its answers, safe to show."""
+        return last_line(self._said)
+
+    def write(self, line: bytes) -> None:
+        """Send a question. Raises :class:`Ended` where nobody reads it any more."""
+        stdin = self._process.stdin
+        if stdin is None or stdin.closed:
+            raise Ended("it was closed")
+        try:
+            stdin.write(line)
+            stdin.flush()
+        except OSError:
+            raise self._ended() from None
+
+    def read_line(self, deadline: float) -> bytes:
+        """Return the next answer without its line end. Raises :class:`Ended`, :class:`Late` or :class:`TooMuch`.
+
+        ``deadline`` is a moment of ``time.monotonic()``.
+        """
+        ready = select.poll()  # not select(): a viewer may have more than a thousand files open
+        ready.register(self._answers, select.POLLIN)
+        if self._other is not None:
+            ready.register(self._other, select.POLLIN)
+        data, parts, size = self._rest, [], 0  # type: bytes, List[bytes], int
+        while True:
+            head, end, self._rest = data.partition(b"\n")
+            parts.append(head)
+            size += len(head)
+            if size > self._max_line_bytes:
+                raise TooMuch(f"it said more than {self._max_line_bytes} bytes in one answer")
+            if end:
+                return b"".join(parts)
+            data = self._more(ready, deadline)
+
+    def _more(self, ready: select.poll, deadline: float) -> bytes:
+        """Return what comes next of an answer; keep what the child says beside it."""
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Late("it did not answer in time")
+            events = ready.poll(1000 * min(left, _LOOK_SECONDS))
+            answered = False
+            for descriptor, _ in events:
+                if descriptor == self._answers:
+                    answered = True
+                elif not self._listen(descriptor):
+                    ready.unregister(descriptor)
+                    self._other = None
+            if answered:
+                data = os.read(self._answers, _READ_BYTES)
+                if not data:
+                    raise self._ended()
+                return data
+            if not events and not self.running and not ready.poll(0):
+                raise self._ended()
+
+    def _listen(self, descriptor: int) -> bool:
+        said = os.read(descriptor, 1 << 16)
+        self._said = (self._said + said)[-LAST_WORDS_BYTES:]
+        return bool(said)
+
+    def _ended(self) -> Ended:
+        """Return how the child ended, after what it still said has been kept."""
+        deadline = time.monotonic() + _REAP_SECONDS
+        while self.running and time.monotonic() < deadline:
+            time.sleep(0.005)
+        code = None
+        if not self.running:
+            _kill_group(self._process)  # what it has started goes with it
+            code = self._process.wait()
+        if self._other is not None:
+            os.set_blocking(self._other.fileno(), False)
+            try:
+                while self._listen(self._other.fileno()):
+                    pass
+            except OSError:
+                pass  # somebody else still holds the pipe, and says nothing now
+        return Ended(f"it ended: {how_it_ended(code)}" if code is not None else "it closed its answers")
+
+    def kill(self) -> None:
+        """End the child and all that it has started, from any thread. The pipes stay open for the one that reads."""
+        _kill_group(self._process)
+        _reap(self._process)
+
+    def close(self) -> None:
+        """End the child and all that it has started, and close the pipes. May be called twice."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except OSError:
+                    pass  # a question that nobody reads any more
+        if self._own_pipe:
+            self._own_pipe = False
+            os.close(self._answers)
+        self._other = None
+
+
+@dataclass
+class Told:
+    """What a command wrote until it ended, or until it was ended."""
+
+    output: bytes
+    errors: bytes
+    """The last of it."""
+    code: Optional[int]
+    """The exit code; None where the command was not waited for any longer."""
+    failure: str
+    """Why there is no whole answer, for people: "" for a command that ended with exit code 0."""
+
+    @property
+    def last_words(self) -> str:
+        """The last line on its standard error, safe to show."""
+        return last_line(self.errors, 200)
+
+
+def ask(
+    argv: Sequence[str], seconds: float, env: Optional[Mapping[str, str]] = None, max_bytes: int = MAX_LINE_BYTES
+) -> Told:
+    """Run a command once, without a shell and without input. Raises OSError where it cannot be started.
+
+    It is ended with its whole group after ``seconds``, or after ``max_bytes`` of output. Neither a command that never
+    ends nor one that leaves somebody behind who holds its pipes is waited for.
+    """
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    told = Told(b"", b"", None, "")
+    parts: List[bytes] = []
+    with process.stdout, process.stderr:
+        try:
+            _read_all(process, parts, told, time.monotonic() + seconds, max_bytes)
+        finally:
+            _kill_group(process)
+            _reap(process)
+    told.output = b"".join(parts)
+    if told.failure == _LATE:
+        told.failure = f"did not end within {seconds:g} s"
+    elif told.failure:
+        told.failure = f"answered more than {max_bytes} bytes"
+    else:
+        told.code = process.returncode
+        told.failure = f"ended with {how_it_ended(told.code)}" if told.code else ""
+    return told
+
+
+_LATE, _LONG = "late", "long"
+
+
+def _read_all(
+    process: subprocess.Popen[bytes], parts: List[bytes], told: Told, deadline: float, max_bytes: int
+) -> None:
+    """Read both pipes until the command has ended and nothing more is there."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out = process.stdout.fileno()
+    open_pipes = {out, process.stderr.fileno()}
+    ready = select.poll()
+    for pipe in open_pipes:
+        ready.register(pipe, select.POLLIN)
+    size = 0
+    while open_pipes or not has_exited(process):
+        ended = has_exited(process)  # before we look: what it wrote at its very end is there then
+        left = deadline - time.monotonic()
+        if left <= 0:
+            told.failure = _LATE
+            return
+        events = ready.poll(1000 * min(left, 0.02 if not open_pipes else 0.1))
+        for descriptor, _ in events:
+            data = os.read(descriptor, 1 << 16)
+            if not data:
+                ready.unregister(descriptor)
+                open_pipes.discard(descriptor)
+            elif descriptor == out:
+                parts.append(data)
+                size += len(data)
+            else:
+                told.errors = (told.errors + data)[-LAST_WORDS_BYTES:]
+        if size > max_bytes:
+            told.failure = _LONG
+            return
+        if ended and not events:
+            return  # somebody else holds its pipes
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End a child's whole group, unless note was taken of the child's end: then its number may be somebody else's."""
+    if process.returncode is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Take note of a child's end; where a call into a driver keeps it in the kernel, in a thread that waits for it."""
+    try:
+        process.wait(_REAP_SECONDS)
+    except subprocess.TimeoutExpired:
+        threading.Thread(target=process.wait, name="reaper", daemon=True).start()

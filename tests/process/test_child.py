@@ -1,0 +1,156 @@
+"""Children that answer in lines, and commands that are run once, however badly they behave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from gpuscope.process import child, procfs
+
+ANSWERS = """
+import json, os, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    print("working on it", file=sys.stderr, flush=True)
+    if asked == "die": os.kill(os.getpid(), 11)
+    if asked == "leave": os.write(2, b"cannot go on\\n"); os._exit(3)
+    if asked == "flood":
+        while True: os.write(1, b"x" * 65536)
+    if asked == "two": os.write(1, b'1\\n2\\n'); continue
+    if asked == "hang": sys.stdin.read()
+    print(json.dumps(asked), flush=True)
+"""
+PRINTS = """
+import os, sys
+answers = os.fdopen(int(sys.argv[1]), "w")
+for line in sys.stdin:
+    print("chatter", flush=True)
+    answers.write(line); answers.flush()
+"""
+LONG = 60.0
+
+
+def soon(seconds: float = LONG) -> float:
+    return time.monotonic() + seconds
+
+
+@pytest.fixture
+def answering():
+    with contextlib.closing(child.LineChild([sys.executable, "-c", ANSWERS], max_line_bytes=1 << 20)) as running:
+        yield running
+
+
+def ask(running: child.LineChild, question: object, seconds: float = LONG) -> bytes:
+    running.write(json.dumps(question).encode() + b"\n")
+    return running.read_line(soon(seconds))
+
+
+def gone(pid: int) -> bool:
+    try:
+        return procfs.stat_of(pid).has_ended
+    except OSError:
+        return True
+
+
+def test_each_question_gets_its_line(answering):
+    long = "x" * 300_000
+    assert [ask(answering, one) for one in ("a", {"b": 1}, long)] == [b'"a"', b'{"b": 1}', json.dumps(long).encode()]
+    assert ask(answering, "two") == b"1"
+    assert answering.read_line(soon()) == b"2"
+    assert answering.running
+
+
+def test_how_a_child_ended_is_said(answering):
+    with pytest.raises(child.Ended, match="it ended: signal SIGSEGV"):
+        ask(answering, "die")
+    with pytest.raises(child.Ended):
+        answering.write(b'"more"\n')
+
+
+def test_the_last_words_of_a_child_that_left_are_kept(answering):
+    with pytest.raises(child.Ended, match="exit code 3"):
+        ask(answering, "leave")
+    assert answering.last_words == "cannot go on"
+
+
+def test_a_child_that_never_answers_and_one_that_says_too_much(answering):
+    with pytest.raises(child.Late):
+        ask(answering, "hang", seconds=0.05)
+    other = child.LineChild([sys.executable, "-c", ANSWERS], max_line_bytes=1000)
+    with contextlib.closing(other), pytest.raises(child.TooMuch, match="more than 1000 bytes"):
+        ask(other, "flood")
+
+
+def test_a_child_that_prints_answers_on_a_pipe_of_its_own():
+    with contextlib.closing(child.LineChild([sys.executable, "-c", PRINTS], own_pipe=True)) as running:
+        assert ask(running, "one") == b'"one"'
+        assert ask(running, "two") == b'"two"'
+        assert running.last_words == "chatter"
+
+
+def test_another_thread_may_end_it_while_one_waits(answering):
+    ended = []
+
+    def wait() -> None:
+        try:
+            ask(answering, "hang")
+        except child.Ended as error:
+            ended.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    answering.kill()
+    waiting.join(LONG)
+    assert ended
+    assert gone(answering.pid)
+
+
+def test_what_a_child_started_ends_with_it():
+    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+    running = child.LineChild([sys.executable, "-c", script])
+    pid = int(running.read_line(soon()))
+    running.close()
+    running.close()
+    end = soon()
+    while not gone(pid) and time.monotonic() < end:
+        os.sched_yield()
+    assert gone(pid)
+
+
+def test_what_cannot_be_started_leaves_no_descriptor():
+    before = len(os.listdir("/proc/self/fd"))
+    for own_pipe in (False, True):
+        with pytest.raises(OSError, match="nowhere"):
+            child.LineChild(["/nowhere/python"], own_pipe=own_pipe)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_command_is_run_once():
+    told = child.ask(["sh", "-c", "echo out; echo err >&2"], LONG)
+    assert (told.output, told.last_words, told.code, told.failure) == (b"out\n", "err", 0, "")
+    assert child.ask(["sh", "-c", "exit 4"], LONG).failure == "ended with exit code 4"
+    assert child.ask(["sh", "-c", "kill -9 $$"], LONG).failure == "ended with signal SIGKILL"
+
+
+def test_a_command_that_hangs_floods_or_leaves_somebody_behind_is_not_waited_for():
+    late = child.ask(["sh", "-c", "echo first; sleep 600"], 0.2)
+    assert (late.output, late.code, late.failure) == (b"first\n", None, "did not end within 0.2 s")
+    assert child.ask(["yes"], LONG, max_bytes=1000).failure == "answered more than 1000 bytes"
+    told = child.ask(["sh", "-c", "sleep 600 & echo $!"], LONG)
+    assert told.failure == ""
+    end = soon()
+    while not gone(int(told.output)) and time.monotonic() < end:
+        os.sched_yield()
+    assert gone(int(told.output))
+
+
+def test_a_child_says_how_it_ended_in_one_way():
+    words = [child.how_it_ended(code) for code in (None, 0, 1, -signal.SIGKILL, -63, -200)]
+    assert words == ["", "exit code 0", "exit code 1", "signal SIGKILL", "signal 63", "signal 200"]
