@@ -15,13 +15,14 @@ import sys
 from importlib import import_module
 from typing import List, NoReturn, Optional
 
+from ..exit_status import ExitStatus
 from .. import __version__
 
-EXIT_OK = 0
-EXIT_WARNINGS = 1
-EXIT_PROBLEMS = 2
-EXIT_UNCHECKED = 3
-EXIT_USAGE = 64
+EXIT_OK: int = ExitStatus.OK
+EXIT_WARNINGS: int = ExitStatus.WARNINGS
+EXIT_PROBLEMS: int = ExitStatus.PROBLEMS
+EXIT_UNCHECKED: int = ExitStatus.UNCHECKED
+EXIT_USAGE: int = ExitStatus.USAGE
 
 VERBS = {
     "doctor": "one-shot checks of environment, trainers, log or traceback, script, snapshot, recording",
@@ -61,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         from ..wire.clean import clean
 
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"{self.prog}: error: {clean(message)}\nSee: {self.prog} --help\n")
+        self.exit(ExitStatus.USAGE, f"{self.prog}: error: {clean(message)}\nSee: {self.prog} --help\n")
 
 
 def parser() -> Parser:
@@ -93,7 +94,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             f"gpuscope: the viewer needs Python 3.10 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}.\n"
             "Here work: gpuscope.watch() in a script, and `gpuscope run`.\n"
         )
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     if not verb:
         return _call(module_of("tui"), top, words)
     second = SUBVERBS.get(verb, {})
@@ -123,19 +124,19 @@ def entry() -> NoReturn:
     """Console script. A reader that went away (``| head``), a full disk and Ctrl-C end without a traceback."""
     _usable_streams()
     try:
-        code = main()
+        code = int(main())
         sys.stdout.flush()
     except KeyboardInterrupt:
-        code = 130
+        code = ExitStatus.INTERRUPTED
     except BrokenPipeError:
         _silence()
-        code = 141
+        code = ExitStatus.NO_READER
     except OSError as error:
         if error.errno not in _UNWRITABLE or error.filename is not None:
             raise
         _silence()
         sys.stderr.write(f"gpuscope: cannot write the output: {error.strerror}\n")
-        code = EXIT_UNCHECKED
+        code = ExitStatus.UNCHECKED
     _leave(code)
 
 

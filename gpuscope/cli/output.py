@@ -11,10 +11,14 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..exit_status import ExitStatus
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 
-EXIT_OK, EXIT_WARNINGS, EXIT_PROBLEMS, EXIT_UNCHECKED = 0, 1, 2, 3
+EXIT_OK: int = ExitStatus.OK
+EXIT_WARNINGS: int = ExitStatus.WARNINGS
+EXIT_PROBLEMS: int = ExitStatus.PROBLEMS
+EXIT_UNCHECKED: int = ExitStatus.UNCHECKED
 DASH = "–"
 GIB = 1 << 30
 MAX_TIMEOUT_SECONDS = 600.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from ..exit_status import ExitStatus
 from ..wire.clean import clean
 from .finding import Abstained, Effect, Ended, Evidence, Finding, Fix, Report
 from .order import rank
@@ -15,7 +16,6 @@ from .wrapping import cells, wrap
 if TYPE_CHECKING:
     from ..snapshot.drawing import Line
 
-EXIT_OK, EXIT_WARNINGS, EXIT_PROBLEMS, EXIT_UNCHECKED = 0, 1, 2, 3
 FailOn = Literal["warning", "problem", "never"]
 Made = TypeVar("Made", Abstained, Effect, Ended, Evidence, Finding, Fix)
 MAX_FINDINGS, MAX_EVIDENCE, MAX_FIXES, MAX_OTHERS = 200, 20, 12, 500
@@ -33,10 +33,10 @@ def exit_code(report: Report, fail_on: FailOn = "warning") -> int:
     ``fail_on``: findings below it do not count."""
     found = {finding.severity for finding in report.findings}
     if "problem" in found and fail_on != "never":
-        return EXIT_PROBLEMS
+        return ExitStatus.PROBLEMS
     if report.problems:
-        return EXIT_UNCHECKED
-    return EXIT_WARNINGS if "warning" in found and fail_on == "warning" else EXIT_OK
+        return ExitStatus.UNCHECKED
+    return ExitStatus.WARNINGS if "warning" in found and fail_on == "warning" else ExitStatus.OK
 
 
 def settled(report: Report, table: Mapping[str, Pitfall]) -> Report:

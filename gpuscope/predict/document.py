@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from ..exit_status import ExitStatus
 from ..wire.clean import clean
 from .answer import Answer, Tried
 from .errors import Figure
@@ -16,13 +17,16 @@ FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
 PARTS = ("bytes", "error_percent", "low_bytes", "high_bytes")
 """What is said of each figure: the expected number; the upper side of its error, which is the lower one too but where a
 doubt can only add; the least and the most that it may be."""
-FIT, CLOSE, NO_FIT, UNCHECKED = 0, 1, 2, 3
-EXIT_CODES = {"fits": FIT, "too_close": CLOSE, "does_not_fit": NO_FIT}
+EXIT_CODES = {
+    "fits": ExitStatus.OK,
+    "too_close": ExitStatus.WARNINGS,
+    "does_not_fit": ExitStatus.PROBLEMS,
+}
 
 
 def exit_code(verdict: Verdict | None) -> int:
     """0 fits, or no card was named; 1 too close; 2 does not fit."""
-    return FIT if verdict is None else EXIT_CODES[verdict.word]
+    return ExitStatus.OK if verdict is None else EXIT_CODES[verdict.word]
 
 
 def document(answer: Answer) -> dict[str, Any]:
@@ -71,7 +75,7 @@ def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any
         "seconds": round(seconds, 3),
         "error": {"code": trouble.code, "what": what, "why": why, "next": then},
         "unknown": [_unknown(name, trouble.code, f"{what} {why}") for name in names],
-        "exit_code": UNCHECKED,
+        "exit_code": ExitStatus.UNCHECKED,
     }
 
 

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import List
 
+from ...exit_status import ExitStatus
+
 HELP = """usage: gpuscope run [--history N] [--no-doctor] SCRIPT [ARGS...]
        gpuscope run -m MODULE [ARGS...]
        gpuscope run -- COMMAND [ARGS...]
@@ -25,7 +27,7 @@ its own error, gets none: gpuscope doctor says afterwards what it died of.
 
 The probe only reads. GPUSCOPE=0 leaves it out.  GPUSCOPE_DEBUG=1 shows on stderr what keeps it from working.
 """
-EXIT_USAGE = 64
+EXIT_USAGE = ExitStatus.USAGE
 
 
 def main(words: List[str]) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from ...exit_status import ExitStatus
 from ...wire.clean import clean
 from .. import remote
 from ..main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ...store.store import Store
     from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
 
-EXIT_STALLED, EXIT_NOT_FINITE, EXIT_TIMEOUT = 10, 11, 124
+EXIT_STALLED, EXIT_NOT_FINITE, EXIT_TIMEOUT = ExitStatus.STALLED, ExitStatus.NOT_FINITE, ExitStatus.TIMED_OUT
 HZ = 2.0
 LOOK_SECONDS = 0.2
 SEEN_SECONDS = 15.0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from ...exit_status import ExitStatus
 from ... import config
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuscope")
 
 LOG_BYTES, LOG_FILES = 1 << 20, 3
-EXIT_CRASHED = 70
-"""A bug of ours, as sysexits has it."""
 
 
 def why_unusable(stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str] = os.environ) -> str:
@@ -127,7 +126,7 @@ def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = No
         print(f"gpuscope: {problem}", file=sys.stderr)
     # Textual prints the traceback of a crash itself and says so only by its return code.
     code = app.return_code or 0
-    return EXIT_CRASHED if code == 1 and app.return_value is None else code
+    return ExitStatus.CRASHED if code == 1 and app.return_value is None else code
 
 
 def plainly(reason: str, replaying: bool = False, instead: str = "") -> int:

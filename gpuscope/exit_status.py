@@ -1,0 +1,40 @@
+"""The exit codes of every verb. Scripts rely on these numbers, so none is ever given another meaning."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """What a verb's exit code says. ``gpuscope run`` is the exception: it ends as its child does."""
+
+    OK = 0
+    """All is well; for predict: it fits."""
+    WARNINGS = 1
+    """There are warnings; for predict: it is too close."""
+    PROBLEMS = 2
+    """There are problems; for predict: it does not fit."""
+    UNCHECKED = 3
+    """What was asked for could not be looked at."""
+    STALLED = 10
+    """For wait: the training makes no step any more."""
+    NOT_FINITE = 11
+    """For wait: the training's loss is not a number, or infinite."""
+    USAGE = 64
+    """The command line makes no sense (EX_USAGE of sysexits)."""
+    CRASHED = 70
+    """gpuscope itself failed (EX_SOFTWARE of sysexits)."""
+    TIMED_OUT = 124
+    """For wait: the time was up, as coreutils' timeout has it."""
+    INTERRUPTED = 130
+    """Ctrl-C, as a shell has it."""
+    NO_READER = 141
+    """Whoever read the output went away, as a shell has it."""
+
+    def __str__(self) -> str:
+        """Return the number: versions of Python differ in what a member of an enumeration prints."""
+        return str(self.value)
+
+    def __format__(self, form: str) -> str:
+        """Return the number in the form that was asked for."""
+        return format(self.value, form)
