@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from . import alerts_settings
+from . import alerts_settings, paths
 from .alerts_settings import AlertSettings
 from .wire.files import open_regular
 
@@ -38,9 +38,7 @@ _BOOLEANS = ("mouse", "redact", "ascii", "readonly")
 
 def config_path() -> Path:
     """Where the file is looked for; it need not exist."""
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("gpuscope")) / "config.toml"
+    return paths.config_folder() / "config.toml"
 
 
 def load(path: Path | None = None) -> tuple[Settings, list[str]]:

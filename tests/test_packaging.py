@@ -109,7 +109,7 @@ def test_the_requirements_are_bounded_and_pull_no_torch(about):
             by_extra[extra[1]].add(name)
         else:
             required[name] = marker
-    assert set(required) == {"textual", "nvidia-ml-py", "plotext", "msgspec", "platformdirs", "tomli"}
+    assert set(required) == {"textual", "nvidia-ml-py", "plotext", "msgspec", "tomli"}
     assert required.pop("nvidia-ml-py") == ""  # the agent's, and that runs on 3.8
     assert required.pop("tomli") == "python_version == '3.10'"  # in the standard library since 3.11
     assert all(re.fullmatch(r"python_version >= '3\.10'", marker) for marker in required.values())

@@ -171,10 +171,9 @@ def _zip(contents: Contents, compress: bool) -> bytes:
 
 def _cache_folder() -> Optional[str]:
     """The cache directory, made if needed; None when it cannot be made or others could write there."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(os.path.expanduser("~"), ".cache")
-    folder = os.path.join(base, "gpuscope")
+    from ..paths import cache_folder  # does not travel with the agent, which keeps nothing
+
+    folder = str(cache_folder())
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = os.stat(folder)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .. import paths
 from . import ledger_file
 from .config import ConfigError, LabConfig
 from .ledger_file import LedgerError, bounded
@@ -34,12 +35,7 @@ def default_path() -> Path:
     named = os.environ.get(PATH_VARIABLE, "")
     if named:
         return Path(named)
-    try:
-        import platformdirs
-    except ModuleNotFoundError:  # a training environment that holds nothing but this package
-        data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-        return Path(data) / "gpuscope" / "lab.sqlite"
-    return Path(platformdirs.user_data_dir("gpuscope")) / "lab.sqlite"
+    return paths.data_folder() / "lab.sqlite"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ for themselves, and what the driver keeps. It depends on card, driver and torch,
 
 Three sources, best first: measured here by ``gpuscope predict --measure`` and kept in the user's cache; shipped, for
 pairs of card and torch that were measured; calculated, from what torch's out-of-memory messages of such cards name as
-"non-PyTorch memory", with a wide error. Standard library; platformdirs when the cache is asked for.
+"non-PyTorch memory", with a wide error. Standard library.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from .. import paths
 from .gpus import MIB, find_gpu
 
 Source = Literal["measured", "shipped", "calculated"]
@@ -73,9 +74,7 @@ _DRIVER_SHARE = 0.02
 
 def cache_path() -> Path:
     """Where what was measured is kept; it need not exist."""
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("gpuscope")) / CACHE_NAME
+    return paths.cache_folder() / CACHE_NAME
 
 
 def outside(

@@ -287,8 +287,6 @@ def test_where_it_is(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.delenv(PATH_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert default_path() == tmp_path / "gpuscope" / "lab.sqlite"
-    monkeypatch.setitem(sys.modules, "platformdirs", None)
-    assert default_path() == tmp_path / "gpuscope" / "lab.sqlite", "the same without the library"
     monkeypatch.setenv(PATH_VARIABLE, str(tmp_path / "mine.sqlite"))
     assert Ledger().path == tmp_path / "mine.sqlite"
 

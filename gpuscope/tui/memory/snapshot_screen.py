@@ -15,12 +15,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
+from ...paths import data_folder
 from ...snapshot.model import At, Device, DeviceDiff, Diff, DiffRow, StackRow, Summary
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from ..cells import bytes_text, percent, seconds_text
 from ..charts.moments import MomentChart
 from ..shell.notices import Notices
-from ..shell.result_files import data_folder
 from ..widgets.dialog import Dialog
 from ..widgets.full_screen import Room, named_path
 from ..widgets.pane import set_title

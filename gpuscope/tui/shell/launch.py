@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from ... import config, paths
 from ...exit_status import ExitStatus
-from ... import config
 
 if TYPE_CHECKING:
     from ...config import Settings
@@ -162,9 +162,7 @@ def start_log() -> Path:
     """Send our own log to a rotated file; exceptions included."""
     from logging.handlers import RotatingFileHandler
 
-    import platformdirs
-
-    folder = Path(platformdirs.user_log_dir("gpuscope"))
+    folder = paths.log_folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / "gpuscope.log"
     handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")

@@ -6,18 +6,12 @@ import re
 import time
 from pathlib import Path
 
+from ...paths import data_folder
 from ...store.view import TrainerView
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 MAX_PART_CHARS = 40
 FOLDERS = {"snapshot": ("snapshots", "pickle"), "profile": ("profiles", "json")}
-
-
-def data_folder() -> Path:
-    """The folder of this program's own data; it need not exist."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("gpuscope"))
 
 
 def file_for(kind: str, host: str, trainer: TrainerView, folder: Path | None = None) -> Path:

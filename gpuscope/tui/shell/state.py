@@ -9,6 +9,7 @@ import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from ... import paths
 from ...wire.files import open_regular
 
 MAX_STATE_BYTES = 16 * 1024
@@ -39,9 +40,7 @@ _CHOICES = {"tab": TABS, "sort": SORTS, "process_sort": PROCESS_SORTS}
 
 def state_path() -> Path:
     """Where the state is kept; it need not exist."""
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("gpuscope")) / "state.json"
+    return paths.state_folder() / "state.json"
 
 
 def load(path: Path | None = None) -> tuple[ViewState, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
+from ... import paths
 from ..cells import visible
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ def text_of(screen: Screen[Any]) -> str:
 def write(text: str, folder: Path | None = None) -> Path:
     """A new private file with ``text``. Raises OSError."""
     if folder is None:
-        import platformdirs
-
-        folder = Path(platformdirs.user_state_dir("gpuscope")) / "copies"
+        folder = paths.state_folder() / "copies"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / time.strftime("gpuscope-%Y%m%d-%H%M%S.txt")
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:

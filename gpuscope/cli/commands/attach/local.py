@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .... import paths
 from ....attach.attach_options import Consent, Ladder, look
 from ....attach.inject import METHODS, PATIENCE_SECONDS, CannotInject, inject
 
@@ -62,9 +63,7 @@ def attach_pid(
 
 
 def audit_path() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("gpuscope")) / "attach.log"
+    return paths.state_folder() / "attach.log"
 
 
 def audit(line: str) -> None:
