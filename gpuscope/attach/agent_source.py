@@ -16,6 +16,7 @@ import tokenize
 import zlib
 from typing import Dict, List, Set, Tuple
 
+from ..process import atomic_file
 from . import bundle
 
 _WORD = re.compile(r"\w+")
@@ -38,7 +39,7 @@ def shipped() -> bytes:
     made = _make(contents)
     if folder is not None:
         try:
-            bundle._write(folder, name, made + hashlib.sha256(made).digest())
+            atomic_file.write(os.path.join(folder, name), made + hashlib.sha256(made).digest())
         except OSError:
             pass  # read-only or full: made anew the next time
     return made

@@ -13,13 +13,18 @@ import stat
 import sys
 from typing import Dict, List, Optional, Tuple
 
+from ..process import atomic_file
+
 PROBE_PACKAGE = "_gpuscope_probe"
 """Under this name the probe's zip holds the package: it must not shadow a gpuscope installed beside the trainer."""
 WIRE = (
     "wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py", "wire/boxes.py",
     "wire/injected.py", "wire/loss_text.py",
 )  # fmt: skip
-PROCESS = ("process/__init__.py", "process/procfs.py")
+SHARED = (
+    "process/__init__.py", "process/atomic_file.py", "process/procfs.py", "text/__init__.py", "text/units.py",
+)  # fmt: skip
+"""What the agent needs of the rooms that everybody shares."""
 STALE_SECONDS = 7 * 86400.0
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -70,7 +75,7 @@ def local_agent_zip() -> str:
         if _is_whole(path):
             return path
         try:
-            _write(folder, name, _local_zip(contents))
+            atomic_file.write(path, _local_zip(contents))
             _remove_stale(folder, name)
             return path
         except OSError:
@@ -82,7 +87,7 @@ def local_agent_zip() -> str:
 
 
 def _agent_contents() -> Contents:
-    own = _sources(("__init__.py", *WIRE, *PROCESS, "wire/environment.py"), ("collect", "agent", "probe"))
+    own = _sources(("__init__.py", *WIRE, *SHARED, "wire/environment.py"), ("collect", "agent", "probe"))
     own.update({name: content for name, content in _sources((), ("attach",)).items() if _TRAVELS.match(name)})
     contents = {f"gpuscope/{name}": content for name, content in own.items()}
     contents["__main__.py"] = _AGENT_MAIN
@@ -193,19 +198,6 @@ def _is_whole(path: str) -> bool:
             return stream.read(4) == _ENDING
     except OSError:
         return False
-
-
-def _write(folder: str, name: str, content: bytes) -> None:
-    """The file appears whole or not at all."""
-    beside = os.path.join(folder, f".{name}.{os.getpid()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        os.replace(beside, os.path.join(folder, name))
-    except OSError:
-        os.unlink(beside)
-        raise
 
 
 def _remove_stale(folder: str, keep: str) -> None:

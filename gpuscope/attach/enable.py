@@ -12,6 +12,7 @@ import shlex
 from dataclasses import dataclass
 from typing import List, Optional
 
+from ..process import atomic_file
 from . import enable_files as files
 from .enable_target import Refused, Target, compiled
 
@@ -132,8 +133,8 @@ def apply(found: Plan) -> Found:
             hashlib.sha256(content).hexdigest(), found.allow_attach,
         )  # fmt: skip
         os.makedirs(folder, exist_ok=True)
-        files.write(found.before.zip, content)
-        files.write(found.before.pth, files.pth_bytes(enabled))
+        atomic_file.write(found.before.zip, content, mode=0o644, sync=True)
+        atomic_file.write(found.before.pth, files.pth_bytes(enabled), mode=0o644, sync=True)
     return look(folder, found.target)
 
 

@@ -145,20 +145,5 @@ def read(path: str, limit: int) -> Optional[bytes]:
     return content
 
 
-def write(path: str, content: bytes) -> None:
-    """The file appears whole or not at all, readable by whoever may read the directory. Raises OSError."""
-    beside = f"{path}.{os.getpid()}.new"
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
-
-
 def version() -> str:
     return __version__

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
-import os
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..process import atomic_file
 from ..store.source import Source
 from ..store.store import Store
 from .page import Limits, Memory, Page, draw
@@ -183,16 +182,8 @@ async def once(exporter: Exporter) -> bytes:
 
 
 def put(path: Path, content: bytes) -> None:
-    """The file appears whole or not at all, readable by all (node_exporter is another user). Raises OSError."""
-    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            os.fchmod(stream.fileno(), 0o644)  # not by name: the directory may be somebody else's
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    """Put the page at ``path``, whole and readable by all: node_exporter is another user. Raises OSError."""
+    atomic_file.write(path, content, mode=0o644, shared=True)
 
 
 async def _until_told(exporter: Exporter, path: Path | None, interval: float) -> None:

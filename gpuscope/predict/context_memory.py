@@ -9,15 +9,15 @@ pairs of card and torch that were measured; calculated, from what torch's out-of
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from .. import paths
-from .gpus import MIB, find_gpu
+from ..process import atomic_file
+from ..text.units import MIB
+from .gpus import find_gpu
 
 Source = Literal["measured", "shipped", "calculated"]
 CACHE_NAME = "outside-torch.json"
@@ -165,8 +165,5 @@ def keep(gpu: str, torch: str, found: Outside, path: Path | None = None) -> Path
     sizes = {name: value for name, value in asdict(found).items() if name.endswith("_bytes")}
     rows.append({"gpu": gpu, "torch": torch, **sizes, "on": time.strftime("%Y-%m-%d")})
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=CACHE_NAME)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({"measured": rows[-MAX_ENTRIES:]}, file, indent=1)
-    os.replace(name, path)
+    atomic_file.write_text(path, json.dumps({"measured": rows[-MAX_ENTRIES:]}, indent=1))
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ..errors import UserError
 from .trace import Trace
 
 TASKS = {
@@ -102,10 +103,11 @@ class Traced:
     seconds: float = 0.0
 
 
-class CannotPredict(Exception):
-    """``args``: what, why, next. ``code`` as in :class:`Doubt`, or factory_failed, timeout, aborted, memory,
-    no_torch."""
+class CannotPredict(UserError):
+    """A prediction that cannot be made.
+
+    ``code`` is as in :class:`Doubt`, or factory_failed, timeout, aborted, memory, no_torch.
+    """
 
     def __init__(self, what: str, why: str, then: str, code: str = "factory_failed"):
-        super().__init__(what, why, then)
-        self.code = code
+        super().__init__(what, why, then, code)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..process import atomic_file
 from ..wire.blobs import MAX_BLOB_BYTES, BlobError, BlobReceiver
 from ..wire.frames import Ack, Blob, Credit, Error, Frame, Progress, Request, Result, Scalar
 
@@ -131,7 +132,7 @@ class Calls:
         """Only what the other end calls a success gets its name, and may replace what had it."""
         try:
             if call.part is not None and call.blob_to is not None:
-                os.replace(call.part, call.blob_to)
+                atomic_file.put_in_place(call.part, call.blob_to)
                 call.part = None
         except OSError as error:
             call.answer.set_exception(SourceError("failed", f"cannot write {call.blob_to}: {error.strerror}"))

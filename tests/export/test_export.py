@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -359,15 +358,15 @@ def test_no_other_file_is_opened_to_all_by_who_owns_the_directory(tmp_path, monk
     """Its owner puts a link in the place of the file that is being written."""
     secret = tmp_path / "secret"
     secret.touch(0o600)
-    make = tempfile.mkstemp
+    open_it = os.fdopen
 
-    def make_and_swap(**where):
-        descriptor, name = make(**where)
+    def swap_and_open(descriptor, *more):
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
         os.unlink(name)
         os.symlink(secret, name)
-        return descriptor, name
+        return open_it(descriptor, *more)
 
-    monkeypatch.setattr(tempfile, "mkstemp", make_and_swap)
+    monkeypatch.setattr(os, "fdopen", swap_and_open)
     run.put(tmp_path / "gpuscope.prom", b"text")
     assert secret.stat().st_mode & 0o777 == 0o600
 

@@ -5,10 +5,10 @@ Written atomically; a file that cannot be read is ignored with a notice, and rep
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from ...process import atomic_file
 from ... import paths
 from ...wire.files import open_regular
 
@@ -82,19 +82,11 @@ def _checked(body: object) -> ViewState:
 def save(state: ViewState, path: Path | None = None) -> str:
     """Replace the file in one step. "" when it was written, else why not: a full disk must not end a session."""
     import json
-    import tempfile
 
     path = path or state_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(prefix=".state-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(asdict(state), file, indent=1)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        atomic_file.write_text(path, json.dumps(asdict(state), indent=1))
     except OSError as error:
         return f"{path}: not written ({error.strerror})"
     return ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from ....process import atomic_file
 from ....lab import claim_report
 from ....lab.claim_run import Machine, Options, Runner, Unusable, expected_seconds, look
 from ....lab.claim_table import BY_ID, CLAIMS
@@ -127,9 +127,7 @@ def _shape(output: Path, form: str) -> str:
 
 def _write(path: Path, content: str) -> None:
     """Replaces the file as a whole: what cuts this off leaves the results before."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(content, encoding="utf-8")
-    os.replace(part, path)
+    atomic_file.write_text(path, content, mode=0o666)
 
 
 def _listed(claim: Claim) -> str:
