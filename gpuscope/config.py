@@ -12,6 +12,7 @@ from typing import Any
 
 from . import alerts_settings, paths
 from .alerts_settings import AlertSettings
+from .text.units import bytes_text
 from .wire.files import open_regular
 
 MAX_CONFIG_BYTES = 64 * 1024
@@ -48,7 +49,7 @@ def load(path: Path | None = None) -> tuple[Settings, list[str]]:
         with open_regular(path) as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
-            return Settings(), [f"{path}: larger than {MAX_CONFIG_BYTES // 1024} KiB, not read; defaults are used"]
+            return Settings(), [f"{path}: larger than {bytes_text(MAX_CONFIG_BYTES)}, not read; defaults are used"]
         text = data.decode("utf-8")
     except FileNotFoundError:
         return Settings(), []

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, List, Sequence, Tuple
 
+from ..text.units import bytes_text
 from ..wire.clean import clean
 from .targets import LOCAL, MAX_TARGETS, SLURM, BadTarget, Target, checked_node, checked_selector, pod, too_many
 from .transport import through_prefix, through_ssh
@@ -158,7 +159,7 @@ def _read(process: subprocess.Popen[bytes], out: int, errors: int) -> Tuple[byte
                 if not data:
                     selector.unregister(key.fd)
             if len(taken[out]) > MAX_ANSWER_BYTES:
-                return taken[out], taken[errors], f"answered more than {MAX_ANSWER_BYTES >> 20} MiB"
+                return taken[out], taken[errors], f"answered more than {bytes_text(MAX_ANSWER_BYTES)}"
             if time.monotonic() > deadline:
                 return taken[out], taken[errors], f"did not answer within {ASK_SECONDS:.0f} s"
             if not ready and ended:

@@ -13,6 +13,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Iterable, List, Optional, Sequence, Tuple
 
+from ..text.units import bytes_text
 from ..wire.clean import clean
 
 LOCAL, SSH, SLURM, KUBERNETES, PREFIX = "local", "ssh", "slurm", "kubernetes", "prefix"
@@ -123,7 +124,7 @@ def read_hosts_file(path: str) -> List[Target]:
     except OSError as error:
         raise BadTarget(f"hosts file {shown}: {error.strerror}.") from None
     if len(data) > MAX_HOSTS_FILE_BYTES:
-        raise BadTarget(f"hosts file {shown}: larger than {MAX_HOSTS_FILE_BYTES // 1024} KiB.")
+        raise BadTarget(f"hosts file {shown}: larger than {bytes_text(MAX_HOSTS_FILE_BYTES)}.")
     found = []
     for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
         text = line.partition("#")[0].strip()

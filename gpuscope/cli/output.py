@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..exit_status import ExitStatus
+from ..text.units import GIB as GIB
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 
@@ -20,7 +21,6 @@ EXIT_WARNINGS: int = ExitStatus.WARNINGS
 EXIT_PROBLEMS: int = ExitStatus.PROBLEMS
 EXIT_UNCHECKED: int = ExitStatus.UNCHECKED
 DASH = "–"
-GIB = 1 << 30
 MAX_TIMEOUT_SECONDS = 600.0
 NOT_TOLD = Unknown(NOT_INITIALISED, "whoever was asked did not tell")
 

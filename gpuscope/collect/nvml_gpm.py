@@ -10,6 +10,7 @@ import math
 import threading
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
+from ..text.units import MIB
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, TIMEOUT, Reading, Unknown
 from .nvml_calls import Calls
 from .nvml_errors import from_return
@@ -19,7 +20,6 @@ FEW: Mapping[str, int] = dict(zip(GPM_COLUMNS, (2, 3, 5)))
 """Column → nvmlGpmMetricId_t: SM active, SM occupancy, any tensor pipe. For each tick."""
 MANY: Mapping[str, int] = dict(zip(GPM_SLOW_COLUMNS, (10, 4, 11, 12, 13, 20, 21, 61, 60)))
 """DRAM bandwidth, integer, FP64, FP32, FP16 pipes; PCIe and NVLink traffic, sent and received. Seldom: 2 ms."""
-MIB = 1 << 20
 _MOST_MIB = 1e7
 """Of traffic in a second: more is no answer."""
 SHORTEST_SECONDS = 0.09

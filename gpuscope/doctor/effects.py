@@ -13,13 +13,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from ..text.units import MIB, bytes_text, percent_text
 from .finding import Bound, Effect, Finding
-from .units import percent, size
 
 EIGHT_BIT = 1 - (1 + 4 / 256) / 4
 """Of a 32-bit state: 8-bit values with one 32-bit scale for every 256 of them (bitsandbytes' block-wise states)."""
 LEAST_SHARE = 0.01
-_LEAST_BYTES = 1 << 20
+_LEAST_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,9 @@ def of_share(finding: Finding, share: float | None, what: str) -> Finding:
     """The finding with the effect of winning back a share (0 to 1) of each step, all that ``what`` takes."""
     if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
         return finding
-    text = f"at most {percent(share)} of each step, all of {what}: {1 / (1 - share):.2f} times as many steps a second"
+    text = (
+        f"at most {percent_text(share)} of each step, all of {what}: {1 / (1 - share):.2f} times as many steps a second"
+    )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))
 
 
@@ -69,7 +71,7 @@ def _freed(amount: float | None, text: str, bound: Bound = "at most") -> Effect 
     if amount is None or amount < _LEAST_BYTES:
         return None
     told = {"exactly": "", "about": "about ", "at most": "at most "}[bound]
-    return Effect(text=f"{told}{size(amount)} {text}", bound=bound, freed_bytes=int(amount))
+    return Effect(text=f"{told}{bytes_text(amount)} {text}", bound=bound, freed_bytes=int(amount))
 
 
 def _against(amounts: Amounts, gained: float) -> str:
@@ -77,9 +79,12 @@ def _against(amounts: Amounts, gained: float) -> str:
     if amounts.requested is None or amounts.free is None:
         return ""
     have = gained + amounts.free
-    text = f"; with {size(amounts.free)} free that is {size(have)} for the {size(amounts.requested)} wanted"
+    text = (
+        f"; with {bytes_text(amounts.free)} free that is {bytes_text(have)} for the "
+        f"{bytes_text(amounts.requested)} wanted"
+    )
     short = amounts.requested - have
-    return text if short <= 0 else f"{text}: {size(short)} short, so it is not enough by itself"
+    return text if short <= 0 else f"{text}: {bytes_text(short)} short, so it is not enough by itself"
 
 
 def _cached(amounts: Amounts) -> Effect | None:
@@ -92,7 +97,7 @@ def _whole_segments(amounts: Amounts) -> Effect | None:
     if amounts.cached is None or amounts.inactive_split is None:
         return None
     whole = max(0.0, amounts.cached - amounts.inactive_split)
-    split = f"the other {size(amounts.inactive_split)} of the cache lie beside live blocks"
+    split = f"the other {bytes_text(amounts.inactive_split)} of the cache lie beside live blocks"
     return _freed(whole, f"in whole segments go back to the driver; {split}")
 
 
@@ -114,7 +119,8 @@ def _batch(amounts: Amounts) -> Effect | None:
     rest = amounts.rest
     if rest is not None and rest >= _LEAST_BYTES:
         return Effect(
-            text=f"half the batch: at most {size(rest / 2)}, half of the {size(rest)} that are neither parameters, "
+            text=f"half the batch: at most {bytes_text(rest / 2)}, half of the {bytes_text(rest)} that are "
+            "neither parameters, "
             "gradients nor optimizer state",
             bound="at most",
             freed_bytes=int(rest / 2),
@@ -126,7 +132,8 @@ def _batch(amounts: Amounts) -> Effect | None:
         return None
     parts = math.ceil(amounts.requested / room)
     return Effect(
-        text=f"a request of at most {size(room)} fits, {percent(room / amounts.requested)} of this one: where it is an "
+        text=f"a request of at most {bytes_text(room)} fits, {percent_text(room / amounts.requested)} of this "
+        "one: where it is an "
         f"activation, {'half' if parts == 2 else f'1/{parts} of'} the batch is small enough. Whether it is one the "
         "message does not say",
         bound="about",
@@ -141,7 +148,7 @@ def _optimizer(amounts: Amounts) -> Effect | None:
     state = amounts.optimizer
     if not state:
         return None
-    eight = f"in 8 bit {size(EIGHT_BIT * state)} where it is fp32"
+    eight = f"in 8 bit {bytes_text(EIGHT_BIT * state)} where it is fp32"
     return _freed(state, f"of optimizer state: all of it with SGD without momentum, {eight}")
 
 
@@ -152,7 +159,7 @@ def _sharded(amounts: Amounts) -> Effect | None:
         return None
     count = ranks or 2
     saved = sum(known) * (1 - 1 / count)
-    over = f"over {count} ranks each keeps 1/{count} of the {size(sum(known))} of parameters, gradients and state"
+    over = f"over {count} ranks each keeps 1/{count} of the {bytes_text(sum(known))} of parameters, gradients and state"
     return _freed(saved, f"a rank: {over}, and for a moment one block in full")
 
 

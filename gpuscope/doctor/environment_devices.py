@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .environment_facts import Device, Facts, gib, names
+from ..text.units import GIB, bytes_text
+from .environment_facts import Device, Facts, names
 from .finding import Abstained, Evidence, Finding, Fix
 
-UNOWNED_BYTES = 1 << 30
+UNOWNED_BYTES = GIB
 """In use and not in the lists of processes: below that, a driver's own share and rounding explain it."""
 _SERIOUS_XIDS = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
 """Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its firmware. Others (13, 31,
@@ -326,22 +327,23 @@ def _unowned(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abst
         elif None in held or device.utilization_percent is None:
             why = why or "the driver does not tell what each process holds"
         if why is not None:
-            missing = f"who holds {gib(unowned)} on GPU {device.index}: {why}"
+            missing = f"who holds {bytes_text(unowned)} on GPU {device.index}: {why}"
             yield Abstained(pitfall="kill-zombie-process", missing=missing)
         else:
-            found.append((device, unowned, f"{len(held)} that hold {gib(sum(size or 0 for size in held))}"))
+            found.append((device, unowned, f"{len(held)} that hold {bytes_text(sum(size or 0 for size in held))}"))
     if not found:
         return
     where, paths = names([one for one, _, _ in found]), " ".join(f"/dev/nvidia{one.index}" for one, _, _ in found)
     yield Finding(
         pitfall="kill-zombie-process",
         cause="environment.memory-without-process",
-        title=f"{gib(sum(size for _, size, _ in found))} of {where} are in use, and no listed process holds them",
+        title=f"{bytes_text(sum(size for _, size, _ in found))} of {where} are in use, and no listed process "
+        "holds them",
         severity="warning",
         confidence="likely",
         evidence=tuple(
             Evidence(
-                text=f"GPU {one.index}: {gib(one.used_bytes or 0)} in use; processes listed: "
+                text=f"GPU {one.index}: {bytes_text(one.used_bytes or 0)} in use; processes listed: "
                 f"{listed if one.owners else 'none'}",
                 source="nvml",
             )

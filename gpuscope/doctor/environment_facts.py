@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from ..wire.environment import Build, Device, Facts, Host, Owner, Path, Torch, Xid
 
-__all__ = ["Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "gib", "names", "version"]
-
-
-def gib(size: int) -> str:
-    """Bytes in the unit that reads best: "3.4 GiB", "64 MiB"."""
-    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+__all__ = ["Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names", "version"]
 
 
 def version(text: str | None) -> tuple[int, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .environment_facts import Facts, gib, version
+from ..text.units import GIB, bytes_text
+from .environment_facts import Facts, version
 from .finding import Abstained, Evidence, Finding, Fix
 
-_GIB = 1 << 30
 SMALL_SHM_BYTES = 256 << 20
 """Docker and Podman give 64 MiB where nobody asks for more; one batch of pictures in a loader's worker needs that."""
 
@@ -52,12 +52,14 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
         yield Finding(
             pitfall="shm-size",
             cause="environment.shm",
-            title=f"/dev/shm holds only {gib(total)}: DataLoader workers die of it with a bus error",
+            title=f"/dev/shm holds only {bytes_text(total)}: DataLoader workers die of it with a bus error",
             severity="warning",
             confidence="likely",
-            evidence=(Evidence(text=f"/dev/shm: {gib(total)} in all, {gib(used or 0)} used", source="/dev/shm"),)
+            evidence=(
+                Evidence(text=f"/dev/shm: {bytes_text(total)} in all, {bytes_text(used or 0)} used", source="/dev/shm"),
+            )
             if used is not None
-            else (Evidence(text=f"/dev/shm: {gib(total)} in all", source="/dev/shm"),),
+            else (Evidence(text=f"/dev/shm: {bytes_text(total)} in all", source="/dev/shm"),),
             fixes=(*fixes, Fix(title="Or load without workers", code="DataLoader(…, num_workers=0)")),
             verify="df -h /dev/shm",
         )
@@ -65,10 +67,10 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
         yield Finding(
             pitfall="shm-size",
             cause="environment.shm",
-            title=f"/dev/shm is nearly full: {gib(total - used)} of {gib(total)} are free",
+            title=f"/dev/shm is nearly full: {bytes_text(total - used)} of {bytes_text(total)} are free",
             severity="warning",
             confidence="definite",
-            evidence=(Evidence(text=f"/dev/shm: {gib(used)} of {gib(total)} used", source="/dev/shm"),),
+            evidence=(Evidence(text=f"/dev/shm: {bytes_text(used)} of {bytes_text(total)} used", source="/dev/shm"),),
             fixes=(
                 Fix(title="Look for what is left over, and remove it", command="ls -lhS /dev/shm | head", now=True),
                 *fixes,
@@ -88,8 +90,13 @@ def _cgroup(facts: Facts) -> Iterator[Finding]:
         return
     evidence, title = [], ""
     if limit is not None and used is not None:
-        evidence.append(Evidence(text=f"{gib(used)} of {gib(limit)} used, without file cache", source="cgroup"))
-        title = f"The memory limit here is nearly reached: {gib(max(0, limit - used))} of {gib(limit)} are left"
+        evidence.append(
+            Evidence(text=f"{bytes_text(used)} of {bytes_text(limit)} used, without file cache", source="cgroup")
+        )
+        title = (
+            f"The memory limit here is nearly reached: {bytes_text(max(0, limit - used))} of "
+            f"{bytes_text(limit)} are left"
+        )
     if kills:
         times = "once" if kills == 1 else f"{kills} times"
         evidence.append(Evidence(text=f"oom_kill {kills}", source=host.oom_kills_source or "memory.events"))
@@ -123,9 +130,11 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
         missing = facts.why.get("memory_available_bytes", "/proc/meminfo cannot be read")
         yield Abstained(pitfall="host-memory-limit", missing=f"the host's free memory: {missing}")
         return
-    memory = Evidence(text=f"{gib(free)} of {gib(total)} available", source="/proc/meminfo")
+    memory = Evidence(text=f"{bytes_text(free)} of {bytes_text(total)} available", source="/proc/meminfo")
     swapped = host.swap_used_bytes or 0
-    swap = Evidence(text=f"{gib(swapped)} of {gib(host.swap_total_bytes or 0)} swap used", source="/proc/meminfo")
+    swap = Evidence(
+        text=f"{bytes_text(swapped)} of {bytes_text(host.swap_total_bytes or 0)} swap used", source="/proc/meminfo"
+    )
     stall = host.memory_stall_percent
     stalls = (
         (
@@ -140,7 +149,7 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
     if free < 0.05 * total:
         yield Finding(
             pitfall="host-memory-limit", cause="environment.host-memory",
-            title=f"The host's memory is nearly used up: {gib(free)} of {gib(total)} are available",
+            title=f"The host's memory is nearly used up: {bytes_text(free)} of {bytes_text(total)} are available",
             severity="warning", confidence="definite",
             evidence=(memory, *((swap,) if swapped else ()), *stalls), fixes=(look,), where="host",
         )  # fmt: skip
@@ -150,10 +159,10 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
             title=f"The host waits for memory: {stall:.0f} % of the last minute nothing ran for want of it",
             severity="warning", confidence="definite", evidence=(*stalls, memory, swap), fixes=(look,), where="host",
         )  # fmt: skip
-    elif swapped > _GIB and free < 0.1 * total and (stall is None or stall >= 1):  # else they are old pages
+    elif swapped > GIB and free < 0.1 * total and (stall is None or stall >= 1):  # else they are old pages
         yield Finding(
             pitfall="host-memory-limit", cause="environment.host-memory",
-            title=f"The host swaps: {gib(swapped)} are on disk and {gib(free)} of memory are left",
+            title=f"The host swaps: {bytes_text(swapped)} are on disk and {bytes_text(free)} of memory are left",
             severity="warning", confidence="likely", evidence=(swap, memory, *stalls), fixes=(look,), where="host",
         )  # fmt: skip
 
@@ -202,16 +211,16 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             where="cgroup pids",
         )
     locked = host.locked_bytes
-    if host.infiniband and not host.root and locked is not None and 0 <= locked < _GIB and len(facts.devices or ()) > 1:
+    if host.infiniband and not host.root and locked is not None and 0 <= locked < GIB and len(facts.devices or ()) > 1:
         several = facts.environment.get("SLURM_NNODES", "1") not in ("", "1")
         yield Finding(
             pitfall="process-limits",
             cause="environment.ulimit",
-            title=f"A process may lock {gib(locked)}: NCCL over InfiniBand registers more",
+            title=f"A process may lock {bytes_text(locked)}: NCCL over InfiniBand registers more",
             severity="warning" if several else "info",
             confidence="likely",
             evidence=(
-                Evidence(text=f"locked memory: soft limit {gib(locked)}", source="ulimit -l"),
+                Evidence(text=f"locked memory: soft limit {bytes_text(locked)}", source="ulimit -l"),
                 Evidence(
                     text=f"InfiniBand or RoCE here: {', '.join(host.infiniband[:8])}", source="/sys/class/infiniband"
                 ),

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..text.width import wrap
 from .report import said
 from .table import Pitfall
-from .wrapping import wrap
 
 if TYPE_CHECKING:
-    from ..snapshot.drawing import Line
+    from ..text.styled import Line
     from .finding import Fix
 
 PAGE = "docs/pitfalls.md"

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from ..store.ranks import headroom, name_of, stands
 from ..store.view import AllocView, JobView
+from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .finding import Abstained, Confidence, Evidence, Finding, Fix
-from .live_scene import GIB, MIB, Said, Scene, living, percent, place, seconds, size, warmed_up
+from .live_scene import Said, Scene, living, place, warmed_up
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
 """Less than that is a context, a desktop, a monitor."""
@@ -36,13 +37,15 @@ def foreign(scene: Scene, job: JobView) -> Said:
             tight = left is not None and left < TIGHT * total
             names = ", ".join(
                 f"pid {p.definition.pid} ({p.definition.user or 'unknown user'}, "
-                f"{p.definition.name or 'unknown program'}) {size(amount)}"
+                f"{p.definition.name or 'unknown program'}) {bytes_text(amount)}"
                 for p, amount in others[:4]
             )
-            evidence = [Evidence(text=f"of {size(total)}: {names}", source="nvml")]
+            evidence = [Evidence(text=f"of {bytes_text(total)}: {names}", source="nvml")]
             evidence.append(
                 Evidence(
-                    text=f"left to {name_of(trainer)}: {size(left)}" if left is not None else "what is left is unknown"
+                    text=f"left to {name_of(trainer)}: {bytes_text(left)}"
+                    if left is not None
+                    else "what is left is unknown"
                 )
             )
             mine = [p for p, _ in others if p.definition.mine]
@@ -61,7 +64,7 @@ def foreign(scene: Scene, job: JobView) -> Said:
                 severity="warning" if tight else "info",
                 where=place(scene, trainer, allocator),
                 rank=held / total,
-                title=f"Other programs hold {size(held)} of GPU {device.definition.index}",
+                title=f"Other programs hold {bytes_text(held)} of GPU {device.definition.index}",
                 evidence=tuple(evidence),
                 fixes=tuple(fixes),
             )
@@ -88,7 +91,7 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
             title = f"{len(homes)} ranks share GPU {device.definition.index}"
         elif extra and len(here) > 1 and len(homes) == 1:
             names = ", ".join(f"pid {p.definition.pid}" for p in extra[:8])
-            evidence = [Evidence(text=f"{names} hold {size(shown)} there and train elsewhere", source="nvml")]
+            evidence = [Evidence(text=f"{names} hold {bytes_text(shown)} there and train elsewhere", source="nvml")]
             title = f"{len(extra)} ranks also hold memory on GPU {device.definition.index}, which is not theirs"
             sure = "likely"  # gloo between GPUs does the same
         else:
@@ -131,10 +134,11 @@ def data_parallel(scene: Scene, job: JobView) -> Said:
         first = owners[0]
         held = {one.definition.ordinal: amount for one, amount in used}
         others = [amount for ordinal, amount in held.items() if ordinal != first]
-        text = ", ".join(f"cuda:{ordinal} {size(amount)}" for ordinal, amount in sorted(held.items()))
+        text = ", ".join(f"cuda:{ordinal} {bytes_text(amount)}" for ordinal, amount in sorted(held.items()))
         evidence = (
             Evidence(
-                text=f"parameters on cuda:{first} only ({size(weights[first] or 0)}), memory on {len(used)} cards",
+                text=f"parameters on cuda:{first} only ({bytes_text(weights[first] or 0)}), memory on "
+                f"{len(used)} cards",
                 source="probe",
             ),
             Evidence(text=f"most allocated so far: {text}", source="probe"),
@@ -189,7 +193,7 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
             continue
         meant = trainer.definition.cuda or slow
         version = trainer.definition.torch_version or ""
-        evidence = [Evidence(text=f"{size(on_cpu)} of parameters on the CPU, none on a GPU", source="probe")]
+        evidence = [Evidence(text=f"{bytes_text(on_cpu)} of parameters on the CPU, none on a GPU", source="probe")]
         loads = [v for d in scene.host.devices if (v := scene.mean(d, "utilization_percent")) is not None]
         if loads:
             evidence.append(
@@ -211,7 +215,7 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
                 "The model trains on the CPU, and there are GPUs here",
             )
         cuda = "initialised" if trainer.definition.cuda else "never used"
-        pace = f", a step takes {seconds(step)}" if step is not None else ""
+        pace = f", a step takes {duration_text(step)}" if step is not None else ""
         evidence.append(Evidence(text=f"CUDA is {cuda} in this process{pace}", source="probe"))
         yield Finding(
             pitfall=pitfall,
@@ -233,10 +237,12 @@ def host_memory(scene: Scene) -> Said:
     evidence = []
     if total and free is not None and free < min(SHORT_SHARE * total, SHORT_BYTES):
         evidence.append(
-            Evidence(text=f"{size(free)} of the host's {size(total)} are available", source="/proc/meminfo")
+            Evidence(text=f"{bytes_text(free)} of the host's {bytes_text(total)} are available", source="/proc/meminfo")
         )
     if limit and used is not None and used >= FULL_LIMIT * limit:
-        text = f"{size(used)} in use of the {size(limit)} that the cgroup allows: {percent(used / limit)}"
+        text = (
+            f"{bytes_text(used)} in use of the {bytes_text(limit)} that the cgroup allows: {percent_text(used / limit)}"
+        )
         evidence.append(Evidence(text=text, source="cgroup"))
     if not evidence:
         reading = host.reading("memory_available_bytes")
@@ -249,10 +255,12 @@ def host_memory(scene: Scene) -> Said:
     )[:3]
     for amount, process in largest:
         name = process.definition.name or "unknown program"
-        evidence.append(Evidence(text=f"pid {process.definition.pid} ({name}) holds {size(amount)}", source="/proc"))
+        evidence.append(
+            Evidence(text=f"pid {process.definition.pid} ({name}) holds {bytes_text(amount)}", source="/proc")
+        )
     swap = host.number("swap_used_bytes")
     if swap:
-        evidence.append(Evidence(text=f"{size(swap)} are swapped out", source="/proc/meminfo"))
+        evidence.append(Evidence(text=f"{bytes_text(swap)} are swapped out", source="/proc/meminfo"))
     yield Finding(
         pitfall="host-memory-limit",
         cause="host.memory_short",
@@ -270,7 +278,7 @@ def shared_memory(scene: Scene) -> Said:
     total, used = scene.host.definition.shm_total_bytes, scene.host.number("shm_used_bytes")
     if not total or used is None or used < FULL_SHM * total:
         return
-    text = f"{size(used)} of {size(total)} in /dev/shm are in use: {percent(used / total)}"
+    text = f"{bytes_text(used)} of {bytes_text(total)} in /dev/shm are in use: {percent_text(used / total)}"
     yield Finding(
         pitfall="shm-size",
         cause="host.shm_full",

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from ..store.ranks import measured_step, rooms, straggler
 from ..store.view import AllocView, JobView
+from ..text.units import percent_text
 from . import effects
 from .finding import Abstained, Effect, Finding
-from .live_scene import Scene, living, percent, place
+from .live_scene import Scene, living, place
 
 _SHARES = {
     "live.input_bound": "the waiting for input",
@@ -42,7 +43,7 @@ def _straggler(scene: Scene, job: JobView, one: Finding) -> Finding:
 def _skipped(one: Finding) -> Finding:
     if not 0 < one.rank < 1:
         return one
-    text = f"at most {percent(one.rank)} of the steps, which are computed now and then left out"
+    text = f"at most {percent_text(one.rank)} of the steps, which are computed now and then left out"
     return replace(one, effect=Effect(text=text, bound="at most", saved_share=round(one.rank, 4)))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from ..store.ranks import find_stall, input_share, input_wait, name_of
 from ..store.view import JobView, TrainerView
+from ..text.units import duration_text, percent_text
 from .finding import Abstained, Confidence, Evidence, Finding, Fix
-from .live_scene import Said, Scene, living, percent, place, seconds, warmed_up
+from .live_scene import Said, Scene, living, place, warmed_up
 
 STARVED, STARVED_CPU = 0.20, 0.50
 """On a CPU the loader and the training share the cores: while one waits the other works, up to a point."""
@@ -38,7 +39,7 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
         return
     share, trainer, confidence, evidence = max(found, key=lambda one: one[0])
     if len(found) > 1:
-        names = ", ".join(f"{name_of(one[1])} {percent(one[0])}" for one in found[:8])
+        names = ", ".join(f"{name_of(one[1])} {percent_text(one[0])}" for one in found[:8])
         evidence.append(Evidence(text=f"waiting for input: {names}", source="probe"))
     _, step = input_wait(trainer)
     cpu = scene.mean(scene.host, "cpu_percent")
@@ -46,14 +47,14 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
     fixes, room = workers_fixes(scene, job, trainer)
     if room is not None:
         evidence.append(room)
-    effect = f"at best {seconds(step * (1 - share))} instead of {seconds(step)} a step on average" if step else ""
+    effect = f"at best {duration_text(step * (1 - share))} instead of {duration_text(step)} a step on average" if step else ""
     first = Fix(title=fixes[0].title, code=fixes[0].code, cost=fixes[0].cost, effect=effect)
     yield Finding(
         pitfall="num-workers",
         cause="live.input_bound",
         severity="warning" if trainer.definition.cuda or (share >= STARVED_CPU and not busy) else "info",
         confidence=confidence,
-        title=f"{name_of(trainer)} waits for its input {percent(share)} of each step".capitalize(),
+        title=f"{name_of(trainer)} waits for its input {percent_text(share)} of each step".capitalize(),
         evidence=tuple(evidence),
         where=place(scene, trainer),
         rank=share,
@@ -67,9 +68,9 @@ def _judged(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list
     if share is None or share < STARVED:
         return None
     if trainer.number("input_seconds") is not None:
-        text = f"the device waits for the loader {percent(share)} of a step, by the steps that were taken apart"
+        text = f"the device waits for the loader {percent_text(share)} of a step, by the steps that were taken apart"
         return share, "definite", [Evidence(text=text, source="probe")]
-    text = f"the training thread waits for the loader {percent(share)} of a step"
+    text = f"the training thread waits for the loader {percent_text(share)} of a step"
     evidence = [Evidence(text=text, source="probe")]
     if not trainer.definition.cuda:
         return share, "definite", evidence
@@ -96,7 +97,7 @@ def workers_fixes(scene: Scene, job: JobView, trainer: TrainerView) -> tuple[lis
         return [_workers("N", trainer)], None
     room = min(cores, idle)
     number = max(1, min(MOST_WORKERS, int(room)))
-    text = f"{percent(busy / 100)} of the host's {total} cores are busy" if busy is not None else ""
+    text = f"{percent_text(busy / 100)} of the host's {total} cores are busy" if busy is not None else ""
     if cores < (total or 0):
         text += f", and {name_of(trainer)} may use {cores:g} of them"
     if room < 1:

@@ -7,8 +7,9 @@ from itertools import pairwise
 from ..store.growth import MIN_POINTS, Forecast, Trend
 from ..store.ranks import MemoryRoom, name_of, rooms
 from ..store.view import AllocView, JobView, TrainerView
+from ..text.units import bytes_text, duration_text, signed_bytes_text
 from .finding import Abstained, Evidence, Finding, Fix, Severity
-from .live_scene import MIB, Said, Scene, place, seconds, size
+from .live_scene import Said, Scene, place
 
 NEAR = 4.0
 """Growth is a warning where the memory ends within so many times the steps over which it was seen to grow: it has
@@ -66,13 +67,16 @@ def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
         evidence.append(Evidence(text=each if blocks >= 0.1 else few, source="probe"))
     if ends_first and ends is not None and ends.seconds is not None and eta is not None:
         evidence.append(
-            Evidence(text=f"the run ends in about {seconds(eta)}, before the memory does ({seconds(ends.seconds)})")
+            Evidence(
+                text=f"the run ends in about {duration_text(eta)}, before the memory does "
+                f"({duration_text(ends.seconds)})"
+            )
         )
     if ends is not None and near and not ends_first:
         title = f"{_capital(name_of(trainer))} runs out of memory in {_steps(ends)}"
         severity: Severity = "problem" if ends.steps <= trend.steps else "warning"
     else:
-        title = f"Memory of {name_of(trainer)} grows by {size(trend.slope)} a step"
+        title = f"Memory of {name_of(trainer)} grows by {bytes_text(trend.slope)} a step"
         severity = "info"
         if not ends_first:
             evidence.append(
@@ -91,7 +95,7 @@ def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
         title="Keep numbers, not tensors with their graph",
         before="losses.append(loss)",
         code="losses.append(loss.item())",
-        effect=f"memory after a step stays level instead of +{size(trend.slope)} a step",
+        effect=f"memory after a step stays level instead of +{bytes_text(trend.slope)} a step",
     )
     bounded = Fix(title="Bound or empty the list, dictionary or cache that keeps tensors; .cpu() what must stay")
     graph, kept = ("detach-loss-accumulation", keeps_graph), ("memory-leak-in-user-list", bounded)
@@ -123,17 +127,18 @@ def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
 
 def _arithmetic(left: float | None, ends: Forecast | None, trend: Trend) -> Evidence:
     pace = (
-        f"{size(trend.slope)} per step ({size(trend.low)} to {size(trend.high)}), fitted over {trend.steps:.0f} steps"
+        f"{bytes_text(trend.slope)} per step ({bytes_text(trend.low)} to {bytes_text(trend.high)}), fitted "
+        f"over {trend.steps:.0f} steps"
     )
     if left is None:
         return Evidence(text=f"{pace}; how much is left on the card is unknown", source="probe")
-    text = f"{size(left)} left / {pace}"
+    text = f"{bytes_text(left)} left / {pace}"
     return Evidence(text=f"{text} = {_steps(ends)}" if ends is not None else text, source="probe, nvml")
 
 
 def _steps(ends: Forecast) -> str:
     text = f"about {ends.steps:,.0f} steps ({ends.low:,.0f}–{ends.high:,.0f})"
-    return text if ends.seconds is None else f"{text}, ~{seconds(ends.seconds)}"
+    return text if ends.seconds is None else f"{text}, ~{duration_text(ends.seconds)}"
 
 
 def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -> float | None:
@@ -169,8 +174,9 @@ def evaluation(scene: Scene, job: JobView) -> Said:
         phase = trainer.reading("phase")
         evidence = [
             Evidence(
-                text=f"allocated rose from {size(sizes[0])} to {size(sizes[-1])} in {seconds(took)}, in {climbs} "
-                f"readings, and never fell; the last step was {seconds(age)} ago",
+                text=f"allocated rose from {bytes_text(sizes[0])} to {bytes_text(sizes[-1])} in "
+                f"{duration_text(took)}, in {climbs} "
+                f"readings, and never fell; the last step was {duration_text(age)} ago",
                 source="probe",
             )
         ]
@@ -178,10 +184,13 @@ def evaluation(scene: Scene, job: JobView) -> Said:
             evidence.append(Evidence(text="the model is in evaluation mode", source="probe"))
         if left is not None and ends is not None:
             evidence.append(
-                Evidence(text=f"{size(left)} left / {size(rise / took)} per second = {seconds(ends)}", source="nvml")
+                Evidence(
+                    text=f"{bytes_text(left)} left / {bytes_text(rise / took)} per second = {duration_text(ends)}",
+                    source="nvml",
+                )
             )
         soon = ends is not None and ends <= NEAR * took
-        when = f" and is full in about {seconds(ends)}" if soon and ends is not None else ""
+        when = f" and is full in about {duration_text(ends)}" if soon and ends is not None else ""
         yield Finding(
             pitfall="no-grad-eval",
             cause="live.evaluation_grows",
@@ -222,21 +231,22 @@ def pressure(scene: Scene, job: JobView) -> Said:
         ):
             evidence.append(
                 Evidence(
-                    text=f"reserved at its peak {size(allocator.number('peak_reserved_bytes') or 0)}, allocated "
-                    f"{size(allocator.number('peak_allocated_bytes') or 0)}: {size(gap)} of the card's {size(total)} "
+                    text=f"reserved at its peak {bytes_text(allocator.number('peak_reserved_bytes') or 0)}, allocated "
+                    f"{bytes_text(allocator.number('peak_allocated_bytes') or 0)}: {bytes_text(gap)} of the "
+                    f"card's {bytes_text(total)} "
                     f"could not be used",
                     source="probe",
                 )
             )
             split = allocator.number("inactive_split_bytes")
             if split is not None:
-                evidence.append(Evidence(text=f"inactive split now: {size(split)}", source="probe"))
+                evidence.append(Evidence(text=f"inactive split now: {bytes_text(split)}", source="probe"))
             yield Finding(
                 pitfall="expandable-segments",
                 cause="live.fragmentation",
                 where=where,
                 confidence="likely",
-                title=f"Fragmentation keeps {size(gap)} of {name_of(trainer)}'s memory from use",
+                title=f"Fragmentation keeps {bytes_text(gap)} of {name_of(trainer)}'s memory from use",
                 severity="warning" if lately else "info",
                 evidence=tuple(evidence),
                 fixes=(EXPANDABLE,),
@@ -254,7 +264,7 @@ def pressure(scene: Scene, job: JobView) -> Said:
                     *evidence,
                     Evidence(
                         text=f"reserved beyond the peak of what was allocated: "
-                        f"{size(gap)}, {100 * gap / total:.0f} % of the card, so it is not fragmentation",
+                        f"{bytes_text(gap)}, {100 * gap / total:.0f} % of the card, so it is not fragmentation",
                         source="probe",
                     ),
                 ),
@@ -288,15 +298,16 @@ def full_but_steady(scene: Scene, job: JobView) -> Said:
             continue
         peak = allocator.number("peak_allocated_bytes")
         evidence = [
-            Evidence(text=f"used {size(used)} of {size(total)}", source="nvml"),
+            Evidence(text=f"used {bytes_text(used)} of {bytes_text(total)}", source="nvml"),
             Evidence(
-                text=f"memory after a step is level over {trend.steps:.0f} steps ({trend.slope / MIB:+.2f} MiB each)",
+                text=f"memory after a step is level over {trend.steps:.0f} steps "
+                f"({signed_bytes_text(trend.slope)} each)",
                 source="probe",
             ),
             Evidence(text="no cudaMalloc had to be tried again lately", source="probe"),
         ]
         if peak is not None:
-            evidence.append(Evidence(text=f"the largest ever allocated: {size(peak)}", source="probe"))
+            evidence.append(Evidence(text=f"the largest ever allocated: {bytes_text(peak)}", source="probe"))
         yield Finding(
             pitfall="benign-warning",
             cause="live.full_but_steady",

@@ -21,12 +21,8 @@ from ..store.view import (
     no_history,
 )
 from .finding import Abstained, Finding
-from .units import GIB, MIB, percent, seconds, size
 
-__all__ = [
-    "GIB", "MIB", "MIN_STEPS", "Said", "Scene", "living", "percent", "place", "seconds",
-    "size", "warmed_up",
-]  # fmt: skip
+__all__ = ["MIN_STEPS", "Said", "Scene", "living", "place", "warmed_up"]
 
 Said = Iterator[Finding | Abstained]
 MIN_STEPS = 30

@@ -7,9 +7,10 @@ import re
 from ..store.ranks import Stall, find_stall, name_of, names_of, stands, waits_in_collective
 from ..store.ranks import place as stands_at
 from ..store.view import JobView, TrainerView
+from ..text.units import duration_text
 from ..wire.frames import Unknown
 from .finding import Abstained, Evidence, Finding, Fix
-from .live_scene import Said, Scene, living, place, seconds
+from .live_scene import Said, Scene, living, place
 
 _LOADER = re.compile(r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler", re.I)
 
@@ -101,9 +102,9 @@ def _finding(
 def _rank(trainer: TrainerView) -> Evidence:
     at, function = stands_at(trainer)
     age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
-    parts = [f"last step {seconds(age)} ago" if age is not None else "age of its last step unknown"]
+    parts = [f"last step {duration_text(age)} ago" if age is not None else "age of its last step unknown"]
     if usual is not None:
-        parts.append(f"usually one every {seconds(usual)}")
+        parts.append(f"usually one every {duration_text(usual)}")
     if at:
         parts.append(f"main thread at {at}" + (f" in {function}" if function else ""))
     else:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from ..store.ranks import input_wait, name_of, one_works_longest, shares_of, split_of, straggler
 from ..store.view import JobView, TrainerView
+from ..text.units import duration_text, percent_text
 from .finding import Abstained, Evidence, Finding, Fix
 from .live_input import STARVED, steady_ranks, workers_fixes
-from .live_scene import MIN_STEPS, Said, Scene, percent, place, seconds
+from .live_scene import MIN_STEPS, Said, Scene, place
 
 COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
@@ -39,7 +40,7 @@ def copies(scene: Scene, job: JobView) -> Said:
         took = trainer.number("h2d_seconds")
         if share is None or took is None or share < COPIES:
             continue
-        text = f"{seconds(took)} a step are copies from host to device: {percent(share)}"
+        text = f"{duration_text(took)} a step are copies from host to device: {percent_text(share)}"
         yield Finding(
             pitfall="pin-memory",
             cause="live.copies",
@@ -47,7 +48,7 @@ def copies(scene: Scene, job: JobView) -> Said:
             where=place(scene, trainer),
             rank=share,
             severity="warning" if share >= MANY_COPIES else "info",
-            title=f"Copying batches to the GPU takes {percent(share)} of each step",
+            title=f"Copying batches to the GPU takes {percent_text(share)} of each step",
             evidence=(Evidence(text=text, source="probe"),),
             fixes=(
                 Fix(
@@ -69,7 +70,10 @@ def communication(scene: Scene, job: JobView) -> Said:
         return
     took = max(value for t in ranks if (value := t.number("communication_seconds")) is not None)
     on_gpu = any(t.definition.cuda for t in ranks)
-    text = f"mean of {len(ranks)} ranks: {percent(share)} of a step, up to {seconds(took)}, are exposed collectives"
+    text = (
+        f"mean of {len(ranks)} ranks: {percent_text(share)} of a step, up to {duration_text(took)}, are "
+        "exposed collectives"
+    )
     yield Finding(
         pitfall="nccl-config",
         cause="live.communication",
@@ -77,7 +81,7 @@ def communication(scene: Scene, job: JobView) -> Said:
         where=place(scene, ranks[0]),
         rank=share,
         severity="warning" if share >= TALKS_MUCH and on_gpu else "info",
-        title=f"{percent(share)} of each step is communication",
+        title=f"{percent_text(share)} of each step is communication",
         evidence=(
             Evidence(text=text, source="probe"),
             Evidence(
@@ -211,8 +215,8 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
             )
         ]
         if step:
-            part = ", without a DataLoader" if wait is None else f", of which input is {percent(min(1.0, wait / step))}"
-            evidence.append(Evidence(text=f"{seconds(step)} a step on average{part}", source="probe"))
+            part = ", without a DataLoader" if wait is None else f", of which input is {percent_text(min(1.0, wait / step))}"
+            evidence.append(Evidence(text=f"{duration_text(step)} a step on average{part}", source="probe"))
         yield Finding(
             pitfall="too-small-workload",
             cause="live.launch_bound",
@@ -244,7 +248,10 @@ def skipped(scene: Scene, job: JobView) -> Said:
         if share < SKIPPED_SHARE or _settled(scene, trainer, left_out):
             continue
         lately = scene.rise(trainer, "skipped_steps")
-        text = f"{left_out:.0f} of {step + left_out:.0f} steps were left out for inf or NaN gradients: {percent(share)}"
+        text = (
+            f"{left_out:.0f} of {step + left_out:.0f} steps were left out for inf or NaN gradients: "
+            f"{percent_text(share)}"
+        )
         evidence = [Evidence(text=text + (f"; {lately:.0f} in the last minute" if lately else ""), source="probe")]
         evidence.append(Evidence(text="a healthy scaler leaves out a few at its start, then about one in 2,000"))
         yield Finding(
@@ -253,7 +260,7 @@ def skipped(scene: Scene, job: JobView) -> Said:
             confidence="likely",
             where=place(scene, trainer),
             severity="warning",
-            title=f"The grad scaler leaves out {percent(share)} of the steps",
+            title=f"The grad scaler leaves out {percent_text(share)} of the steps",
             evidence=tuple(evidence),
             rank=share,
         )

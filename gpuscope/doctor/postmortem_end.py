@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..store.view import HostView, JobView, Mark, TrainerView
+from ..text.units import bytes_text
 from ..wire.frames import Event
 from . import postmortem_oom
 from .finding import Abstained, Evidence, Finding, Report
-from .live_scene import Scene, place, size
+from .live_scene import Scene, place
 
 WITHOUT_A_WORD = ("without a word", "without a good-bye")
 """How the black box and the agent say that nobody heard it end."""
@@ -99,9 +100,9 @@ def _killed(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:
     full = bool(limit and used is not None and used >= 0.95 * limit)
     if (short or full) and not ran_on:
         text = (
-            f"{size(free)} of the host's {size(total)} were left"
+            f"{bytes_text(free)} of the host's {bytes_text(total)} were left"
             if short and free is not None and total
-            else (f"{size(used or 0)} of the {size(limit or 0)} that the cgroup allows were in use")
+            else (f"{bytes_text(used or 0)} of the {bytes_text(limit or 0)} that the cgroup allows were in use")
         )
         return Finding(
             pitfall="host-memory-limit",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..text.units import GIB, MIB, bytes_text, percent_text
 from . import effects
 from .finding import Confidence, Evidence, Finding, Fix
 from .live_memory import EXPANDABLE
-from .live_scene import GIB, MIB, percent, size
 
 OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
 FRAGMENTED = 0.10
@@ -83,18 +83,20 @@ def _decided(facts: Facts) -> Iterator[Finding]:
 
 def asked(facts: Facts) -> Evidence:
     """The request and the card in one line."""
-    parts = [f"{size(facts.requested)} wanted" if facts.requested is not None else "the request is unknown"]
+    parts = [f"{bytes_text(facts.requested)} wanted" if facts.requested is not None else "the request is unknown"]
     if facts.free is not None and facts.total is not None:
-        parts.append(f"{size(facts.free)} of {size(facts.total)} free on the device")
+        parts.append(f"{bytes_text(facts.free)} of {bytes_text(facts.total)} free on the device")
     return Evidence(text=", ".join(parts), source=facts.source)
 
 
 def _held(facts: Facts) -> Evidence | None:
     if facts.allocated is None or facts.reserved is None:
         return None
-    text = f"this process: {size(facts.allocated)} allocated, {size(facts.reserved - facts.allocated)} cached"
+    text = (
+        f"this process: {bytes_text(facts.allocated)} allocated, {bytes_text(facts.reserved - facts.allocated)} cached"
+    )
     if facts.inactive_split is not None:
-        text += f", of it {size(facts.inactive_split)} inactive split"
+        text += f", of it {bytes_text(facts.inactive_split)} inactive split"
     return Evidence(text=text, source=facts.source)
 
 
@@ -125,7 +127,9 @@ def _make(
 def _giant(facts: Facts) -> Finding | None:
     if facts.requested is None or not facts.total or facts.requested <= facts.total:
         return None
-    more = Evidence(text=f"one tensor of {size(facts.requested)} is more than the whole card of {size(facts.total)}")
+    more = Evidence(
+        text=f"one tensor of {bytes_text(facts.requested)} is more than the whole card of {bytes_text(facts.total)}"
+    )
     return _make(
         facts,
         "reduce-seq-length-or-resolution",
@@ -144,8 +148,9 @@ def _outside(facts: Facts) -> Finding | None:
     if outside < max(OUTSIDE_SHARE * facts.total, OUTSIDE_BYTES):
         return None
     more = Evidence(
-        text=f"{size(facts.total)} − {size(facts.free)} free − {size(facts.reserved)} reserved here = {size(outside)} "
-        f"({percent(outside / facts.total)}) outside this allocator: other programs, or libraries of this one"
+        text=f"{bytes_text(facts.total)} − {bytes_text(facts.free)} free − {bytes_text(facts.reserved)} reserved "
+        f"here = {bytes_text(outside)} "
+        f"({percent_text(outside / facts.total)}) outside this allocator: other programs, or libraries of this one"
     )
     fixes = (
         Fix(title="Who holds it", now=True, command="gpuscope ps"),
@@ -155,7 +160,7 @@ def _outside(facts: Facts) -> Finding | None:
         facts,
         "other-process-holds-gpu",
         "oom.outside",
-        f"{size(outside)} of the card were not this trainer's",
+        f"{bytes_text(outside)} of the card were not this trainer's",
         "definite",
         more,
         fixes=fixes,
@@ -191,17 +196,17 @@ def _fragmented(facts: Facts) -> Finding | None:
         return None
     if facts.largest_free is not None and facts.largest_free >= facts.requested:
         return None
-    share = percent(facts.cached / facts.total)
-    largest = "" if facts.largest_free is None else f", the largest piece {size(facts.largest_free)}"
+    share = percent_text(facts.cached / facts.total)
+    largest = "" if facts.largest_free is None else f", the largest piece {bytes_text(facts.largest_free)}"
     more = Evidence(
-        text=f"{size(facts.cached)} were free in the cache, {share} of the card{largest}: "
-        f"{size(facts.requested)} did not fit in one piece"
+        text=f"{bytes_text(facts.cached)} were free in the cache, {share} of the card{largest}: "
+        f"{bytes_text(facts.requested)} did not fit in one piece"
     )
     return _make(
         facts,
         "expandable-segments",
         "oom.fragmentation",
-        f"Fragmentation: {size(facts.cached)} were free, in pieces too small",
+        f"Fragmentation: {bytes_text(facts.cached)} were free, in pieces too small",
         "definite" if facts.largest_free is not None else "likely",
         more,
         fixes=(EXPANDABLE,),
@@ -212,12 +217,14 @@ def _fragmented(facts: Facts) -> Finding | None:
 def _pools(facts: Facts) -> Finding | None:
     if facts.requested is None or not facts.private_idle or facts.private_idle < max(facts.requested, SMALL):
         return None
-    more = Evidence(text=f"{size(facts.private_idle)} lie idle in private pools (CUDA graphs), which serve nobody else")
+    more = Evidence(
+        text=f"{bytes_text(facts.private_idle)} lie idle in private pools (CUDA graphs), which serve nobody else"
+    )
     return _make(
         facts,
         "compile-mode",
         "oom.private_pools",
-        f"CUDA graphs keep {size(facts.private_idle)} for themselves",
+        f"CUDA graphs keep {bytes_text(facts.private_idle)} for themselves",
         "likely",
         more,
         fixes=(Fix(title="Compile without CUDA graphs", before='mode="reduce-overhead"', code='mode="default"'),),
@@ -231,22 +238,23 @@ def _too_much(facts: Facts) -> Finding:
     apart = facts.largest_free is not None and facts.requested is not None and facts.largest_free >= facts.requested
     if apart and facts.largest_free is not None:
         text = (
-            f"a piece of {size(facts.largest_free)} was free in the cache, of another stream or pool: it cannot be lent"
+            f"a piece of {bytes_text(facts.largest_free)} was free in the cache, of another stream or pool: "
+            "it cannot be lent"
         )
         more.append(Evidence(text=text, source=facts.source))
     elif facts.cached is not None and facts.requested is not None and facts.total:
-        text = f"free in the cache: {size(facts.cached)}, {percent(facts.cached / facts.total)} of the card"
+        text = f"free in the cache: {bytes_text(facts.cached)}, {percent_text(facts.cached / facts.total)} of the card"
         more.append(Evidence(text=f"{text}: fragmentation is not the cause", source=facts.source))
     kinds = [("optimizer state", facts.optimizer), ("parameters", facts.parameters), ("gradients", facts.gradients)]
     known = [(name, value) for name, value in kinds if value]
     if facts.allocated and known:
         rest = facts.allocated - sum(value for _, value in known)
-        parts = ", ".join(f"{name} {size(value)}" for name, value in known)
+        parts = ", ".join(f"{name} {bytes_text(value)}" for name, value in known)
         more.append(
-            Evidence(text=f"live: {parts}, activations and the rest {size(max(0.0, rest))}", source=facts.source)
+            Evidence(text=f"live: {parts}, activations and the rest {bytes_text(max(0.0, rest))}", source=facts.source)
         )
         if facts.optimizer and facts.optimizer >= PART * facts.allocated:
-            share = percent(facts.optimizer / facts.allocated)
+            share = percent_text(facts.optimizer / facts.allocated)
             return _make(
                 facts,
                 "optimizer-state",
@@ -257,7 +265,7 @@ def _too_much(facts: Facts) -> Finding:
             )
         fixed = sum(value for _, value in known)
         if facts.parameters and fixed >= 0.7 * facts.allocated:
-            title = f"The card is full, {percent(fixed / facts.allocated)} of it with what the model itself needs"
+            title = f"The card is full, {percent_text(fixed / facts.allocated)} of it with what the model itself needs"
             return _make(facts, "fsdp-or-zero", "oom.model_state", title, "likely", *more)
     sure: Confidence = "prior" if apart or facts.allocated is None else "likely"
     return _make(facts, "reduce-batch-size", "oom.live_tensors", "The card was full with live tensors", sure, *more)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..text.units import bytes_text
 from .finding import Effect, Evidence, Finding, Fix
 from .live_memory import EXPANDABLE
-from .units import size
 
 if TYPE_CHECKING:
     from ..predict.replay import Replayed
@@ -72,14 +72,15 @@ def _effect(found: Replayed) -> Effect:
     if found.verdict == "does_not_fit":
         short = found.after.ooms[0]
         text = (
-            f"{source}: it still does not fit, {size(short.requested_bytes)} wanted with {size(short.free_bytes)} free "
-            f"and {size(short.cached_bytes)} cached"
+            f"{source}: it still does not fit, {bytes_text(short.requested_bytes)} wanted with "
+            f"{bytes_text(short.free_bytes)} free "
+            f"and {bytes_text(short.cached_bytes)} cached"
         )
         return Effect(text=text, bound="about", freed_bytes=0)
     if found.verdict == "too_close":
-        return Effect(text=f"{source}: too close to say, {size(left)} left", bound="about")
+        return Effect(text=f"{source}: too close to say, {bytes_text(left)} left", bound="about")
     freed = max(0, found.needed_bytes - found.after.peak_reserved_bytes)
-    text = f"{source}: it fits with {size(left)} left, {size(freed)} less reserved than the request needed"
+    text = f"{source}: it fits with {bytes_text(left)} left, {bytes_text(freed)} less reserved than the request needed"
     return Effect(text=text, bound="about", freed_bytes=freed)
 
 
@@ -97,8 +98,8 @@ def _fix(found: Replayed) -> Fix:
 
 def _new(found: Replayed, facts: Facts) -> Finding:
     cached = max(0, found.before.reserved_bytes - found.before.allocated_bytes)
-    wanted = size(found.outcomes[-1].requested_bytes)
-    text = f"{size(cached)} were cached when {wanted} did not fit; with these settings the same requests fit"
+    wanted = bytes_text(found.outcomes[-1].requested_bytes)
+    text = f"{bytes_text(cached)} were cached when {wanted} did not fit; with these settings the same requests fit"
     more = Evidence(text=text, source=facts.source)
     return Finding(
         pitfall=_PITFALL,

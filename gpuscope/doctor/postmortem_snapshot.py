@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..text.units import GIB, MIB, bytes_text, percent_text
 from ..wire.clean import clean
 from . import postmortem_oom, postmortem_replay
 from .finding import Abstained, Evidence, Finding, Fix, Report
 from .live_memory import EXPANDABLE
-from .live_scene import GIB, MIB, percent, size
 
 if TYPE_CHECKING:
     from ..snapshot.model import Device, Frame, Mark, StackRow, Summary
@@ -224,12 +224,13 @@ def _is_optimizer(row: StackRow) -> bool:
 def _leak(device: Device, at: str, second: float, third: float, total: float, stacks: int) -> Finding:
     evidence = [
         Evidence(
-            text=f"allocated there and still live: {size(second)} of the second quarter of the history, "
-            f"{size(third)} of the third, {size(total)} since its first",
+            text=f"allocated there and still live: {bytes_text(second)} of the second quarter of the history, "
+            f"{bytes_text(third)} of the third, {bytes_text(total)} since its first",
             source="snapshot",
         ),
         Evidence(
-            text=f"of {size(device.totals.allocated_bytes)} allocated on device {device.device}", source="snapshot"
+            text=f"of {bytes_text(device.totals.allocated_bytes)} allocated on device {device.device}",
+            source="snapshot",
         ),
     ]
     if stacks >= 3:
@@ -262,7 +263,7 @@ def _leak(device: Device, at: str, second: float, third: float, total: float, st
         confidence="likely",
         where=f"{at}, cuda:{device.device}",
         rank=2.5,
-        title=f"What {at} allocates stays: {size(second + third)} in half of the history",
+        title=f"What {at} allocates stays: {bytes_text(second + third)} in half of the history",
         evidence=tuple(evidence),
         fixes=fixes,
         verify="take a later one and compare: gpuscope snapshot BEFORE AFTER",
@@ -278,16 +279,16 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
     if held < EVALUATION_SHARE * max(1, device.totals.allocated_bytes):
         return
     frame = next(frame for frame in inside[0].frames if _EVALUATES.search(frame.function))
-    share = percent(held / device.totals.allocated_bytes)
-    live = size(device.totals.allocated_bytes)
-    text = f"{size(held)} of {live} live ({share}) were made in {frame.function} ({_at(frame)})"
+    share = percent_text(held / device.totals.allocated_bytes)
+    live = bytes_text(device.totals.allocated_bytes)
+    text = f"{bytes_text(held)} of {live} live ({share}) were made in {frame.function} ({_at(frame)})"
     yield Finding(
         pitfall="no-grad-eval",
         cause="snapshot.evaluation",
         severity="problem",
         confidence="likely",
         rank=2.4,
-        title=f"{frame.function} keeps {size(held)}: an evaluation without no_grad",
+        title=f"{frame.function} keeps {bytes_text(held)}: an evaluation without no_grad",
         evidence=(Evidence(text=text, source="snapshot"),),
         where=f"{_at(frame)}, cuda:{device.device}",
         fixes=(Fix(title="Evaluate without recording a graph", code="with torch.inference_mode():"),),
@@ -304,26 +305,27 @@ def _scattered(summary: Summary, device: Device) -> Iterator[Finding]:
         return
     evidence = [
         Evidence(
-            text=f"inactive split {size(totals.inactive_split_bytes)} of {size(totals.reserved_bytes)} reserved "
-            f"({percent(totals.inactive_split_bytes / totals.reserved_bytes)}): free, in segments partly in use",
+            text=f"inactive split {bytes_text(totals.inactive_split_bytes)} of "
+            f"{bytes_text(totals.reserved_bytes)} reserved "
+            f"({percent_text(totals.inactive_split_bytes / totals.reserved_bytes)}): free, in segments partly in use",
             source="snapshot",
         ),
         Evidence(
-            text=f"{size(found.free_bytes)} free in {found.free_blocks} pieces, the largest "
-            f"{size(found.largest_free_bytes)}: a larger request needs new memory",
+            text=f"{bytes_text(found.free_bytes)} free in {found.free_blocks} pieces, the largest "
+            f"{bytes_text(found.largest_free_bytes)}: a larger request needs new memory",
             source="snapshot",
         ),
     ]
     peak = device.trace.peak.allocated_bytes if device.trace is not None and device.trace.peak is not None else None
     if peak is not None:
-        evidence.append(Evidence(text=f"at the peak of the history {size(peak)} were in use", source="snapshot"))
+        evidence.append(Evidence(text=f"at the peak of the history {bytes_text(peak)} were in use", source="snapshot"))
     expandable = "expandable_segments:True" in _settings(summary)
     yield Finding(
         pitfall="max-split-size" if expandable else "expandable-segments",
         cause="snapshot.fragmentation",
         severity="info",
         confidence="likely",
-        title=f"{size(totals.inactive_split_bytes)} lie free in pieces on device {device.device}",
+        title=f"{bytes_text(totals.inactive_split_bytes)} lie free in pieces on device {device.device}",
         evidence=tuple(evidence),
         fixes=() if expandable else (EXPANDABLE,),
         where=f"cuda:{device.device}",
@@ -337,7 +339,7 @@ def _pools(device: Device, failed: bool) -> Iterator[Finding]:
     if failed or idle < POOL_BYTES or idle < POOL_SHARE * device.totals.reserved_bytes:
         return
     names = ", ".join(
-        f"pool {pool.name}: {size(pool.reserved_bytes)} reserved, {size(pool.allocated_bytes)} in use"
+        f"pool {pool.name}: {bytes_text(pool.reserved_bytes)} reserved, {bytes_text(pool.allocated_bytes)} in use"
         for pool in device.pools
         if pool.private
     )
@@ -347,6 +349,6 @@ def _pools(device: Device, failed: bool) -> Iterator[Finding]:
         severity="info",
         confidence="likely",
         where=f"cuda:{device.device}",
-        title=f"CUDA graphs keep {size(idle)} for themselves",
+        title=f"CUDA graphs keep {bytes_text(idle)} for themselves",
         evidence=(Evidence(text=names[:400], source="snapshot"),),
     )

@@ -7,14 +7,14 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..exit_status import ExitStatus
+from ..text.width import cells, wrap
 from ..wire.clean import clean
 from .finding import Abstained, Effect, Ended, Evidence, Finding, Fix, Report
 from .order import rank
 from .table import Pitfall
-from .wrapping import cells, wrap
 
 if TYPE_CHECKING:
-    from ..snapshot.drawing import Line
+    from ..text.styled import Line
 
 FailOn = Literal["warning", "problem", "never"]
 Made = TypeVar("Made", Abstained, Effect, Ended, Evidence, Finding, Fix)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..text.units import bytes_text
 from . import launch
 from .claim_table import CLAIMS
 from .claims import Claim, Note, Result, conclude, judge
@@ -60,7 +61,7 @@ class Machine:
     def warnings(self) -> list[str]:
         """What may disturb the figures."""
         return [
-            f"GPU {index} has {(gpu['total_bytes'] - gpu['free_bytes']) / 2**30:.0f} GiB in use by others: "
+            f"GPU {index} has {bytes_text(gpu['total_bytes'] - gpu['free_bytes'])} in use by others: "
             "the figures may be theirs as much as this machine's"
             for index, gpu in enumerate(self.facts["gpus"])
             if self.device == "cuda" and gpu["total_bytes"] - gpu["free_bytes"] > BUSY_BYTES

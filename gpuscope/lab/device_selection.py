@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 
+from ..text.units import GIB
+
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 IDLE_BYTES = 64 << 20
 """A process that holds less of a GPU is no job there: a monitor, a context that ends."""
-HIDDEN_BYTES = 1 << 30
+HIDDEN_BYTES = GIB
 """In use on a GPU without a process that could be seen: below that it may be the driver itself."""
 DISPLAYS = frozenset(("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston"))
 

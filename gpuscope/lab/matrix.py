@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..text.units import bytes_text
 from ..wire.files import open_regular
 from .config import ConfigError, LabConfig
 from .toggles import BY_NAME, TOGGLES, Value, shown
@@ -90,7 +91,7 @@ def read_file(path: Path, base: LabConfig) -> Matrix:
     except OSError as error:
         raise ConfigError(f"The matrix {shown(str(path))} cannot be read: {error.strerror}.") from None
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"The matrix {shown(str(path))} is larger than {MAX_FILE_BYTES // 1024} KiB.")
+        raise ConfigError(f"The matrix {shown(str(path))} is larger than {bytes_text(MAX_FILE_BYTES)}.")
     try:
         table = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

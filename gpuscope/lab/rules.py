@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ..text.units import bytes_text
 from . import metrics
 from .config import LabConfig
 from .facts import CPU_PROCESSES, FIRST_FSDP2, PARAMETERS, Facts, fits, gpus, least_bytes, processes, ranks, smaller
@@ -327,8 +328,8 @@ def _memory(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     yield Verdict(
         "refuse",
         "The model does not fit.",
-        f"weights, gradients and the optimizer's state alone take {need / 2**30:,.1f} GiB of {where}, and "
-        f"{free / 2**30:,.1f} GiB are free.",
+        f"weights, gradients and the optimizer's state alone take {bytes_text(need)} of {where}, and "
+        f"{bytes_text(free)} are free.",
         nearest,
     )
 

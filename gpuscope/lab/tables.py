@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..text.units import bytes_text, duration_text
 from .compare import Comparison, Row, compare, mean
 from .ledger import Entry
 from .matrix import varying
@@ -21,7 +22,6 @@ from .sweep import Objection, Plan, cell_key
 FORMATS = ("md", "csv", "json")
 MAX_LABELS = 6
 """Configurations that a remark names one by one."""
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +70,14 @@ def results(plan: Plan, entries: Sequence[Entry]) -> list[CellResult]:
 # ── what a cell of the table says ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def seconds(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
-
-
 def figure(key: str, value: float | None) -> str:
     """A measure's value with its unit, "–" where it is unknown."""
     if value is None:
         return "–"
     if key.endswith("_bytes"):
-        return f"{value / GIB:.2f} GiB"
+        return bytes_text(value)
     if key.endswith("_seconds"):
-        return seconds(value)
+        return duration_text(value)
     if key.endswith("_percent"):
         return f"{value:.1f} %"
     if key in ("loss", "validation_loss", "efficiency"):

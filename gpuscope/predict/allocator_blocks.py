@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from .settings import INTERVALS, MIB, Settings
+from ..text.units import MIB
+from .settings import INTERVALS, Settings
 
 LEAST_BLOCK = 512
 SMALL_REQUEST = 1 * MIB

@@ -29,10 +29,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..text.units import MIB
 from .request import Doubt
 from .trace import Trace
 
-MIB = 1 << 20
 FIXED_BYTES = 6 * MIB
 """Small blocks that libraries ask for once: handles, seeds, scalars."""
 RATES: Mapping[str, float] = {

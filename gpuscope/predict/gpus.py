@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-MIB = 1 << 20
-GIB = 1 << 30
+from ..text.units import GIB, MIB
 
 
 @dataclass(frozen=True, slots=True)

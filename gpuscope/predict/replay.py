@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..snapshot.drawing import size as size_in_words
+from ..text.units import bytes_text
 from .allocator import OutOfMemory, Simulated, TooLong
 from .allocator_blocks import rounded, segment_size
 from .replay_events import AT_THE_END, Recorded, recorded
@@ -247,7 +247,7 @@ def _notes(found: Recorded, history: History, result: Replayed) -> list[Note]:
         notes.append(Note("no_segments", text))
     elif found.before_bytes:
         text = (
-            f"cannot be exact: {size_in_words(found.before_bytes)} were reserved before the trace's first entry "
+            f"cannot be exact: {bytes_text(found.before_bytes)} were reserved before the trace's first entry "
             "(recording began later, or its ring is full and the oldest entries are gone); how they would lie under "
             "other settings is a guess: closely packed"
         )
@@ -278,7 +278,7 @@ def _notes(found: Recorded, history: History, result: Replayed) -> list[Note]:
         notes.append(Note("ends", text))
     if result.capacity_source == "retry":
         text = (
-            f"what the device could give is not in the trace: {size_in_words(found.peak_reserved_bytes)} for certain, "
+            f"what the device could give is not in the trace: {bytes_text(found.peak_reserved_bytes)} for certain, "
             "as so much was reserved, and that much is assumed; --capacity says it better"
         )
         notes.append(Note("capacity", text))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..snapshot.drawing import BLOCKS, Glyphs, Line, bar
+from ..snapshot.drawing import BLOCKS, Glyphs, bar
+from ..text import width as width_of
+from ..text.styled import Line, hang, wrap
+from ..text.units import MIB, amount_text, bytes_text
 from .answer import REFERENCE, Answer, Card, Room, Tried
 from .context_memory import Outside
 from .errors import Figure
@@ -12,8 +15,6 @@ from .request import Doubt, Request
 from .verdict import Verdict
 from .whatif import LeftOut
 
-GIB = 1 << 30
-MIB = 1 << 20
 BAR_CELLS = 12
 MOST_MODULES = 8
 TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
@@ -32,13 +33,13 @@ PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "
 
 def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
     """The whole answer, ``width`` cells wide."""
-    out = [part for line in headline(answer) for part in _broken(line, width)]
-    out += [*_broken([(subject(answer), "muted")], width), []]
+    out = [part for line in headline(answer) for part in wrap(line, width, 2)]
+    out += [*wrap([(subject(answer), "muted")], width, 2), []]
     out += _peaks(answer, width)
     out += [[], *_owners(answer, width, glyphs)]
-    out += [[], *(part for line in where(answer) for part in _broken(line, width))]
+    out += [[], *(part for line in where(answer) for part in wrap(line, width, 2))]
     if answer.largest is not None or answer.why_not.get("largest_batch", ("not_asked",))[0] != "not_asked":
-        out += [part for line in largest_lines(answer) for part in _broken(line, width)]
+        out += [part for line in largest_lines(answer) for part in wrap(line, width, 2)]
     if answer.what_if is not None:
         out += [[], *fix_lines(answer.what_if, width), *left_lines(answer.left_out, width)]
     return [*out, *([[]] if answer.doubts else [])] + [
@@ -53,7 +54,7 @@ def headline(answer: Answer) -> list[Line]:
     if room is None or judged is None:
         line: Line = [(f"Needs {need} of a card.", "title")]
         return [line, [("Whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")]]
-    total = f"{gib(room.card.total_bytes)} GiB"
+    total = bytes_text(room.card.total_bytes)
     said = [("Fits" if judged.word == "fits" else "Too close to tell" if judged.word == "too_close" else "Does not fit",
              TOKENS[judged.word]), (f" on {room.card.name}: {need} of {total}", "title")]  # fmt: skip
     out: list[Line] = [[*said, (spare(judged), "title")]]
@@ -62,7 +63,7 @@ def headline(answer: Answer) -> list[Line]:
                      "algorithms, which may be slower.", TOKENS[judged.word])])  # fmt: skip
     now = answer.verdict_now
     if now is not None and now.word != judged.word:
-        held = f"{gib(room.card.in_use_bytes or 0)} GiB of it are held by others now"
+        held = f"{bytes_text(room.card.in_use_bytes or 0)} of it are held by others now"
         out.append([(f"{held}: with what is free it {_verb(now)}", TOKENS[now.word])])
     return out
 
@@ -74,16 +75,16 @@ def _verb(judged: Verdict) -> str:
 def spare(judged: Verdict) -> str:
     """What is left over, or missing, in words."""
     if judged.word == "too_close":
-        return f", {gib(abs(judged.spare_bytes))} GiB {'below' if judged.spare_bytes >= 0 else 'above'} the limit"
+        return f", {bytes_text(abs(judged.spare_bytes))} {'below' if judged.spare_bytes >= 0 else 'above'} the limit"
     if judged.spare_bytes >= 0:
         return (
-            f", {gib(judged.spare_bytes)} GiB to spare"
+            f", {bytes_text(judged.spare_bytes)} to spare"
             if judged.word == "fits"
-            else f", {gib(judged.spare_bytes)} left"
+            else f", {bytes_text(judged.spare_bytes)} left"
         )
     if judged.word == "fits":
-        return f", with {gib(-judged.spare_bytes)} GiB of cache given back on the way"
-    return f", {gib(-judged.spare_bytes)} GiB short"
+        return f", with {bytes_text(-judged.spare_bytes)} of cache given back on the way"
+    return f", {bytes_text(-judged.spare_bytes)} short"
 
 
 def subject(answer: Answer) -> str:
@@ -120,15 +121,15 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
     room = max(6, *map(len, cells))
     out: list[Line] = [[(f"peak           GiB  {'+ / −' if room > 8 else '±':>{room}}", "muted")]]
     for (name, figure, note), error in zip(rows, cells, strict=True):
-        said = f"{name:11} {gib(figure.bytes):>6}  {error:>{room}}   "
-        for number, part in enumerate(_wrapped(note if width >= 80 else "", width - len(said))):
+        said = f"{name:11} {amount_text(figure.bytes):>6}  {error:>{room}}   "
+        for number, part in enumerate(width_of.wrap(note, width - len(said)) if width >= 80 else [""]):
             out.append([(said if number == 0 else " " * len(said), "text"), (part, "faint")])
     return out
 
 
 def outside_words(found: Outside, card: Card) -> str:
     """What lies outside of torch, and how that is known."""
-    parts = f"{found.context_bytes // MIB} MiB context and {found.driver_bytes // MIB} MiB driver"
+    parts = f"{bytes_text(found.context_bytes)} context and {bytes_text(found.driver_bytes)} driver"
     return f"with {parts}, {'as on an H200: --gpu NAME' if card.assumed else SOURCES[found.source]}"
 
 
@@ -137,13 +138,15 @@ def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
     out: list[Line] = [[("at the peak", "muted")]]
     for name, size in answer.categories.items():
         share = size / whole
-        out.append([(f"{NAMES.get(name, name):19}", "text"), (f"{gib(size):>6} {100 * share:3.0f} % ", "text"),
+        out.append([(f"{NAMES.get(name, name):19}", "text"), (f"{amount_text(size):>6} {100 * share:3.0f} % ", "text"),
                     (bar(share, BAR_CELLS, glyphs).rstrip(), "allocated")])  # fmt: skip
     named = alike(answer.modules)
     room = max(20, width - 22)
     out += [[], [("by module", "muted")]]
     for name, size in named[:MOST_MODULES]:
-        out.append([_share(size, whole), (_cut(name or "outside of modules", room), "text" if name else "muted")])
+        out.append(
+            [_share(size, whole), (width_of.cut_start(name or "outside of modules", room), "text" if name else "muted")]
+        )
     rest = sum(size for _, size in named[MOST_MODULES:])
     if rest:
         out.append([_share(rest, whole), (f"{len(named) - MOST_MODULES} others", "muted")])
@@ -151,7 +154,7 @@ def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _share(size: int, whole: int) -> tuple[str, str]:
-    return f"{gib(size):>6} {100 * size / whole:3.0f} %  ", "text"
+    return f"{amount_text(size):>6} {100 * size / whole:3.0f} %  ", "text"
 
 
 def alike(modules: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -197,15 +200,17 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
     for one in tried:
         freed = one.freed
         verdict = [(f"  {WORDS[one.verdict.word]}", TOKENS[one.verdict.word])] if one.verdict else []
-        lead = f"{signed_gib(freed):>9} {gib(one.device.bytes):>9}  "
-        out += _broken([(lead, "text"), (one.fix.title, "title"), *verdict], width, len(lead))
+        lead = f"{_signed(freed):>9} {amount_text(one.device.bytes):>9}  "
+        out += wrap([(lead, "text"), (one.fix.title, "title"), *verdict], width, len(lead))
         if freed > 0:
             indent = " " * (21 if width >= 80 else 4)
             text = f"{one.fix.change}   cost: {one.fix.cost}" if wide else one.fix.change
-            out += [[(indent + part, "faint")] for part in _wrapped(text, width - len(indent))]
+            out += [[(indent + part, "faint")] for part in width_of.wrap(text, width - len(indent))]
             if not wide:
-                out += [[(indent + part, "faint")] for part in _wrapped("cost: " + one.fix.cost, width - len(indent))]
-    return [*out, *([(line, "faint")] for line in _wrapped(_COLUMNS, width))]
+                out += [
+                    [(indent + part, "faint")] for part in width_of.wrap("cost: " + one.fix.cost, width - len(indent))
+                ]
+    return [*out, *([(line, "faint")] for line in width_of.wrap(_COLUMNS, width))]
 
 
 def left_lines(left: Sequence[LeftOut], width: int) -> list[Line]:
@@ -222,77 +227,29 @@ def doubt_text(doubt: Doubt) -> str:
 
 
 def with_error(figure: Figure) -> str:
-    """As 4.72 GiB ± 2.1 %; with both sides in GiB where they differ: 0.70 GiB (+3.22 / −0.010)."""
-    error = f"({sides(figure)})" if figure.lopsided else f"± {percent(figure.error_percent)}"
-    return f"{gib(figure.bytes)} GiB {error}"
+    """As 4.72 GiB ± 2.1 %; with both sides where they differ: 717 MiB (+3.22 GiB / −10.0 MiB)."""
+    sizes = f"(+{bytes_text(figure.error_bytes)} / −{bytes_text(figure.less_bytes)})"
+    error = sizes if figure.lopsided else f"± {percent(figure.error_percent)}"
+    return f"{bytes_text(figure.bytes)} {error}"
 
 
 def sides(figure: Figure) -> str:
     """How much more and how much less it may be, in GiB."""
-    more, less = (
-        gib(side) if side >= GIB / 10 else f"{side / GIB:.3f}" for side in (figure.error_bytes, figure.less_bytes)
-    )
-    return f"+{more} / −{less}"
+    return f"+{amount_text(figure.error_bytes)} / −{amount_text(figure.less_bytes)}"
 
 
-def gib(size: int | float) -> str:
-    """Bytes as GiB without the unit, three digits at least."""
-    value = size / GIB
-    return f"{value:.2f}" if abs(value) < 100 else f"{value:.1f}"
-
-
-def signed_gib(size: int) -> str:
-    return gib(size) if size > 0 else "–" if abs(size) < MIB else gib(size).replace("-", "−")
+def _signed(size: int) -> str:
+    """GiB that a fix frees, with a minus sign for what it costs; a dash for nothing."""
+    return amount_text(size) if size > 0 else "–" if abs(size) < MIB else amount_text(size).replace("-", "−")
 
 
 def percent(value: float) -> str:
+    """A percentage with the one decimal that error bars have."""
     return f"{value:.1f} %"
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else "…" + text[1 - width :]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    out, line = [], ""
-    for word in text.split(" "):
-        if line and len(line) + 1 + len(word) > width:
-            out.append(line)
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    return [*out, line]
-
-
-def _broken(line: Line, width: int, indent: int = 2) -> list[Line]:
-    """A line at the spaces of its pieces, what does not fit below it."""
-    out: list[Line] = [[]]
-    used = 0
-    for text, token in line:
-        for number, word in enumerate(text.split(" ")):
-            gap = " " if number else ""
-            if used + len(gap) + len(word) > width and used > indent and word:
-                out.append([(" " * indent, token)])
-                used, gap = indent, ""
-            out[-1].append((gap + word, token))
-            used += len(gap) + len(word)
-    return [_joined(one) for one in out]
-
-
-def _joined(line: Line) -> Line:
-    """Neighbours of one token as one piece."""
-    out: Line = []
-    for text, token in line:
-        if out and out[-1][1] == token:
-            out[-1] = (out[-1][0] + text, token)
-        else:
-            out.append((text, token))
-    return out
-
-
 def _hung(lead: str, text: str, width: int) -> list[Line]:
-    parts = _wrapped(text, max(20, width - len(lead)))
-    return [[(lead if not number else " " * len(lead), "faint"), (part, "muted")] for number, part in enumerate(parts)]
+    return hang([(lead, "faint")], [(text, "muted")], width, style="faint", least=20)
 
 
 __all__ = ["Figure", "Room", "headline", "lines"]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..text.units import MIB
+
 NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 FIRST_COMMON_NAME = (2, 9)
 """torch that reads PYTORCH_ALLOC_CONF; older ones read the CUDA name only."""
@@ -190,7 +192,6 @@ def _written(key: str, value: str) -> str:
 
 # ── what it means ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-MIB = 1 << 20
 INTERVALS = 16
 """Powers of two for which divisions can be set: 1 MiB, 2 MiB … 32 GiB, each up to the next."""
 _PARTS = "roundup_power2_divisions."

@@ -1,4 +1,4 @@
-"""Small drawings out of characters: sizes in words, bars, maps and areas, in block elements or in plain ASCII.
+"""Small drawings out of characters: bars, maps and areas, in block elements or in plain ASCII.
 
 Pure functions. A line is a list of (text, token) pieces; the tokens are those of the screen's theme.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..text.styled import Line, merged
 from .model import FULL_CELL, Segment, Series
-
-Line = list[tuple[str, str]]
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True)
@@ -45,24 +43,6 @@ def glyphs_for(encoding: str | None) -> Glyphs:
     except (UnicodeError, LookupError):
         return ASCII
     return BLOCKS
-
-
-def size(value: int | None, glyphs: Glyphs = BLOCKS) -> str:
-    """Bytes in a unit that suits them: ``1.41 GiB``. A dash where unknown."""
-    if value is None:
-        return glyphs.dash
-    amount = float(abs(value))
-    unit = 0
-    while amount >= 1024 and unit < len(_UNITS) - 1:
-        amount /= 1024
-        unit += 1
-    digits = 0 if unit == 0 else 2 if amount < 10 else 1 if amount < 100 else 0
-    return f"{'-' if value < 0 else ''}{amount:.{digits}f} {_UNITS[unit]}"
-
-
-def signed(value: int, glyphs: Glyphs = BLOCKS) -> str:
-    """A difference with its sign."""
-    return ("+" if value > 0 else "") + size(value, glyphs)
 
 
 def bar(share: float, cells: int, glyphs: Glyphs = BLOCKS) -> str:
@@ -122,19 +102,8 @@ def flow_map(segments: Sequence[Segment], width: int, rows: int, glyphs: Glyphs)
         if number and cells > 1:
             pieces.append((glyphs.edge, "faint"))
         pieces += segment_cells(segment, cells, glyphs)
-    lines = [joined(pieces[at : at + width]) for at in range(0, len(pieces), width)]
+    lines = [merged(pieces[at : at + width]) for at in range(0, len(pieces), width)]
     return lines, scale
-
-
-def joined(pieces: Sequence[tuple[str, str]]) -> Line:
-    """Neighbours of one style as one piece."""
-    line: Line = []
-    for text, token in pieces:
-        if line and line[-1][1] == token:
-            line[-1] = (line[-1][0] + text, token)
-        else:
-            line.append((text, token))
-    return line
 
 
 def area(series: Series, columns: int, rows: int, top: int, glyphs: Glyphs) -> list[str]:

@@ -9,16 +9,15 @@ import os
 import re
 from pathlib import Path
 
+from ..text.units import GIB, KIB, MIB
 from ..wire.files import open_regular
 
-MIB = 1 << 20
 FLOOR_BYTES = 192 * MIB
 """Less than this and not even the interpreter fits: its libraries alone reserve some tens of MiB of address space."""
-FALLBACK_AVAILABLE = 4 << 30
+FALLBACK_AVAILABLE = 4 * GIB
 EXPANSION = 24
 EXPANSION_PACKED = 240
 _BASE_BYTES = 512 * MIB
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def available_bytes() -> int:
@@ -28,7 +27,7 @@ def available_bytes() -> int:
     except OSError:
         return FALLBACK_AVAILABLE
     found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.M)
-    machine = int(found[1]) * 1024 if found else FALLBACK_AVAILABLE
+    machine = int(found[1]) * KIB if found else FALLBACK_AVAILABLE
     return min([machine, *_cgroup_room()])
 
 
@@ -91,21 +90,3 @@ def is_packed(path: str | os.PathLike[str]) -> bool:
             return file.read(2) == b"\x1f\x8b"
     except OSError:
         return False
-
-
-def parse_bytes(text: str) -> int:
-    """``"2GiB"``, ``"512m"``, ``"1000000"`` in bytes (powers of 1024). Raises ValueError."""
-    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*(?:([kmgt]?)(?:i?b)?)\s*", text.lower())
-    if found is None:
-        raise ValueError(f"not a size: {text!r}")
-    return int(float(found[1]) * _UNITS[found[2]])
-
-
-def in_words(size: int) -> str:
-    """A size for a message: ``58.2 MB``."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ..text.units import bytes_text
 from ..wire.clean import clean
 from ..wire.files import NotAFile, open_regular
 from . import history, limits
@@ -185,7 +186,7 @@ class Reading:
                 note.text += f" {self._cap()}"
 
     def _cap(self) -> str:
-        cap, size = limits.in_words(self.limit_bytes), limits.in_words(self.file_bytes)
+        cap, size = bytes_text(self.limit_bytes), bytes_text(self.file_bytes)
         return f"The file has {size}, the cap is {cap}: --memory-limit raises it."
 
     def _ask(
@@ -242,9 +243,7 @@ class Reading:
         while b"\n" not in parts[-1]:
             left = deadline - time.monotonic()
             if left <= 0:
-                text = (
-                    f"not read within the time limit: {self.path} ({limits.in_words(self.file_bytes)}); try --timeout"
-                )
+                text = f"not read within the time limit: {self.path} ({bytes_text(self.file_bytes)}); try --timeout"
                 raise SnapshotError("timeout", clean(text))
             ready = select.poll()  # not select(): a viewer may have more than 1024 files open
             ready.register(stdout, select.POLLIN)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..text.units import bytes_text
 from ..wire.clean import clean
 from .blocks import whole
-from .drawing import size
 from .model import MAX_FRAMES, Note, Scalar, Summary
 from .stacks import Place, frames_of, headline
 
@@ -30,7 +30,7 @@ def read_record(about: Any, summary: Summary) -> bool:
     counts = left if isinstance(left, dict) else {}
     found = {key: whole(counts.get(key)) or 0 for key in ("segments", "blocks", "bytes", "entries")}
     if found["segments"]:
-        what = f"{found['segments']:,} segments ({size(found['bytes'])} in {found['blocks']:,} blocks)"
+        what = f"{found['segments']:,} segments ({bytes_text(found['bytes'])} in {found['blocks']:,} blocks)"
         text = f"{what} were left out to keep the record small: the totals, maps and lists here lack them"
         summary.notes.append(Note("left_out", text))
     if found["entries"]:

@@ -6,7 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from .drawing import BLOCKS, Glyphs, Line, area, bar, column_of, flow_map, signed, size
+from ..text import styled
+from ..text.styled import Line
+from ..text.units import bytes_text, signed_bytes_text
+from ..text.width import cells, cut
+from .drawing import BLOCKS, Glyphs, area, bar, column_of, flow_map
 from .model import (
     At,
     Between,
@@ -42,9 +46,9 @@ def summary_lines(summary: Summary, width: int, glyphs: Glyphs = BLOCKS, device:
 def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     """What the file is, when it was written, the allocator's settings, what is missing."""
     kind = "record of an out-of-memory error" if summary.record else "allocator snapshot"
-    packed = f", packed from {_decimal(summary.read_bytes)}" if summary.compressed else ""
+    packed = f", packed from {bytes_text(summary.read_bytes)}" if summary.compressed else ""
     lines: list[Line] = [
-        [(summary.path.rsplit("/", 1)[-1], "title"), (f"  {kind}, {_decimal(summary.file_bytes)}{packed}", "muted")]
+        [(summary.path.rsplit("/", 1)[-1], "title"), (f"  {kind}, {bytes_text(summary.file_bytes)}{packed}", "muted")]
     ]
     if summary.taken_us is not None:
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary.taken_us / 1e6))
@@ -66,7 +70,7 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
 
     def amount(key: str) -> str:
         value = record.get(key)
-        return size(value if isinstance(value, int) else None, glyphs)
+        return bytes_text(value if isinstance(value, int) else None, glyphs.dash)
 
     lines: list[Line] = []
     if "requested_bytes" in record:
@@ -125,16 +129,16 @@ def totals_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Li
             lines.append(
                 [
                     (f"{name:<{LABEL_CELLS}}", "muted"),
-                    (f"{size(value):>10}  ", "text"),
+                    (f"{bytes_text(value):>10}  ", "text"),
                     (bar(share, cells, glyphs), token),
-                    (f"  {_cut(text, room, glyphs)}", "muted"),
+                    (f"  {cut(text, room, glyphs.ellipsis)}", "muted"),
                 ]
             )
     rounding = totals.active_bytes - totals.requested_bytes
-    lines.append(_pair("rounding", f"{size(rounding)} more than was asked for"))
+    lines.append(_pair("rounding", f"{bytes_text(rounding)} more than was asked for"))
     for pool in device.pools:
         if pool.private:
-            words = f"{size(pool.reserved_bytes)} reserved, {size(pool.allocated_bytes)} allocated"
+            words = f"{bytes_text(pool.reserved_bytes)} reserved, {bytes_text(pool.allocated_bytes)} allocated"
             lines.append(_pair("pool " + pool.name, f"{words}, {pool.segments} segments"))
     return lines
 
@@ -151,14 +155,17 @@ def fragmentation_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS, row
             legend = [
                 (glyphs.full, "allocated"), (" live  ", "muted"), (glyphs.shades, "allocated"), (" partly  ", "muted"),
                 (glyphs.pending, "warn"), (" pending  ", "muted"), (glyphs.free, "cached"), (" free  ", "muted"),
-                (glyphs.edge, "faint"), (f" next segment   one cell = {size(scale)}", "muted"),
+                (glyphs.edge, "faint"), (f" next segment   one cell = {bytes_text(scale)}", "muted"),
             ]  # fmt: skip
             lines += [legend] if not private else []
     if found.free_bytes:
-        text = f"{size(found.largest_free_bytes)} of {size(found.free_bytes)} free in {found.free_blocks:,} runs"
+        text = (
+            f"{bytes_text(found.largest_free_bytes)} of {bytes_text(found.free_bytes)} free in "
+            f"{found.free_blocks:,} runs"
+        )
         percent = f"; {found.percent:.0f} % of what is free lies outside it" if found.percent is not None else ""
         lines.append(_pair("largest run", text + percent))
-        by_size = ", ".join(f"{row.count:,} of {size(row.low_bytes)}+" for row in reversed(found.by_size[-6:]))
+        by_size = ", ".join(f"{row.count:,} of {bytes_text(row.low_bytes)}+" for row in reversed(found.by_size[-6:]))
         lines.append(_pair("free runs", by_size))
     elif device.totals.reserved_bytes:
         lines.append(_pair("largest run", "nothing is free"))
@@ -171,9 +178,9 @@ def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Glyphs = BLOC
     cells = max(10, min(50, width - 40))
     return [
         [
-            (f"{size(bucket.low_bytes) + '+':>{LABEL_CELLS}}  ", "muted"),
+            (f"{bytes_text(bucket.low_bytes) + '+':>{LABEL_CELLS}}  ", "muted"),
             (bar(bucket.bytes / most if most else 0.0, cells, glyphs), "allocated"),
-            (f"{size(bucket.bytes):>10}", "text"),
+            (f"{bytes_text(bucket.bytes):>10}", "text"),
             (f"  {bucket.count:,}", "muted"),
         ]
         for bucket in reversed(buckets)
@@ -185,13 +192,15 @@ def stack_lines(stacks: Stacks, width: int, glyphs: Glyphs = BLOCKS, full: bool 
     line."""
     lines: list[Line] = []
     for row in stacks.rows:
-        lines.append(_headline(f"{size(row.bytes):>10}", f"{row.count:>7,}", row.frames, row.headline, width, glyphs))
+        lines.append(
+            _headline(f"{bytes_text(row.bytes):>10}", f"{row.count:>7,}", row.frames, row.headline, width, glyphs)
+        )
         lines += _frames(row, width, glyphs, full)
     if stacks.other_stacks:
         text = f"{stacks.other_stacks:,} other stacks"
-        lines.append(_amount(size(stacks.other_bytes), f"{stacks.other_count:,}", text))
+        lines.append(_amount(bytes_text(stacks.other_bytes), f"{stacks.other_count:,}", text))
     if stacks.unknown_count:
-        lines.append(_amount(size(stacks.unknown_bytes), f"{stacks.unknown_count:,}", "without a recorded stack"))
+        lines.append(_amount(bytes_text(stacks.unknown_bytes), f"{stacks.unknown_count:,}", "without a recorded stack"))
     return lines
 
 
@@ -202,7 +211,7 @@ def trace_lines(trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = A
     columns = max(10, min(width - LABEL_CELLS - 2, 160))
     lines: list[Line] = []
     for number, text in enumerate(area(line.allocated, columns, rows, top, glyphs)):
-        label = size(top) if number == 0 else "0" if number == rows - 1 else ""
+        label = bytes_text(top) if number == 0 else "0" if number == rows - 1 else ""
         lines.append([(f"{label:>{LABEL_CELLS}} ", "muted"), (text, "allocated")])
     marks = [" "] * columns
     signs = {"oom": glyphs.oom, "snapshot": glyphs.snapshot}
@@ -216,11 +225,16 @@ def trace_lines(trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = A
     lines.append(_pair("trace", f"{trace.entries:,} entries{span}; requested bytes"))
     if line.reserved.high:
         low, high = min(line.reserved.low), max(line.reserved.high)
-        lines.append(_pair("reserved", f"{size(low)} to {size(high)}"))
+        lines.append(_pair("reserved", f"{bytes_text(low)} to {bytes_text(high)}"))
     if line.active.high and max(line.active.high) > top:
-        lines.append(_pair("active", f"up to {size(max(line.active.high))} with blocks that waited for another stream"))
+        lines.append(
+            _pair("active", f"up to {bytes_text(max(line.active.high))} with blocks that waited for another stream")
+        )
     for mark in [mark for mark in trace.marks if mark.action == "oom"][-3:]:
-        text = f"entry {mark.index:,}: {size(mark.size_bytes)} asked, {size(mark.free_bytes)} free on the device"
+        text = (
+            f"entry {mark.index:,}: {bytes_text(mark.size_bytes)} asked, {bytes_text(mark.free_bytes)} free "
+            "on the device"
+        )
         lines.append([(f"{'oom':<{LABEL_CELLS}}", "bad"), (text, "text")])
     if trace.peak is not None:
         lines += [[], [("live at the peak", "accent")], *at_lines(trace.peak, width, glyphs, 5)]
@@ -229,10 +243,10 @@ def trace_lines(trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = A
 
 def at_lines(at: At, width: int, glyphs: Glyphs = BLOCKS, rows: int | None = None) -> list[Line]:
     """What was live at a moment."""
-    total = size(at.allocated_bytes) if at.allocated_bytes is not None else "an unknown total"
+    total = bytes_text(at.allocated_bytes) if at.allocated_bytes is not None else "an unknown total"
     words = f"after entry {at.index:,}: {total} in {at.count:,} blocks"
     if at.reserved_bytes is not None:
-        words += f", {size(at.reserved_bytes)} reserved"
+        words += f", {bytes_text(at.reserved_bytes)} reserved"
     stacks = at.stacks
     if rows is not None and len(stacks.rows) > rows:
         rest = stacks.rows[rows:]
@@ -251,8 +265,8 @@ def between_lines(between: Between, width: int, glyphs: Glyphs = BLOCKS) -> list
     """What a range left behind."""
     span = f" ({between.seconds:,.3f} s)" if between.seconds is not None else ""
     words = (
-        f"entries {between.first:,} to {between.last:,}{span}: {size(between.bytes)} in {between.count:,} blocks "
-        f"allocated and still live; {size(between.freed_bytes)} of what was live before is freed"
+        f"entries {between.first:,} to {between.last:,}{span}: {bytes_text(between.bytes)} in {between.count:,} blocks "
+        f"allocated and still live; {bytes_text(between.freed_bytes)} of what was live before is freed"
     )
     return [[(words, "text")], *stack_lines(between.stacks, width, glyphs)]
 
@@ -275,31 +289,37 @@ def _device_diff(one: DeviceDiff, width: int, glyphs: Glyphs) -> list[Line]:
         [(f"device {one.device}", "title")],
         _pair(
             "allocated",
-            f"{size(one.before.allocated_bytes)} before, {size(one.after.allocated_bytes)} after, {signed(change)}",
+            f"{bytes_text(one.before.allocated_bytes)} before, {bytes_text(one.after.allocated_bytes)} after, "
+            f"{signed_bytes_text(change)}",
         ),
-        _pair("reserved", f"{size(one.before.reserved_bytes)} before, {size(one.after.reserved_bytes)} after"),
-        _pair("survivors", f"{size(one.survivor_bytes)} in {one.survivor_count:,} blocks at the same address"),
-        _pair("new", f"{size(one.new_bytes)} in {one.new_count:,} blocks"),
-        _pair("gone", f"{size(one.gone_bytes)} in {one.gone_count:,} blocks"),
+        _pair(
+            "reserved", f"{bytes_text(one.before.reserved_bytes)} before, {bytes_text(one.after.reserved_bytes)} after"
+        ),
+        _pair("survivors", f"{bytes_text(one.survivor_bytes)} in {one.survivor_count:,} blocks at the same address"),
+        _pair("new", f"{bytes_text(one.new_bytes)} in {one.new_count:,} blocks"),
+        _pair("gone", f"{bytes_text(one.gone_bytes)} in {one.gone_count:,} blocks"),
     ]
     if one.rows:
         lines += [[], [(f"change by {one.by}", "accent")]]
     for row in one.rows:
         lines += _diff_row(row, width, glyphs)
     if one.other_rows:
-        lines.append(_amount(signed(one.other_bytes), "", f"{one.other_rows:,} other rows, most of them unchanged"))
+        lines.append(
+            _amount(signed_bytes_text(one.other_bytes), "", f"{one.other_rows:,} other rows, most of them unchanged")
+        )
     return lines
 
 
 def _diff_row(row: DiffRow, width: int, glyphs: Glyphs) -> list[Line]:
-    change = f"{signed(row.after_bytes - row.before_bytes):>10}"
+    change = f"{signed_bytes_text(row.after_bytes - row.before_bytes):>10}"
     counts = f"{row.after_count - row.before_count:>+7,}"
     if row.block_bytes is not None:
-        first: Line = [(change, "text"), (counts, "muted"), (f"  blocks of {size(row.block_bytes)}", "text")]
+        first: Line = [(change, "text"), (counts, "muted"), (f"  blocks of {bytes_text(row.block_bytes)}", "text")]
     else:
         first = _headline(change, counts, row.frames, row.headline, width, glyphs)
     was = (
-        f"{size(row.before_bytes)} in {row.before_count:,} before, {size(row.after_bytes)} in {row.after_count:,} after"
+        f"{bytes_text(row.before_bytes)} in {row.before_count:,} before, {bytes_text(row.after_bytes)} in "
+        f"{row.after_count:,} after"
     )
     return [
         first,
@@ -332,17 +352,17 @@ def _headline(amount: str, count: str, frames: Sequence[Frame], number: int, wid
         return [(amount, "text"), (count, "muted"), ("  without a recorded stack", "muted")]
     frame = frames[min(number, len(frames) - 1)]
     place = f"{_short(frame.file)}:{frame.line}"
-    room = max(10, width - 21 - len(place))
+    room = max(10, width - 21 - cells(place))
     line = [
         (amount, "text"),
         (count, "muted"),
-        (f"  {_cut(frame.function, room, glyphs)}", "text"),
+        (f"  {cut(frame.function, room, glyphs.ellipsis)}", "text"),
         (f"  {place}", "accent"),
     ]
-    room = width - sum(len(text) for text, _ in line) - 2
+    room = width - styled.cells(line) - 2
     if frame is not frames[0] and room > 12:  # what it called in the end: one line calls many things
         called = f"in {frames[0].function} {_short(frames[0].file)}:{frames[0].line}"
-        line.append((f"  {_cut(called, room, glyphs)}", "muted"))
+        line.append((f"  {cut(called, room, glyphs.ellipsis)}", "muted"))
     return line
 
 
@@ -351,28 +371,15 @@ def _frames(row: StackRow, width: int, glyphs: Glyphs, full: bool) -> list[Line]
     margin = " " * 19
     if full:
         return [
-            [(margin, ""), (_cut(f"{frame.function}  {frame.file}:{frame.line}", width - 19, glyphs), "muted")]
+            [(margin, ""), (cut(f"{frame.function}  {frame.file}:{frame.line}", width - 19, glyphs.ellipsis), "muted")]
             for frame in row.frames
         ]
     outer = row.frames[row.headline + 1 : row.headline + 1 + MORE_FRAMES]
     if not outer:
         return []
     text = "  ".join(f"{glyphs.arrow} {frame.function} {_short(frame.file)}:{frame.line}" for frame in outer)
-    return [[(margin, ""), (_cut(text, width - 19, glyphs), "muted")]]
+    return [[(margin, ""), (cut(text, width - 19, glyphs.ellipsis), "muted")]]
 
 
 def _short(file: str) -> str:
     return file.rsplit("/", 1)[-1] or "?"
-
-
-def _cut(text: str, width: int, glyphs: Glyphs) -> str:
-    return text if len(text) <= width else text[: max(0, width - len(glyphs.ellipsis))] + glyphs.ellipsis
-
-
-def _decimal(value: int) -> str:
-    amount = float(value)
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..text.units import bytes_text
 from ..wire.clean import clean
 from .blocks import DeviceBlocks, LiveTable, TooMuch, device_view, has_stacks, read_segments
 from .columns import ACTIONS, OTHER, Columns, read_trace
-from .drawing import size
 from .history import SegmentTable, table_of
 from .model import Device, Note, Summary, Totals, Trace
 from .moments import Moments
@@ -72,8 +72,8 @@ class Snapshot:
         self._note_whole(root, loaded, found)
         for host in pinned.values():
             text = (
-                f"pinned host memory: {size(host.totals.reserved_bytes)} in {host.totals.segments:,} blocks, "
-                f"{size(host.totals.active_bytes)} of it in use. It is the host's: no sum of a device holds it."
+                f"pinned host memory: {bytes_text(host.totals.reserved_bytes)} in {host.totals.segments:,} blocks, "
+                f"{bytes_text(host.totals.active_bytes)} of it in use. It is the host's: no sum of a device holds it."
             )
             self.notes.append(Note("pinned", text))
         numbers = sorted(set(found) | {number for number, rows in entries.items() if rows})
@@ -193,7 +193,7 @@ def _trace_notes(moments: Moments, columns: Columns, complete: bool) -> list[Not
     notes = []
     if moments.before_bytes:
         text = (
-            f"{size(moments.before_bytes)} that were live at the trace's first entry were allocated before it: "
+            f"{bytes_text(moments.before_bytes)} that were live at the trace's first entry were allocated before it: "
             "recording began later than the training, or its ring is full and the oldest entries are gone. "
             "Those freed since have no stack."
         )

@@ -66,15 +66,16 @@ def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Lin
     return found
 
 
-def wrap(line: Iterable[Piece], room: int) -> List[Line]:
+def wrap(line: Iterable[Piece], room: int, indent: int = 0) -> List[Line]:
     """Return a line broken at its spaces into lines of at most ``room`` cells.
 
     Spaces inside a line stay as they are, those at a break go. A word may consist of pieces of several styles; one
-    that is wider than a line is broken anywhere.
+    that is wider than a line is broken anywhere. Lines after the first begin with ``indent`` spaces.
     """
-    room = max(room, 2)
+    room = max(room, indent + 2)
     found: List[Line] = [[]]
-    used = 0
+    start: Line = [(" " * indent, "text")]
+    used = first = 0
     gap: Line = []
     for word in _words(line):
         size = cells(word)
@@ -82,9 +83,10 @@ def wrap(line: Iterable[Piece], room: int) -> List[Line]:
             gap = word
             continue
         if used + cells(gap) + size > room:
-            if used:
-                found.append([])
-            used, gap = 0, []
+            if used > first:
+                found.append(list(start))
+                used = first = indent
+            gap = []
         found[-1] += gap
         used += cells(gap)
         gap = []
@@ -92,8 +94,8 @@ def wrap(line: Iterable[Piece], room: int) -> List[Line]:
             while used + width.cells(text) > room:
                 part = width.beginning(text, room - used)
                 found[-1].append((part, style))
-                found.append([])
-                text, used = text[len(part) :], 0
+                found.append(list(start))
+                text, used, first = text[len(part) :], indent, indent
             found[-1].append((text, style))
             used += width.cells(text)
     return [merged(one) for one in found]

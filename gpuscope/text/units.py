@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Optional
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -29,13 +30,14 @@ _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _MAX_AGE_DAYS = 999_999
 
 
-def bytes_text(count: float) -> str:
+def bytes_text(count: Optional[float], unknown: str = DASH) -> str:
     """Return bytes with three significant digits and the unit that suits them: ``2.68 GiB``, ``512 B``, ``0 B``.
 
-    Only 1000 to 1023 of a unit have four digits: ``1010 MiB`` is easier to read than ``0.986 GiB``.
+    Only 1000 to 1023 of a unit have four digits: ``1010 MiB`` is easier to read than ``0.986 GiB``. ``unknown`` is what
+    stands for None, and for what is no finite number.
     """
-    if not math.isfinite(count):
-        return DASH
+    if count is None or not math.isfinite(count):
+        return unknown
     sign, amount = ("-" if count < 0 else ""), abs(float(count))
     if round(amount) < KIB:
         return f"{'-' if count < 0 and round(amount) else ''}{amount:.0f} B"

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from rich.cells import cell_len
 
+from ..text.units import GIB as GIB
+from ..text.units import KIB as KIB
+from ..text.units import MIB as MIB
+
 if TYPE_CHECKING:
     from ..wire.frames import Unknown
 
 Align = Literal["left", "right", "centre"]
 
-GIB: Final = 1 << 30
-MIB: Final = 1 << 20
-KIB: Final = 1 << 10
 
 # C0, DEL, C1, bidi marks and overrides, zero-width and joiner characters, line and paragraph separators, variation
 # selectors, tags, lone surrogates: none of these may reach a terminal, the first because they command it, the others

@@ -194,7 +194,7 @@ def test_the_time_is_up_and_the_holder_is_named(capsys):
 
 def test_the_index_is_all_that_a_script_reads(capsys, monkeypatch):
     monkeypatch.setattr(wait, "STEADY_SECONDS", 0.0)
-    assert waited(growing([60.0] * 5), "--free", "40", "--quiet", "--timeout", "5") == 0
+    assert waited(growing([60.0] * 5), "--free", "40GB", "--quiet", "--timeout", "5") == 0
     told = capsys.readouterr()
     assert (told.out, told.err) == ("1\n", "")
 
@@ -205,7 +205,7 @@ def test_no_gpu_is_told_with_the_reason(capsys, monkeypatch):
     assert "libnvidia-ml.so.1 is not here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("size", ["", "40 apples", "-4", "0", "nan", "1e9GiB", "9" * 30])
+@pytest.mark.parametrize("size", ["", "40", "40 apples", "-4", "0", "nan", "1e9GiB", "9" * 30])
 def test_a_size_that_is_none_is_usage(size):
     with pytest.raises(SystemExit) as error:
         parsed("--free", size)
@@ -213,7 +213,7 @@ def test_a_size_that_is_none_is_usage(size):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("40GiB", 40 << 30), ("40", 40 << 30), ("500MiB", 500 << 20), ("2g", 2 << 30)]
+    ("text", "size"), [("40GiB", 40 << 30), ("40 GB", 40 << 30), ("500MiB", 500 << 20), ("2g", 2 << 30)]
 )
 def test_sizes(text, size):
     assert parsed("--free", text).free == size

@@ -11,7 +11,7 @@ from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Ended, Evidence, Finding, Fix, Report
 from gpuscope.doctor.order import rank
-from gpuscope.doctor.wrapping import cells, wrap
+from gpuscope.text.width import cells, wrap
 
 TABLE = table.load()
 

@@ -141,7 +141,7 @@ def test_tried_again_with_much_that_was_never_allocated_is_fragmentation():
     frames = put(one(60, used=132.0, allocator=sizes), "alloc_retries", lambda q: 2 + q)
     finding = named(frames, "expandable-segments")
     assert finding.severity == "warning"
-    assert "30.0 GiB of the card's 139.8 GiB could not be used" in text(finding)
+    assert "30.0 GiB of the card's 140 GiB could not be used" in text(finding)
 
 
 def test_tried_again_on_a_card_that_is_really_full_is_not_fragmentation():
@@ -334,7 +334,7 @@ def test_a_model_on_the_cpu_beside_an_idle_gpu():
 
 def test_the_host_short_of_memory_is_a_warning_and_names_the_largest():
     finding = named(one(host={"memory_available_bytes": 1 * GIB}), "host-memory-limit")
-    assert "1.00 GiB of the host's 1,511.0 GiB are available" in text(finding)
+    assert "1.00 GiB of the host's 1.48 TiB are available" in text(finding)
     assert "pid 48201 (python) holds 9.00 GiB" in text(finding)
 
 

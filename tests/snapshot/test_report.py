@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from gpuscope.snapshot import report
-from gpuscope.snapshot.drawing import ASCII, BLOCKS, bar, flow_map, glyphs_for, size
+from gpuscope.snapshot.drawing import ASCII, BLOCKS, bar, flow_map, glyphs_for
 from gpuscope.snapshot.model import Note, Summary
 from gpuscope.snapshot.reader import open_snapshot
+from gpuscope.text.units import bytes_text as size
 from tests.snapshot import synthetic
 
 MIB = 1 << 20

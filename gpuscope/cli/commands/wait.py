@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from ...text.units import MIB, TIB, parse_size
 from ...exit_status import ExitStatus
 from ...wire.clean import clean
 from .. import remote
@@ -35,9 +36,6 @@ SEEN_SECONDS = 15.0
 """So long a process may take to appear among those that the host's agent tells of."""
 STEADY_SECONDS = 3.0
 """Room must be there for so long: a trainer that restarts leaves its GPU empty for a moment."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(GiB|GB|G|MiB|MB|M|TiB|T)?$", re.I)
-_UNITS = {"g": 1 << 30, "gib": 1 << 30, "gb": 10**9, "m": 1 << 20, "mib": 1 << 20, "mb": 10**6, "t": 1 << 40,
-          "tib": 1 << 40}  # fmt: skip
 _NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf))$", re.I)
 
 
@@ -61,11 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _bytes(text: str) -> int:
-    match = _SIZE.match(text.strip())
-    size = float(match[1]) * _UNITS[(match[2] or "gib").lower()] if match else 0.0
-    if not 1 << 20 <= size < 1 << 50:
+    try:
+        size = parse_size(text)
+    except ValueError:
+        size = 0
+    if not MIB <= size < 1024 * TIB:
         raise argparse.ArgumentTypeError("must be a size such as 40GiB or 500MiB")
-    return int(size)
+    return size
 
 
 def _count(text: str) -> int:

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .amounts import GIB, MIB
-from .amounts import text as gib
+from ...text.units import GIB, MIB, bytes_text
 from .oom import OutOfMemory
 from .scene import Scene
 from .text import Log
@@ -34,6 +33,10 @@ FULL_SHARE = 0.55
 _THC = re.compile(r"runtime error ?\(2\)|THC|THCudaCheck|error=2", re.I)
 LIKELY_WEIGHT = 0.40
 """From here on a circumstance has spoken for the cause, or the numbers for the plain one."""
+
+
+def _amount(size: int | None) -> str:
+    return bytes_text(size, "an unknown amount")
 
 
 def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
@@ -61,7 +64,10 @@ def _arithmetic(one: OutOfMemory, scene: Scene, line: tuple[str, str]) -> Iterat
     if asked is None or total is None:
         return
     if asked > total:
-        said = (f"one request of {gib(asked)} on a device of {gib(total)}: no batch size alone explains that", line[1])
+        said = (
+            f"one request of {_amount(asked)} on a device of {_amount(total)}: no batch size alone explains that",
+            line[1],
+        )
         yield _vote("reduce-seq-length-or-resolution", "oom.request-over-capacity", "One tensor is larger than the "
         "device",
                     0.95, "likely", line, said)  # fmt: skip
@@ -69,28 +75,35 @@ def _arithmetic(one: OutOfMemory, scene: Scene, line: tuple[str, str]) -> Iterat
                     *((0.96, "likely") if "attention" in scene else (0.6, "prior")), line, said)  # fmt: skip
         return
     if one.allowed_bytes is not None and one.allowed_bytes < total and (free is None or free >= asked):
-        said = (f"the process may use {gib(one.allowed_bytes)} of {gib(total)}; {gib(free)} are free", line[1])
+        said = (
+            f"the process may use {_amount(one.allowed_bytes)} of {_amount(total)}; {_amount(free)} are free",
+            line[1],
+        )
         yield _vote("memory-fraction-cap", "oom.fraction", "The process has reached its own limit, not the device's",
                     1.0, "definite", line, said)  # fmt: skip
         return
     if one.backend == "xpu" and asked >= 4 * GIB * 0.98 and (free is None or free >= asked or total > asked):
-        said = (f"one allocation of {gib(asked)}: Intel Arc refuses single ones of 4 GiB and more", line[1])
+        said = (f"one allocation of {_amount(asked)}: Intel Arc refuses single ones of 4 GiB and more", line[1])
         yield _vote("single-allocation-limit", "oom.single-allocation", "The request is over the limit for one "
         "allocation",
                     0.95, "likely", line, said)  # fmt: skip
     elif one.backend == "xpu" and free is not None and free > 2 * asked:
-        said = (f"{gib(free)} are free and {gib(asked)} were refused", line[1])
+        said = (f"{_amount(free)} are free and {_amount(asked)} were refused", line[1])
         yield _vote("single-allocation-limit", "oom.single-allocation", "The driver refuses with memory free",
                     0.6, "likely", line, said)  # fmt: skip
     if held is not None and held > total:
-        said = (f"{gib(held)} allocated on a device of {gib(total)}: the driver spills into host memory (Windows, WSL)",
+        said = (f"{_amount(held)} allocated on a device of {_amount(total)}: the driver spills into host memory "
+                "(Windows, WSL)",
                 line[1])  # fmt: skip
         size = scene.any("diffusion", "comfyui", "no-grad")
         yield _vote("reduce-seq-length-or-resolution" if size else "reduce-batch-size", "oom.system-fallback",
                     "The job outgrew the device and spilled into host memory", 0.7, "likely", line, said)  # fmt: skip
         return
     if spare is None and held is not None and free is not None and total - free - held > max(asked, 0.05 * total):
-        said = (f"neither free nor allocated by this process: {gib(total - free - held)} of {gib(total)}", line[1])
+        said = (
+            f"neither free nor allocated by this process: {_amount(total - free - held)} of {_amount(total)}",
+            line[1],
+        )
         yield _vote("other-process-holds-gpu", "oom.other-process", TITLES["other-process-holds-gpu"],
                     0.44, "prior", line, said)  # fmt: skip
     if spare is not None and held is not None and outside is not None:
@@ -105,7 +118,7 @@ def _holders(
         own = one.non_torch_bytes
         if own is not None and own > 0.7 * outside and own > OUTSIDE_BYTES:
             said = (
-                f"this process holds {gib(own)} outside torch's allocator (contexts, NCCL, other libraries)",
+                f"this process holds {_amount(own)} outside torch's allocator (contexts, NCCL, other libraries)",
                 line[1],
             )
             yield _vote("empty-cache", "oom.other-library", "Much of the device is held by this process outside torch",
@@ -114,8 +127,8 @@ def _holders(
                         0.3, "prior", line, said)  # fmt: skip
             yield from _pieces(one, line, asked, total, spare, outside, sure=False)
             return
-        who = ", ".join(f"process {pid} {gib(size)}" for pid, size in one.others[:4]) if named else "not named"
-        said = (f"outside this process' allocator: {gib(outside)} of {gib(total)} (holders: {who})", line[1])
+        who = ", ".join(f"process {pid} {_amount(size)}" for pid, size in one.others[:4]) if named else "not named"
+        said = (f"outside this process' allocator: {_amount(outside)} of {_amount(total)} (holders: {who})", line[1])
         yield _vote("other-process-holds-gpu", "oom.other-process", TITLES["other-process-holds-gpu"],
                     0.92, "likely", line, said)  # fmt: skip
         yield _vote("visible-devices", "oom.other-process", "The job shares a device that somebody else uses",
@@ -133,7 +146,10 @@ def _refused(one: OutOfMemory, line: tuple[str, str], asked: int) -> Iterator[Vo
     free = one.free_bytes or 0
     if free <= asked + 32 * MIB:
         return
-    said = (f"{gib(free)} are free and {gib(asked)} were refused: a limit of the driver, not of this job", line[1])
+    said = (
+        f"{_amount(free)} are free and {_amount(asked)} were refused: a limit of the driver, not of this job",
+        line[1],
+    )
     driver, host = (0.50, 0.30) if one.backend == "hip" else (0.41, 0.43)
     yield _vote("driver-cuda-mismatch", "driver.init", "The driver refuses with memory free", driver, "prior", line,
                 said)  # fmt: skip
@@ -147,7 +163,8 @@ def _pieces(
     """Whether the allocator's own free memory lies in pieces. ``sure``: nobody else's memory confuses the figures."""
     idle = spare - (one.private_pool_bytes or 0)
     said = (
-        f"{gib(idle)} reserved but unallocated, {gib(asked)} asked for, {gib(outside)} outside the allocator",
+        f"{_amount(idle)} reserved but unallocated, {_amount(asked)} asked for, {_amount(outside)} outside the "
+        "allocator",
         line[1],
     )
     pitfall = "max-split-size" if one.form in ("1.0", "1.4") else "expandable-segments"
@@ -160,13 +177,13 @@ def _pieces(
     elif idle >= 0.08 * total or (idle >= asked and idle >= 0.04 * total):
         yield _vote(pitfall, "oom.fragmentation", TITLES[pitfall], 0.31, "prior", line, said)
     if one.private_pool_bytes and one.private_pool_bytes > 0.05 * total:
-        said = (f"{gib(one.private_pool_bytes)} are idle in private pools of CUDA graphs", line[1])
+        said = (f"{_amount(one.private_pool_bytes)} are idle in private pools of CUDA graphs", line[1])
         yield _vote("compile-mode", "oom.graph-pools", TITLES["compile-mode"], 0.5, "likely", line, said)
 
 
 def _mps(one: OutOfMemory, line: tuple[str, str]) -> Iterator[Vote]:
     most, held, other = one.allowed_bytes, one.allocated_bytes, one.other_allocations_bytes
-    said = (f"torch holds {gib(held)}, others {gib(other)}, the watermark is at {gib(most)}", line[1])
+    said = (f"torch holds {_amount(held)}, others {_amount(other)}, the watermark is at {_amount(most)}", line[1])
     yield _vote("mps-watermark-ratio", "oom.mps", "The watermark of the MPS allocator is reached",
                 0.8, "likely", line, said)  # fmt: skip
     asked = one.requested_bytes
@@ -199,7 +216,7 @@ def _circumstances(one: OutOfMemory, scene: Scene, line: tuple[str, str], decide
             weights["flash-attention-sdpa"] += 0.65 * more
         if asked >= GIANT_SHARE * total:
             reasons.setdefault("reduce-seq-length-or-resolution", []).append(
-                f"one request of {gib(asked)} is {asked / total:.0%} of the device"
+                f"one request of {_amount(asked)} is {asked / total:.0%} of the device"
             )
         if held is not None:
             filled = held / total
@@ -207,7 +224,7 @@ def _circumstances(one: OutOfMemory, scene: Scene, line: tuple[str, str], decide
     if one.backend in ("mps", "xpu", "hip"):
         weights["other-process-holds-gpu"] = min(weights["other-process-holds-gpu"], 0.05)
     plain = filled is not None and filled > FULL_SHARE and "growth" not in scene
-    shown = f"{gib(held)} of {gib(total)} are live tensors" if filled is not None else ""
+    shown = f"{_amount(held)} of {_amount(total)} are live tensors" if filled is not None else ""
     for pitfall, weight in sorted(weights.items(), key=lambda pair: -pair[1])[:7]:
         if weight <= 0:
             break

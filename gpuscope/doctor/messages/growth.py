@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from .amounts import text as gib
+from ...text.units import bytes_text
 from .oom import size
 from .text import Log
 
@@ -38,4 +38,7 @@ def steady(log: Log) -> str | None:
         or series[-1] <= series[len(series) // 2]
     ):
         return None
-    return f"the log's memory readings rise from {gib(series[0])} to {gib(series[-1])} over {len(series)} readings"
+    return (
+        f"the log's memory readings rise from {bytes_text(series[0])} to {bytes_text(series[-1])} over "
+        f"{len(series)} readings"
+    )

@@ -7,6 +7,7 @@ import os
 import tokenize
 from collections.abc import Iterator
 
+from ...text.units import bytes_text
 from ...wire.files import open_regular
 
 MAX_FILE_BYTES = 1 << 20
@@ -42,7 +43,7 @@ def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
             continue
         total += len(text)
         if total > MAX_TOTAL_BYTES:
-            refused.append(f"{path} was checked in part: its files hold more than {MAX_TOTAL_BYTES >> 20} MiB.")
+            refused.append(f"{path} was checked in part: its files hold more than {bytes_text(MAX_TOTAL_BYTES)}.")
             return
         yield file, text
 
@@ -82,7 +83,7 @@ def read(path: str) -> str:
     except OSError as error:
         raise Refused(f"{path} was not checked: {error.strerror or error}.") from None
     if len(data) > MAX_FILE_BYTES:
-        raise Refused(f"{path} was not checked: it is larger than {MAX_FILE_BYTES >> 20} MiB.")
+        raise Refused(f"{path} was not checked: it is larger than {bytes_text(MAX_FILE_BYTES)}.")
     if b"\0" in data:
         raise Refused(f"{path} was not checked: it is binary, not Python source.")
     try:

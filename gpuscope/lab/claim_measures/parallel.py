@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel, parallel_apply, replicate
 
+from ...text.units import GIB
 from .bench import AMP_TYPES, Bench, Cannot, Loop, release, wait_for, window
 from .ranks import World, main
 
-GIB = 1 << 30
 LARGE = (("gpt-1.3b", 110 * GIB), ("gpt-large", 75 * GIB), ("gpt-medium", 32 * GIB), ("gpt-small", 0))
 """What is trained for scaling, and the free memory it needs: rank 0 has the model three times, alone and in 2 DDPs."""
 STEP_SECONDS = 0.2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...text.units import bytes_text
 from ..request import Doubt
 from .convolution_scratch import scratch_bytes
 from .convolution_sizes import SIZES, Shape
@@ -174,7 +175,7 @@ class Convolutions:
             where = recorder.module()[0] or "A convolution outside of modules"
             text = (
                 f"{where} ({shape.channels} to {shape.filters} channels, {shape.side} × {shape.side}) may take up to "
-                f"{most / (1 << 30):.2f} GiB of scratch memory. In TF32 or bf16 no convolution was seen to take that: "
+                f"{bytes_text(most)} of scratch memory. In TF32 or bf16 no convolution was seen to take that: "
                 "--tf32, --amp bf16."
             )
             self._advice = Doubt("advice", text, "convolution", upward=True)

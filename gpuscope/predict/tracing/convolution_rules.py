@@ -5,9 +5,9 @@ layout and for most of fp32."""
 
 from __future__ import annotations
 
+from ...text.units import MIB
 from .convolution_sizes import SIZES, Shape, fitting, up
 
-MIB = 1 << 20
 _TRANSFORMED = {
     *((16, 256, 256, 64), (16, 512, 1024, 16), (16, 1024, 1024, 16)),
     *((32, 64, 128, 48), (32, 512, 512, 12)),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...text.units import bytes_text
 from ..request import Doubt
 
 TOLD_BYTES = 80 << 30
@@ -31,7 +32,7 @@ def answers(
     """By the name of the function of ``torch.cuda``. ``live_bytes``: in tensors, now."""
 
     def total(operation: str) -> int:
-        text = f"The program asks how much memory the device has; it is told {TOLD_BYTES >> 30} GiB."
+        text = f"The program asks how much memory the device has; it is told {bytes_text(TOLD_BYTES)}."
         doubt(Doubt("device_memory", text, operation, ASKED_PERCENT))
         return TOLD_BYTES
 

@@ -11,9 +11,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ....predict.report import with_error
+from ....text.units import amount_text as gib
 from ....doctor.finding import Effect, Finding, Fix, Report
 from ....predict.answer import Answer, Asking, Tracer, Tried
-from ....predict.report import gib, with_error
 from ....predict.request import CannotPredict
 from ....wire.clean import clean
 

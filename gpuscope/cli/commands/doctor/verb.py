@@ -17,7 +17,7 @@ from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
 from . import targets as doctor_targets
 
 if TYPE_CHECKING:
-    from ....snapshot.drawing import Line
+    from ....text.styled import Line
 
 MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 50, 140, 100
 _COLOURS = {"title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "33", "bad": "1;31"}

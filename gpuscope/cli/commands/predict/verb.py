@@ -79,10 +79,10 @@ def _many(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    from ....snapshot.limits import parse_bytes
+    from ....text.units import parse_size
 
     try:
-        value = parse_bytes(text)
+        value = parse_size(text)
     except ValueError:
         value = 0
     if not 1 << 26 <= value < 1 << 50:

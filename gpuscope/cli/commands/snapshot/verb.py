@@ -20,7 +20,7 @@ from . import live as snapshot_live
 from . import what_if as snapshot_what_if
 
 if TYPE_CHECKING:
-    from ....snapshot.drawing import Line
+    from ....text.styled import Line
     from ....snapshot.model import At, Between, Device, Diff, Stacks, Summary
     from ....snapshot.reader import Reading, SnapshotError
 
@@ -69,10 +69,11 @@ def _top(text: str) -> int:
 
 
 def _limit(text: str) -> int:
-    from ....snapshot.limits import FLOOR_BYTES, parse_bytes
+    from ....snapshot.limits import FLOOR_BYTES
+    from ....text.units import parse_size
 
     try:
-        value = parse_bytes(text)
+        value = parse_size(text)
     except ValueError:
         value = 0
     if not FLOOR_BYTES <= value < 1 << 50:

@@ -13,9 +13,9 @@ from ... import output
 from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 
 if TYPE_CHECKING:
+    from ....text.styled import Line
     from ....predict.replay import Replayed
     from ....predict.settings import Settings
-    from ....snapshot.drawing import Line
     from ....snapshot.model import Device
     from ....snapshot.reader import Reading
 
@@ -46,10 +46,10 @@ def _settings(text: str) -> str:
 
 
 def _capacity(text: str) -> int:
-    from ....snapshot.limits import parse_bytes
+    from ....text.units import parse_size
 
     try:
-        value = parse_bytes(text)
+        value = parse_size(text)
     except ValueError:
         value = 0
     if not 1 << 20 <= value < 1 << 50:
@@ -113,7 +113,7 @@ def lines(answers: list[Answer], width: int) -> list[Line]:
 
 
 def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
-    from ....snapshot.drawing import size
+    from ....text.units import bytes_text as size
 
     told = [(f"device {one.device}: ", "muted")] if several else []
     out: list[Line] = []
@@ -145,7 +145,7 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
 
 def sentence(one: Replayed) -> str:
     """The answer in one line."""
-    from ....snapshot.drawing import size
+    from ....text.units import bytes_text as size
 
     name = settings_name(one)
     left = one.after.left_bytes
