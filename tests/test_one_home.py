@@ -1,0 +1,195 @@
+"""Ideas that have one home, and the files that still have a second one. The lists can only become shorter.
+
+A file on a list that no longer needs to be there fails the test as well: take it off. The probe has what little it
+needs of these ideas itself, because only the wire goes into a trainer with it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "gpuscope"
+
+
+Nodes = list[ast.AST]
+KINDS = (ast.AnnAssign, ast.Assign, ast.Call, ast.Constant, ast.Import, ast.JoinedStr)
+
+
+def nodes_of(text: str) -> Nodes:
+    """The parts of a module's syntax that the searches look at."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, KINDS)]
+
+
+@cache
+def modules() -> dict[str, Nodes]:
+    """Every module, by its path below the package."""
+    return {str(path.relative_to(ROOT)): nodes_of(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
+def names_of(target: ast.AST) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name):
+            yield node.id
+
+
+def assigned(nodes: Nodes) -> Iterator[tuple[str, ast.expr]]:
+    """Names that a module gives to something that is not just another name, and what they are given to."""
+    for node in nodes:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for name in (name for target in targets for name in names_of(target)):
+                yield name, node.value
+
+
+def called(nodes: Nodes) -> Iterator[str]:
+    """What is called, as ``name`` or ``name.attribute``."""
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                yield node.func.id
+            elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                yield f"{node.func.value.id}.{node.func.attr}"
+
+
+def defines_units(nodes: Nodes) -> bool:
+    return any(re.fullmatch(r"_?[KMGT]IB", name) for name, _ in assigned(nodes))
+
+
+def writes_bytes(nodes: Nodes) -> bool:
+    """A unit of bytes that stands directly behind a number with a format, or behind a quotient."""
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            for value, unit in zip(node.values, node.values[1:], strict=False):
+                if (
+                    isinstance(value, ast.FormattedValue)
+                    and (value.format_spec is not None or isinstance(value.value, ast.BinOp))
+                    and isinstance(unit, ast.Constant)
+                    and re.match(r" ?([KMGT]i?B|kB)\b", str(unit.value))
+                ):
+                    return True
+    return False
+
+
+def defines_lines(nodes: Nodes) -> bool:
+    return any(name in ("Piece", "Line") and isinstance(value, ast.Subscript) for name, value in assigned(nodes))
+
+
+def starts_processes(nodes: Nodes) -> bool:
+    starting = ("subprocess.Popen", "subprocess.run", "subprocess.check_output", "asyncio.create_subprocess_exec")
+    return any(name in starting for name in called(nodes))
+
+
+def replaces_files(nodes: Nodes) -> bool:
+    return any(name in ("os.replace", "os.rename") for name in called(nodes))
+
+
+def parses_stat(nodes: Nodes) -> bool:
+    """Cuts at the last parenthesis, as only /proc/PID/stat asks for."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            first = node.args[0]
+            cuts = node.func.attr in ("rpartition", "rfind", "rsplit")
+            if cuts and isinstance(first, ast.Constant) and first.value in (")", b")"):
+                return True
+    return False
+
+
+def defines_exit_codes(nodes: Nodes) -> bool:
+    """``EXIT_OK = 0`` or ``EXIT_OK, EXIT_USAGE = 0, 64``; a time such as ``EXIT_SECONDS`` is none."""
+    for name, value in assigned(nodes):
+        numbers = value.elts if isinstance(value, ast.Tuple) else [value]
+        if re.match(r"EXIT_(?!SECONDS)[A-Z]+", name) and all(
+            isinstance(one, ast.Constant) and isinstance(one.value, int) for one in numbers
+        ):
+            return True
+    return False
+
+
+def looks_for_folders(nodes: Nodes) -> bool:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and re.fullmatch(r"XDG_(CACHE|CONFIG|DATA|STATE)_HOME", str(node.value)):
+            return True
+        if isinstance(node, ast.Import) and any(one.name == "platformdirs" for one in node.names):
+            return True
+    return False
+
+
+def counts_cells(nodes: Nodes) -> bool:
+    return any(name.endswith(("east_asian_width", "cell_len")) for name in called(nodes))
+
+
+# Of the rooms that are being moved only the number of files is written down.
+ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] = [
+    (defines_units, ("text/units.py",), {"tui/": 1, "verbs/": 2}),
+    (writes_bytes, ("text/units.py",), {"probe/": 3, "store/trace.py": 1, "tui/": 3, "verbs/": 12}),
+    (counts_cells, ("text/width.py",), {"tui/": 3, "verbs/": 1}),
+    (defines_lines, ("text/styled.py",), {"tui/": 35}),
+    (
+        starts_processes,
+        ("process/child.py", "process/async_child.py"),
+        {
+            "agent/environment_torch.py": 1,
+            "attach/": 4,
+            "collect/slurm.py": 1,
+            "lab/": 4,
+            "predict/child.py": 1,
+            "probe/": 1,  # starts the doctor in a process that dies
+            "snapshot/reader.py": 1,
+            "tui/": 4,
+            "verbs/": 2,
+        },
+    ),
+    (
+        replaces_files,
+        ("process/atomic_file.py",),
+        {
+            "attach/hook_directory.py": 1,  # a whole folder
+            "probe/": 4,
+            "wire/blobs.py": 1,  # fills the file as it comes
+        },
+    ),
+    (
+        parses_stat,
+        ("process/procfs.py",),
+        {
+            "attach/inject_worker.py": 1,  # is run as a file alone
+            "probe/": 1,
+            "verbs/": 2,
+        },
+    ),
+    (defines_exit_codes, ("exit_status.py",), {}),
+    (looks_for_folders, ("paths.py",), {"probe/": 1}),
+]
+
+
+@pytest.mark.parametrize(("is_second", "homes", "allowed"), ALLOWED, ids=[one.__name__ for one, _, _ in ALLOWED])
+def test_an_idea_has_one_home(is_second, homes, allowed):
+    found = [name for name, nodes in modules().items() if name not in homes and is_second(nodes)]
+    places = {place: [name for name in found if name == place or name.startswith(place)] for place in allowed}
+    assert [name for name in found if not any(name in files for files in places.values())] == [], "use the one home"
+    assert {place: len(files) for place, files in places.items()} == allowed, places
+
+
+def test_what_is_looked_for_is_found():
+    """Each search sees what it is for."""
+    second = {
+        defines_units: "_GIB = 1 << 30",
+        writes_bytes: 'text = f"{size / 2**30:.1f} GiB"',
+        counts_cells: "cells = unicodedata.east_asian_width(char)",
+        defines_lines: "Line = list[tuple[str, str]]",
+        starts_processes: "child = subprocess.Popen(words)",
+        replaces_files: "os.replace(beside, path)",
+        parses_stat: 'fields = content.rpartition(b")")[2].split()',
+        defines_exit_codes: "EXIT_OK, EXIT_USAGE = 0, 64",
+        looks_for_folders: 'os.environ.get("XDG_STATE_HOME")',
+    }
+    assert {is_second for is_second, _, _ in ALLOWED} == set(second)
+    for is_second, text in second.items():
+        assert is_second(nodes_of(text)), text
+        assert not is_second(nodes_of('from ..text.units import GIB\n\ntext = f"{bytes_text(size)} free"'))
