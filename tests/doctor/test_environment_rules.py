@@ -357,9 +357,9 @@ def test_order_of_different_gpus():
 @pytest.mark.parametrize(
     ("changes", "pitfall", "severity", "words"),
     [
-        ({"shm_total_bytes": 64 << 20, "shm_used_bytes": 0, "container": "docker"}, "shm-size", "warning", "64 MiB"),
+        ({"shm_total_bytes": 64 << 20, "shm_used_bytes": 0, "container": "docker"}, "shm-size", "warning", "64.0 MiB"),
         ({"shm_total_bytes": 8 * GIB, "shm_used_bytes": 15 * GIB // 2}, "shm-size", "warning", "nearly full"),
-        ({"cgroup_used_bytes": 250 * GIB}, "host-memory-limit", "warning", "6.0 GiB of 256.0 GiB are left"),
+        ({"cgroup_used_bytes": 250 * GIB}, "host-memory-limit", "warning", "6.00 GiB of 256 GiB are left"),
         ({"oom_kills": 2}, "host-memory-limit", "warning", "2 times"),
         ({"memory_available_bytes": 9 * GIB}, "host-memory-limit", "warning", "nearly used up"),
         ({"memory_stall_percent": 34.0}, "host-memory-limit", "warning", "34 %"),
