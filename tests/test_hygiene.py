@@ -14,6 +14,9 @@ from tests.fakes import pythons
 ROOT = Path(__file__).parent.parent
 PORTABLE = [
     "gpuscope/__init__.py",
+    "gpuscope/errors.py",
+    "gpuscope/exit_status.py",
+    "gpuscope/paths.py",
     # all of the wire: recordings may be written where nothing is installed
     *(
         str(p.relative_to(ROOT))

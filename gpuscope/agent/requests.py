@@ -277,8 +277,8 @@ def environment(facts: Mapping[str, Any]) -> Dict[str, Any]:
 def process_environment(request: frames.Request) -> Union[frames.Result, frames.Error]:
     """The answer to ``environment`` of a process (``pid``, ``start``): variables of an allow-list, and how many more it
     has."""
-    from ..process.procfs import start_ticks
     from ..collect.process_context import environment_of
+    from ..process.procfs import start_ticks
 
     pid, start = request.args.get("pid"), request.args.get("start")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:

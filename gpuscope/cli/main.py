@@ -15,8 +15,8 @@ import sys
 from importlib import import_module
 from typing import List, NoReturn, Optional
 
-from ..exit_status import ExitStatus
 from .. import __version__
+from ..exit_status import ExitStatus
 
 EXIT_OK: int = ExitStatus.OK
 EXIT_WARNINGS: int = ExitStatus.WARNINGS

@@ -47,7 +47,11 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
     fixes, room = workers_fixes(scene, job, trainer)
     if room is not None:
         evidence.append(room)
-    effect = f"at best {duration_text(step * (1 - share))} instead of {duration_text(step)} a step on average" if step else ""
+    effect = (
+        f"at best {duration_text(step * (1 - share))} instead of {duration_text(step)} a step on average"
+        if step
+        else ""
+    )
     first = Fix(title=fixes[0].title, code=fixes[0].code, cost=fixes[0].cost, effect=effect)
     yield Finding(
         pitfall="num-workers",

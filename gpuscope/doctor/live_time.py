@@ -215,7 +215,11 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
             )
         ]
         if step:
-            part = ", without a DataLoader" if wait is None else f", of which input is {percent_text(min(1.0, wait / step))}"
+            part = (
+                ", without a DataLoader"
+                if wait is None
+                else f", of which input is {percent_text(min(1.0, wait / step))}"
+            )
             evidence.append(Evidence(text=f"{duration_text(step)} a step on average{part}", source="probe"))
         yield Finding(
             pitfall="too-small-workload",

@@ -34,7 +34,15 @@ def test_the_agent_holds_what_it_needs_and_nothing_of_the_viewer():
     found = names(bundle.agent_zip_bytes())
     assert {"__main__.py", "pynvml.py", "gpuscope/wire/codec.py", "gpuscope/collect/nvml.py"} <= found
     rooms = {name.split("/")[1] for name in found if name.startswith("gpuscope/") and name.count("/") > 1}
-    assert rooms == {"wire", "process", "text", "collect", "agent", "attach", "probe"}  # the last two: to put a probe in
+    assert rooms == {
+        "wire",
+        "process",
+        "text",
+        "collect",
+        "agent",
+        "attach",
+        "probe",
+    }  # the last two: to put a probe in
     assert "gpuscope/store/decode.py" not in found
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuscope.process.procfs import start_ticks
 from gpuscope.cli.commands.doctor import live_script
+from gpuscope.process.procfs import start_ticks
 from gpuscope.wire.frames import TrainerDef
 
 from .script_cases import HEAD, LOOP, MODEL

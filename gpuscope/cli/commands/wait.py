@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ...text.units import MIB, TIB, parse_size
 from ...exit_status import ExitStatus
+from ...text.units import MIB, TIB, parse_size
 from ...wire.clean import clean
 from .. import remote
 from ..main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE

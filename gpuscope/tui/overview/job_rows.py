@@ -19,10 +19,10 @@ from ...store.ranks import (
     slower_than_before,
     straggler,
 )
-from ...text.units import GIB
-from ..cells import age_text, bytes_text, gib, percent, seconds_text
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
+from ...text.units import GIB
 from ...wire.frames import Unknown
+from ..cells import age_text, bytes_text, gib, percent, seconds_text
 from ..device.device_state import STARVED, ranges, starving
 from .job_list import DASH
 

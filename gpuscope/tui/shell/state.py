@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from ...process import atomic_file
 from ... import paths
+from ...process import atomic_file
 from ...wire.files import open_regular
 
 MAX_STATE_BYTES = 16 * 1024

@@ -11,11 +11,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ....predict.report import with_error
-from ....text.units import amount_text as gib
 from ....doctor.finding import Effect, Finding, Fix, Report
 from ....predict.answer import Answer, Asking, Tracer, Tried
+from ....predict.report import with_error
 from ....predict.request import CannotPredict
+from ....text.units import amount_text as gib
 from ....wire.clean import clean
 
 FIXES: Mapping[str, tuple[str, ...]] = {

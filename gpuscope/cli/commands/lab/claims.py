@@ -10,12 +10,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from ....process import atomic_file
 from ....lab import claim_report
 from ....lab.claim_run import Machine, Options, Runner, Unusable, expected_seconds, look
 from ....lab.claim_table import BY_ID, CLAIMS
 from ....lab.claims import WORDS, Claim, Result
 from ....lab.launch import NoTorch, find_python
+from ....process import atomic_file
 from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 
 FORMATS = ("text", "md", "json")

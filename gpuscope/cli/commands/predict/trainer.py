@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....text.units import amount_text as gib
 from ....lab.toggles import BY_NAME
 from ....predict import gpus
 from ....predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
 from ....predict.errors import Figure
+from ....text.units import amount_text as gib
 from ....wire.clean import clean
 from ... import output
 from ...main import EXIT_OK, EXIT_UNCHECKED

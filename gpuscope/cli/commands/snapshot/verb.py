@@ -20,9 +20,9 @@ from . import live as snapshot_live
 from . import what_if as snapshot_what_if
 
 if TYPE_CHECKING:
-    from ....text.styled import Line
     from ....snapshot.model import At, Between, Device, Diff, Stacks, Summary
     from ....snapshot.reader import Reading, SnapshotError
+    from ....text.styled import Line
 
 MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 60, 160, 100
 TOP, MAX_TOP = 10, 200

@@ -13,11 +13,11 @@ from ... import output
 from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 
 if TYPE_CHECKING:
-    from ....text.styled import Line
     from ....predict.replay import Replayed
     from ....predict.settings import Settings
     from ....snapshot.model import Device
     from ....snapshot.reader import Reading
+    from ....text.styled import Line
 
 _EXITS = {"too_close": EXIT_WARNINGS, "does_not_fit": EXIT_PROBLEMS}
 _TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
