@@ -85,7 +85,8 @@ class Probe:
                 )
                 requests = Requests(self.steps, self.gauges)
                 server = Server(self.sampler, requests, self._look_after, self.detach)
-                safety = Safety(self.steps, requests.history, self.announce, server.errand, self.sampler.hello)
+                counts = self.gauges.progress.counts
+                safety = Safety(self.steps, requests.history, self.announce, server.errand, self.sampler.hello, counts)
                 self.sampler.also = safety.columns
                 self.sampler.no_box = lambda: safety.box.problem
                 server.start()

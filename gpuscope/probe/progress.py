@@ -64,6 +64,17 @@ class Progress:
                    for name, value in out.items()}  # fmt: skip
         return out
 
+    def counts(self) -> Tuple[Any, ...]:
+        """What the framework and every progress bar have counted so far; never raises.
+
+        It changes during a rollout or an evaluation too, in which no optimizer steps."""
+        try:
+            told = self.state.read()
+            shown = bars.read(self.state.bars())
+        except Exception:  # see read()
+            return ()
+        return (told.done if told is not None else None, *(bar.done for bar in shown))
+
     def _told(self, told: Told, step_seconds: Optional[float]) -> Dict[str, Value]:
         done, total = told.done or 0, told.total
         if not total or done > total:

@@ -26,7 +26,7 @@ KEEP_SECONDS = 2.0
 
 class Safety:
     """Of one start of the probe. ``announce`` is :meth:`Probe.announce`; ``errand`` hands a call to the probe's
-    thread, false where there is none."""
+    thread, false where there is none; ``counts()`` is :meth:`Progress.counts`."""
 
     def __init__(
         self,
@@ -35,8 +35,9 @@ class Safety:
         announce: Callable[..., None],
         errand: Callable[[Callable[[], None]], bool],
         hello: Callable[[float], Hello],
+        counts: Callable[[], Any],
     ) -> None:
-        self.stall = Stall(steps, announce, collectives.count)
+        self.stall = Stall(steps, announce, collectives.count, counts)
         self.history = StandingHistory(steps, history, announce)
         self.oom = Recorder(announce, errand, lambda: steps.total, lambda: self.history.on)
         self.box = BlackBox(hello)

@@ -1,7 +1,8 @@
 """Notices that steps have stopped, and where the thread that made them stands. Runs in the probe's thread.
 
 Overdue is a step whose age is over a limit made of the usual time of a step; a stall is an overdue step whose thread
-does not get on: its line stays the same and no batch arrives. An evaluation or a checkpoint is a pause like others.
+does not get on: its line stays the same, no batch arrives, and neither the framework nor a progress bar counts on. An
+evaluation or a checkpoint is a pause like others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .sampler import quantile
 from .steps import Steps
 
 STILL_SECONDS = 3.0
-"""A thread that stands at the same line for so long, with no batch in between, waits."""
+"""A thread that stands at the same line for so long, with nothing counted in between, waits."""
 FEW_STEPS, FEW_LIMIT_SECONDS = 3, 300.0
 """Before there are so many steps nothing is usual (compilation, first collectives): only then it is overdue."""
 AGAIN = 2.0
@@ -41,12 +42,19 @@ def limit_seconds(p95: Optional[float]) -> float:
 
 class Stall:
     """``announce(kind, text, data)`` hears of ``stall``, once, and of ``resumed``; ``collectives()`` is the number of
-    collectives launched so far, or an :class:`Unknown`."""
+    collectives launched so far, or an :class:`Unknown`; ``counts()`` changes when the training counts anything on."""
 
-    def __init__(self, steps: Steps, announce: Announce, collectives: Callable[[], Union[int, Unknown]]) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        announce: Announce,
+        collectives: Callable[[], Union[int, Unknown]],
+        counts: Callable[[], Any] = tuple,
+    ) -> None:
         self._steps = steps
         self._announce = announce
         self._collectives = collectives
+        self._counts = counts
         self._last: Optional[float] = None  # the step that all below is about
         self._place: Optional[standing.Place] = None
         self._mark: Any = None
@@ -115,7 +123,8 @@ class Stall:
         if found is None or (self._had_own and not found.own):
             return _LEFT  # back in the loop of a notebook or a server
         batches = list(self._steps.loads)[-1:]
-        mark = (standing.signature(frame), batches)
+        # The stack alone does not tell: a rollout spends nearly all its time at one line of its environment's step.
+        mark = (standing.signature(frame), batches, self._counts())
         if mark != self._mark:
             self._mark, self._since, self._place = mark, now, found
         return self._place or found

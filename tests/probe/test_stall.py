@@ -76,7 +76,8 @@ class Clocked:
         monkeypatch.setattr("gpuscope.probe.stall.time.perf_counter", lambda: self.now)
         self.told: list[tuple[str, str, dict]] = []
         self.steps = Steps()
-        self.stall = Stall(self.steps, lambda *event: self.told.append(event), lambda: 7)
+        self.counted = 0
+        self.stall = Stall(self.steps, lambda *event: self.told.append(event), lambda: 7, lambda: (self.counted,))
         self.gate = threading.Semaphore(0)
         self.at_line = threading.Event()
         self.line = 0
@@ -145,6 +146,36 @@ def test_batches_that_still_arrive_are_an_evaluation(clocked):
         clocked.steps.loads.append((1, float(number), float(number)))
         assert not isinstance(clocked.stall.tick(), str)
     assert clocked.told == []
+
+
+def test_what_the_framework_or_a_bar_counts_on_is_a_rollout(clocked):
+    for _ in range(60):
+        clocked.now += 1.0
+        clocked.counted += 1
+        assert not isinstance(clocked.stall.tick(), str)
+    assert clocked.told == []
+    assert isinstance(clocked.run(STILL_SECONDS + 2)[-1], str), "and once nothing is counted it stands"
+
+
+def test_a_real_bar_that_moves_on_while_nothing_steps_is_no_stall():
+    pytest.importorskip("tqdm")
+    code = f"""{TRAINING}
+import gpuscope, threading, tqdm
+gpuscope.watch()
+for _ in range(20): step()
+pause = threading.Event()
+with tqdm.tqdm(total=10**6, disable=False) as bar:
+    while True:
+        pause.wait(0.05)
+        bar.update()
+"""
+    with trainer(code, fork=True) as process:
+        reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
+        overdue = limit_seconds(0.0) + STILL_SECONDS + 2
+        reader.until(lambda: (reader.value("step_age_seconds") or 0) > overdue, 60)
+        assert events(reader, "stall") == []
+        assert "gets on with something else" in reader.reasons[1, "stall_at"][1]
+        reader.close()
 
 
 def test_a_pause_that_once_ended_by_itself_is_normal_until_it_takes_twice_as_long(clocked):
