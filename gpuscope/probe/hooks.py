@@ -11,6 +11,7 @@ import sys
 from itertools import repeat, starmap
 from threading import get_ident
 from time import monotonic, perf_counter, sleep
+from types import MethodType
 from typing import Any, Callable, Dict, List, Optional
 
 from .closures import TimedClosure
@@ -140,7 +141,7 @@ class Hooks:
 
         def bound(original: Any, iterator: Any) -> Any:
             if compiling() or not self.active:
-                return original.__get__(iterator)
+                return MethodType(original, iterator)  # torch.compile 2.14 fails at original.__get__
             begin, waits, split = perf_counter(), self.steps.loads, self.split
             self.on_batch(begin)
             mark = None if split.open is None else split.load_begins()
@@ -154,7 +155,7 @@ class Hooks:
             done.__code__ = done_code
             # starmap() calls the original and map() then done, from C. Not iter(original, sentinel): that compares what
             # it gets with the sentinel, in code of the batch's class, 20 us for a tensor and an error for an array.
-            return map(done, starmap(original.__get__(iterator), _NO_ARGUMENTS)).__next__
+            return map(done, starmap(MethodType(original, iterator), _NO_ARGUMENTS)).__next__
 
         # Where a compiled function iterates a loader, torch.compile goes for whatever gets a tensor, but not for torch.
         (done_code,) = [code for code in bound.__code__.co_consts if getattr(code, "co_name", "") == "done"]
@@ -173,12 +174,12 @@ class Hooks:
                 # Only torch's own wrapping of step() calls the hook: for any other optimizer "no hook" proves nothing.
                 if getattr(getattr(type(optimizer), "step", None), "hooked", False):
                     self.steps.scaled(optimizer)
-            return original.__get__(scaler)
+            return MethodType(original, scaler)
 
         def updating(original: Any, scaler: Any) -> Any:
             if self.active:
                 self.steps.scaled()
-            return original.__get__(scaler)
+            return MethodType(original, scaler)
 
         undo_step = _replace(cls, "_maybe_opt_step", _Unseen(cls._maybe_opt_step, stepping))
         undo_update = _replace(cls, "update", _Unseen(cls.update, updating))
@@ -276,7 +277,7 @@ class _Unseen:
         try:
             return self._bound(self.original, instance)
         except Exception:
-            return self.original.__get__(instance)
+            return MethodType(self.original, instance)
 
 
 def _replace(cls: Any, name: str, ours: _Unseen) -> Undo:
