@@ -185,7 +185,12 @@ def _record(act: Act, torch: Any, config: Any, steps: Steps, wanted: int, path: 
         ended = time.perf_counter()
     act.progress(None, "writing the trace")
     act.stage = "the trace is being written"
-    profiler.export_chrome_trace(path)
+    try:
+        profiler.export_chrome_trace(path)
+    finally:
+        # Torch keeps a file open that it could not write to its end, until these results are freed. Left in the
+        # profiler's reference cycle they would be freed, and the rest be written, in the thread that trains.
+        profiler.profiler = None
     return {
         "steps": whole,
         "seconds": recorded - started,
