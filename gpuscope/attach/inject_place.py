@@ -17,9 +17,10 @@ import time
 from typing import Callable, ContextManager, Dict, Optional
 
 from ..wire import injected
+from ..wire.files import open_regular_descriptor
 from .inject_payload import names
 from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, CannotInject
-from .inject_rights import CannotTakeRights, open_regular, rights_of
+from .inject_rights import CannotTakeRights, rights_of
 from .inject_target import Process, main_thread_state, permission, process
 
 BASE = "tmp"
@@ -140,7 +141,7 @@ class Place:
                     return os.open(name, flags, 0o600, dir_fd=self._directory)
                 except FileExistsError:
                     try:
-                        return open_regular(name, os.O_RDWR | os.O_NOFOLLOW, self._directory)
+                        return open_regular_descriptor(name, os.O_RDWR | os.O_NOFOLLOW, self._directory)
                     except FileNotFoundError:
                         continue  # removed just now, by who held it
                     except OSError as error:
@@ -217,7 +218,7 @@ class Place:
         while True:
             try:
                 with self._rights():
-                    answer = open_regular(names(self.nonce)[2], os.O_RDONLY | os.O_NOFOLLOW, self._directory)
+                    answer = open_regular_descriptor(names(self.nonce)[2], os.O_RDONLY | os.O_NOFOLLOW, self._directory)
                 with os.fdopen(answer, "rb") as stream:
                     found = json.loads(stream.read(MAX_ANSWER_BYTES).decode("utf-8", "replace"))
                     return found if isinstance(found, dict) else {}

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import platform
-import stat
 import struct
 from typing import Any, Iterator, Optional, Sequence
 
@@ -54,20 +53,6 @@ def rights_of(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
             library.setfsgid(os.getegid())
             if os.getgroups() != others:
                 _set_groups(library, others)
-
-
-def open_regular(path: str, flags: int, directory: Optional[int] = None) -> int:
-    """Open a file that exists and is a regular one; anything else is not even opened, which may start a device.
-
-    Raises OSError."""
-    follow = flags & os.O_NOFOLLOW
-    seen = os.open(path, os.O_PATH | os.O_CLOEXEC | follow, dir_fd=directory)
-    try:
-        if not stat.S_ISREG(os.fstat(seen).st_mode):
-            raise OSError(22, f"{path} is not a regular file")
-        return os.open(f"/proc/self/fd/{seen}", (flags & ~os.O_NOFOLLOW) | os.O_CLOEXEC)
-    finally:
-        os.close(seen)
 
 
 def _set_groups(library: Any, groups: Sequence[int]) -> None:

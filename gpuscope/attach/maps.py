@@ -9,8 +9,8 @@ import os
 import re
 from typing import BinaryIO, Dict, Iterator, List, NamedTuple, Optional
 
+from ..wire.files import open_regular_descriptor
 from .elf import BadElf, Elf
-from .inject_rights import open_regular
 
 MAX_MAPS_BYTES = 32 << 20
 COMPARED_BYTES = 4096
@@ -87,7 +87,7 @@ def _open(pid: int, one: Mapping, is_program: bool) -> Elf:
     for place in [*([f"/proc/{pid}/exe"] if is_program else []), *places]:
         stream: Optional[BinaryIO] = None
         try:
-            stream = open(open_regular(place, os.O_RDONLY), "rb")  # noqa: SIM115
+            stream = open(open_regular_descriptor(place, os.O_RDONLY), "rb")  # noqa: SIM115
             if os.fstat(stream.fileno()).st_size >= 64 and stream.read(len(loaded)) == loaded:
                 return Elf(stream)
         except (OSError, BadElf) as error:

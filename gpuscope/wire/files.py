@@ -1,4 +1,4 @@
-"""Opens the files that users name, and nothing that only looks like one.
+"""Opens regular files, and nothing that only looks like one.
 
 A pipe waits for a writer, a device may act on being opened, and what the kernel shows under /proc may give nothing for
 ever. Stdlib only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO, Union
+from typing import BinaryIO, Optional, Union
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -29,7 +29,7 @@ class NotAFile(OSError):
 
 
 def open_regular(path: Union[str, os.PathLike[str]]) -> BinaryIO:
-    """The file at ``path``, opened to be read. Never waits; raises OSError, :class:`NotAFile` where it is none."""
+    """Open a file that a user named, to be read. Never waits; raises OSError, :class:`NotAFile` where it is none."""
     _check(os.stat(path), path)  # before it is opened: that alone may do something
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -38,6 +38,21 @@ def open_regular(path: Union[str, os.PathLike[str]]) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_regular_descriptor(path: str, flags: int, directory: Optional[int] = None) -> int:
+    """Open a file of Linux that somebody may put another thing in the place of meanwhile, and return its descriptor.
+
+    What is opened is what was looked at. ``O_NOFOLLOW`` refuses a link, and ``directory`` is where a relative path
+    begins. Files under /proc are opened, too. Raises OSError."""
+    follow = flags & os.O_NOFOLLOW
+    seen = os.open(path, os.O_PATH | os.O_CLOEXEC | follow, dir_fd=directory)
+    try:
+        if not stat.S_ISREG(os.fstat(seen).st_mode):
+            raise OSError(errno.EINVAL, f"{path} is not a regular file")
+        return os.open(f"/proc/self/fd/{seen}", (flags & ~os.O_NOFOLLOW) | os.O_CLOEXEC)
+    finally:
+        os.close(seen)
 
 
 def _check(found: os.stat_result, path: Union[str, os.PathLike[str]]) -> None:

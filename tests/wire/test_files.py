@@ -19,8 +19,8 @@ from gpuscope.snapshot.limits import for_files
 from gpuscope.snapshot.reader import SnapshotError, open_snapshot
 from gpuscope.store.blackbox import is_box
 from gpuscope.store.trace import read_table
+from gpuscope.wire.files import NotAFile, open_regular, open_regular_descriptor
 from gpuscope.tui.shell import state as shell_state
-from gpuscope.wire.files import NotAFile, open_regular
 from gpuscope.wire.recording import RecordingReader
 
 
@@ -118,3 +118,20 @@ def test_a_file_is_read_also_through_links_and_descriptors(tmp_path):
         assert file.read() == b""
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")
+
+
+@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="Linux")
+def test_a_descriptor_is_of_a_regular_file_and_of_no_link(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for name, flags in (("file", os.O_RDONLY | os.O_NOFOLLOW), ("link", os.O_RDONLY)):
+            with open(open_regular_descriptor(name, flags, directory), "rb") as file:
+                assert file.read() == b"content"
+        for name in ("link", "pipe", "."):
+            with pytest.raises(OSError, match="is not a regular file"):
+                open_regular_descriptor(name, os.O_RDWR | os.O_NOFOLLOW, directory)
+    finally:
+        os.close(directory)
