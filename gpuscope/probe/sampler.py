@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from .. import __version__
+from ..wire.columns import named_sizes
 from ..wire.frames import (
     ALLOCATOR_COLUMNS,
     NOT_INITIALISED,
@@ -237,7 +238,7 @@ class Sampler:
             found = everything.get(ordinal, Bytes(0, 0, 0))
             state = found.optimizer_state if self.ledger.optimizers() else _NO_OPTIMIZER
             names = self.ledger.other_models.get(ordinal, {})
-            others = _with_sizes(names) if names else _NO_OTHERS
+            others = named_sizes(_largest(names)) if names else _NO_OTHERS
             counted = (found.parameters, found.gradients, state, found.others, others)
         return dict(zip(_COUNTED, counted))
 
@@ -283,12 +284,11 @@ class Sampler:
         return row
 
 
-def _with_sizes(names: Dict[str, int]) -> str:
-    """``teacher (ResNet) 13.8 MiB, ema (AveragedModel) 6.9 MiB``"""
-    largest = sorted(names.items(), key=lambda item: -item[1])
-    told = [f"{name} {size / 2**20:,.1f} MiB" for name, size in largest[:MAX_OTHERS]]
-    more = [f"{len(largest) - MAX_OTHERS} more"] if len(largest) > MAX_OTHERS else []
-    return ", ".join(told + more)
+def _largest(sizes: Dict[str, int]) -> List[Tuple[str, int]]:
+    """The models that are named, and one entry for all others."""
+    ordered = sorted(sizes.items(), key=lambda item: -item[1])
+    rest = ordered[MAX_OTHERS:]
+    return ordered[:MAX_OTHERS] + ([(f"{len(rest)} more", sum(size for _, size in rest))] if rest else [])
 
 
 def quantile(ordered: List[float], share: float) -> float:

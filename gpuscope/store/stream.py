@@ -45,9 +45,10 @@ REWIND_NS = 1_000_000_000
 _RECOUNT_CELLS = 250_000
 _SHRINK_TO = 0.8
 _NUMBERS = frozenset((int, float))
-MAX_CELL_CHARS = 64
-"""Of a string in a row: a state's name, not a text."""
-MAX_EVENT_DATA = 16
+MAX_CELL_CHARS = 240
+"""Of a string in a row: a state's name or a few names with their sizes, not a text."""
+MAX_EVENT_DATA, MAX_NAME_CHARS = 16, 64
+"""Of what an event tells besides its text: so many entries, with names so long."""
 MAX_AWAY_SECONDS = 10 * 365.25 * 86400
 """A host that was down for longer than this has a wall clock that is wrong."""
 MAX_AGO_MS = 60_000
@@ -183,7 +184,7 @@ class Stream:
     def _say(self, event: Event) -> None:
         if event.data:
             some = list(event.data.items())[:MAX_EVENT_DATA]
-            cut = {name[:MAX_CELL_CHARS]: v[:MAX_TEXT_CHARS] if isinstance(v, str) else v for name, v in some}
+            cut = {name[:MAX_NAME_CHARS]: v[:MAX_TEXT_CHARS] if isinstance(v, str) else v for name, v in some}
             event = replace(event, data=cut)
         self.events.append(event)
         self.events_changed = True

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-KEPT = 512
-"""Changes kept per entity, the oldest given up first: at most 60 kB, and a trainer has a few an hour."""
+KEPT = 256
+"""Changes kept per entity, the oldest given up first: some 60 kB at most, and a trainer has a few an hour."""
 
 
 class Words:

@@ -8,7 +8,8 @@ Stdlib only, Python 3.8 syntax: also read inside trainers.
 
 from __future__ import annotations
 
-from typing import Dict, Tuple
+import re
+from typing import Callable, Dict, Sequence, Tuple
 
 TABLES = ("h", "g", "p", "u", "t", "a")
 """h host, g device, p process (host side), u use of a device by a process, t trainer, a allocator of a trainer."""
@@ -146,7 +147,7 @@ ALLOCATOR_COLUMNS = (
     "step_allocated_step",  # the step after which it was read
     # Models that no optimizer trains: a teacher, a reference model, an average of the weights.
     "other_model_bytes",  # their parameters and buffers
-    "other_models",  # text: each with its class and size, the largest first
+    "other_models",  # text: each with its class and bytes, the largest first; see named_sizes
 )
 COLUMNS: Dict[str, Tuple[str, ...]] = {
     "h": HOST_COLUMNS,
@@ -156,3 +157,19 @@ COLUMNS: Dict[str, Tuple[str, ...]] = {
     "t": TRAINER_COLUMNS,
     "a": ALLOCATOR_COLUMNS,
 }
+
+
+def named_sizes(sizes: Sequence[Tuple[str, int]]) -> str:
+    """Write names with their bytes as one word of a sample: ``teacher (ResNet) 14470144 B, ema (Shadow) 7235072 B``."""
+    return ", ".join(f"{name} {size} B" for name, size in sizes)
+
+
+def told_sizes(text: str, tell: Callable[[int], str]) -> str:
+    """Write the bytes in what :func:`named_sizes` made as ``tell`` says, and "…" for what a limit cut off its end.
+
+    Other text, as older probes send it, stays."""
+    pieces = re.split(r" (\d{1,18}) B(?=, |$)", text)
+    if len(pieces) == 1:
+        return text
+    told = "".join(f" {tell(int(piece))}" if index % 2 else piece for index, piece in enumerate(pieces[:-1]))
+    return f"{told}, …" if pieces[-1] else told

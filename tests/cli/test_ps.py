@@ -223,6 +223,13 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
     assert ps_verb._notes({"stall_at": None, "phase": "train"}) == []
 
 
+def test_the_text_names_other_models_with_their_size_as_new_and_older_probes_send_it():
+    sent = ["tutor (ResNet) 14470144 B, ema (Shadow) 3221225472 B, tex", None, "vae (Auto) 12.0 MiB"]
+    assert ps._notes({"allocators": [{"other_models": one} for one in sent]}) == [
+        "other models, which no optimizer trains: tutor (ResNet) 14 MiB, ema (Shadow) 3.00 GiB, …; vae (Auto) 12.0 MiB"
+    ]
+
+
 def test_where_a_trainer_stands_is_in_the_document(fake, sockets, capsys):
     with probe_process.start(sockets):
         _, document = run_json(capsys, sockets)

@@ -264,6 +264,17 @@ def test_a_server_without_steps_says_what_to_do_and_counts_a_watched_model():
     assert "optimizer" in values["optimizer_state_bytes"].text
 
 
+def test_other_models_travel_with_their_bytes_the_largest_by_name():
+    found, steps, ledger = gauges()
+    sampler = Sampler("watch", steps, ledger, found)
+    ledger.bytes = {}
+    ledger.other_models = {0: {f"model{index}": 1000 + index for index in range(10)}}
+    assert sampler._categories(0)["other_models"] == (
+        "model9 1009 B, model8 1008 B, model7 1007 B, model6 1006 B, model5 1005 B, model4 1004 B, model3 1003 B, "
+        "model2 1002 B, 2 more 2001 B"
+    )
+
+
 def test_every_column_of_an_allocator_has_a_value_or_a_reason_of_its_own():
     found, steps, ledger = gauges()
     sampler = Sampler("watch", steps, ledger, found)

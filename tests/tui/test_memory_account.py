@@ -203,13 +203,16 @@ def test_models_that_no_optimizer_trains_are_a_row_of_their_own_with_their_names
             for row in frame.a:
                 row += [None] * (1 + len(f.ALLOCATOR_COLUMNS) - len(row))
                 row[1 + f.ALLOCATOR_COLUMNS.index("other_model_bytes")] = 2 * GIB
-                row[1 + f.ALLOCATOR_COLUMNS.index("other_models")] = "ref_model (Llama) 2,048.0 MiB"
+                row[1 + f.ALLOCATOR_COLUMNS.index("other_models")] = (
+                    f"ref_model (Llama) {GIB} B, the_teacher_with_a_long_name (ResNetForImageClassification) {GIB} B"
+                )
 
     _, plain = told(inside.crowded(5.0))
     _, found = told(inside.crowded(5.0), beside)
     assert sizes(found)["other models"] == 2 * GIB
     assert sizes(found)["activations + temp"] == sizes(plain)["activations + temp"] - 2 * GIB
-    assert any("ref_model (Llama)" in note for note in found.notes)
+    named = "ref_model (Llama) 1.0 GiB, the_teacher_with_a_long_name (ResNetForImageClassification) 1.0 GiB"
+    assert f"other models, which no optimizer trains: {named}" in found.notes
     assert "other models" not in sizes(plain)
 
 

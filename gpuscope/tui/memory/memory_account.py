@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from ...wire.columns import told_sizes
 from ...store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 from ...store.view import NOT_SENT, AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, UseView
 from ...wire.frames import HIDDEN_BY_CONTAINER, Unknown
@@ -149,7 +150,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         parts.append(Part(OTHER_MODELS, "allocated", found.other_models, "allocated", AWAY))
         names = allocator.reading("other_models")
         if isinstance(names, str):
-            notes.append(f"other models, which no optimizer trains: {names}")
+            notes.append(f"other models, which no optimizer trains: {told_sizes(names, bytes_text)}")
     if any(isinstance(size, Unknown) for size in sizes):
         parts.append(Part("not told apart", "allocated", found.rest, "allocated", LESS))
     else:

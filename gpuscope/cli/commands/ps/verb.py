@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..doctor import units
+from ....wire.columns import told_sizes
 from ....agent.oneshot import OneShot, collect_once
 from ....agent.picture import DevicePicture, Picture
 from ....collect.trainers import AllocatorNews, TrainerNews
@@ -323,9 +325,10 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
         lines.append(f"mean step {seconds(total)}: " + " · ".join(shares))
     if trainer.get("step_source") not in (None, "optimizer steps"):
         lines.append(f"its steps are {trainer['step_source']}")
-    others = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
-    if others:
-        lines.append("other models, which no optimizer trains: " + "; ".join(others))
+    named = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
+    if named:
+        others = "; ".join(told_sizes(text, units.size) for text in named)
+        lines.append(f"other models, which no optimizer trains: {others}")
     if trainer.get("phase") not in (None, "train"):
         lines.append(f"phase: {trainer['phase']}")
     return lines
