@@ -15,7 +15,7 @@ residuals, as for the mean of an AR(1) series.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
@@ -42,6 +42,9 @@ POINTS_PER_REACH = 20.0
 ramp that is cleared later looks like a leak, so little evidence speaks only of what is near."""
 _T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 """Two-sided 95 % points of Student's t by degrees of freedom."""
+
+MAX_ORDINALS, MAX_REMEMBERED = 64, 1024
+"""What is read of an answer of a probe: devices, and points of each."""
 
 Point = tuple[float, float]
 """(step, bytes)."""
@@ -132,6 +135,17 @@ class Track:
                 self._old = array("d", [value for point in kept for value in point])
                 self._old_stride *= 2
 
+    def put_before(self, points: Sequence[Point]) -> None:
+        """Take in points that were read before this track began, the oldest first; it has its own of what came then."""
+        own = [*_points(self._old), *_points(self._recent)]
+        self._clear()
+        for step, size in points:
+            self.add(step, size)
+        last = points[-1][0] if points else -1.0
+        for step, size in own:
+            if step > last:
+                self.add(step, size)
+
     @property
     def trend(self) -> Trend | None:
         """What the points say; None before there are :data:`MIN_POINTS`. Worked out anew after every few points."""
@@ -141,6 +155,23 @@ class Track:
             self._judged = self._count
             self._trend = judge(_points(self._old), _points(self._recent))
         return self._trend
+
+
+def remembered(value: Mapping[str, object]) -> dict[int, list[Point]]:
+    """What a probe answers to the request ``growth``, by ordinal of the device: its memory right after steps.
+
+    The answer may hold anything; what is no point is left out."""
+    told = value.get("points")
+    found: dict[int, list[Point]] = {}
+    for one in told[:MAX_ORDINALS] if isinstance(told, list) else ():
+        if isinstance(one, list) and len(one) == 2 and type(one[0]) is int and isinstance(one[1], list):
+            points = [point for point in one[1][:MAX_REMEMBERED] if isinstance(point, list) and len(point) == 2]
+            found[one[0]] = [
+                (float(step), float(size))
+                for step, size in points
+                if type(step) is int and type(size) is int and 0 <= step < 1 << 60 and 0 <= size < 1 << 60
+            ]
+    return found
 
 
 def _points(flat: array[float]) -> list[Point]:

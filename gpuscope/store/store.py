@@ -5,6 +5,8 @@ One thread feeds and reads it (the viewer's event loop); the views it hands out 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..wire.frames import Frame
 from .history import EMPTY
 from .picture import Picture
@@ -51,6 +53,16 @@ class Store:
         if stream.changed:
             stream.changed = False
             self._changed(key)
+
+    def remember(self, key: str, trainer_id: int, value: Mapping[str, object]) -> None:
+        """Takes in the answer of a trainer, ``trainer_id`` as in the view, to the request ``growth``: what its memory
+        was right after steps that nobody here saw. Its :attr:`~gpuscope.store.view.AllocView.growth` rests on both."""
+        stream = self._streams.get(key)
+        if stream is not None:
+            stream.remember(trainer_id, value)
+            if stream.changed:
+                stream.changed = False
+                self._changed(key)
 
     def received_seconds(self, key: str) -> float | None:
         """When the last frame of a source came, on the viewer's monotonic clock; None before the first."""

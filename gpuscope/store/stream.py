@@ -26,7 +26,7 @@ from ..wire.frames import (
     Sample,
     Unknown,
 )
-from .growth import Track
+from .growth import Track, remembered
 from .history import EMPTY, Ring
 from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
 from .text_history import Words
@@ -265,6 +265,16 @@ class Stream:
                 if record.growth is None:
                     record.growth = Track()
                 record.growth.add(step, size)
+
+    def remember(self, trainer_id: int, value: Mapping[str, object]) -> None:
+        """Put what a trainer remembers of its memory before what was seen of it."""
+        points = remembered(value)
+        for record in self.registry.of("alloc"):
+            before = points.get(record.definition.ordinal)
+            if before and record.owner is not None and record.owner.id == trainer_id:
+                record.growth = record.growth or Track()
+                record.growth.put_before(before)
+                record.stale = self.changed = True
 
     def _bound_history(self) -> None:
         self._appended = 0

@@ -165,3 +165,27 @@ def test_through_the_store_a_leaking_rank_is_the_first_to_die():
     assert first.runs_out.steps == pytest.approx(3.4 / 0.18, rel=0.1)
     assert first.allocator.growth is not None
     assert all(room.runs_out is None for room in others)
+
+
+def test_what_a_trainer_remembers_stands_before_what_was_seen_and_counts_once():
+    seen = track_of([10 * GIB + step * MIB for step in range(100, 140)], 100)
+    assert seen.trend is not None
+    assert seen.trend.steps < 40
+    seen.put_before([(step, 10 * GIB + step * MIB) for step in range(1, 120)])
+    assert seen.trend.grows
+    assert seen.trend.steps > 39
+    assert len(seen) == 139 - growth.WARM_UP_STEPS
+    seen.put_before([])
+    assert len(seen) == 139 - growth.WARM_UP_STEPS - growth.WARM_UP_POINTS
+
+
+def test_an_answer_of_a_probe_may_hold_anything():
+    good = [[100 + n, n * MIB] for n in range(3)]
+    odd = [[1], "x", [2, -1], [3, 1 << 80], [4.5, 1], [True, 1], None]
+    told = {"points": [[0, [*odd, *good]], ["a"], 7, [1.5, good], [2, "x"], None]}
+    assert growth.remembered(told) == {0: [(100.0 + n, float(n * MIB)) for n in range(3)]}
+    for nothing in ({}, {"points": None}, {"points": {"0": good}}):
+        assert growth.remembered(nothing) == {}
+    flood = growth.remembered({"points": [[n, [[1, 1]] * 5000] for n in range(5000)]})
+    assert len(flood) == growth.MAX_ORDINALS
+    assert {len(points) for points in flood.values()} == {growth.MAX_REMEMBERED}

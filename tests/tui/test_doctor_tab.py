@@ -15,11 +15,12 @@ import pytest
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.doctor.table import load
 from gpuscope.store.replay import ReplaySource
+from gpuscope.store.source import AgentSource
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
-from tests.fakes import views
+from tests.fakes import remembering, views
 from tests.tui.doctor_home import at_home
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import check, text
@@ -82,6 +83,16 @@ async def test_growth_stands_first_with_its_arithmetic_what_helps_now_and_the_fi
         assert at["Why"] < at["Now"] < at["Next"]
         assert "+ losses.append(loss.item())" in screen
         assert "Skip if" in screen
+
+
+@in_loop
+async def test_growth_is_known_at_once_by_what_the_trainer_remembers(tmp_path):
+    """The screen was opened at step 4,000 and has seen four steps."""
+    source = AgentSource(remembering.agent(tmp_path, growing(4), remembering.leak()), views.SOURCE, "node-17")
+    app = GpuscopeApp(Session(source=source), "doctor")
+    async with app.run_test(size=(120, 50)) as pilot:
+        screen = await until(pilot, "ank 0 grows by", "Why")
+        assert "MiB per step" in screen
 
 
 @in_loop

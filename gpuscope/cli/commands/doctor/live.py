@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from ....agent.assembler import Assembler
 from ....agent.picture import Collector
 from ....doctor.finding import Report
 from ....store.decode import decode
-from ....store.growth import Track
 from ....store.store import Store
 from ....wire import codec
 from ....wire.frames import COLUMNS, Frame, Hello, Request, Result
@@ -35,7 +34,7 @@ WATCH_SECONDS = 2.2
 PROBE_HZ = 5.0
 TICK_SECONDS = 0.2
 MAX_BOXES = 16
-MAX_ASKED, MAX_ORDINALS, MAX_POINTS = 64, 64, 1024
+MAX_ASKED = 64
 NO_TRAINER = (
     "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE examines a script, a "
     "log, or what a trainer left"
@@ -51,6 +50,7 @@ def examine(
         return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
     told = _Told()
     store, complete = _watch(timeout, make_collector or _collector, told)
+    told.tell(store)
     host = store.view().host
     if host is None:
         return Report(problems=("Nothing on this machine answered. Try: gpuscope ps",))
@@ -65,7 +65,7 @@ def examine(
         return none + live.examine(host)
     from . import live_script
 
-    past = _Past(trainers, told)
+    past = _Past(trainers)
     host = past.told(host)
 
     def history(entity: int, column: str, seconds: float | None) -> History:
@@ -171,7 +171,7 @@ class _Told:
 
     def __init__(self) -> None:
         self._pids: dict[int, int] = {}  # link → the trainer's pid
-        self._tracks: dict[tuple[int, int], Track] = {}  # pid and ordinal → what its memory did
+        self._answers: dict[int, Mapping[str, Any]] = {}  # pid → what it said
 
     def ask(self, probes: Probes, trainers: Iterable[TrainerNews]) -> None:
         for news in trainers:
@@ -182,39 +182,25 @@ class _Told:
     def hear(self, link: ProbeLink, answer: object) -> None:
         """An answer of a probe, which may hold anything."""
         pid = self._pids.get(link.name)
-        points = answer.value.get("points") if isinstance(answer, Result) else None
-        if pid is None or not isinstance(points, list):
-            return
-        for one in points[:MAX_ORDINALS]:
-            if isinstance(one, list) and len(one) == 2 and type(one[0]) is int and isinstance(one[1], list):
-                self._tracks[pid, one[0]] = _track(one[1][:MAX_POINTS])
+        if pid is not None and isinstance(answer, Result):
+            self._answers[pid] = answer.value
 
-    def growth(self, pid: int, ordinal: int) -> Trend | None:
-        """How that memory moves; None where too little is known."""
-        track = self._tracks.get((pid, ordinal))
-        return track.trend if track is not None else None
-
-
-def _track(points: list[object]) -> Track:
-    track = Track()
-    for point in points:
-        if isinstance(point, list) and len(point) == 2 and all(type(n) is int and 0 <= n < 1 << 60 for n in point):
-            track.add(float(point[0]), float(point[1]))
-    return track
+    def tell(self, store: Store) -> None:
+        """Put what was heard before what was seen."""
+        host = store.view().host
+        for trainer in host.trainers if host is not None else ():
+            answer = self._answers.get(trainer.definition.pid)
+            if answer is not None:
+                store.remember(_KEY, trainer.id, answer)
 
 
 class _Past:
-    """The last minutes of trainers, as they remember them themselves and as their black boxes tell them. A trainer
-    without a readable box has none."""
+    """The last minutes of trainers, as their black boxes tell them. A trainer without a readable box has none."""
 
-    def __init__(self, trainers: list[TrainerView], told: _Told) -> None:
+    def __init__(self, trainers: list[TrainerView]) -> None:
         self._ids: dict[int, tuple[Store, int]] = {}  # id in the view → where it is in the past
         self._growth: dict[int, Trend] = {}
         for trainer in trainers[:MAX_BOXES]:
-            for allocator in trainer.allocators:
-                trend = told.growth(trainer.definition.pid, allocator.definition.ordinal)
-                if trend is not None:
-                    self._growth[allocator.id] = trend
             past = _box_of(trainer)
             host = past.view().host if past is not None else None
             then = next((one for one in host.trainers if one.key == trainer.key), None) if host is not None else None
@@ -227,10 +213,11 @@ class _Past:
                 if before is not None:
                     self._ids[allocator.id] = past, before.id
                     if before.growth is not None:
-                        self._growth.setdefault(allocator.id, before.growth)
+                        self._growth[allocator.id] = before.growth
 
     def told(self, host: HostView) -> HostView:
-        """The host with the growth of before, where the look was too short for one of its own."""
+        """The host with the growth of before, where neither the trainer remembers enough nor the look was long enough
+        for one of its own."""
         if not self._growth:
             return host
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from ....store.pending_requests import SourceError
+from ....store.view import History, HostView, TrainerView
 from ....doctor.finding import Report
-from ....store.view import History, HostView
 from ....wire.clean import clean
 from ... import remote
 from ...remote import BadTarget, Target
 from . import remote_environment as there
 
+if TYPE_CHECKING:
+    from ...remote_look import Watched
+
 WATCH_SECONDS = 2.2
 """As for trainers here: a mean is one, and a counter can be seen to rise."""
 PROBE_HZ = 5.0
+MAX_ASKED = 64
+"""Trainers of one host, at most as many as may be asked at a time."""
 
 
 def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Report:
@@ -47,6 +55,7 @@ async def _one(ways: remote.Ways, target: Target, timeout: float, ask_torch: boo
                     lambda host, seconds: settled(host) and seconds >= _enough_seconds(host),
                     max(timeout, WATCH_SECONDS),
                 )
+                await _ask_what_was(watched, timeout)
                 told = _report(watched.host, target, complete, timeout, watched.store.history, KEY)
                 return told if asked is None else await asked + told
             finally:
@@ -56,6 +65,22 @@ async def _one(ways: remote.Ways, target: Target, timeout: float, ask_torch: boo
         return Report(problems=(str(error),))
     except Exception as error:
         return Report(problems=(f"{place}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",))
+
+
+async def _ask_what_was(watched: Watched, timeout: float) -> None:
+    """Let trainers there tell what their memory was after earlier steps, so that growth can be judged at once."""
+    from ...remote_look import KEY
+
+    async def one(trainer: TrainerView) -> None:
+        number = watched.store.wire_id(KEY, trainer.id)
+        if number is None:
+            return
+        with suppress(SourceError):  # an older probe does not know the question
+            answer = await watched.source.request("growth", {"trainer": number}, timeout)
+            watched.store.remember(KEY, trainer.id, answer.value)
+
+    living = [trainer for trainer in watched.host.trainers if trainer.gone is None]
+    await asyncio.gather(*(one(trainer) for trainer in living[:MAX_ASKED]))
 
 
 def _enough_seconds(host: HostView) -> float:

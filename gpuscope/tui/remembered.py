@@ -1,0 +1,59 @@
+"""Asks each trainer once what it remembers of its memory after each step, so that a screen that has just been opened
+knows of a leak that began long before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..store.source import Source
+    from ..store.store import Store
+    from ..store.view import HostView, TrainerView
+    from .trainer.probe_queries import Asker
+
+MAX_ASKED = 512
+"""Trainers of all hosts together; the first ones are asked."""
+
+
+class Remembered:
+    """``reach`` gives the store and the source that is looked at, ``changed`` is called when a trainer has answered."""
+
+    def __init__(
+        self, asker: Asker, reach: Callable[[], tuple[Store, Source] | None], changed: Callable[[], None]
+    ) -> None:
+        self._asker, self._reach, self._changed = asker, reach, changed
+        self._asked: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def look(self, host: HostView) -> None:
+        """Ask those of a host that make steps and were not asked yet. A recording holds no answers."""
+        reached = self._reach()
+        if reached is None or reached[1].badge or reached[1].key != host.key:
+            return
+        for trainer in host.trainers:
+            key = f"{host.key} {trainer.key}"
+            if key in self._asked or len(self._asked) >= MAX_ASKED or trainer.gone is not None:
+                continue
+            if trainer.number("step") and any(one.definition.ordinal >= 0 for one in trainer.allocators):
+                self._asked.add(key)
+                task = asyncio.get_running_loop().create_task(self._ask(reached[0], host.key, trainer))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, store: Store, key: str, trainer: TrainerView) -> None:
+        from ..store.pending_requests import SourceError
+
+        try:
+            answer = await self._asker.ask(trainer, "growth")
+        except SourceError:
+            return  # an older probe, or one that has ended: growth is judged by what is seen from now on
+        store.remember(key, trainer.id, answer.value)
+        self._changed()
+
+    def close(self) -> None:
+        """Nobody waits for an answer any more."""
+        for task in self._tasks:
+            task.cancel()
