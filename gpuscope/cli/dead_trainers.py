@@ -18,6 +18,7 @@ BY_ITS_USER = frozenset(("KeyboardInterrupt", "SignalException", "SIGTERMExcepti
 """Exceptions that mean a signal somebody sent on purpose: Python's own of Ctrl-C, that of torch's launcher, and that
 of Lightning. Whoever ended a trainer needs no word about its end."""
 _SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
+_NOTEBOOK = re.compile(r"ipykernel|colab_kernel|papermill|jupyter")
 _LOG_BYTES = 64 << 10
 
 
@@ -53,14 +54,20 @@ def _signalled() -> set[str]:
 
 
 def was_ended_by_its_user(path: Path) -> bool:
-    """Whether the box says that an exception of :data:`BY_ITS_USER` ended the trainer. Only its header is read."""
+    """Whether an exception of :data:`BY_ITS_USER` ended the trainer, or it was a notebook's kernel that ended without a
+    word: whoever ends or restarts one ends no training. Of the box only as much is read as that takes."""
     try:
         with open(path, "rb") as file:
             payload = format_of_boxes.read_header(file.read(format_of_boxes.SLOTS_OFFSET))
         ended: Any = json.loads(payload).get("ended") if payload is not None else None
-        return isinstance(ended, dict) and str(ended.get("type", "")).rpartition(".")[2] in BY_ITS_USER
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
+    if isinstance(ended, dict):
+        return str(ended.get("type", "")).rpartition(".")[2] in BY_ITS_USER
+    from ..store.blackbox import trainer_of
+
+    trainer = trainer_of(path)
+    return trainer is not None and _NOTEBOOK.search(trainer.script or "") is not None
 
 
 def line(directory: str | Path | None = None) -> str:

@@ -235,6 +235,36 @@ def _wire_lines(data: bytes, nonce: bytes) -> Iterator[bytes]:
             yield b"".join(records[record][part] for part in sorted(records[record])).rstrip(b"\n")
 
 
+def trainer_of(path: str | Path) -> TrainerDef | None:
+    """The first definition of the trainer that is whole in a box; the rest is not read. None where there is none."""
+    try:
+        data = _content(Path(path))
+        about = json.loads(boxes.read_header(data[: boxes.SLOTS_OFFSET]) or b"{}")
+        nonce = bytes.fromhex(about["nonce"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    for line in _lines_as_they_lie(data, nonce):
+        if b'"trainer":{' in line:
+            with contextlib.suppress(codec.WireError):
+                trainer = getattr(codec.decode(line), "trainer", None)
+                if isinstance(trainer, TrainerDef):
+                    return trainer
+    return None
+
+
+def _lines_as_they_lie(data: bytes, nonce: bytes) -> Iterator[bytes]:
+    """Whole lines in the order in which they become whole."""
+    records: dict[int, dict[int, bytes]] = {}
+    for at in range(boxes.SLOTS_OFFSET, min(len(data), boxes.FILE_BYTES), boxes.SLOT_BYTES):
+        found = boxes.read_slot(nonce, data[at : at + boxes.SLOT_BYTES])
+        if found is not None:
+            record, part, count, payload = found
+            parts = records.setdefault(record, {})
+            parts[part] = payload
+            if len(parts) == count:
+                yield b"".join(parts[number] for number in sorted(parts)).rstrip(b"\n")
+
+
 def _content(path: Path) -> bytes:
     """The box, unpacked where it is a copy. Raises OSError."""
     with open_regular(path) as file:

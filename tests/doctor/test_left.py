@@ -130,7 +130,10 @@ def test_what_its_user_ended_is_left_out(place, monkeypatch):
     assert [text.partition(",")[0] for text in told()] == ["train.py (pid 4000004)"]
     audit("signal TERM to pid 4000004 (start 1, ada) on box: python train.py: sent")
     assert told() == []
-    assert [path.name for _, path in boxes_of.boxes()] == ["4000003-1.box"]  # only its script tells of a notebook
+    assert boxes_of.boxes() == []
+    assert boxes_of.line() == "", "ps says nothing of them either"
+    box(place, "e", script="/lib/python3/site-packages/ipykernel_launcher.py", how=raised("ValueError"), pid=4_000_005)
+    assert [path.name for _, path in boxes_of.boxes()] == ["4000005-1.box"], "an error ended it, not its user"
 
 
 def test_of_the_ranks_of_a_job_the_first_that_raised_stands_for_all(place, monkeypatch):

@@ -38,7 +38,6 @@ UNSEEN = "was killed by a signal, crashed, or ended by os._exit"
 _KILLED = re.compile(rb"[Kk]illed process (\d{1,10})\b[^\n]{0,200}")
 _CRASHED = re.compile(rb"\[(\d{1,10})\]: (segfault|general protection fault|bus error)\b[^\n]{0,200}")
 _RECORD = re.compile(r"oom-[\w.-]+-([1-9][0-9]*)-([0-9]+)-\d+\.(\w+)\.pickle\.gz")
-_NOTEBOOK = re.compile(r"ipykernel|colab_kernel|papermill|jupyter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +127,6 @@ def _of_boxes(since: float, most: int) -> list[Box]:
         reader = BoxReader(path)
         trainer = _trainer(reader) or TrainerDef(pid)
         how = reader.ended
-        if how is None and _NOTEBOOK.search(trainer.script or ""):
-            continue  # its manager has ended or restarted the kernel
         key, box = trainer.job or (pid, start), (ended, pid, start, path, trainer, how)
         same = [n for n, (job, one) in enumerate(jobs) if job == key and one[0] - ended <= TOGETHER_SECONDS]
         if not same:
