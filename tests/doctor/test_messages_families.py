@@ -121,6 +121,11 @@ def test_what_is_no_failure(text):
     assert names(text) == []
 
 
+def test_a_hang_that_is_only_told_of_is_one_of_three():
+    told = names("symptom: the run on two GPUs freezes and prints nothing")
+    assert told == ["hang-in-collective", "hang-in-loader", "hang-alone"]
+
+
 def test_several_causes_come_with_their_alternatives():
     """The message does not say which; the usual cures follow one another."""
     text = TWO + "cuda:3 and cpu!"

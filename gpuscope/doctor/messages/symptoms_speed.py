@@ -153,10 +153,9 @@ SYMPTOMS = (
         "hang.ranks",
         r"\b(?:hang(?:s|ing)?|stuck|freez(?:e|es|ing)|dead ?lock\w*|never (?:returns|ends))\b",
         (
-            ("nccl-config", "The transport between devices stalls", 0.45),
-            ("distributed-sampler", "A rank waits for others that have left the loop", 0.42),
-            ("num-workers", "A loader worker hangs", 0.30),
-            ("kill-zombie-process", "A left-over worker holds what the run waits for", 0.2),
+            ("hang-in-collective", "The ranks wait for one that does not come", 0.45),
+            ("hang-in-loader", "The training waits for data that do not come", 0.40),
+            ("hang-alone", "Something by itself stands still", 0.35),
         ),
     ),
 )
