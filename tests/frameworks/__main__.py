@@ -210,6 +210,10 @@ compared with that. Standard output is a pipe, so nothing here comes from a log.
 ✓ as the script says · ✗ otherwise · – unknown, with the reason below · `epoch` the epoch's end is known, and said to be
 that · `·` not asked of this script. *split*: parts of the step against sleeps of known length. *nan*: from three
 quarters of the training on the loss is not a number, and `gpuscope wait` would return 11.
+
+Ultralytics runs with stand-ins for torchvision's compiled operators, which cannot be loaded beside a torch for the CPU,
+so its boxes mean nothing. Composer is installed with `pip install --no-deps`: it asks for a torch below 2.7.1, and runs
+with the one named here.
 """
 
 
