@@ -55,13 +55,11 @@ def load(path: Path | None = None) -> tuple[Settings, list[str]]:
         return Settings(), []
     except (OSError, UnicodeDecodeError) as error:
         return Settings(), [f"{path}: not readable ({_reason(error)}); defaults are used"]
+    from . import toml
+
     try:
-        import tomllib  # type: ignore[import-not-found, unused-ignore]  # mypy looks at 3.10
-    except ModuleNotFoundError:  # Python 3.10
-        return Settings(), [f"{path}: a config file needs Python 3.11 or newer; defaults are used"]
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = toml.loads(text)
+    except toml.TOMLDecodeError as error:
         return Settings(), [f"{path}: not TOML: {error}; defaults are used"]
     return _checked(table, text, path)
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 import pytest
 
 from gpuscope import config
 from gpuscope.tui.shell import state as shell_state
 
-needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="reading TOML needs Python 3.11")
-
 
 def test_no_file_means_defaults_and_silence(tmp_path):
     assert config.load(tmp_path / "none.toml") == (config.Settings(), [])
 
 
-@needs_toml
 def test_good_values_are_taken(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text('rate_hz = 5\ntheme = "light"\nmouse = false\ncharts_seconds = 1.5\n')
@@ -27,7 +23,6 @@ def test_good_values_are_taken(tmp_path):
     assert (settings.rate_hz, settings.theme, settings.mouse, settings.charts_seconds) == (5.0, "light", False, 1.5)
 
 
-@needs_toml
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -51,7 +46,6 @@ def test_a_wrong_value_is_named_with_file_line_and_key_and_the_rest_counts(tmp_p
     assert says in problems[0]
 
 
-@needs_toml
 def test_broken_toml_names_its_line_and_stays_as_it_is(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text("rate_hz = 2\ntheme = = 3\n")

@@ -11,12 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .. import toml
 from .finding import Fix
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILE = Path(__file__).with_name("pitfalls.toml")
 
@@ -55,8 +51,8 @@ class Pitfall:
 def load() -> dict[str, Pitfall]:
     """All rows by their id, in the order of the file. Raises :class:`TableError`."""
     try:
-        rows = tomllib.loads(FILE.read_text(encoding="utf-8")).get("pitfall")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        rows = toml.loads(FILE.read_text(encoding="utf-8")).get("pitfall")
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
         raise TableError(f"{FILE.name} cannot be read: {error}") from None
     if not isinstance(rows, list):
         raise TableError(f"{FILE.name} holds no [[pitfall]]")

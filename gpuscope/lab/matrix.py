@@ -81,10 +81,8 @@ def read_file(path: Path, base: LabConfig) -> Matrix:
     """The matrix of a TOML file: ``[base]`` sets toggles of all, ``[vary]`` lists values to combine, each ``[[cell]]``
     is one configuration by itself; ``repeats = N``. What the command line sets is ``base``. Raises
     :class:`ConfigError`."""
-    try:
-        import tomllib  # type: ignore[import-not-found, unused-ignore]  # mypy looks at 3.10
-    except ModuleNotFoundError:
-        raise ConfigError("--matrix needs Python 3.11 or newer, which reads TOML. --vary works here too.") from None
+    from .. import toml
+
     try:
         with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -93,8 +91,8 @@ def read_file(path: Path, base: LabConfig) -> Matrix:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"The matrix {shown(str(path))} is larger than {bytes_text(MAX_FILE_BYTES)}.")
     try:
-        table = tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        table = toml.loads(data.decode("utf-8"))
+    except (toml.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"The matrix {shown(str(path))} is not TOML: {error}.") from None
     return _matrix(table, base)
 

@@ -6,12 +6,13 @@ started by another Python.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from .. import toml
 
 INDEX = "index.toml"
 EVIDENCE = ("message", "live", "script")
@@ -87,34 +88,22 @@ def load(where: Path | None = None) -> list[Pitfall]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PitfallError(f"{path} cannot be read: {error}") from None
+    try:
+        tables = toml.loads(text).get("pitfall")
+    except toml.TOMLDecodeError as error:
+        raise PitfallError(f"{path}: {error}") from None
+    if not isinstance(tables, list):
+        raise PitfallError(f"{path}: there is no [[pitfall]]")
     pitfalls: dict[str, Pitfall] = {}
-    for line, table in _tables(text, path):
+    for number, table in enumerate(tables, 1):
         try:
             pitfall = _pitfall(table, path.parent)
         except ValueError as error:
-            raise PitfallError(f"{path}:{line}: {error}") from None
+            raise PitfallError(f"{path}: [[pitfall]] {number}: {error}") from None
         if pitfall.id in pitfalls:
-            raise PitfallError(f"{path}:{line}: there are two of {pitfall.id}")
+            raise PitfallError(f"{path}: [[pitfall]] {number}: there are two of {pitfall.id}")
         pitfalls[pitfall.id] = pitfall
     return list(pitfalls.values())
-
-
-def _tables(text: str, path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The tables of ``[[pitfall]]`` with the line each begins in. Python 3.10 has no TOML, and of it the index uses
-    only what JSON has too."""
-    tables: list[tuple[int, dict[str, Any]]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line == "[[pitfall]]":
-            tables.append((number, {}))
-        elif line and not line.startswith("#"):
-            key, equals, value = line.partition(" = ")
-            try:
-                if not (equals and tables) or key in tables[-1][1]:
-                    raise ValueError
-                tables[-1][1][key] = json.loads(value)
-            except ValueError:
-                raise PitfallError(f"{path}:{number}: not KEY = VALUE, with a value of JSON, once a pitfall") from None
-    return tables
 
 
 _KINDS: dict[str, type] = {
@@ -122,8 +111,10 @@ _KINDS: dict[str, type] = {
 }  # fmt: skip
 
 
-def _pitfall(table: dict[str, Any], where: Path) -> Pitfall:
+def _pitfall(table: object, where: Path) -> Pitfall:
     """Raises :class:`ValueError` with what is wrong."""
+    if not isinstance(table, dict):
+        raise ValueError("it is no table")
     known = {field.name: str(field.type) for field in fields(Pitfall)}
     values: dict[str, Any] = {}
     for key, value in table.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,16 +68,12 @@ def test_interleaving_goes_there_and_back() -> None:
     assert len(set(order)) == 9
 
 
-needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tomllib")
-
-
 def written(folder: Path, text: str) -> Path:
     path = folder / "matrix.toml"
     path.write_text(text)
     return path
 
 
-@needs_toml
 def test_a_file(tmp_path: Path) -> None:
     path = written(
         tmp_path,
@@ -95,7 +90,6 @@ def test_a_file(tmp_path: Path) -> None:
     assert found.cells[4].optimizer == "sgd"
 
 
-@needs_toml
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -118,19 +112,12 @@ def test_bad_files_are_answered(tmp_path: Path, text: str, message: str) -> None
         read_file(written(tmp_path, text), LabConfig())
 
 
-@needs_toml
 def test_no_file_and_no_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_file(tmp_path / "none", LabConfig())
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="is not TOML"):
         read_file(tmp_path / "bytes", LabConfig())
-
-
-def test_a_python_without_toml_says_so(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "tomllib", None)
-    with pytest.raises(ConfigError, match=r"3\.11"):
-        read_file(tmp_path / "none", LabConfig())
 
 
 def test_labels_tell_cells_apart() -> None:

@@ -18,7 +18,6 @@ from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import feed, in_loop, make_app, until
 
-needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="reading TOML needs Python 3.11")
 HOLD = 5.0
 
 
@@ -145,7 +144,6 @@ def test_without_settings_nothing_is_watched():
 # ── the config file ──
 
 
-@needs_toml
 def test_the_table_is_read(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text('[alerts]\ntemperature_celsius = 85\nstall = true\non_alert = ["notify", "x"]\nbell = true\n')
@@ -154,7 +152,6 @@ def test_the_table_is_read(tmp_path):
     assert settings.alerts == AlertSettings(temperature_celsius=85.0, stall=True, on_alert=("notify", "x"), bell=True)
 
 
-@needs_toml
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -175,7 +172,6 @@ def test_a_wrong_line_says_what_to_do_and_the_rest_holds(tmp_path, line, says):
     assert says in problems[0]
 
 
-@needs_toml
 def test_alerts_that_are_no_table(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text("alerts = true\n")
