@@ -9,7 +9,7 @@ from typing import BinaryIO, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 X86_64, AARCH64 = 62, 183
 ELFCLASS64 = 2
-PT_LOAD, PT_INTERP = 1, 3
+PT_LOAD = 1
 MAX_TABLE_BYTES = 64 << 20
 MAX_HEADERS = 4096
 
@@ -53,13 +53,6 @@ class Elf:
          sections, names) = struct.unpack_from("<HHIQQQIHHHHHH", self.head, 16)  # fmt: skip
         self.segments = self._programs(program_at, program_bytes, programs)
         self.sections = self._sections(section_at, section_bytes, sections, names)
-
-    def interpreter(self) -> str:
-        """The dynamic loader it asks for, "" for a static program."""
-        for one in self.segments:
-            if one.kind == PT_INTERP and one.file_bytes < 4096:
-                return self._read(one.offset, one.file_bytes).rstrip(b"\0").decode("utf-8", "replace")
-        return ""
 
     def base(self) -> int:
         """The address that the first loadable segment asks for, on a page boundary."""

@@ -15,8 +15,7 @@ from . import maps
 from .elf import AARCH64, X86_64, BadElf
 from .inject_refusal import FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUPPORTED, CannotInject
 
-OLDEST_PTRACE, NEWEST_PTRACE = (3, 8), (3, 13)
-OLDEST_PEP768 = (3, 14)
+OLDEST_PTRACE, OLDEST_PEP768 = (3, 8), (3, 14)
 COOKIE = b"xdebugpy"
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the flags in /proc/PID/stat."""

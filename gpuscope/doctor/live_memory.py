@@ -17,8 +17,8 @@ taken a fifth of its room before our eyes. A cache that fills over a first epoch
 FRAGMENTED = 0.10
 """Of the card: so much was reserved beyond what was ever allocated."""
 FULL = 0.90
-GRAPH_BLOCKS, TENSOR_BLOCKS = 8.0, 3.0
-"""Live blocks a step leaves: a graph that is kept has many, a list of tensors one or two."""
+TENSOR_BLOCKS = 3.0
+"""Live blocks a step leaves: a list of tensors one or two, a graph that is kept many more."""
 EXPANDABLE = Fix(
     title="Let segments grow instead of being cut: for the next run",
     environment="PYTORCH_ALLOC_CONF=expandable_segments:True",

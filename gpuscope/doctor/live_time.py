@@ -17,7 +17,7 @@ TALKS, TALKS_MUCH = 0.25, 0.40
 STRAGGLES_MUCH = 1.30
 HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
 """Percent. Below, a rank that makes the others wait does so for its CPU: its own GPU has next to nothing to do."""
-SM_LOW, SM_TENTH = 20.0, 10.0
+SM_LOW = 20.0
 SHORT_STEP = 0.01
 """Whatever such a step waits for besides, the GPU has little to do in it."""
 SKIPPED_STEPS, SKIPPED_SHARE = 10, 0.05

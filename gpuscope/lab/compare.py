@@ -78,11 +78,6 @@ class Comparison:
     break_even_reason: str
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def differing(self) -> list[str]:
-        """Names of the toggles in which they differ, then of what else differs."""
-        return [change.name for change in self.changes]
-
     def row(self, key: str) -> Row | None:
         return next((row for row in self.rows if row.key == key), None)
 

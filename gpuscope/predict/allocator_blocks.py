@@ -20,7 +20,6 @@ LARGE_REQUEST = 10 * MIB
 """Least request that gets a segment of its own size."""
 LARGE_ROUNDING = 2 * MIB
 ADDRESS_BITS = 62
-ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
 FREE, LIVE, PENDING, UNMAPPED = range(4)
 """States. *Pending*: freed, but another stream may still use it. *Unmapped*: addresses without memory behind them, in
 an expandable segment."""

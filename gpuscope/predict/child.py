@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
@@ -40,18 +39,6 @@ def trace(request: Request, seconds: float = SECONDS) -> Traced:
     """What ``request`` allocates. Blocks for up to ``seconds``; raises :class:`CannotPredict`."""
     with Tracer() as tracer:
         return tracer.trace(request, seconds)
-
-
-def trace_many(requests: Iterable[Request], seconds: float = SECONDS) -> list[Traced | CannotPredict]:
-    """Each of ``requests`` in turn, by one child as long as it lives: torch is loaded once. ``seconds`` each."""
-    answers: list[Traced | CannotPredict] = []
-    with Tracer() as tracer:
-        for request in requests:
-            try:
-                answers.append(tracer.trace(request, seconds))
-            except CannotPredict as failure:
-                answers.append(failure)
-    return answers
 
 
 class Tracer:

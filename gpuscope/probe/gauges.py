@@ -26,7 +26,6 @@ YOUNG_SECONDS, YOUNG_READINGS = 0.25, 120
 """The first readings are closer together: whoever asks after ten seconds what memory does gets an answer. One takes
 some 10 µs."""
 MAX_POINTS = 512
-STEPLESS_SECONDS = 2.0
 Value = Union[int, float, str, Unknown]
 _NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
 _MIXED = Unknown(NOT_SUPPORTED, "without a DataLoader what lies between two steps cannot be told from computing")

@@ -117,7 +117,6 @@ class AgentSource:
         self.key = key
         self.label = label
         self.taps: list[Tap] = []
-        self.round_trip_seconds: float | None = None
         self.unknown_frames = 0
         """Frames of kinds this version does not know: the agent is newer."""
         self.bad_lines = 0
@@ -290,7 +289,6 @@ class AgentSource:
         if self._calls.take(frame):
             return ""
         if isinstance(frame, Pong):
-            self.round_trip_seconds = max(now - frame.t, 0.0)
             return ""
         if isinstance(frame, Hello):
             low, high = (*frame.proto, 0, 0)[:2]

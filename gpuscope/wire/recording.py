@@ -27,7 +27,6 @@ from .frames import Hello, Key
 from .recorded_lines import DAMAGED, MAX_UNCHECKED_BYTES, Line, LineBuffer, Stop, until_damage
 from .redact import Redactor
 
-SUFFIX = ".gsr"
 VERSION = 1
 MAX_TOTAL_BYTES = 8 << 30
 """Uncompressed: days of a large host. A file that unpacks to more is not read further."""

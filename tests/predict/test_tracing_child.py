@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.predict.child import Tracer, trace, trace_many
+from gpuscope.predict.child import Tracer, trace
 from gpuscope.predict.request import CannotPredict, Request, Traced
 from gpuscope.predict.trace import CATEGORIES
 
@@ -172,9 +172,13 @@ def test_traces_are_alike_whatever_order_autocast_frees_its_casts_in(tracer: Tra
     assert one.events == other.events
 
 
-def test_leaving_printing_and_many_requests() -> None:
-    answers = trace_many([Request(f"{ODD}:leaves"), Request(f"{ODD}:prints"), Request("mlp-tiny", batch=2)])
-    assert [getattr(answer, "code", "traced") for answer in answers] == ["aborted", "traced", "traced"]
+def test_leaving_and_printing_spoil_nothing_for_what_is_traced_next() -> None:
+    with Tracer() as one:
+        with pytest.raises(CannotPredict) as caught:
+            one.trace(Request(f"{ODD}:leaves"))
+        assert caught.value.code == "aborted"
+        assert one.trace(Request(f"{ODD}:prints")).trace.events
+        assert one.trace(Request("mlp-tiny", batch=2)).trace.events
 
 
 def test_what_never_returns_is_killed_with_its_group() -> None:

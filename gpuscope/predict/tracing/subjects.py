@@ -18,7 +18,6 @@ from .failures import library
 from .redirect import CUDA
 from .transformers_models import PIXELS
 
-CLASSES = 1000
 RATE = 1e-4
 
 

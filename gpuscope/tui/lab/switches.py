@@ -76,10 +76,6 @@ class Switches(Painted, can_focus=True):
         at = max(0, min(len(places) - 1, places.index(self._cursor) + by))
         self._go(places[at])
 
-    def go_to(self, name: str) -> None:
-        """Put the cursor on a switch."""
-        self._go(next(i for i, line in enumerate(LINES) if isinstance(line, Toggle) and line.name == name))
-
     def _go(self, line: int) -> None:
         if line != self._cursor:
             self._cursor = line

@@ -42,8 +42,6 @@ SPARSE = ("sm", "idle", "where")
 SORTS = PROCESS_SORTS
 HEADING = "heading "
 """Begins the key of a row that is no process."""
-LONG_SECONDS = 600.0
-"""So long idle with memory in hand deserves a look."""
 NOTHING: Line = [("–", "faint")]
 INDICES = re.compile(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*$")
 
