@@ -40,6 +40,15 @@ def test_every_verb_has_help(verb):
     assert f"gpuscope {verb}" in done.stdout
 
 
+@pytest.mark.parametrize(("verb", "option"), [("attach", "--debug"), ("predict", "--seed=3")])
+def test_options_that_few_need_are_taken_and_not_listed(verb, option):
+    assert option.partition("=")[0] not in gpuscope_cli(verb, "--help").stdout
+    done = gpuscope_cli(verb, option, "--no-such-option")
+    assert done.returncode == 64
+    assert "--no-such-option" in done.stderr
+    assert f"arguments: {option}" not in done.stderr
+
+
 def test_unknown_verb_is_a_usage_error_that_lists_the_verbs():
     done = gpuscope_cli("frobnicate")
     assert done.returncode == 64

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--yes", action="store_true", help="with --inject or --detach: do not ask")
     parser.add_argument("--readonly", action="store_true", help="act on no process from the screen")
-    parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)  # as of gpuscope, whose help names it
     remote.add_arguments(parser)
 
 

@@ -26,6 +26,8 @@ TOGGLES = (
     "cudnn_benchmark", "deterministic", "expandable_segments", "compile", "nproc", "seed",
 )  # fmt: skip
 """Those of the lab that mean something to a prediction."""
+HIDDEN = ("seed",)
+"""Taken, so that the words of a lab run can be given again, and not in the help: memory seldom depends on it."""
 PARALLEL = ("none", "ddp", "zero1", "zero2", "fsdp")
 
 
@@ -63,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in TOGGLES:
         toggle = BY_NAME[name]
         default = toggle.text(toggle.default) + (" of the lab's models, else torch's own" if name == "tf32" else "")
-        text = f"{toggle.help}; default: {default}".replace("%", "%%")
+        text = argparse.SUPPRESS if name in HIDDEN else f"{toggle.help}; default: {default}".replace("%", "%%")
         if toggle.yes_no:
             toggles.add_argument(toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
