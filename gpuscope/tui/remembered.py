@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_ASKED = 512
 """Trainers of all hosts together; the first ones are asked."""
+AT_A_TIME = 4
+"""Requests under way: a connection takes a limited number, and what the user asks for goes before."""
 
 
 class Remembered:
@@ -27,11 +29,12 @@ class Remembered:
         self._asker, self._reach, self._changed = asker, reach, changed
         self._asked: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(AT_A_TIME)
 
     def look(self, host: HostView) -> None:
-        """Ask those of a host that make steps and were not asked yet. A recording holds no answers."""
+        """Ask those of a host that make steps and were not asked yet, where its source can be asked."""
         reached = self._reach()
-        if reached is None or reached[1].badge or reached[1].key != host.key:
+        if reached is None or reached[1].key != host.key or reached[1].capabilities.why_not("growth"):
             return
         for trainer in host.trainers:
             key = f"{host.key} {trainer.key}"
@@ -47,7 +50,8 @@ class Remembered:
         from ..store.pending_requests import SourceError
 
         try:
-            answer = await self._asker.ask(trainer, "growth")
+            async with self._turns:
+                answer = await self._asker.ask(trainer, "growth")
         except SourceError:
             return  # an older probe, or one that has ended: growth is judged by what is seen from now on
         store.remember(key, trainer.id, answer.value)

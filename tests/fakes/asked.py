@@ -17,7 +17,8 @@ Answer = Callable[[Mapping[str, f.Scalar], OnProgress | None, Path | None], Awai
 
 
 class AskedSource:
-    """``answers`` by request; what is not there is unsupported. ``asked`` keeps (name, args) of every request."""
+    """``answers`` by request; what is not there is unsupported. ``asked`` keeps (name, args) of every request. What a
+    screen asks by itself (``growth``) is offered only where there is an answer."""
 
     badge = ""
     key = views.SOURCE
@@ -33,7 +34,7 @@ class AskedSource:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(dict.fromkeys(f.REQUESTS, ""))
+        return Capabilities({name: "" for name in f.REQUESTS if name != "growth" or name in self.answers})
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:
         for frame in self._frames:

@@ -147,7 +147,7 @@ class Asked:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(dict.fromkeys(f.REQUESTS, ""))
+        return Capabilities({name: "" for name in f.REQUESTS if name != "growth"})  # which a screen asks by itself
 
     async def run(self, sink: Any, on_link: Any) -> None:
         on_link(Link("live"))

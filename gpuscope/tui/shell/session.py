@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..terminal.terminal_rate import TerminalLink
     from ..trainer.probe_queries import Asker
     from .alerts import AlertWatch
-    from ..remembered import Remembered
+
 
 log = logging.getLogger("gpuscope.tui")
 
@@ -76,7 +76,6 @@ class Session:
         self._predictions: Predictions | None = None
         self._asker: Asker | None = None
         self._doctor: Watch | None = None
-        self._remembered: Remembered | None = None
         self._alerts: AlertWatch | None = None
         self._fleet: Fleet | None = None
         self._rate_chosen = False
@@ -197,12 +196,9 @@ class Session:
         if self._asker is None:
             from ..trainer.probe_queries import Asker
 
-            self._asker = Asker(self._reached, self._gather)
+            self._asker = Asker(lambda: (self._store, self._source) if self._store and self._source else None,
+                                self._gather)  # fmt: skip
         return self._asker
-
-    def _reached(self) -> tuple[Store, Source] | None:
-        """The store and the source looked at; None before both are made."""
-        return (self._store, self._source) if self._store and self._source else None
 
     @property
     def doctor(self) -> Watch:
@@ -236,19 +232,11 @@ class Session:
         """Let the doctor look at the picture, where it is time to; whether it did. A frozen picture stays as it is."""
         if self.standing.seconds is not None:
             return False
-        self._ask_what_was()
+        host = self.host
+        if host is not None and host.trainers:
+            self.asker.look_back(host)
         moment = self.replay.clock.generation if self.replay is not None else 0
-        return self.doctor.look(self.host, self.history, moment)
-
-    def _ask_what_was(self) -> None:
-        """Let trainers tell what their memory was before this screen was opened."""
-        host = self._now
-        if host is not None and host.trainers and self.replay is None:
-            if self._remembered is None:
-                from ..remembered import Remembered
-
-                self._remembered = Remembered(self.asker, self._reached, self._gather)
-            self._remembered.look(host)
+        return self.doctor.look(host, self.history, moment)
 
     def why_not(self, action: str) -> str:
         """ "" when the session can carry out an action of the registry, else the reason."""
@@ -360,16 +348,9 @@ class Session:
             self._gathering.cancel()
         if self._labs is not None:
             self._labs.let_go()
-        if self._predictions is not None:
-            self._predictions.close()
-        if self._asker is not None:
-            self._asker.close()
-        if self._remembered is not None:
-            self._remembered.close()
-        if self._doctor is not None:
-            self._doctor.close()
-        if self._alerts is not None:
-            self._alerts.close()
+        for part in (self._predictions, self._asker, self._doctor, self._alerts):
+            if part is not None:
+                part.close()
         if self._task is not None:
             self._task.cancel()
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ...store.view import HostView, TrainerView
+    from ..remembered import Remembered
     from ...store.pending_requests import OnProgress
     from ...store.source import Source
     from ...store.store import Store
-    from ...store.view import TrainerView
     from ...wire.frames import Result, Scalar
 
 log = logging.getLogger("gpuscope.tui")
@@ -66,6 +67,7 @@ class Asker:
 
     def __init__(self, reach: Callable[[], tuple[Store, Source] | None], changed: Callable[[], None]) -> None:
         self._reach, self._changed = reach, changed
+        self._remembered: Remembered | None = None
         self._questions: dict[tuple[str, str, tuple[tuple[str, Scalar], ...]], _Question] = {}
 
     async def ask(
@@ -134,8 +136,18 @@ class Asker:
         place = reached[1].key if reached is not None else ""
         return f"{place} {trainer.key}", name, tuple(sorted((args or {}).items()))
 
+    def look_back(self, host: HostView) -> None:
+        """Let the trainers of a host tell, once each, what their memory was before this screen was opened."""
+        if self._remembered is None:
+            from ..remembered import Remembered
+
+            self._remembered = Remembered(self, self._reach, self._changed)
+        self._remembered.look(host)
+
     def close(self) -> None:
         """Nobody waits for an answer any more."""
+        if self._remembered is not None:
+            self._remembered.close()
         for question in self._questions.values():
             if question.task is not None:
                 question.task.cancel()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 2.2
 """As for trainers here: a mean is one, and a counter can be seen to rise."""
 PROBE_HZ = 5.0
-MAX_ASKED = 64
-"""Trainers of one host, at most as many as may be asked at a time."""
+MAX_ASKED = 60
+"""Trainers of one host: a connection takes 64 requests at a time, and that for its environment may be under way."""
 
 
 def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Report:
