@@ -87,7 +87,9 @@ def local_agent_zip() -> str:
 
 
 def _agent_contents() -> Contents:
-    own = _sources(("__init__.py", *WIRE, *SHARED, "wire/environment.py", "wire/files.py"), ("collect", "agent", "probe"))
+    own = _sources(
+        ("__init__.py", *WIRE, *SHARED, "wire/environment.py", "wire/files.py"), ("collect", "agent", "probe")
+    )
     own.update({name: content for name, content in _sources((), ("attach",)).items() if _TRAVELS.match(name)})
     contents = {f"gpuscope/{name}": content for name, content in own.items()}
     contents["__main__.py"] = _AGENT_MAIN

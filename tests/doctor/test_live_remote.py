@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from gpuscope.store.source import AgentSource
 from gpuscope.cli.commands.doctor import remote as doctor_remote
 from gpuscope.cli.remote import Target
+from gpuscope.store.source import AgentSource
 from tests.fakes import remembering
 from tests.tui.test_doctor_tab import growing
 

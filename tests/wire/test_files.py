@@ -19,8 +19,8 @@ from gpuscope.snapshot.limits import for_files
 from gpuscope.snapshot.reader import SnapshotError, open_snapshot
 from gpuscope.store.blackbox import is_box
 from gpuscope.store.trace import read_table
-from gpuscope.wire.files import NotAFile, open_regular, open_regular_descriptor
 from gpuscope.tui.shell import state as shell_state
+from gpuscope.wire.files import NotAFile, open_regular, open_regular_descriptor
 from gpuscope.wire.recording import RecordingReader
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ...wire.columns import told_sizes
 from ...store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 from ...store.view import NOT_SENT, AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, UseView
+from ...wire.columns import told_sizes
 from ...wire.frames import HIDDEN_BY_CONTAINER, Unknown
 from ..cells import bytes_text
 from .memory_layers import trainer_of, unexplained

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...store.view import HostView, TrainerView
-    from ..remembered import Remembered
     from ...store.pending_requests import OnProgress
     from ...store.source import Source
     from ...store.store import Store
+    from ...store.view import HostView, TrainerView
     from ...wire.frames import Result, Scalar
+    from .remembered import Remembered
 
 log = logging.getLogger("gpuscope.tui")
 
@@ -139,7 +139,7 @@ class Asker:
     def look_back(self, host: HostView) -> None:
         """Let the trainers of a host tell, once each, what their memory was before this screen was opened."""
         if self._remembered is None:
-            from ..remembered import Remembered
+            from .remembered import Remembered
 
             self._remembered = Remembered(self, self._reach, self._changed)
         self._remembered.look(host)

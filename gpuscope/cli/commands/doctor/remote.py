@@ -8,9 +8,9 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ....doctor.finding import Report
 from ....store.pending_requests import SourceError
 from ....store.view import History, HostView, TrainerView
-from ....doctor.finding import Report
 from ....wire.clean import clean
 from ... import remote
 from ...remote import BadTarget, Target

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..doctor import units
-from ....wire.columns import told_sizes
 from ....agent.oneshot import OneShot, collect_once
 from ....agent.picture import DevicePicture, Picture
 from ....collect.trainers import AllocatorNews, TrainerNews
 from ....store.ranks import SPLIT
 from ....store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
+from ....text.units import bytes_text
 from ....wire.clean import clean
+from ....wire.columns import told_sizes
 from ....wire.frames import (
     ALLOCATOR_COLUMNS,
     HIDDEN_BY_CONTAINER,
@@ -327,7 +327,7 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
         lines.append(f"its steps are {trainer['step_source']}")
     named = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
     if named:
-        others = "; ".join(told_sizes(text, units.size) for text in named)
+        others = "; ".join(told_sizes(text, bytes_text) for text in named)
         lines.append(f"other models, which no optimizer trains: {others}")
     if trainer.get("phase") not in (None, "train"):
         lines.append(f"phase: {trainer['phase']}")

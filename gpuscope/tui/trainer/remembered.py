@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..store.source import Source
-    from ..store.store import Store
-    from ..store.view import HostView, TrainerView
-    from .trainer.probe_queries import Asker
+    from ...store.source import Source
+    from ...store.store import Store
+    from ...store.view import HostView, TrainerView
+    from .probe_queries import Asker
 
 MAX_ASKED = 512
 """Trainers of all hosts together; the first ones are asked."""
@@ -47,7 +47,7 @@ class Remembered:
                 task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, store: Store, key: str, trainer: TrainerView) -> None:
-        from ..store.pending_requests import SourceError
+        from ...store.pending_requests import SourceError
 
         try:
             async with self._turns:
