@@ -75,18 +75,18 @@ format: $(DEV)  ## rewrite in the project's style
 	$(BIN)/ruff format .
 
 bench: $(DEV)  ## measurements with bars; figures go to BENCHMARKS.md
-	$(BIN)/python -m pytest -q -m bench tests/bench -s -p no:xdist
+	$(BIN)/python -m pytest -q -m bench bench -s -p no:xdist
 
 SOAK_VICTIMS ?= tight alloc train loader
 SOAK_TRIES ?= 200
 soak: $(DEV)  ## 200 injections of the probe into each kind of running program, and 200 that are killed; fails if one did harm
-	for one in $(SOAK_VICTIMS); do $(BIN)/python -m tests.soak.injection --victim $$one --tries $(SOAK_TRIES) || exit 1; done
-	for one in $(SOAK_VICTIMS); do $(BIN)/python -m tests.soak.kills --victim $$one --tries $(SOAK_TRIES) || exit 1; done
+	for one in $(SOAK_VICTIMS); do $(BIN)/python -m bench.soak.injection --victim $$one --tries $(SOAK_TRIES) || exit 1; done
+	for one in $(SOAK_VICTIMS); do $(BIN)/python -m bench.soak.kills --victim $$one --tries $(SOAK_TRIES) || exit 1; done
 
 SOAK_SECONDS ?= 1800
 soak-screens: $(DEV)  ## half an hour of random keys and sizes over random hosts; fails if the screen died
 	GPUSCOPE_SOAK_SEEDS=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/tui/test_random_keys.py
-	$(BIN)/python -m tests.soak.screens --seconds $(SOAK_SECONDS)
+	$(BIN)/python -m bench.soak.screens --seconds $(SOAK_SECONDS)
 
 gpu: $(DEV)  ## tests that need a real GPU
 	$(BIN)/python -m pytest -q -m gpu

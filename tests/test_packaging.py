@@ -22,8 +22,8 @@ from tests.fakes import probe_client
 
 ROOT = Path(__file__).parent.parent
 SOURCES = (
-    "gpuscope", "tests", "demos", "docs", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt",
-    "pyproject.toml",
+    "gpuscope", "tests", "bench", "demos", "docs", "README.md", "CHANGELOG.md", "LICENSE", "Makefile",
+    "constraints.txt", "pyproject.toml",
 )  # fmt: skip
 
 

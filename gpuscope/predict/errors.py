@@ -15,7 +15,7 @@ the end, but a training that runs short of memory gives the surplus back. What a
 room between its blocks cannot be used have nothing to do with each other, so their errors add up as squares; a bar that
 says how far a peak may be off keeps their sum.
 
-The rates cover more than nine tenths of 340 trainings of 30 model families on an H200 (tests/predict/bars.py prints the
+The rates cover more than nine tenths of 340 trainings of 30 model families on an H200 (bench/predict/bars.py prints the
 table, and how a scale fitted on one half of the families does on the other). These trainings also taught the tracing
 child which kernels allocate what, so the bars are about twice as wide as they alone would ask for: other models may
 hold kernels that they do not. A doubt of the tracing child (an operation without a fake kernel, a value that decides a

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.soak.injection import stub_pages
 from gpuscope.attach import inject_payload, inject_pep768, inject_ptrace
 from gpuscope.attach.inject import CannotInject, inject
 from gpuscope.attach.inject_place import Place
@@ -24,7 +25,6 @@ from gpuscope.attach.inject_target import can_ptrace, process, python, yama_scop
 from gpuscope.wire import frames
 from tests.fakes import pythons
 from tests.fakes.probe_client import Reader, wait_for
-from tests.soak.injection import stub_pages
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.soak.injection import stub_pages
 from gpuscope.attach import inject_machine, inject_payload, inject_ptrace
 from gpuscope.attach.inject import CannotInject, inject
 from gpuscope.attach.inject_target import process, python, yama_scope
 from tests.attach.test_inject import blocked_signals, detach, read, victim
 from tests.fakes.probe_client import wait_for
-from tests.soak.injection import stub_pages
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),

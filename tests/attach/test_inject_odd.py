@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.soak.injection import stub_pages
 from gpuscope.attach import inject as injecting
 from gpuscope.attach.attach_options import look
 from gpuscope.attach.inject import CannotInject, inject
 from gpuscope.attach.inject_target import KERNEL_THREAD, process, yama_scope
 from tests.attach.test_inject import descriptors, detach, files_of_injections, socket_of, threads, victim
 from tests.fakes.probe_client import Reader, wait_for
-from tests.soak.injection import stub_pages
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),

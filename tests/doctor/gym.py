@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.terminal import descendants
+from bench.terminal import descendants
 from tests.fakes import probe_client
 
 from .gym_fixes import fixed_subjects

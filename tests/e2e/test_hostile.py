@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.bench.terminal import Terminal
+from bench.terminal import Terminal
 
 SCRIPT = r"""
 from gpuscope.tui.shell.app import GpuscopeApp

@@ -1,5 +1,5 @@
 """A dozen hosts over a real OpenSSH server at once, and some that fail: connected a few at a time, none delays another.
-With 64: ``python -m tests.bench.ssh_fleet``."""
+With 64: ``python -m bench.fleet.ssh``."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_the_large_presets_are_as_large_as_they_say_and_learn() -> None:
 def test_reports_do_not_stop_the_device(tmp_path: Path) -> None:
     """The bar on an H200 is 1 %; a shared machine may be slower, but a loop that waits at each step is not 5 %."""
     done = subprocess.run(
-        [sys.executable, "tests/bench/lab_overhead.py", "--model", "gpt", "--amp", "bf16", "--seconds", "25"],
+        [sys.executable, "bench/overhead/lab.py", "--model", "gpt", "--amp", "bf16", "--seconds", "25"],
         capture_output=True, text=True, cwd=ROOT, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.predict.recorded import LETTERS, UNIT
 from gpuscope.predict.trace import Mark
 from gpuscope.snapshot.columns import CODES
 from gpuscope.snapshot.history import History
-
-from .recorded import LETTERS, UNIT
 
 _CODES = {letter: CODES[action] for action, letter in LETTERS.items()}
 

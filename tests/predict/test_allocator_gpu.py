@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from bench.predict.allocator_workloads import as_trace, workloads
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.settings import read
-
-from .allocator_workloads import as_trace, workloads
 
 KEYS = ("peak_allocated", "peak_reserved", "allocated", "reserved")
 
@@ -32,7 +31,7 @@ def compared(row: dict[str, Any]) -> dict[str, tuple[int, int]]:
 @pytest.mark.timeout(200)
 def test_torchs_own_allocator_does_what_the_simulated_one_does(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    words = [sys.executable, "-m", "tests.predict.allocator_truth", "--out", str(out), "--seconds", "100"]
+    words = [sys.executable, "-m", "bench.predict.allocator_truth", "--out", str(out), "--seconds", "100"]
     subprocess.run(words, check=True, timeout=180)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     good = [row for row in rows if "error" not in row]

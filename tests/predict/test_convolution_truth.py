@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+from bench.predict.fit_convolutions import DIRECTIONS, measured, near, shape_of  # noqa: E402
 from gpuscope.predict.tracing.convolution_choices import TREES  # noqa: E402  # needs torch
 from gpuscope.predict.tracing.convolution_scratch import scratch_bytes, tree  # noqa: E402
 from gpuscope.predict.tracing.convolution_sizes import FEATURES, SIZES, Shape  # noqa: E402
-
-from .fit_convolutions import DIRECTIONS, measured, near, shape_of  # noqa: E402
 
 DATA = Path(__file__).parent.parent / "data"
 

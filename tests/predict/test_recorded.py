@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.predict import recorded, truth_table
-from tests.predict.truth import Search
-from tests.predict.truth_table import Config
+from bench.predict import recorded, truth_table
+from bench.predict.truth import Search
+from bench.predict.truth_table import Config
 
 BASE = 0x7F0000000000
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.predict import recorded as files
+from bench.predict.allocator_workloads import as_trace, workloads
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.allocator_blocks import LIVE, UNMAPPED
 from gpuscope.predict.replay import replay, replay_device
@@ -23,8 +25,6 @@ from gpuscope.snapshot.history import HeldSegment, History
 from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.snapshot.record import pairs
 
-from . import recorded as files
-from .allocator_workloads import as_trace, workloads
 from .recorded_history import history_of
 from .traces import MIB
 

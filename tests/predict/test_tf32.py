@@ -42,7 +42,7 @@ def workspaces(traced: Traced) -> list[int]:
 
 def test_convolutions_of_torchs_defaults_use_tf32_and_products_do_not(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
-    request = Request("tests.predict.families_vision:resnet50", batch=4, optimizer="sgd")
+    request = Request("bench.predict.families_vision:resnet50", batch=4, optimizer="sgd")
     with Tracer() as tracer:
         own, on, off = (workspaces(tracer.trace(replace(request, tf32=value), 120)) for value in (None, True, False))
     assert own == on != off

@@ -15,15 +15,15 @@ from gpuscope.predict.request import Doubt, Request
 torch: Any = pytest.importorskip("torch")
 PERCENT = 0.1
 MEASURED = {
-    "graph": (Request("tests.predict.families_unseen:graph", batch=5, optimizer="adamw"), 943_906_816),
+    "graph": (Request("bench.predict.families_unseen:graph", batch=5, optimizer="adamw"), 943_906_816),
     "tagger": (
-        Request("tests.predict.families_unseen_text:tagger", batch=30, amp="fp16", optimizer="sgd"),
+        Request("bench.predict.families_unseen_text:tagger", batch=30, amp="fp16", optimizer="sgd"),
         255_301_632,
     ),
 }
 
 
-BLIND = "tests.predict.families_blind"
+BLIND = "bench.predict.families_blind"
 MEASURED |= {
     # bags of an embedding, and an optimizer in place of one that had made its state
     "bags": (Request(f"{BLIND}_signals:dcn_bags", batch=4096, amp="fp16", optimizer="adamw", fused=True), 695_442_432),
@@ -181,7 +181,7 @@ def test_partial_sums_of_layer_normalization_are_as_large_as_on_an_h200() -> Non
 
 def test_what_is_cached_of_a_mixer_is_what_was(tracer: Tracer) -> None:
     """Its transposed rows are copied for every normalization."""
-    request = Request("tests.predict.families_held_out:mixer", batch=24, amp="bf16", optimizer="adamw")
+    request = Request("bench.predict.families_held_out:mixer", batch=24, amp="bf16", optimizer="adamw")
     found = simulate(tracer.trace(request, 120).trace)
     assert found.peak_reserved_bytes == pytest.approx(1_642_070_016, rel=0.005)
 

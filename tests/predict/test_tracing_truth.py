@@ -1,6 +1,6 @@
 """Traces, replayed through the simulated allocator, against what the same trainings took on an H200.
 
-A few small rows of the committed table; ``python -m tests.predict.score`` judges all of them."""
+A few small rows of the committed table; ``python -m bench.predict.score`` judges all of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Predictions against real trainings on an H200: the committed table, of which a few small rows are predicted here.
 
-All of them: ``python -m tests.predict.score --verdicts``."""
+All of them: ``python -m bench.predict.score --verdicts``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from bench.predict import truth_rows, truth_unseen
+from bench.predict.score import request_of
+from bench.predict.truth_unseen import BLIND, BLIND_FAMILIES, Blind
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.child import trace
-from tests.predict import truth_rows, truth_unseen
-from tests.predict.score import request_of
-from tests.predict.truth_unseen import BLIND, BLIND_FAMILIES, Blind
 
 ROWS = {row["name"]: row for row in truth_rows.rows()}
 

@@ -1,6 +1,6 @@
 """Which size of :mod:`.convolution_scratch` a convolution takes, by precision, kind and direction.
 
-Written by ``tests/predict/fit_convolutions.py`` from what an H200 took: not to be changed by hand.
+Written by ``bench/predict/fit_convolutions.py`` from what an H200 took: not to be changed by hand.
 Each text is a tree, ``number<threshold(tree where it is less|tree where not)``, its leaves names of sizes.
 What has none goes by :mod:`.convolution_rules`."""
 

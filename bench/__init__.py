@@ -1,0 +1,1 @@
+"""Instruments that measure gpuscope: nothing here is a test of what it does, and none of it is in the wheel."""

@@ -1,0 +1,33 @@
+"""Benchmarks: measurements with a bar. Run by ``make bench``; what they print is what ``BENCHMARKS.md`` quotes."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+
+import pytest
+
+import tests.conftest  # noqa: F401  # terminal, threads and ledger are set as for the tests
+
+
+@pytest.fixture
+def report(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Print one line of figures, whatever pytest captures."""
+
+    def say(what: str, **figures: object) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n  {what}: " + ", ".join(f"{k}={v}" for k, v in figures.items()) + "\n")
+
+    return say
+
+
+def alternate(first: Callable[[], float], second: Callable[[], float], runs: int) -> tuple[float, float, float]:
+    """Medians of both, measured in turn after one warm-up each, and the median of their pairwise ratios."""
+    first(), second()
+    pairs = [(first(), second()) for _ in range(runs)]
+    return (
+        statistics.median(a for a, _ in pairs),
+        statistics.median(b for _, b in pairs),
+        statistics.median(a / b for a, b in pairs),
+    )

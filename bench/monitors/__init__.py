@@ -1,0 +1,1 @@
+"""What gpuscope and other GPU monitors cost the machine that they watch."""

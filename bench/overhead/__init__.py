@@ -1,0 +1,1 @@
+"""What the probe and the Lab cost a training step."""

@@ -1,0 +1,305 @@
+"""Fits which size the scratch memory of a convolution has to what was measured, and writes the decision trees down.
+
+``python3 -m bench.predict.fit_convolutions tests/data/convolutions-h200.jsonl.gz`` reads the lines of
+``truth_kernels.py``, fits a tree for each precision, direction and kind on one half of the shapes, and prints the share
+of the other half that it has right. Where that is more than the rules have, it fits all of them and, with ``--write``,
+writes the tree into ``gpuscope/predict/tracing/convolution_choices.py``.
+
+A tree splits on one number of the shape at a time (:data:`FEATURES`) so that few formulas (:data:`SIZES`) explain the
+rows of each side; a split stays where it is worth more than :data:`LEAF_PRICE` rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpuscope.predict.tracing import convolution_choices as choices
+from gpuscope.predict.tracing.convolution import MEASURED
+from gpuscope.predict.tracing.convolution_rules import RULES
+from gpuscope.predict.tracing.convolution_sizes import FEATURES, SIZES, Shape
+
+MIB = 1 << 20
+DIRECTIONS = ("forward", "input", "weight")
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FEWEST = 5
+"""Rows of a leaf."""
+DEPTH = 14
+KEYS = [
+    (mode, kind) for mode in ("cores", "fp32") for kind in ("dense", "stem", "volume", "pointwise", "last", "grouped")
+]
+LEAF_PRICE = 5.0
+PURITY = 0.7
+"""How much of the score of a split is that each side has one formula, beside the errors that remain."""
+WITHOUT = {("cores", "dense", "weight"), ("cores", "volume", "weight")}
+"""By the rules alone. A tree is right more often, but by a MiB too much where it is wrong, and in whole trainings each
+such block asked for a segment of its own."""
+WORTH = 0.02
+"""By what share of the usual shapes that it has not seen a tree must be better than the rules, else there is none."""
+NAMES = ["rule", *SIZES]
+COPIES = {"rule", "none", "x", "y", "x y", "x w", "y w", "x y w", "raw", "spectra", "tiles"}
+WEIGHTS = {"rule", "none", "x y", "x y w", "raw", "spectra of weight", "winograd"}
+TRANSFORMS = {"spectra", "spectra of weight", "tiles", "winograd"}
+GROUPED = {"rule", "none", "x y w", "grouped"}
+"""The formulas that are tried for forward passes and gradients of inputs, for gradients of weights (and those with
+partial gradients), and in groups."""
+NUMBERS = list(FEATURES)
+Tree = Any
+"""A formula's index, or (feature, threshold, tree where it is less, tree where not, formula of the whole)."""
+
+
+def shape_of(row: dict[str, Any]) -> Shape:
+    """The wide side first, as the tracing child has it."""
+    torch.backends.cudnn.allow_tf32 = row["mode"] != "fp32"
+    dims, kernel, stride, groups = row["dims"], row["kernel"], row["stride"], row["groups"]
+    padding = kernel // 2 if kernel % 2 and not row["transposed"] else 0
+    out = (row["side"] + 2 * padding - kernel) // stride + 1
+    parts = (row["filters"], row["channels"] // groups)
+    if row["transposed"]:
+        out, parts = (row["side"] - 1) * stride + kernel, (row["channels"], row["filters"] // groups)
+    dtype = TYPES.get(row["mode"], torch.float32)
+    with torch.device("meta"):
+        x = torch.empty(row["batch"], row["channels"], *[row["side"]] * dims, dtype=dtype)
+        weight = torch.empty(*parts, *[kernel] * dims, dtype=dtype)
+        y = torch.empty(row["batch"], row["filters"], *[out] * dims, dtype=dtype)
+    if row["last"]:
+        x, weight, y = (part.to(memory_format=torch.channels_last) for part in (x, weight, y))
+    wide, narrow = (y, x) if row["transposed"] else (x, y)
+    return Shape.of(wide, weight, narrow, [stride] * dims, groups)
+
+
+def measured(row: dict[str, Any]) -> dict[str, int]:
+    """Bytes by direction, those of a transposed convolution as the one whose gradient it is."""
+    forward, back = ("input", "forward") if row["transposed"] else ("forward", "input")
+    return {"forward": row[forward], "input": row[back], "weight": row["weight"]}
+
+
+def text_of(path: Path) -> str:
+    """The file's text, unpacked where it is packed."""
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+
+
+def near(predicted: int, real: int) -> bool:
+    return abs(-(-predicted // 512) * 512 - real) <= max(MIB, 0.03 * max(predicted, real))
+
+
+@dataclass
+class Rows:
+    """Those of one tree. ``features``: rows × numbers, ``costs`` and ``right``: rows × formulas."""
+
+    features: torch.Tensor
+    costs: torch.Tensor
+    right: torch.Tensor
+    held: torch.Tensor
+    usual: torch.Tensor
+    """Whether models have such channels, kernels and filters."""
+
+    def labels(self) -> torch.Tensor:
+        """One formula for each row: of those that are right the one that is right for most others; −1: none is."""
+        found = torch.full((len(self.costs),), -1)
+        while True:
+            counts = (self.right & (found < 0)[:, None]).sum(0)
+            best = int(counts.argmax())
+            if not counts[best]:
+                return found
+            found[self.right[:, best] & (found < 0)] = best
+
+
+def is_usual(shape: Shape) -> bool:
+    inputs = shape.each in (1, 3) or shape.channels % 16 == 0
+    return inputs and shape.filters % 16 == 0 and shape.kernel in (1, 2, 3, 4, 5, 7)
+
+
+def formulas(mode: str, kind: str, direction: str) -> list[bool]:
+    """Which of :data:`NAMES` may be chosen."""
+    if kind == "grouped":
+        return [name in GROUPED for name in NAMES]
+    without = TRANSFORMS if mode != "fp32" else set()
+    if direction == "weight":
+        return [name in WEIGHTS - without or name.startswith("x y w +") for name in NAMES]
+    return [name in COPIES - without for name in NAMES]
+
+
+def known() -> list[Shape]:
+    """Convolutions of models that the rules were made for, or with which whole trainings were predicted: the rules are
+    right, though the bytes of each are not among the rows."""
+    found = []
+    with torch.device("meta"):
+        torch.backends.cudnn.allow_tf32 = False
+        for batch, names in MEASURED.items():
+            for name in names.split():
+                channels, filters, side = (int(word) for word in name.replace("@", "-").split("-"))
+                x, y = (torch.empty(batch, number, side, side) for number in (channels, filters))
+                found.append(Shape.of(x, torch.empty(filters, channels, 3, 3), y, [1, 1], 1))
+        torch.backends.cudnn.allow_tf32 = True
+        for batch, dtype in ((4, torch.float16), (12, torch.bfloat16), (12, torch.float32)):
+            x, y = (torch.empty(batch, number, 64, 64, 64, dtype=dtype) for number in (16, 1))
+            found += 3 * [Shape.of(x, torch.empty(1, 16, 1, 1, 1, dtype=dtype), y, [1, 1, 1], 1)]
+    return found
+
+
+def rows_of(found: list[tuple[dict[str, Any] | None, Shape]], mode: str, kind: str, direction: str) -> Rows:
+    costs, right, usual, held = [], [], [], []
+    may = formulas(mode, kind, direction)
+    for row, shape in found:
+        if row is None:
+            usual.append(False)
+            held.append(False)
+            right.append([name == "rule" for name in NAMES])
+            costs.append([2.0 * (name != "rule") for name in NAMES])
+            continue
+        real = measured(row)[direction]
+        sizes = [RULES[direction](shape), *(size(shape) for size in SIZES.values())]
+        usual.append(is_usual(shape))
+        right.append([allowed and near(size, real) for size, allowed in zip(sizes, may, strict=True)])
+        worth = 2 if usual[-1] else 1
+        off = [0.4 + 0.6 * min(1, abs(size - real) / max(real, 8 * MIB)) for size in sizes]
+        costs.append(
+            [
+                worth * (0 if good else much if allowed else 3)
+                for much, good, allowed in zip(off, right[-1], may, strict=True)
+            ]
+        )
+        held.append(bool(hashlib.sha256(repr(shape).encode()).digest()[0] & 1))
+    numbers = [[float(feature(shape)) for feature in FEATURES.values()] for _, shape in found]
+    tensor = torch.tensor
+    return Rows(tensor(numbers, dtype=torch.float64), tensor(costs), tensor(right), tensor(held), tensor(usual))
+
+
+def between(low: float, high: float) -> float:
+    """A short number that is above ``low`` and at most ``high``."""
+    for digits in range(1, 12):
+        unit = 10.0 ** (math.floor(math.log10(high)) - digits + 1)
+        number = math.ceil((low + (high - low) / 2) / unit) * unit
+        if low < number <= high:
+            return float(f"{number:.{digits}g}")
+    return high
+
+
+def grow(rows: Rows, labels: torch.Tensor, which: torch.Tensor, depth: int) -> Tree:
+    total = rows.costs[which].sum(0)
+    leaf, count = int(total.argmin()), len(which)
+    if not depth or count < 2 * FEWEST or not float(total[leaf]):
+        return leaf
+    shares = torch.nn.functional.one_hot(labels[which] + 1, len(NAMES) + 1).double()
+    costs = rows.costs[which].double()
+    before = torch.arange(1, count).double()
+    after = count - before
+    best: tuple[float, int, float] | None = None
+    for feature in range(len(NUMBERS)):
+        numbers, order = rows.features[which, feature].sort(stable=True)
+        allowed = (numbers[1:] != numbers[:-1]) & (before >= FEWEST) & (after >= FEWEST)
+        if not allowed.any():
+            continue
+        summed, counted = costs[order].cumsum(0), shares[order].cumsum(0)
+        errors = summed[:-1].min(1).values + (summed[-1] - summed[:-1]).min(1).values
+        mixed = (
+            before - (counted[:-1] ** 2).sum(1) / before + after - ((counted[-1] - counted[:-1]) ** 2).sum(1) / after
+        )
+        score = (errors + PURITY * mixed).masked_fill(~allowed, math.inf)
+        at = int(score.argmin())
+        if best is None or float(score[at]) < best[0] - 1e-9:
+            best = float(score[at]), feature, between(float(numbers[at]), float(numbers[at + 1]))
+    mixed_here = count - float((shares.sum(0) ** 2).sum()) / count
+    if best is None or best[0] > float(total[leaf]) + PURITY * mixed_here - 0.5:
+        return leaf
+    less = rows.features[which, best[1]] < best[2]
+    left, right = (grow(rows, labels, which[side], depth - 1) for side in (less, ~less))
+    return best[1], best[2], left, right, leaf
+
+
+def pruned(tree: Tree, rows: Rows, which: torch.Tensor) -> tuple[Tree, float]:
+    """Without the splits that are not worth their price, and what the rest costs."""
+    if isinstance(tree, int):
+        return tree, float(rows.costs[which, tree].sum()) + LEAF_PRICE
+    less = rows.features[which, tree[0]] < tree[1]
+    left, first = pruned(tree[2], rows, which[less])
+    right, second = pruned(tree[3], rows, which[~less])
+    whole = float(rows.costs[which, tree[4]].sum()) + LEAF_PRICE
+    if whole <= first + second or left == right:
+        return tree[4], whole
+    return (tree[0], tree[1], left, right, tree[4]), first + second
+
+
+def fitted(rows: Rows, which: torch.Tensor) -> Tree:
+    return pruned(grow(rows, rows.labels(), which, DEPTH), rows, which)[0]
+
+
+def chosen(tree: Tree, numbers: torch.Tensor) -> int:
+    while not isinstance(tree, int):
+        tree = tree[2] if numbers[tree[0]] < tree[1] else tree[3]
+    return tree
+
+
+def text(tree: Tree) -> str:
+    if isinstance(tree, int):
+        return NAMES[tree]
+    return f"{NUMBERS[tree[0]]}<{tree[1]:.12g}({text(tree[2])}|{text(tree[3])})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m bench.predict.fit_convolutions", description=__doc__)
+    parser.add_argument("rows", type=Path, nargs="+")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = [json.loads(line) for path in arguments.rows for line in text_of(path).splitlines()]
+    table: list[tuple[dict[str, Any] | None, Shape]] = [(row, shape_of(row)) for row in lines if "error" not in row]
+    trees = {}
+    table += [(None, shape) for shape in known()]
+    for mode, kind in KEYS:
+        found = [(row, shape) for row, shape in table if shape.key == (mode, kind)]
+        for direction in DIRECTIONS:
+            rows = rows_of(found, mode, kind, direction)
+            tree = fitted(rows, (~rows.held).nonzero()[:, 0])
+            picked = torch.tensor([chosen(tree, numbers) for numbers in rows.features])
+            good = rows.right[torch.arange(len(picked)), picked]
+            judged = rows.held & rows.usual
+            better = good[judged].double().mean() - rows.right[judged, 0].double().mean() >= WORTH
+            whole = text(fitted(rows, torch.arange(len(found)))) if better else "rule"
+            if whole != "rule" and (mode, kind, direction) not in WITHOUT:
+                trees[mode, kind, direction] = whole
+            print(f"{mode} {kind:9} {direction:7} {whole.count('|') + 1:3} leaves", end="")
+            for part in sorted({shape.mode for _, shape in found}):
+                these = rows.held & torch.tensor([shape.mode == part for _, shape in found])
+                usual = these & rows.usual
+                print(
+                    f"; {part} held out {int(these.sum()):4}: {good[these].double().mean():.1%} right, of usual ones "
+                    f"{good[usual].double().mean():.1%}, by the rules {rows.right[usual, 0].double().mean():.1%}",
+                    end="",
+                )
+            print(flush=True)
+    if arguments.write:
+        Path(str(choices.__file__)).write_text(written(trees))
+    return 0
+
+
+def written(trees: dict[tuple[str, str, str], str]) -> str:
+    head = (
+        '"""Which size of :mod:`.convolution_scratch` a convolution takes, by precision, kind and direction.\n\n'
+        "Written by ``bench/predict/fit_convolutions.py`` from what an H200 took: not to be changed by hand.\n"
+        "Each text is a tree, ``number<threshold(tree where it is less|tree where not)``, its leaves names of sizes.\n"
+        'What has none goes by :mod:`.convolution_rules`."""\n\n'
+        "from __future__ import annotations\n\n"
+        "TREES: dict[tuple[str, str, str], str] = {\n"
+    )
+    parts = []
+    for key, tree in trees.items():
+        words = [tree[at : at + 104] for at in range(0, len(tree), 104)]
+        quoted = "\n".join(f'        "{word}"' for word in words)
+        name = ", ".join(f'"{part}"' for part in key)
+        parts.append(f"    ({name}): (\n{quoted}\n    ),\n")
+    return head + "".join(parts) + "}\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
