@@ -1,54 +1,56 @@
-"""Measures claims: starts the programs of ``claim_measures``, reads what they print, and makes results of it.
+"""Measures claims with the Lab's own runner, a sweep over each claim's cells, and makes results of what it wrote down.
 
-No torch here. One program measures several claims; where it dies, hangs or fails, the claim it was at says so, and a
-new one goes on with the rest. Nothing a program does stops the others, and none outlives this one.
+What no configuration can express is measured by a loop of its own (``claim_loops``), in a program that this one starts.
+No torch here. Whatever a run does, the others go on, and none outlives this one.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import tempfile
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from . import launch, rules, torch_probe
 from ..text.units import bytes_text
-from . import launch
 from .claim_table import CLAIMS
-from .claims import Claim, Note, Result, conclude, judge
+from .claims import Claim, Figure, Note, Result, conclude, judge
+from .config import LabConfig
+from .ledger import Entry, Ledger
+from .machine import cpu_name
+from .measures import MEASURES, loss_at, loss_curve, number
+from .sweep import State, Sweep, cell_key, new_plan
 
-MODULE = "gpuscope.lab.claim_measures."
-START_SECONDS = 120.0
-"""For a program to say that its first claim begins: torch is imported from a cold disk, by several processes."""
-GRACE_SECONDS = 5.0
-"""For a program that has said all to be gone."""
-START_ESTIMATE = {"cuda": 7.0, "cpu": 3.0}
-RANKS_ESTIMATE = 12.0
 BUSY_BYTES = 3 << 30
 """Memory in use on a GPU before anything is measured: more than the driver and our own context take."""
-MAX_LINE = 1 << 16
-MAX_VALUES = 10_000
 MAX_TEXT = 500
-REPEATS = {"full": 8, "quick": 3}
-QUICK_SHARE = 0.4
-"""What ``--quick`` leaves of the time a claim may take."""
+REPEATS = {"full": 5, "quick": 3}
+LEAST_REPEATS = 3
+"""With as many, a claim whose time is over is judged."""
+LIMIT_SECONDS = 900.0
+"""Of a claim where nothing else is asked."""
+RUN_SECONDS = {"cuda": 14.0, "cpu": 7.0}
+"""About what a run takes, from its start to its end; a run that compiles takes as long again as ``COMPILE_SECONDS``."""
+COMPILE_SECONDS = 20.0
+LOOP_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the programs found here. ``facts`` is their own document, for the output."""
+    """What torch sees here. ``facts`` goes into the output; ``asked`` judges combinations of toggles."""
 
     python: str
     device: str
     gpus: int
     facts: dict[str, Any]
+    asked: torch_probe.Machine = field(default_factory=lambda: torch_probe.Machine({}))
 
     @property
     def name(self) -> str:
@@ -74,7 +76,7 @@ class Unusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to measure. ``limit`` is the longest a single claim may take, in seconds, None for each claim's own."""
+    """How to measure. ``limit`` is the longest a single claim may take, in seconds."""
 
     device: str = "auto"
     repeats: int | None = None
@@ -86,98 +88,110 @@ class Options:
     def count(self) -> int:
         return self.repeats or REPEATS["quick" if self.quick else "full"]
 
-    def seconds(self, claim: Claim, device: str) -> float:
-        """How long the claim's repeats may take before no more are begun."""
-        usual = claim.seconds.get(device, 10.0) * (QUICK_SHARE if self.quick else 1.0)
-        if self.repeats:
-            usual *= max(1.0, self.repeats / REPEATS["full"])
-        return usual if self.limit is None else min(usual, self.limit)
-
-    def hard_limit(self, claim: Claim, device: str) -> float:
-        """How long it may take before its program is ended. The least repeats and the warm-up are counted in."""
-        return self.limit if self.limit is not None else 30.0 + 2.0 * self.seconds(claim, device)
+    @property
+    def seconds(self) -> float:
+        return self.limit or LIMIT_SECONDS
 
 
 def look(python: str, device: str) -> Machine:
     """What this machine has, by a program that imports torch: may take seconds. Raises :class:`Unusable`."""
-    again = "gpuscope lab claims --device cpu"
-    with launch._only_this_package() as folder:
-        try:
-            done = subprocess.run(
-                [python, "-m", MODULE + "facts"],
-                env=launch.environment(folder), stdin=subprocess.DEVNULL, capture_output=True, timeout=START_SECONDS,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unusable(f"{python} could not be asked what this machine has.\nWhy: {error}\nNext: {again}") from None
-    try:
-        facts = json.loads(done.stdout.splitlines()[-1])
-        gpus, cores = list(facts["gpus"]), int(facts["cores"])
-        assert all(isinstance(gpu["free_bytes"], int) and isinstance(gpu["total_bytes"], int) for gpu in gpus)
-        assert cores > 0
-    except (ValueError, KeyError, IndexError, TypeError, AssertionError):
-        why = _last(done.stderr.decode(errors="replace").splitlines()) or f"it ended with code {done.returncode}."
-        raise Unusable(f"{python} could not say what this machine has.\nWhy: {why}\nNext: {again}") from None
+    asked = torch_probe.ask(python)
+    told, again = asked.told, "gpuscope lab claims --device cpu"
+    if asked.problem:
+        raise Unusable(f"It is not known what can be measured here.\nWhy: {asked.problem}.\nNext: {again}")
+    free, total = told.get("free") or [], told.get("total") or []
+    gpus = [
+        {"name": name, "free_bytes": left, "total_bytes": whole}
+        for name, left, whole in zip(told.get("names") or [], free, total, strict=False)
+    ]
     if device == "cuda" and not gpus:
-        why = f"torch {facts.get('torch_version')} finds no CUDA device here: no driver, all hidden, or a CPU build."
+        why = f"torch {told.get('torch')} finds no CUDA device here: no driver, all hidden, or a CPU build."
         raise Unusable(f"There is no CUDA device to measure on.\nWhy: {why}\nNext: {again}")
-    chosen = device if device != "auto" else "cuda" if gpus else "cpu"
-    return Machine(python, chosen, len(gpus), facts)
+    facts = {
+        "torch_version": told.get("torch"), "cuda_version": told.get("cuda"), "python_version": told.get("python"),
+        "gpus": gpus, "cpu": cpu_name(), "cores": asked.facts(LabConfig()).cores, "threads": told.get("threads"),
+        "compiler": told.get("cxx"),
+    }  # fmt: skip
+    return Machine(python, device if device != "auto" else "cuda" if gpus else "cpu", len(gpus), facts, asked)
 
 
 def why_not(claim: Claim, machine: Machine) -> str:
     """Why ``claim`` cannot be tested on ``machine``, "" if it can."""
     device = claim.device(machine.device)
-    if device in claim.cannot:
-        return claim.cannot[device]
-    if device not in claim.configuration:
-        return "needs a CUDA device" if device == "cpu" else "is about machines without a GPU"
+    if device == "cpu" and claim.cannot_cpu:
+        return claim.cannot_cpu
     if device == "cuda" and machine.gpus < claim.gpus:
         return f"needs {claim.gpus} CUDA devices, {machine.gpus} here"
+    for config in claim.configs(device, machine.gpus).values():
+        for verdict in rules.check(config, machine.asked.facts(config)):
+            if verdict.level == "refuse":
+                return f"{verdict.what} {verdict.why}"
     return ""
 
 
 def expected_seconds(claims: Sequence[Claim], machine: Machine, options: Options) -> float:
     """About how long measuring ``claims`` takes."""
-    total, programs = 0.0, set()
+    total = 0.0
     for claim in claims:
-        if not why_not(claim, machine):
-            device = claim.device(machine.device)
-            total += options.seconds(claim, device) + 1.0
-            programs.add((claim.measure, device))
-    starts = (RANKS_ESTIMATE if measure == "parallel" else START_ESTIMATE[device] for measure, device in programs)
-    return total + sum(starts)
+        device = claim.device(machine.device)
+        if why_not(claim, machine):
+            continue
+        runs = claim.configs(device, machine.gpus).values()
+        each = sum(RUN_SECONDS[device] + (COMPILE_SECONDS if run.compile != "off" else 0.0) for run in runs)
+        total += min(options.seconds, options.count * each if runs else LOOP_SECONDS)
+    return total
+
+
+# ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Round = Mapping[str, Entry]
+"""The runs of one repeat, by the names of their cells."""
+_TAKE = {measure.key: measure.take for measure in MEASURES}
+
+
+def value_of(figure: Figure, found: Round) -> float | None:
+    """The figure of one repeat: the quotient of its two measures, or the one that it names. None where it has none."""
+    (cell, _, measure), (other, _, below) = figure.over.partition("."), figure.under.partition(".")
+    if measure == "loss_apart":
+        return _apart(found[cell], found[other])
+    over = _measured(found[cell], measure)
+    under = _measured(found[other], below) if other else 1.0
+    return over / under if over is not None and under else None
+
+
+def _measured(entry: Entry, measure: str) -> float | None:
+    if measure == "failed":
+        return float(bool(entry.failure))
+    if entry.failure:
+        return None
+    if measure == "first_step_seconds":
+        return number((entry.document.get("compile") or {}).get(measure))
+    if measure == "final_loss":  # of the last tenth of the steps
+        losses = [loss for _, loss in loss_curve(entry)]
+        last = losses[-max(1, len(losses) // 10) :]
+        return sum(last) / len(last) if last else None
+    return _TAKE[measure](entry.document)
+
+
+def _apart(one: Entry, other: Entry) -> float | None:
+    """The largest difference of two runs' losses after equal samples, as a share of the loss."""
+    curve, beside = loss_curve(one), loss_curve(other)
+    pairs = [(loss, loss_at(beside, samples)) for samples, loss in curve]
+    apart = [abs(loss - there) / abs(there) for loss, there in pairs if there]
+    return max(apart) if apart and not one.failure and not other.failure else None
+
+
+# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
 class _Measured:
-    """What a program has said of one claim so far."""
+    """What has been found of one claim so far."""
 
-    claim: Claim
-    begun: float
     values: dict[str, list[float | None]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
-    configuration: str = ""
     cannot: str = ""
     failed: str = ""
-
-    def take(self, event: dict[str, Any]) -> bool:
-        """One event; whether it ends the claim."""
-        kind = event.get("event")
-        if kind == "value":
-            series = self.values.setdefault(str(event.get("figure"))[:80], [])
-            if len(series) < MAX_VALUES:
-                series.append(_number(event.get("value")))
-        elif kind == "note" and len(self.notes) < 50:
-            value = event.get("value")
-            text = _number(value) if not isinstance(value, str) else value[:MAX_TEXT]
-            self.notes.append(Note(str(event.get("title"))[:MAX_TEXT], text, str(event.get("unit", ""))[:20]))
-        elif kind == "configuration":
-            self.configuration = str(event.get("text"))[:MAX_TEXT]
-        elif kind == "cannot":
-            self.cannot = str(event.get("reason"))[:MAX_TEXT] or "no reason given"
-        elif kind == "failed":
-            self.failed = self.failed or str(event.get("reason"))[:MAX_TEXT] or "no reason given"
-        return kind in ("end", "failed")
 
 
 class Runner:
@@ -188,186 +202,174 @@ class Runner:
     ) -> None:
         self.machine, self.options = machine, options
         self._say, self._done = say, done
-        self._folder = ""
 
     def run(self, claims: Iterable[Claim] = CLAIMS) -> list[Result]:
-        """Every claim's result, in the order of ``claims``. On KeyboardInterrupt the program that runs is ended, the
-        results so far have been given to ``done``, and the interrupt goes on."""
-        wanted = list(claims)
-        results: dict[str, Result] = {}
+        """Every claim's result. On KeyboardInterrupt the run in progress is ended, the results so far have been given
+        to ``done``, and the interrupt goes on."""
+        results = []
+        # What a run that is ended leaves behind, compiled kernels for one, goes with the folder.
+        with tempfile.TemporaryDirectory(prefix="gpuscope-claims-", ignore_cleanup_errors=True) as scratch:
+            for claim in claims:
+                begun = time.monotonic()
+                cannot = why_not(claim, self.machine)
+                if not cannot:
+                    self._say(f"{claim.id}: {claim.statement}")
+                with _variables({**self._variables_of(claim), "TMPDIR": scratch}):
+                    if cannot:
+                        measured = _Measured(cannot=cannot)
+                    else:
+                        measured = self._loop(claim) if claim.loop else self._sweep(claim, Path(scratch))
+                results.append(self._result(claim, measured, time.monotonic() - begun))
+                self._done(results[-1])
+        return results
 
-        def keep(result: Result) -> None:
-            results[result.claim.id] = result
-            self._done(result)
+    def _variables_of(self, claim: Claim) -> dict[str, str]:
+        hidden = claim.device(self.machine.device) == "cpu" and self.machine.gpus  # a machine without GPUs is meant
+        return {**claim.environment, **({"CUDA_VISIBLE_DEVICES": ""} if hidden else {})}
 
-        programs: dict[tuple[str, str], list[Claim]] = {}
-        for claim in wanted:
-            reason = why_not(claim, self.machine)
-            if reason:
-                keep(self._result(_Measured(claim, time.monotonic(), cannot=reason)))
-            else:
-                programs.setdefault((claim.measure, claim.device(self.machine.device)), []).append(claim)
-        with launch._only_this_package() as self._folder:
-            for (measure, device), group in programs.items():
-                left = group
-                while left:
-                    # What a program that is ended leaves behind, compiled kernels for one, goes with the folder.
-                    with tempfile.TemporaryDirectory(prefix="gpuscope-claims-", ignore_cleanup_errors=True) as scratch:
-                        left = self._program(measure, device, left, keep, scratch)
-        return [results[claim.id] for claim in wanted]
+    def _sweep(self, claim: Claim, scratch: Path) -> _Measured:
+        """The claim's cells, interleaved, in a ledger of their own."""
+        configs = claim.configs(claim.device(self.machine.device), self.machine.gpus)
+        if self.options.tiny:
+            configs = {name: _tiny(config) for name, config in configs.items()}
+        ledger = Ledger(scratch / f"{claim.id}.sqlite")
+        ends = time.monotonic() + self.options.seconds
 
-    def _program(
-        self, measure: str, device: str, claims: list[Claim], keep: Callable[[Result], None], scratch: str
-    ) -> list[Claim]:
-        """One program over ``claims``; gives every result to ``keep`` and returns the claims it did not get to."""
-        child = _Child(self._command(measure, device, claims), {**self._environment(device), "TMPDIR": scratch})
-        left = list(claims)
-        current: _Measured | None = None
-        deadline = time.monotonic() + START_SECONDS
-        why = ""
-        try:
-            while left:
-                try:
-                    event = child.next(deadline - time.monotonic())
-                except TimeoutError:
-                    why = "time limit" if current else f"its program did not begin within {START_SECONDS:.0f} s"
-                    break
-                if event is None:
-                    why = child.ended()
-                    break
-                if event.get("event") == "begin" and event.get("claim") == left[0].id:
-                    current = _Measured(left[0], time.monotonic())
-                    deadline = current.begun + self.options.hard_limit(current.claim, device)
-                    self._say(f"{current.claim.id}: {current.claim.statement}")
-                elif current is not None and current.take(event):
-                    keep(self._result(current))
-                    left.pop(0)
-                    failed, current = bool(current.failed), None
-                    deadline = time.monotonic() + START_SECONDS
-                    if failed:
-                        return left
-                elif event.get("event") == "failed" and current is None:
-                    why = str(event.get("reason"))[:MAX_TEXT]
-                    break
-        finally:
-            child.close()
-        if left:
-            stopped = current or _Measured(left[0], time.monotonic())
-            if current is None:  # it never came to a claim: the others of this program would fare no better
-                for claim in left:
-                    keep(self._result(_Measured(claim, time.monotonic(), failed=why)))
-                return []
-            stopped.failed = why
-            keep(self._result(stopped))
-            left.pop(0)
-        return left
+        def watch(state: State, entry: Entry | None) -> None:
+            if time.monotonic() > ends:
+                sweep.stop("time limit")
 
-    def _command(self, measure: str, device: str, claims: Sequence[Claim]) -> list[str]:
-        seconds = {claim.id: self.options.seconds(claim, device) for claim in claims}
-        words = ["--claims", ",".join(claim.id for claim in claims), "--device", device]
-        words += ["--repeats", str(self.options.count), "--seconds", json.dumps(seconds), "--stop-on-eof"]
-        return [self.machine.python, "-m", MODULE + measure, *words, *(["--tiny"] if self.options.tiny else [])]
+        sweep = Sweep(new_plan(list(configs.values()), self.options.count), ledger, watch, self.options.seconds)
+        outcome = sweep.run()
+        if outcome.stopped.startswith("SIG"):
+            raise KeyboardInterrupt
+        entries = ledger.entries(limit=None)
+        rounds = list(
+            _rounds({name: cell_key(config) for name, config in configs.items()}, entries, self.options.count)
+        )
+        measured = _Measured(failed=str(outcome.failure or ""))
+        if not outcome.complete and len(rounds) < LEAST_REPEATS:
+            measured.failed = measured.failed or outcome.stopped
+        for figure in claim.figures:
+            if figure.cells <= configs.keys():
+                measured.values[figure.key] = [value_of(figure, found) for found in rounds]
+                measured.notes += _notes(figure, rounds, measured.notes)
+        refused = [f"{entry.label}: {entry.failure}" for entry in reversed(entries) if entry.failure]
+        expected = any(figure.over.endswith(".failed") for figure in claim.figures)
+        if refused and not expected:
+            measured.failed = measured.failed or refused[0][:MAX_TEXT]
+        return measured
 
-    def _environment(self, device: str) -> dict[str, str]:
-        environ = launch.environment(self._folder)
-        if device == "cpu" and self.machine.gpus:
-            environ["CUDA_VISIBLE_DEVICES"] = ""  # a machine without GPUs is what is meant
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-            environ.pop(name, None)
-        return environ
-
-    def _result(self, measured: _Measured) -> Result:
-        claim = measured.claim
+    def _loop(self, claim: Claim) -> _Measured:
+        """A loop of its own: a program that prints a JSON object for each repeat."""
         device = claim.device(self.machine.device)
-        took = time.monotonic() - measured.begun
-        configuration = measured.configuration or claim.configuration.get(device, "")
+        words = [claim.loop, "--device", device, "--repeats", str(self.options.count)]
+        command = [self.machine.python, "-m", "gpuscope.lab.claim_loops", *words]
+        with launch._only_this_package() as folder:
+            process = subprocess.Popen(
+                [*command, *(["--tiny"] if self.options.tiny else [])], env=launch.environment(folder),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+            late = False
+            try:
+                out, err = process.communicate(timeout=self.options.seconds)
+            except subprocess.TimeoutExpired:
+                late = True
+                _kill(process)
+                out, err = process.communicate()
+            finally:
+                _kill(process)
+        measured = _Measured()
+        for line in out.splitlines():
+            _take(line, measured)
+        if late:
+            measured.failed = "time limit"
+        elif process.returncode:
+            said = [line for line in err.decode(errors="replace").splitlines() if line.strip()][-1:]
+            measured.failed = f"its program {launch.how_it_ended(process.returncode)}: {''.join(said)}"[:MAX_TEXT]
+        return measured
+
+    def _result(self, claim: Claim, measured: _Measured, took: float) -> Result:
+        device = claim.device(self.machine.device)
+        words = claim.configuration(device)
         if measured.cannot and not measured.values:
-            reason = measured.cannot
-            return Result(claim, device, configuration, "cannot_be_tested", reason, [], measured.notes, took)
+            return Result(claim, device, words, "cannot_be_tested", measured.cannot, [], measured.notes, took)
         figures = [
-            judge(figure, measured.values.get(figure.series, []), device, self.machine.gpus, measured.failed)
+            judge(figure, measured.values.get(figure.key, []), device, self.machine.gpus, measured.failed)
             for figure in claim.figures
         ]
         verdict, reason = conclude(figures)
         if measured.failed:
             # What is there is shown, but a verdict is not made from a measuring that did not come to its end.
             verdict, reason = ("undecided" if verdict != "cannot_be_tested" else verdict), measured.failed
-        return Result(claim, device, configuration, verdict, reason, figures, measured.notes, took)
+        return Result(claim, device, words, verdict, reason, figures, measured.notes, took)
 
 
-class _Child:
-    """A program in its own process group: its events one by one, its last lines on stderr, and its end."""
-
-    def __init__(self, command: list[str], environ: dict[str, str]):
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self.stderr: deque[str] = deque(maxlen=50)
-        self._process = subprocess.Popen(
-            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True,  # ended as a whole; and the terminal's Ctrl-C is for us
-        )  # fmt: skip
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._keep)]
-        for thread in self._threads:
-            thread.start()
-
-    def next(self, seconds: float) -> dict[str, Any] | None:
-        """The next event, None at the end; raises TimeoutError when there is none for ``seconds``."""
-        try:
-            return self._events.get(timeout=max(0.0, seconds))
-        except queue.Empty:
-            raise TimeoutError from None
-
-    def ended(self) -> str:
-        """How it ended, in words, with what it last said."""
-        try:
-            code = self._process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "its program closed its output and did not end"
-        self._threads[1].join(1.0)
-        said = _last(self.stderr)
-        return f"its program {launch.how_it_ended(code)}{': ' + said if said else ''}"[:MAX_TEXT]
-
-    def close(self) -> None:
-        """Ends it and every process of its group."""
-        assert self._process.stdin is not None
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        self._process.wait()
-        for thread in self._threads:
-            thread.join(1.0)
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        try:
-            while line := self._process.stdout.readline(MAX_LINE):
-                try:
-                    event = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(event, dict):
-                    self._events.put(event)
-        except (OSError, ValueError):
-            pass
-        self._events.put(None)
-
-    def _keep(self) -> None:
-        assert self._process.stderr is not None
-        try:
-            while line := self._process.stderr.readline(MAX_LINE):
-                self.stderr.append(line.decode(errors="replace").rstrip()[:1000])
-        except (OSError, ValueError):
-            pass
+def _tiny(config: LabConfig) -> LabConfig:
+    """Small enough to see that it works, no more."""
+    small = {"conv-large": "conv-small", "gpt-small": "gpt-tiny", "gpt-large": "gpt-tiny", "mlp-large": "mlp-small"}
+    steps = min(config.steps or 8, 8)
+    name = small.get(config.preset(config.device), config.preset(config.device))
+    return config.changed("model", name).changed("batch", 2).changed("steps", steps)
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def _rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Iterator[Round]:
+    """The repeats of which every cell is there. A cell that failed once failed in each: it is not tried again."""
+    found = {(entry.cell, entry.repeat): entry for entry in entries}
+    failed = {entry.cell: entry for entry in entries if entry.failure}
+    for repeat in range(repeats):
+        runs = {name: found.get((key, repeat)) or failed.get(key) for name, key in keys.items()}
+        if all(runs.values()):
+            yield {name: entry for name, entry in runs.items() if entry is not None}
 
 
-def _last(lines: Iterable[str]) -> str:
-    """The last line that says something."""
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1][:MAX_TEXT] if said else ""
+def _notes(figure: Figure, rounds: Sequence[Round], there: Sequence[Note]) -> list[Note]:
+    """The measures that a ratio was made from, each once."""
+    notes = []
+    units = {measure.key: measure.unit for measure in MEASURES}
+    for name in filter(None, (figure.over, figure.under)):
+        cell, _, measure = name.partition(".")
+        title = f"{cell}: {measure.replace('_', ' ')}"
+        known = [value for found in rounds if (value := _measured_or_none(found[cell], measure)) is not None]
+        if known and measure in units and all(note.title != title for note in there):
+            notes.append(Note(title, sorted(known)[len(known) // 2], units[measure]))
+    return notes
+
+
+def _measured_or_none(entry: Entry, measure: str) -> float | None:
+    return _measured(entry, measure) if measure in _TAKE else None
+
+
+def _take(line: bytes, measured: _Measured) -> None:
+    """One line of a loop: its figures of one repeat, or why it cannot be tested here."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(said, dict):
+        return
+    if isinstance(said.get("cannot"), str):
+        measured.cannot = said["cannot"][:MAX_TEXT]
+        return
+    for key, value in said.items():
+        measured.values.setdefault(key[:80], []).append(number(value))
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables for the programs that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends it and every process of its group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass

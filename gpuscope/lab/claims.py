@@ -1,6 +1,6 @@
 """What a claim is, and when it holds. No measuring here and no torch: the rule that turns figures into a verdict.
 
-A claim names its figures with their thresholds before anything is measured (``claim_table``). A figure is measured in
+A claim names its figures with their thresholds before anything is measured (``claims.toml``). A figure is measured in
 repeats; its 95 % interval against its threshold decides: wholly inside holds, wholly outside does not hold, anything
 else is undecided. A claim holds where every figure that counts holds, and does not hold where one of them does not.
 """
@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
 from . import intervals
+from .config import LabConfig
 
 Verdict = Literal["holds", "does_not_hold", "undecided", "cannot_be_tested"]
 WORDS: dict[str, str] = {
@@ -24,15 +25,19 @@ WORDS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One number of a claim with its threshold, both ends included. Without a threshold it is only shown.
 
-    ``kind``: a *ratio* is above 0 and averaged geometrically; a *value* may be anything and is averaged as it is."""
+    ``kind``: a *ratio* is above 0 and averaged geometrically; a *value* may be anything and is averaged as it is.
+    ``over`` and ``under`` are measures of cells (``CELL.MEASURE``) whose quotient it is; a loop gives it by its key.
+    """
 
     key: str
     title: str
     kind: Literal["ratio", "value"] = "ratio"
+    over: str = ""
+    under: str = ""
     at_least: float | None = None
     at_most: float | None = None
     unit: str = "×"
@@ -40,12 +45,11 @@ class Figure:
     """Whether the claim's verdict rests on it; if not, it is measured against another statement, and only shown."""
     devices: tuple[str, ...] = ("cuda", "cpu")
     gpus: int = 1
-    of: str = ""
-    """The key under which the measure reports it, where that is another figure's: one series, two thresholds."""
 
     @property
-    def series(self) -> str:
-        return self.of or self.key
+    def cells(self) -> set[str]:
+        """The names of the cells that it is made from."""
+        return {measure.partition(".")[0] for measure in (self.over, self.under) if measure}
 
     @property
     def judged(self) -> bool:
@@ -69,30 +73,45 @@ class Figure:
         return f"{short(value)} {self.unit}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A statement about training, and how it is put to the test.
+    """A statement about training, and how it is put to the test: by ``cells``, or by a loop of its own.
 
-    ``configuration`` and ``seconds`` (how long its repeats may take) are by the type of device it is measured on;
-    ``cannot`` says by device type why it means nothing there. ``only`` is the one device type it is about, if any: a
-    statement on CPU-only machines is measured with every GPU hidden."""
+    ``cpu`` and ``cuda`` say in words what is measured there, ``cannot_cpu`` why it means nothing on a CPU. ``only`` is
+    the one type of device it is about, if any: a statement on CPU-only machines is measured with every GPU hidden."""
 
     id: str
     statement: str
     stated: str
     """In whose words: what the threshold was made from."""
-    measure: str
-    """The module of ``claim_measures`` that measures it, and others with it in one process."""
     figures: tuple[Figure, ...]
-    configuration: Mapping[str, str]
-    seconds: Mapping[str, float]
-    cannot: Mapping[str, str] = field(default_factory=dict)
+    cpu: str = ""
+    cuda: str = ""
+    cannot_cpu: str = ""
+    all: Mapping[str, Any] = field(default_factory=dict)
+    """Toggles of every cell; ``on_cuda`` comes over them where it is measured on a GPU."""
+    on_cuda: Mapping[str, Any] = field(default_factory=dict)
+    cells: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its runs are started with."""
+    loop: str = ""
     gpus: int = 1
     only: str = ""
 
     def device(self, machine: str) -> str:
         """The type of device it is measured on, on a machine whose device is ``machine`` (``cpu`` or ``cuda``)."""
         return self.only or machine
+
+    def configuration(self, device: str) -> str:
+        """What is measured on ``device``, in words; "" where nothing is."""
+        return self.cuda if device == "cuda" else self.cpu
+
+    def configs(self, device: str, gpus: int) -> dict[str, LabConfig]:
+        """The cells that a figure needs on ``device`` with so many GPUs, each with all its toggles."""
+        figures = [one for one in self.figures if device in one.devices and (device == "cpu" or gpus >= one.gpus)]
+        needed = set().union(*(figure.cells for figure in figures)) if figures else set()
+        whole = {"device": device, **self.all, **(self.on_cuda if device == "cuda" else {})}
+        return {name: LabConfig.from_mapping({**whole, **self.cells[name]}) for name in self.cells if name in needed}
 
 
 class Estimate(NamedTuple):

@@ -14,19 +14,20 @@ from .rules import Facts
 ASK_SECONDS = 120.0
 """``import torch`` from a cold network disk takes its time."""
 _QUESTION = """
-import json, os, shutil, importlib.util
+import json, os, platform, shutil, importlib.util
 import torch
 gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
 names = [torch.cuda.get_device_name(i) for i in range(gpus)]
 capability = list(torch.cuda.get_device_capability(0)) if gpus else None
 try:
-    free = [torch.cuda.mem_get_info(i)[0] for i in range(gpus)] if gpus else None
+    free, total = zip(*(torch.cuda.mem_get_info(i) for i in range(gpus))) if gpus else (None, None)
 except Exception:
-    free = None
+    free = total = None
 cxx = bool(shutil.which(os.environ.get("CXX") or "g++") or (not os.environ.get("CXX") and shutil.which("clang++")))
 cc = bool(shutil.which(os.environ.get("CC") or "cc") or (not os.environ.get("CC") and shutil.which("gcc")))
 triton = importlib.util.find_spec("triton") is not None
-print(json.dumps({"gpus": gpus, "names": names, "capability": capability, "free": free,
+print(json.dumps({"gpus": gpus, "names": names, "capability": capability, "free": free, "total": total,
+                  "python": platform.python_version(), "cuda": torch.version.cuda, "threads": torch.get_num_threads(),
                   "torch": str(torch.__version__), "folder": os.path.dirname(torch.__file__),
                   "cxx": cxx, "cuda_compiler": cc and triton}))
 """
@@ -38,6 +39,11 @@ class Machine:
     def __init__(self, told: dict[str, Any], problem: str = "") -> None:
         self._told = told
         self.problem = problem
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Its answer as it came; empty where there is a problem."""
+        return dict(self._told)
 
     def facts(self, config: LabConfig) -> Facts:
         """For :func:`rules.check`: of the device that ``config`` would train on. What is unknown is None."""

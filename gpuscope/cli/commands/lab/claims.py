@@ -24,8 +24,8 @@ FORMATS = ("text", "md", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="ID,…", default="", help="only these claims: " + ", ".join(BY_ID))
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to measure")
-    parser.add_argument("--repeats", type=int, metavar="N", help="repeats of each figure, 2 to 100 (default 8)")
-    parser.add_argument("--quick", action="store_true", help="3 repeats in less than half the time: wider intervals")
+    parser.add_argument("--repeats", type=int, metavar="N", help="repeats of each figure, 2 to 100 (default 5)")
+    parser.add_argument("--quick", action="store_true", help="3 repeats: wider intervals")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="longest that one claim may take")
     parser.add_argument("--list", action="store_true", help="the claims and their thresholds; measures nothing")
     parser.add_argument("--format", choices=FORMATS, default="text", help="how to print the results")
@@ -137,6 +137,6 @@ def _listed(claim: Claim) -> str:
         for figure in claim.figures
         if figure.judged
     ]
-    lines += [f"  on {device}: {words}" for device, words in claim.configuration.items()]
-    lines += [f"  on {device}: cannot be tested, {words}" for device, words in claim.cannot.items()]
+    lines += [f"  on {device}: {words}" for device in ("cuda", "cpu") if (words := claim.configuration(device))]
+    lines += [f"  on cpu: cannot be tested, {claim.cannot_cpu}"] if claim.cannot_cpu else []
     return "\n".join(lines)
