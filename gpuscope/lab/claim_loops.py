@@ -1,7 +1,7 @@
 """What claims need and no configuration of the Lab can express: loops of their own, and factories of odd models.
 
 ``python -m gpuscope.lab.claim_loops LOOP --device cuda --repeats N`` prints a JSON object of figures for each repeat,
-or ``{"cannot": reason}``. Whatever else prints to stdout goes to stderr.
+or ``{"cannot": reason}``. Whatever else prints to stdout goes to stderr. It ends when its stdin does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import argparse
 import json
 import math
 import os
+import signal
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -338,6 +340,15 @@ LOOPS = {
 }
 
 
+def end_with_parent() -> None:
+    """Runs in a thread: stdin ends when whoever started this process is gone; then its whole group goes too."""
+    while os.read(0, 4096):
+        pass
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures one claim; prints a JSON object for each repeat.")
     parser.add_argument("loop", choices=LOOPS)
@@ -345,6 +356,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, required=True)
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     device = torch.device("cuda", 0) if given.device == "cuda" else torch.device("cpu")

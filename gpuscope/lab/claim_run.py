@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import torch_probe as asking, claim_figures, launch, rules
 from . import launch, rules, torch_probe
 from ..text.units import bytes_text
 from .claim_table import CLAIMS
-from .claims import Claim, Figure, Note, Result, conclude, judge
+from .claims import Claim, Note, Result, conclude, judge
 from .config import LabConfig
 from .ledger import Entry, Ledger
 from .machine import cpu_name
-from .measures import MEASURES, loss_at, loss_curve, number
+from .measures import number
 from .sweep import State, Sweep, cell_key, new_plan
 
 BUSY_BYTES = 3 << 30
@@ -142,45 +143,6 @@ def expected_seconds(claims: Sequence[Claim], machine: Machine, options: Options
     return total
 
 
-# ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-Round = Mapping[str, Entry]
-"""The runs of one repeat, by the names of their cells."""
-_TAKE = {measure.key: measure.take for measure in MEASURES}
-
-
-def value_of(figure: Figure, found: Round) -> float | None:
-    """The figure of one repeat: the quotient of its two measures, or the one that it names. None where it has none."""
-    (cell, _, measure), (other, _, below) = figure.over.partition("."), figure.under.partition(".")
-    if measure == "loss_apart":
-        return _apart(found[cell], found[other])
-    over = _measured(found[cell], measure)
-    under = _measured(found[other], below) if other else 1.0
-    return over / under if over is not None and under else None
-
-
-def _measured(entry: Entry, measure: str) -> float | None:
-    if measure == "failed":
-        return float(bool(entry.failure))
-    if entry.failure:
-        return None
-    if measure == "first_step_seconds":
-        return number((entry.document.get("compile") or {}).get(measure))
-    if measure == "final_loss":  # of the last tenth of the steps
-        losses = [loss for _, loss in loss_curve(entry)]
-        last = losses[-max(1, len(losses) // 10) :]
-        return sum(last) / len(last) if last else None
-    return _TAKE[measure](entry.document)
-
-
-def _apart(one: Entry, other: Entry) -> float | None:
-    """The largest difference of two runs' losses after equal samples, as a share of the loss."""
-    curve, beside = loss_curve(one), loss_curve(other)
-    pairs = [(loss, loss_at(beside, samples)) for samples, loss in curve]
-    apart = [abs(loss - there) / abs(there) for loss, there in pairs if there]
-    return max(apart) if apart and not one.failure and not other.failure else None
-
-
 # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -232,6 +194,7 @@ class Runner:
         configs = claim.configs(claim.device(self.machine.device), self.machine.gpus)
         if self.options.tiny:
             configs = {name: _tiny(config) for name, config in configs.items()}
+        keys = {name: cell_key(config) for name, config in configs.items()}
         ledger = Ledger(scratch / f"{claim.id}.sqlite")
         ends = time.monotonic() + self.options.seconds
 
@@ -243,34 +206,33 @@ class Runner:
         outcome = sweep.run()
         if outcome.stopped.startswith("SIG"):
             raise KeyboardInterrupt
-        entries = ledger.entries(limit=None)
-        rounds = list(
-            _rounds({name: cell_key(config) for name, config in configs.items()}, entries, self.options.count)
-        )
+        entries = ledger.entries(limit=None)[::-1]
+        rounds = list(claim_figures.rounds(keys, entries, self.options.count))
         measured = _Measured(failed=str(outcome.failure or ""))
         if not outcome.complete and len(rounds) < LEAST_REPEATS:
             measured.failed = measured.failed or outcome.stopped
         for figure in claim.figures:
-            if figure.cells <= configs.keys():
-                measured.values[figure.key] = [value_of(figure, found) for found in rounds]
-                measured.notes += _notes(figure, rounds, measured.notes)
-        refused = [f"{entry.label}: {entry.failure}" for entry in reversed(entries) if entry.failure]
-        expected = any(figure.over.endswith(".failed") for figure in claim.figures)
-        if refused and not expected:
-            measured.failed = measured.failed or refused[0][:MAX_TEXT]
+            if figure.cells <= keys.keys():
+                measured.values[figure.key] = [claim_figures.value_of(figure, found) for found in rounds]
+        measured.notes = claim_figures.notes(
+            [figure for figure in claim.figures if figure.cells <= keys.keys()], rounds
+        )
+        to_fail = {keys[cell] for cell in claim_figures.cells_to_fail(claim)}
+        failed = [f"{entry.label}: {entry.failure}" for entry in entries if entry.failure and entry.cell not in to_fail]
+        measured.failed = measured.failed or "".join(failed[:1])[:MAX_TEXT]
         return measured
 
     def _loop(self, claim: Claim) -> _Measured:
         """A loop of its own: a program that prints a JSON object for each repeat."""
-        device = claim.device(self.machine.device)
-        words = [claim.loop, "--device", device, "--repeats", str(self.options.count)]
-        command = [self.machine.python, "-m", "gpuscope.lab.claim_loops", *words]
+        words = [claim.loop, "--device", claim.device(self.machine.device), "--repeats", str(self.options.count)]
+        words += ["--tiny"] if self.options.tiny else []
+        theirs, ours = os.pipe()  # nothing is written: it ends where this process does
+        late = False
         with launch._only_this_package() as folder:
             process = subprocess.Popen(
-                [*command, *(["--tiny"] if self.options.tiny else [])], env=launch.environment(folder),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                [self.machine.python, "-m", "gpuscope.lab.claim_loops", *words], env=launch.environment(folder),
+                stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
-            late = False
             try:
                 out, err = process.communicate(timeout=self.options.seconds)
             except subprocess.TimeoutExpired:
@@ -279,6 +241,8 @@ class Runner:
                 out, err = process.communicate()
             finally:
                 _kill(process)
+                os.close(theirs)
+                os.close(ours)
         measured = _Measured()
         for line in out.splitlines():
             _take(line, measured)
@@ -311,33 +275,6 @@ def _tiny(config: LabConfig) -> LabConfig:
     steps = min(config.steps or 8, 8)
     name = small.get(config.preset(config.device), config.preset(config.device))
     return config.changed("model", name).changed("batch", 2).changed("steps", steps)
-
-
-def _rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Iterator[Round]:
-    """The repeats of which every cell is there. A cell that failed once failed in each: it is not tried again."""
-    found = {(entry.cell, entry.repeat): entry for entry in entries}
-    failed = {entry.cell: entry for entry in entries if entry.failure}
-    for repeat in range(repeats):
-        runs = {name: found.get((key, repeat)) or failed.get(key) for name, key in keys.items()}
-        if all(runs.values()):
-            yield {name: entry for name, entry in runs.items() if entry is not None}
-
-
-def _notes(figure: Figure, rounds: Sequence[Round], there: Sequence[Note]) -> list[Note]:
-    """The measures that a ratio was made from, each once."""
-    notes = []
-    units = {measure.key: measure.unit for measure in MEASURES}
-    for name in filter(None, (figure.over, figure.under)):
-        cell, _, measure = name.partition(".")
-        title = f"{cell}: {measure.replace('_', ' ')}"
-        known = [value for found in rounds if (value := _measured_or_none(found[cell], measure)) is not None]
-        if known and measure in units and all(note.title != title for note in there):
-            notes.append(Note(title, sorted(known)[len(known) // 2], units[measure]))
-    return notes
-
-
-def _measured_or_none(entry: Entry, measure: str) -> float | None:
-    return _measured(entry, measure) if measure in _TAKE else None
 
 
 def _take(line: bytes, measured: _Measured) -> None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from . import claim_figures
 from .claims import Claim, Figure
 from .config import ConfigError
 
@@ -54,8 +55,9 @@ def _claim(row: Any) -> Claim:
         if not claim.configuration(device) and not (device == "cpu" and claim.cannot_cpu) and not claim.only:
             raise ValueError(f"{device}: what is measured there is not said")
     for figure in claim.figures:
-        if claim.cells and not (figure.cells and figure.cells <= claim.cells.keys()):
-            raise ValueError(f"figure {figure.key}: over, under: {figure.over!r}, {figure.under!r} are not its cells'")
+        wrong = claim_figures.problem(figure, claim) if claim.cells else ""
+        if wrong:
+            raise ValueError(f"figure {figure.key}: over, under: {wrong}")
     for device in ("cpu", "cuda"):
         try:
             claim.configs(device, 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,16 +25,15 @@ FACTORIES = sorted(
 
 
 def figures(loop: str, device: str) -> list[dict[str, float | None]]:
-    words = [loop, "--device", device, "--repeats", "2", "--tiny"]
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope.lab.claim_loops", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    words = [sys.executable, "-m", "gpuscope.lab.claim_loops", loop, "--device", device, "--repeats", "2", "--tiny"]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = process.stdout.read()  # its stdin stays open meanwhile: it ends with that
+        assert process.wait(20) == 0, process.stderr.read()[-3000:]
+    return [json.loads(line) for line in said.splitlines()]
 
 
 def check(loop: str, device: str) -> None:
@@ -55,6 +55,18 @@ def test_on_a_cpu(loop: str):
     check(loop, "cpu")
 
 
+def test_it_ends_with_whoever_started_it():
+    words = [sys.executable, "-m", "gpuscope.lab.claim_loops", "workers", "--device", "cpu", "--repeats", "100000"]
+    with subprocess.Popen(
+        [*words, "--tiny"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(20) == -signal.SIGKILL
+
+
 def test_the_loss_of_gradients_without_a_scaler_is_seen():
     exact = [torch.tensor([1.0, 0.0, 1e-9, 2.0])]
     assert claim_loops._lost(exact, [gradient.half().float() for gradient in exact]) == pytest.approx(1 / 3)
@@ -65,12 +77,12 @@ def test_each_factory_that_a_cell_names_trains(name: str):
     if name.endswith(("_half", "_single")):
         pytest.skip("as large as a GPU")
     made = factory.make(name, factory.find(name), 4, CPU, False)
-    before = float(made.forward())
+    before = made.forward().item()
     for _ in range(20):
         made.optimizer.zero_grad()
         made.forward().backward()
         made.optimizer.step()
-    assert float(made.forward()) < before
+    assert made.forward().item() < before
 
 
 def test_a_graph_break_is_an_error_where_the_whole_is_asked_for():

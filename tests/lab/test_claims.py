@@ -172,7 +172,8 @@ def test_every_claim_is_there_once_and_has_a_threshold_that_can_fail():
 BAD = {
     "no such key: colour": ('only = "cpu"', 'colour = "red"'),
     "unit cannot be 3": ("at_most = 1.05 }", "at_most = 1.05, unit = 3 }"),
-    "are not its cells'": ('over = "plain.', 'over = "bare.'),
+    "over, under: there is no cell 'bare'": ('over = "plain.', 'over = "bare.'),
+    "over, under: there is no measure 'step'": ('over = "plain.step_seconds', 'over = "plain.step'),
     "cells: --parallel cannot be 'dpp'": ('parallel = "dp"', 'parallel = "dpp"'),
     "figure: there is none": ("figure = [", "colour = ["),
     "it needs one of them": ("all = {", 'loop = "dp"\nall = {'),
