@@ -8,6 +8,8 @@ from .claims import Claim, Figure, Note
 from .ledger import Entry
 from .measures import MEASURES, loss_at, loss_curve, number
 
+ONE_GRAPH = "cannot be compiled as one graph"
+"""What a run says that ``fullgraph`` has ended (``advice``)."""
 Round = Mapping[str, Entry]
 """The runs of one repeat, by the names of their cells."""
 
@@ -23,11 +25,16 @@ def _first_step(entry: Entry) -> float | None:
     return number((entry.document.get("compile") or {}).get("first_step_seconds"))
 
 
+def _graph_refused(entry: Entry) -> float | None:
+    """Whether a graph break was an error; None where the run failed of something else."""
+    return (1.0 if ONE_GRAPH in entry.failure else None) if entry.failure else 0.0
+
+
 OF_A_RUN: dict[str, Callable[[Entry], float | None]] = {
     **{measure.key: lambda entry, take=measure.take: take(entry.document) for measure in MEASURES},  # type: ignore[misc]
     "final_loss": _final_loss,
     "first_step_seconds": _first_step,
-    "failed": lambda entry: float(bool(entry.failure)),
+    "graph_refused": _graph_refused,
 }
 """What ``CELL.MEASURE`` may name, beside ``loss_apart``, which is of two runs."""
 UNITS = {measure.key: measure.unit for measure in MEASURES}
@@ -55,7 +62,7 @@ def value_of(figure: Figure, found: Round) -> float | None:
 
 
 def _measured(entry: Entry, measure: str) -> float | None:
-    return None if entry.failure and measure != "failed" else OF_A_RUN[measure](entry)
+    return None if entry.failure and measure != "graph_refused" else OF_A_RUN[measure](entry)
 
 
 def _apart(one: Entry, other: Entry) -> float | None:
@@ -77,8 +84,8 @@ def rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> I
 
 
 def cells_to_fail(claim: Claim) -> set[str]:
-    """The cells of which a figure asks whether they fail."""
-    return {figure.over.partition(".")[0] for figure in claim.figures if figure.over.endswith(".failed")}
+    """The cells of which a figure asks whether they are refused."""
+    return {figure.over.partition(".")[0] for figure in claim.figures if figure.over.endswith(".graph_refused")}
 
 
 def notes(figures: Sequence[Figure], found: Sequence[Round]) -> list[Note]:

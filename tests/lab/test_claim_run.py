@@ -94,6 +94,16 @@ def test_a_run_that_fails_leaves_its_claim_undecided_and_the_next_one_measured(p
     assert found["accumulation-equivalence"].verdict == "holds"
 
 
+@pytest.mark.parametrize(
+    ("what", "verdict", "values"),
+    [("The model cannot be compiled as one graph.", "holds", [1.0] * 3), ("Out of memory.", "undecided", [None] * 3)],
+)
+def test_a_graph_break_is_told_from_another_failure(program: Any, what: str, verdict: str, values: list[float | None]):
+    body = f"if 'broken' in config['model']: error = {{'what': {what!r}, 'why': 'x', 'next': 'y'}}"
+    found = measure(program(body), "compile-fullgraph")["compile-fullgraph"]
+    assert (found.figures[0].verdict, found.figures[0].values) == (verdict, values)
+
+
 def test_a_run_that_hangs_is_ended_at_the_limit(program: Any):
     found = measure(program("if config['checkpoint']: time.sleep(600)"), "checkpointing-tradeoff", limit=1.0)
     assert found["checkpointing-tradeoff"].verdict == "undecided"
