@@ -126,9 +126,9 @@ def counts_cells(nodes: Nodes) -> bool:
 
 # Of the rooms that are being moved only the number of files is written down.
 ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] = [
-    (defines_units, ("text/units.py",), {"tui/": 1, "verbs/": 2}),
-    (writes_bytes, ("text/units.py",), {"probe/": 3, "store/trace.py": 1, "tui/": 3, "verbs/": 12}),
-    (counts_cells, ("text/width.py",), {"tui/": 3, "verbs/": 1}),
+    (defines_units, ("text/units.py",), {"tui/": 1, "cli/": 2}),
+    (writes_bytes, ("text/units.py",), {"probe/": 2, "store/trace.py": 1, "tui/": 3, "cli/": 12}),
+    (counts_cells, ("text/width.py",), {"tui/": 3, "cli/": 1}),
     (defines_lines, ("text/styled.py",), {"tui/": 35}),
     (
         starts_processes,
@@ -137,12 +137,12 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
             "agent/environment_torch.py": 1,
             "attach/": 4,
             "collect/slurm.py": 1,
-            "lab/": 4,
+            "lab/": 3,
             "predict/child.py": 1,
             "probe/": 1,  # starts the doctor in a process that dies
             "snapshot/reader.py": 1,
             "tui/": 4,
-            "verbs/": 2,
+            "cli/": 2,
         },
     ),
     (
@@ -160,7 +160,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
         {
             "attach/inject_worker.py": 1,  # is run as a file alone
             "probe/": 1,
-            "verbs/": 2,
+            "cli/": 2,
         },
     ),
     (defines_exit_codes, ("exit_status.py",), {}),

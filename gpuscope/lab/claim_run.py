@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import torch_probe as asking, claim_figures, launch, rules
-from . import launch, rules, torch_probe
 from ..text.units import bytes_text
+from . import claim_figures, launch, rules, torch_probe
 from .claim_table import CLAIMS
 from .claims import Claim, Note, Result, conclude, judge
 from .config import LabConfig

@@ -226,7 +226,8 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
 def test_the_text_names_other_models_with_their_size_as_new_and_older_probes_send_it():
     sent = ["tutor (ResNet) 14470144 B, ema (Shadow) 3221225472 B, tex", None, "vae (Auto) 12.0 MiB"]
     assert ps_verb._notes({"allocators": [{"other_models": one} for one in sent]}) == [
-        "other models, which no optimizer trains: tutor (ResNet) 13.8 MiB, ema (Shadow) 3.00 GiB, …; vae (Auto) 12.0 MiB"
+        "other models, which no optimizer trains: "
+        "tutor (ResNet) 13.8 MiB, ema (Shadow) 3.00 GiB, …; vae (Auto) 12.0 MiB"
     ]
 
 
