@@ -171,6 +171,22 @@ def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
     assert not any("▲" in row for row in found[5])
 
 
+def test_the_row_of_steps_is_named_in_whole_also_where_the_margin_is_narrow() -> None:
+    seconds = [n / 2 for n in range(121)]
+    found: list[str] = []
+
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
+        for later in (0.0, 1000.0):
+            steps = History(tuple(seconds), tuple(later + s for s in seconds))
+            chart.show([Layer("allocated", "allocated", [6 * GIB] * 121)], seconds, 60, 8 * GIB, steps=steps)
+            await pilot.pause()  # type: ignore[attr-defined]
+            found.append(text(pilot.app).splitlines()[-1])  # type: ignore[attr-defined]
+
+    run(One, body, 60, 20)
+    assert all(row.startswith("step ") for row in found), found
+
+
 def test_a_peak_above_the_data_is_inside_the_axis() -> None:
     async def body(pilot: object) -> None:
         chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]

@@ -108,6 +108,7 @@ def test_no_steps_no_row():
     assert step_row([50.0, 60.0], [None, None], BINS, UNICODE) == ""
     assert step_row([50.0, 60.0], [5, 5], BINS, UNICODE) == ""
     assert step_row([], [], BINS, UNICODE) == ""
+    assert step_row([99.5, 100.0], [99_998, 99_999], BINS, UNICODE) == "", "its label has no room"
 
 
 def test_a_trainer_that_began_anew_does_not_count_backwards():

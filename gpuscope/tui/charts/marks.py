@@ -50,7 +50,7 @@ def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> list[tuple[s
 
 
 def step_row(seconds: Sequence[float], steps: Sequence[float | None], bins: Bins, glyphs: Glyphs) -> str:
-    """A label at each moment a round step number was reached, ``bins.count`` cells; "" where no step was made."""
+    """A label at each moment a round step number was reached, ``bins.count`` cells; "" where there is none."""
     known = [(at, step) for at, step in zip(seconds, steps, strict=True) if step is not None and at >= bins.start]
     if len(known) < 2 or not known[-1][1] > known[0][1]:
         return ""
@@ -68,7 +68,7 @@ def step_row(seconds: Sequence[float], steps: Sequence[float | None], bins: Bins
         if free <= at <= bins.count - len(label):
             row[at : at + len(label)] = label
             free = at + len(label) + 1
-    return "".join(row)
+    return "".join(row) if free else ""
 
 
 def step_text(step: float) -> str:

@@ -151,7 +151,7 @@ class StackedChart(Painted):
         if "events" in bottom:
             below.insert(0, [(" " * (margin + 1), "text"), *bottom["events"]])
         if "steps" in bottom:
-            below.append([("step".rjust(margin + 1)[-margin - 1 :], "faint"), *bottom["steps"]])
+            below.append(_named_row("step", margin + 1, bottom["steps"]))
         return lines + [strip_of(line, width, tokens) for line in below]
 
     def _below(self, inner: int, height: int, glyphs: Glyphs) -> dict[str, list[tuple[str, str]]]:
@@ -166,6 +166,16 @@ class StackedChart(Painted):
         if height >= STEPS_HEIGHT and (row := step_row(self._steps.seconds, self._steps.values, bins, glyphs)):
             out["steps"] = [(row, "faint")]
         return out
+
+
+def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """A row below the axis with its name in the margin. A name wider than that takes the blanks that the row begins
+    with, or is left out: half a word says nothing."""
+    (first, style), *others = pieces
+    over = max(len(name) - margin, 0)
+    if first[: over + 1].strip():
+        return [(" " * margin, style), *pieces]
+    return [(name.rjust(margin), style), (first[over:], style), *others]
 
 
 def unit_of(size: float) -> tuple[str, int]:
