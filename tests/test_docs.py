@@ -105,3 +105,13 @@ def test_every_file_that_the_decisions_name_exists():
 def test_the_changelog_has_an_entry_for_this_version_or_the_next():
     text = (ROOT / "CHANGELOG.md").read_text()
     assert re.search(r"^## \[(Unreleased|\d+\.\d+\.\d+)\]", text, re.M)
+
+
+def test_the_page_on_architecture_names_rooms_and_files_that_are_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = set(re.findall(r"`(\w+)/`", section(page, "The rooms")))
+    there = {path.parent.name for path in (ROOT / "gpuscope").glob("*/__init__.py")}
+    assert there <= rooms | {"__pycache__"}, there - rooms
+    for name in re.findall(r"`([\w/]+/[\w*]*(?:\.\w+)?)`", page):
+        found = [*(ROOT / "gpuscope").glob(name), *ROOT.glob(name)]
+        assert found, name
