@@ -66,6 +66,18 @@ def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Lin
     return found
 
 
+def spread(left: Sequence[Piece], right: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
+    """Return one line of ``room`` cells with ``left`` at its start and ``right`` at its end.
+
+    When both do not fit, the left is cut; when the right would leave the left less than half, it goes.
+    """
+    rest = room - cells(right)
+    if rest < min(cells(left), room // 2):
+        return cut(left, room, ellipsis)
+    found = cut(left, rest - 1, ellipsis)
+    return [*found, (" " * (rest - cells(found)), "text"), *right]
+
+
 def wrap(line: Iterable[Piece], room: int, indent: int = 0) -> List[Line]:
     """Return a line broken at its spaces into lines of at most ``room`` cells.
 
@@ -128,3 +140,23 @@ def hang(label: Sequence[Piece], line: Iterable[Piece], room: int, style: str = 
     indent = cells(label)
     found = wrap(line, max(room - indent, least))
     return [merged([*(label if not number else [(" " * indent, style)]), *one]) for number, one in enumerate(found)]
+
+
+def hang_lines(lines: Iterable[Sequence[Piece]], room: int, labels: int = 1) -> List[Line]:
+    """Return lines wrapped, each below the piece that follows its label. Its first ``labels`` pieces are the label.
+
+    A line that consists of its label alone is wrapped from the left edge.
+    """
+    found: List[Line] = []
+    for line in lines:
+        found += hang(line[:labels], line[labels:], room) if len(line) > labels else wrap(line, room)
+    return found
+
+
+def first_rows(lines: Sequence[Sequence[Piece]], rows: int, room: int, ellipsis: str = width.ELLIPSIS) -> List[Line]:
+    """Return at most ``rows`` of these lines of one text that hangs; an ellipsis says that there are more."""
+    kept = [list(line) for line in lines[:rows]]
+    if len(lines) <= rows or not kept:
+        return kept
+    last = [*kept[-1], (" ", "muted"), *lines[rows][1:], ("  ", "muted")]
+    return [*kept[:-1], cut(last, room, ellipsis)]

@@ -14,11 +14,20 @@ from functools import lru_cache
 from typing import Iterator, List, Tuple
 
 ELLIPSIS = "…"
+_REMEMBERED_CHARS = 256
 
 
 def cells(text: str) -> int:
     """Return how many cells ``text`` takes."""
-    return len(text) if text.isascii() else sum(map(_cell, text))
+    if text.isascii():
+        return len(text)
+    return _sum(text) if len(text) <= _REMEMBERED_CHARS else _sum.__wrapped__(text)
+
+
+@lru_cache(maxsize=4096)
+def _sum(text: str) -> int:
+    """Remembered, because a screen measures the same texts again each time it is drawn."""
+    return sum(map(_cell, text))
 
 
 @lru_cache(maxsize=4096)

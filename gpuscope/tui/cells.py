@@ -16,6 +16,8 @@ from rich.cells import cell_len
 from ..text.units import GIB as GIB
 from ..text.units import KIB as KIB
 from ..text.units import MIB as MIB
+from ..text.width import ELLIPSIS, cut, pad
+from ..text.width import cells as text_cells
 
 if TYPE_CHECKING:
     from ..wire.frames import Unknown
@@ -37,7 +39,11 @@ _DROPPED: Final = frozenset("\xad\u200b\u200c\u200d\u2060\ufeff") | {chr(c) for 
 
 def visible(text: str) -> str:
     """``text`` with nothing in it that a terminal obeys: controls become their pictures (␛), a tab a space,
-    direction overrides U+FFFD; invisible joiners are dropped, piles of combining marks cut to three."""
+    direction overrides U+FFFD; invisible joiners are dropped, piles of combining marks cut to three.
+
+    U+FFFD also stands for characters that Textual, which lays the screen out, takes for wider or narrower than we do:
+    only newer Unicode tables know them. Terminals disagree on them as well, and columns would not stay straight.
+    """
     if text.isascii() and text.isprintable():
         return text
     return _made_visible(text) if len(text) <= 256 else _made_visible.__wrapped__(text)
@@ -46,7 +52,10 @@ def visible(text: str) -> str:
 @lru_cache(maxsize=2048)
 def _made_visible(text: str) -> str:
     """Cached: borders and bars come again with every line drawn."""
-    return _PILE.sub(_first_three, _UNSAFE.sub(_picture, text))
+    text = _PILE.sub(_first_three, _UNSAFE.sub(_picture, text))
+    if cell_len(text) == text_cells(text):
+        return text
+    return "".join(char if cell_len(char) == text_cells(char) else "\ufffd" * max(text_cells(char), 1) for char in text)
 
 
 def _first_three(match: re.Match[str]) -> str:
@@ -65,37 +74,9 @@ def _picture(match: re.Match[str]) -> str:
     return "" if char in _DROPPED else "\ufffd"
 
 
-def width(text: str) -> int:
-    """Cells that ``text`` takes on a terminal."""
-    return len(text) if text.isascii() else cell_len(text)
-
-
-def fit(text: str, cells: int, align: Align = "left", ellipsis: str = "…") -> str:
+def fit(text: str, cells: int, align: Align = "left", ellipsis: str = ELLIPSIS) -> str:
     """``text`` made safe, cut with an ellipsis or padded with spaces to exactly ``cells`` cells."""
-    if cells <= 0:
-        return ""
-    text = visible(text)
-    gap = cells - width(text)
-    if gap < 0:
-        text = cut_text(text, cells - width(ellipsis)) + ellipsis if cells >= width(ellipsis) else ""
-        gap = cells - width(text)
-    if align == "left":
-        return text + " " * gap
-    if align == "right":
-        return " " * gap + text
-    return " " * (gap // 2) + text + " " * (gap - gap // 2)
-
-
-def cut_text(text: str, cells: int) -> str:
-    """The longest beginning of ``text`` that takes at most ``cells`` cells."""
-    if text.isascii():
-        return text[: max(cells, 0)]
-    used = 0
-    for index, char in enumerate(text):
-        used += cell_len(char)
-        if used > cells:
-            return text[:index]
-    return text
+    return pad(cut(visible(text), cells, ellipsis), cells, align)
 
 
 # ── numbers with units ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -184,4 +165,4 @@ def percent(value: float, digits: int = 0) -> str:
 def unknown_text(unknown: Unknown, cells: int | None = None) -> str:
     """A dash and the short reason where there is room for it: ``"– no permission"``, else ``"–"``."""
     text = f"– {unknown.code.replace('_', ' ')}"
-    return visible(text) if cells is None or width(text) <= cells else "–"
+    return visible(text) if cells is None or text_cells(text) <= cells else "–"

@@ -37,6 +37,28 @@ def test_text_hangs_beside_its_label():
     assert found[0] == [("Why: ", "muted"), ("one two", "text")]
 
 
+def test_lines_hang_below_the_piece_behind_their_label():
+    lines = [[("Why: ", "muted"), ("one two three four", "text")], [], [("a label alone goes on", "text")]]
+    found = styled.hang_lines(lines, 15)
+    assert [styled.plain(line) for line in found] == ["Why: one two", "     three four", "", "a label alone", "goes on"]
+    two = [("> ", "accent"), ("TERM  ", "title"), ("one two three four", "text")]
+    assert [styled.plain(line) for line in styled.hang_lines([two], 19, 2)] == ["> TERM  one two", "        three four"]
+
+
+def test_the_last_of_the_first_rows_says_that_there_are_more():
+    lines = styled.hang([("Why: ", "muted")], [("one two three four five six", "text")], 15)
+    assert [styled.plain(line) for line in styled.first_rows(lines, 2, 15)] == ["Why: one two", "     three fou…"]
+    assert styled.first_rows(lines, len(lines), 15) == lines
+    assert styled.first_rows(lines, 0, 15) == []
+
+
+def test_one_line_has_a_left_and_a_right_end():
+    left, right = [("node-17", "title")], [("2 Hz", "muted")]
+    assert styled.plain(styled.spread(left, right, 16)) == "node-17     2 Hz"
+    assert styled.plain(styled.spread([("a" * 40, "text")], right, 12)) == "aaaaaa… 2 Hz"
+    assert styled.plain(styled.spread(left, right, 6)) == "node-…", "the right goes where the left would lose half"
+
+
 @given(LINES, st.integers(2, 16))
 def test_wrapped_lines_fit_and_nothing_is_lost(line, room):
     found = styled.wrap(line, room)

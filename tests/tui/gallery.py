@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.filter import LineFilter
 
+from gpuscope.text import styled
 from gpuscope.tui import theme
 from gpuscope.tui.cells import GIB, gib
 from gpuscope.tui.charts.line import LineChart, Series
@@ -21,7 +22,7 @@ from gpuscope.tui.terminal.filters import Guard, PlainAscii
 from gpuscope.tui.terminal.minimal_updates import LeanApp
 from gpuscope.tui.widgets.bars import Bar, Meter, Spark
 from gpuscope.tui.widgets.table import Column, LiveTable, TableRow
-from gpuscope.tui.widgets.text import Lines, spread
+from gpuscope.tui.widgets.text import Lines
 from gpuscope.wire.frames import Unknown
 
 CAPACITY = 140 * GIB
@@ -196,7 +197,7 @@ class Gallery(LeanApp[None]):
             ("  driver 580.82  CUDA 13.0", "muted"),
         ]
         status = self.query_one("#status", Lines)
-        status.show([spread(left, [("2 Hz · self 0.9% · 09:41:07 ", "muted")], self.size.width)])
+        status.show([styled.spread(left, [("2 Hz · self 0.9% · 09:41:07 ", "muted")], self.size.width)])
         self.query_one("#devices", LiveTable).show(device_rows())
         self.query_one("#line", LineChart).show(utilisation(), 60, 0, 100)
         stacked, seconds = layers()

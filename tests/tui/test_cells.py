@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from gpuscope.text.width import cells as text_cells
 from gpuscope.tui.cells import (
     GIB,
     MIB,
@@ -21,7 +22,6 @@ from gpuscope.tui.cells import (
     seconds_text,
     unknown_text,
     visible,
-    width,
 )
 from gpuscope.wire.frames import Unknown
 
@@ -69,10 +69,17 @@ def test_cut_never_splits_a_wide_character(text: str, cells: int, expected: str)
     assert fit(text, cells) == expected
 
 
+def test_what_textual_takes_for_wider_than_we_do_is_replaced() -> None:
+    safe = visible("".join(map(chr, range(0x2600, 0x2700))))
+    assert len(safe) == 256
+    assert cell_len(safe) == text_cells(safe)
+    assert visible("日本 é ━ ✔") == "日本 é ━ ✔"
+
+
 def test_alignment() -> None:
     assert (fit("ab", 5, "right"), fit("ab", 5, "centre"), fit("ab", 5)) == ("   ab", " ab  ", "ab   ")
     assert fit("abcdef", 4, ellipsis="~") == "abc~"
-    assert width("深a") == 3
+    assert text_cells("深a") == 3
 
 
 @pytest.mark.parametrize(

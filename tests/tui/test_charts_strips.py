@@ -24,7 +24,7 @@ from gpuscope.tui.terminal.minimal_updates import LeanApp
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.widgets.bars import Bar
 from gpuscope.tui.widgets.table import Column, LiveTable, TableRow
-from gpuscope.tui.widgets.text import Lines, cells_of, cut, hang, spread, wrap
+from gpuscope.tui.widgets.text import Lines
 from tests.tui.snapshots import run, text
 from tests.tui.terminal import Mirrored, Terminal
 
@@ -69,32 +69,6 @@ specs = st.sampled_from(["text", "muted", "bold ok", "allocated on cached"])
 def test_a_strip_has_exactly_the_cells_asked_for(pieces, cells) -> None:  # type: ignore[no-untyped-def]
     assert strip_of(pieces, cells, TOKENS).cell_length == cells
     assert strip_of(pieces, cells, TOKENS, "selected").cell_length == cells
-
-
-@given(st.lists(st.tuples(alphabet, st.just("text")), max_size=6), st.integers(0, 40))
-def test_cut_and_wrap_keep_to_the_width(pieces, cells) -> None:  # type: ignore[no-untyped-def]
-    assert cells_of(cut(pieces, cells)) <= cells
-    if cells >= 2:
-        for line in wrap(pieces, cells):
-            assert cells_of(line) <= cells
-            assert cut(line, cells) == line, "a full line needs no ellipsis"
-        for line in hang(pieces, cells + 12):
-            assert cells_of(line) <= max(cells + 12, cells_of(pieces[:1]) + 10)
-
-
-def test_lines_after_the_first_hang_below_the_text() -> None:
-    lines = hang([("GPU 5 lost: ", "bad"), ("the GPU is lost; a reboot may bring it back", "text")], 32)
-    assert ["".join(text for text, _ in line) for line in lines] == [
-        "GPU 5 lost: the GPU is lost; a",
-        "            reboot may bring it",
-        "            back",
-    ]
-
-
-def test_spread_puts_one_left_and_one_right() -> None:
-    line = spread([("node-17", "title"), (" 8×H200", "muted")], [("2 Hz", "muted")], 24)
-    assert "".join(text for text, _ in line) == "node-17 8×H200      2 Hz"
-    assert "".join(text for text, _ in spread([("a" * 40, "text")], [("2 Hz", "muted")], 12)) == "aaaaaa… 2 Hz"
 
 
 def test_a_legend_says_how_many_it_left_out() -> None:

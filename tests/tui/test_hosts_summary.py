@@ -10,7 +10,8 @@ import pytest
 from gpuscope.cli.main import EXIT_USAGE, main
 from gpuscope.doctor import table
 from gpuscope.store.view import HostView, Link
-from gpuscope.tui.cells import width
+from gpuscope.text import styled
+from gpuscope.text.width import cells as text_cells
 from gpuscope.tui.hosts.jobs import across
 from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
 from gpuscope.tui.hosts.rows import columns, detail_lines, host_row, room_pieces, totals_lines
@@ -18,7 +19,6 @@ from gpuscope.tui.hosts.summary import Grade, Summary, summarise, totals
 from gpuscope.tui.hosts.watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.widgets.table import lay_out
-from gpuscope.tui.widgets.text import cells_of
 from gpuscope.wire import frames as f
 from tests.fakes import fleet, views
 
@@ -183,7 +183,7 @@ def test_totals_and_where_there_is_room():
     assert text.startswith("room: node-02 8× 139.2 GiB · node-03 2×")
     for cells in (20, 40, 76, 116):
         for line in totals_lines(now, 6, cells, TOKENS)[1:]:
-            assert cells_of(line) <= max(cells, 44)
+            assert styled.cells(line) <= max(cells, 44)
 
 
 def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
@@ -298,7 +298,7 @@ def test_every_cell_fits_its_column_whatever_a_host_calls_itself():
     painted = LiveTable(columns("worst"), gap=1)
     for column, cells in lay_out(columns("worst"), 74, 1):
         pieces = painted._cell(row.cells.get(column.key, ""), row.style, column, cells, TOKENS.glyphs)
-        assert sum(width(text) for text, _ in pieces) <= cells or column.key == "host"
+        assert sum(text_cells(text) for text, _ in pieces) <= cells or column.key == "host"
 
 
 # ── more than one viewer shows ──

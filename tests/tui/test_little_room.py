@@ -10,7 +10,7 @@ from rich.segment import Segment
 from textual.color import Color
 
 from gpuscope.store.trace import Table, TimeLine
-from gpuscope.tui.cells import width
+from gpuscope.text.width import cells as text_cells
 from gpuscope.tui.device import text as words
 from gpuscope.tui.processes.signal_dialog import SIGNALS, open_signal
 from gpuscope.tui.terminal.filters import PlainAscii
@@ -18,7 +18,6 @@ from gpuscope.tui.theme import UNICODE
 from gpuscope.tui.trainer.profile_screen import summary
 from gpuscope.tui.widgets.full_screen import named_path
 from gpuscope.tui.widgets.table import THUMB, TRACK
-from gpuscope.tui.widgets.text import first_rows, hang
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui import test_attach, test_trainer_actions
@@ -164,20 +163,6 @@ async def test_the_progress_of_many_ranks_is_in_sight_under_a_long_question():
         source.held.set()
 
 
-def test_lines_hang_below_the_piece_behind_their_labels():
-    pieces = [("> ", "accent"), ("TERM  ", "title"), ("one two three four", "text")]
-    assert flat(hang(pieces, 19, 2)) == ["> TERM  one two", "        three four"]
-    assert flat(hang(pieces, 19)) == ["> TERM  one two", "  three four"]
-    assert flat(hang(pieces, 80, 2)) == ["> TERM  one two three four"]
-
-
-def test_rows_that_hold_not_all_of_a_text_say_so():
-    lines = hang([("how: ", "muted"), ("one two three four five six seven", "text")], 15)
-    assert flat(lines) == ["how: one two", "     three four", "     five six", "     seven"]
-    assert flat(first_rows(lines, 4, 15)) == flat(lines)
-    assert flat(first_rows(lines, 2, 15)) == ["how: one two", "     three fou…"]
-
-
 def test_the_thumb_of_a_scrolled_table_is_seen_in_ascii_without_colour():
     thumb, track = (PlainAscii().apply([Segment(mark)], Color(0, 0, 0))[0].text for mark in (THUMB, TRACK))
     assert thumb.isascii()
@@ -205,7 +190,7 @@ LINES = [
 @pytest.mark.parametrize("cells", [40, 76, 116])
 def test_all_shares_of_a_profile_can_be_read(cells):
     lines = flat(summary(Table([], LINES, (0.0069,) * 3, 405, ""), cells, UNICODE))
-    assert all(width(line) <= cells for line in lines)
+    assert all(text_cells(line) <= cells for line in lines)
     told = " ".join(" ".join(lines).split())
     for share in ("kernel 66%", "collective 4%", "memcpy <1%", "idle 29%", "Python, waiting 70%", "profiler on)"):
         assert share in told

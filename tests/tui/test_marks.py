@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.store.view import History, Mark
-from gpuscope.tui.cells import width
+from gpuscope.text.width import cells as text_cells
 from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.marks import Tick, event_row, step_row, step_text
 from gpuscope.tui.memory.timeline import longest_window, next_window, ticks, window_text
@@ -84,7 +84,7 @@ def test_a_label_gives_way_to_the_next_mark():
 @given(st.lists(st.tuples(st.floats(0, 200), st.sampled_from(["oom", "retry", "stall", "phase"]), st.text(max_size=9))))
 def test_a_row_is_never_wider_than_its_chart(found):
     row = event_row([Tick(at, kind, "bad", "x" * len(label)) for at, kind, label in found], BINS, UNICODE)
-    assert row == [] or width(text(row)) == 60
+    assert row == [] or text_cells(text(row)) == 60
 
 
 def test_round_step_numbers_stand_where_they_were_reached():

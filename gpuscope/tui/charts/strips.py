@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -18,6 +17,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from ...text.width import cells as text_cells
 from ..cells import visible
 from ..theme import Tokens
 
@@ -99,7 +99,7 @@ def _unlike(old: Strip, new: Strip) -> Iterator[tuple[int, list[Segment], list[S
 def _begins_with_a_mark(piece: Segment) -> bool:
     """Whether its first character belongs to the last one of the piece before."""
     first = piece.text[:1]
-    return first > "\u02ff" and cell_len(first) == 0
+    return first > "\u02ff" and text_cells(first) == 0
 
 
 def _differing(before: list[_Cell], after: list[_Cell]) -> Iterator[tuple[int, int]]:
@@ -124,11 +124,11 @@ def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
     """One entry per cell; the second half of a wide character is ``""``, a combining mark belongs to its base."""
     cells: list[_Cell] = []
     for text, style, _ in pieces:
-        if text.isascii() or cell_len(text) == len(text):
+        if text.isascii() or text_cells(text) == len(text):
             cells.extend((char, style) for char in text)
             continue
         for char in text:
-            size = cell_len(char)
+            size = text_cells(char)
             if size:
                 cells.append((char, style))
                 cells.extend([("", style)] * (size - 1))
@@ -269,14 +269,14 @@ class Painted(Widget):
 def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> list[tuple[str, str]]:
     """The pieces of a legend that fit into ``cells`` cells; those left out are counted at its end."""
     for gap in (2, 1):
-        size = sum(cell_len(glyph) + 1 + cell_len(label) + gap for glyph, _, label in entries) - gap
+        size = sum(text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries) - gap
         if size <= cells:
             return _joined(entries, gap)
     kept = list(entries)
     while len(kept) > 1:
         kept.pop()
         pieces = [*_joined(kept, 1), (f" +{len(entries) - len(kept)}", "muted")]
-        if sum(cell_len(text) for text, _ in pieces) <= cells:
+        if sum(text_cells(text) for text, _ in pieces) <= cells:
             return pieces
     return []
 
@@ -291,7 +291,7 @@ def _joined(entries: Sequence[tuple[str, str, str]], gap: int) -> list[tuple[str
 def pad(segments: Iterable[tuple[str, str]], cells: int) -> list[tuple[str, str]]:
     """``segments`` filled up with spaces to ``cells`` cells; longer ones stay as they are."""
     pieces = list(segments)
-    gap = cells - sum(cell_len(text) for text, _ in pieces)
+    gap = cells - sum(text_cells(text) for text, _ in pieces)
     if gap > 0:
         pieces.append((" " * gap, "text"))
     return pieces

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from ...collect.clock_events import clock_event_words
 from ...collect.xid import xid_advice, xid_words
 from ...store.view import DeviceView, HostView
+from ...text import styled
 from ...wire.frames import Unknown
 from ..cells import bytes_text, fit, percent
 from ..widgets.bars import meter
-from ..widgets.text import hang
 from .device_state import in_short, judge, processes_on
 
 Piece = tuple[str, str]
@@ -77,10 +77,10 @@ def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> lis
         pieces = [*meter(value, bar, token, glyphs, slim=True), (f" {percent(value):>5}", "text")]  # type: ignore[arg-type]
         out.append(fact(label, [*pieces, (f" {words}", "faint")]))
     meaning = what_it_means(device)
-    lines = hang(fact("meaning", [(meaning, "accent")]), cells) if meaning else []
+    lines = styled.hang_lines([fact("meaning", [(meaning, "accent")])], cells) if meaning else []
     kept = out[: max(4, rows - len(lines) - len(missing))]
     for text, labels in missing.items():
-        kept += hang(fact("–", [(f"{', '.join(labels)}: {in_short(text)}", "faint")]), cells)
+        kept += styled.hang_lines([fact("–", [(f"{', '.join(labels)}: {in_short(text)}", "faint")])], cells)
     return [*lines, *kept] if rows < 8 else [*kept, *lines]
 
 
@@ -190,7 +190,7 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
         fact("clocks", [(" · ".join(clocks), "text") if clocks else why(device.reading("sm_clock_mhz")), *held_by]),
         traffic_line(device),
     ]
-    return [piece for line in lines for piece in hang(line, cells)]
+    return styled.hang_lines(lines, cells)
 
 
 # ── what it is ──
@@ -231,7 +231,7 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
     if d.mig_instances:
         lines.append(fact("instances", [(d.mig_instances, "text"), (f" · {MIG_UNVERIFIED}", "faint")]))
     lines += topology_lines(host, device)
-    return [piece for line in lines for piece in hang(line, cells)]
+    return styled.hang_lines(lines, cells)
 
 
 def topology_lines(host: HostView, device: DeviceView) -> list[Line]:
@@ -319,7 +319,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         lines.append(fact("none of", [(", ".join(well), "ok")]))
     if untold:
         lines.append(fact("not told", [(", ".join(untold), "faint")]))
-    return [piece for line in lines for piece in hang(line, cells)]
+    return styled.hang_lines(lines, cells)
 
 
 # ── who is on it ──
@@ -367,8 +367,8 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         lines.append([(f"         and {len(found) - len(lines)} more", "muted")])
     rest = unaccounted(device)
     if rest is not None and rest > UNOWNED_BYTES:
-        lines += hang([(" " * 9, "text"), (f"{bytes_text(rest)} held by no process that can be seen here", "warn"),
-                       (" · o: who has it open", "accent")], cells)  # fmt: skip
+        unseen = [(f"{bytes_text(rest)} held by no process that can be seen here", "warn")]
+        lines += styled.hang([(" " * 9, "text")], [*unseen, (" · o: who has it open", "accent")], cells)
     return lines or [[("none that the driver names", "muted")]]
 
 

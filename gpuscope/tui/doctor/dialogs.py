@@ -10,12 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
+from ...text import styled
 from ..lab.demo import Demo
 from ..lab.dialogs import LabDialog
 from ..lab.text import occupant_text
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 
 if TYPE_CHECKING:
     from ...doctor.table import Pitfall
@@ -57,7 +58,7 @@ class ExplainDialog(Dialog):
         if self.is_open:
             cells = max(30, self._lines.size.width)
             lines = explained(self._row, cells)
-            self._lines.show([part for line in lines for part in (hang(_indented(line), cells) if line else [[]])])
+            self._lines.show(styled.hang_lines((_indented(line) if line else line for line in lines), cells))
 
 
 def _indented(line: Line) -> Line:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...doctor.report import said
+from ...text import styled
 from ..cells import age_text
 from ..widgets.table import Column, TableRow
-from ..widgets.text import cells_of, hang, wrap
 from .finding_history import Case
 from .proof import Proof
 
@@ -197,8 +197,8 @@ def detail(
     gap: list[Line] = [] if tight else [[]]
     case, finding = group.first, group.first.finding
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
-    out = hang([(f"{glyph_of(finding.severity, glyphs)} ", token), (finding.title, "title")], cells)
-    out += [[("  ", "text"), *line] for line in wrap([(_course(case, host), "muted")], cells - 2)]
+    out = styled.hang([(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells)
+    out += [[("  ", "text"), *line] for line in styled.wrap([(_course(case, host), "muted")], cells - 2)]
     if host.badge:
         out[-1] += [("  ", "text"), (" replayed ", "badge")]
     out += gap
@@ -244,7 +244,7 @@ def _course(case: Case, host: HostView) -> str:
 def _evidence(label: str, one: Evidence, cells: int) -> list[Line]:
     lines = _labelled(label, [(one.text, "text")], cells)
     source = f"   {one.source}" if one.source else ""
-    if source and cells_of(lines[-1]) + len(source) <= cells:
+    if source and styled.cells(lines[-1]) + len(source) <= cells:
         lines[-1].append((source, "faint"))
     elif source:
         lines.append([(" " * LABEL, "text"), (one.source, "faint")])
@@ -270,7 +270,7 @@ def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
     lines = _labelled(label, [(said(fix), "text")], cells)
     key: Line = [("   ", "text"), ("y", "bold accent"), (": copy", "muted")] if mark else []
     yield from lines[:-1]
-    if key and cells_of(lines[-1]) + cells_of(key) > cells:
+    if key and styled.cells(lines[-1]) + styled.cells(key) > cells:
         yield lines[-1]
         yield [(" " * (LABEL - 2), "text"), *key]
     else:
@@ -282,13 +282,13 @@ def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
     code += [(sign, text, "accent") for text in fix.code.splitlines()]
     for head, text, token in code:
         own = len(text) - len(text.lstrip(" "))
-        for number, line in enumerate(wrap([(text[own:], token)], room - own)):
+        for number, line in enumerate(styled.wrap([(text[own:], token)], room - own)):
             yield [indent, (head if number == 0 else " " * (len(head) + 2), token), (" " * own, token), *line]
     if (stacks := STACKS.fullmatch(fix.command)) is not None:
         yield [indent, ("S", "bold accent"), (f": here, on pid {stacks[1]}", "muted")]
         return
     for text in filter(None, (fix.environment, fix.command)):
-        for number, line in enumerate(wrap([(text, "accent")], room)):
+        for number, line in enumerate(styled.wrap([(text, "accent")], room)):
             yield [indent, *([("  ", "text")] if number else []), *line]
 
 
@@ -302,7 +302,7 @@ def _proof(proof: Proof | str, cells: int) -> list[Line]:
 def _labelled(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
     if len(label) >= LABEL:
         label = label[: LABEL - 1]
-    lines = wrap(pieces, max(20, cells - LABEL))
+    lines = styled.wrap(pieces, max(20, cells - LABEL))
     heads = [f"{label:<{LABEL}}", *[" " * LABEL] * (len(lines) - 1)]
     return [[(head, "accent"), *line] for head, line in zip(heads, lines, strict=True)]
 
@@ -334,7 +334,7 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
     out += _abstained(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
-        out += [line for text in report.problems for line in hang([("  · ", "muted"), (text, "text")], cells)]
+        out += styled.hang_lines(([("  · ", "muted"), (text, "text")] for text in report.problems), cells)
     return out
 
 
@@ -343,7 +343,7 @@ def _abstained(report: Report, cells: int) -> list[Line]:
         return []
     out: list[Line] = [[], [("Not decided, and what would decide it", "accent")]]
     for one in report.abstained:
-        out += hang([("  · ", "muted"), (f"{one.pitfall}: ", "muted"), (one.missing, "text")], cells)
+        out += styled.hang([("  · ", "muted")], [(f"{one.pitfall}: ", "muted"), (one.missing, "text")], cells)
     return out
 
 

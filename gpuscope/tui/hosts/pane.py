@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 
-from ..cells import width as cells_of
+from ...text.width import cells as text_cells
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.table import LiveTable, TableRow
@@ -62,7 +62,7 @@ class FleetPane(Pane):
         self._shown = {one.key: one for one in shown}
         short = without_domain(names)
         self._names = {one.key: short.get(one.name, one.name) for one in shown}
-        longest = max(map(cells_of, (*short.values(), *self._names.values())), default=0)
+        longest = max(map(text_cells, (*short.values(), *self._names.values())), default=0)
         self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest))
         mine = " with a job of yours" if state.mine else ""
         self._hosts.show_empty(f"no host{mine} contains {fleet.filter!r}" if fleet.filter or mine else WAITING)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..cells import age_text, bytes_text, cut_text, gib, percent, seconds_text, width
+from ...text import styled
+from ...text.width import beginning, ending
+from ...text.width import cells as text_cells
+from ..cells import age_text, bytes_text, gib, percent, seconds_text
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
-from ..widgets.text import cells_of, hang
 from .summary import Grade, Summary, Totals
 
 Piece = tuple[str, str]
@@ -76,12 +78,10 @@ class HostName:
     token: str
 
     def draw(self, cells: int, glyphs: Glyphs) -> Line:
-        if width(self.name) <= cells or cells < 6:
+        if text_cells(self.name) <= cells or cells < 6:
             return [(self.name, self.token)]
-        head = cut_text(self.name, (cells - 1) // 2)
-        tail = self.name[-(cells - 1 - width(head)) :]
-        while width(tail) > cells - 1 - width(head):
-            tail = tail[1:]
+        head = beginning(self.name, (cells - 1) // 2)
+        tail = ending(self.name, cells - 1 - text_cells(head))
         return [(f"{head}{glyphs.ellipsis}{tail}", self.token)]
 
 
@@ -175,7 +175,7 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
     ])  # fmt: skip
     if now.devices and now.jobs:
         second += [("   ", "text"), (f"{now.jobs} job{'s' * (now.jobs != 1)}", "text")]
-    room = room_pieces(now, width - cells_of(second) - 3)
+    room = room_pieces(now, width - styled.cells(second) - 3)
     if room:
         second += [("   ", "text"), *room]
     return [first, second] if second else [first]
@@ -187,7 +187,7 @@ def room_pieces(now: Totals, cells: int) -> Line:
     for number, (name, devices, size) in enumerate(now.room[:ROOMS_SHOWN]):
         piece: Line = [(" · ", "faint")] if number else []
         piece += [(name, "text"), (f" {devices}× {bytes_text(size / devices)}", "ok")]
-        if cells_of(out) + cells_of(piece) + 2 > cells:
+        if styled.cells(out) + styled.cells(piece) + 2 > cells:
             return [*out, (" …", "faint")] if number else []
         out += piece
     return [*out, (" …", "faint")] if len(now.room) > ROOMS_SHOWN else out if now.room else []
@@ -205,7 +205,7 @@ def detail_lines(one: Summary, age_seconds: float | None, cells: int, rows: int,
     lines: list[Line] = []
     for grade, text in one.words:
         glyph, token = mark_of(grade, tokens.glyphs)
-        lines += hang([(f"{glyph} ", token), (text, "text")], cells)
+        lines += styled.hang([(f"{glyph} ", token)], [(text, "text")], cells)
     if not one.current and one.answered and age_seconds is not None:
         lines.append([("  what is shown is ", "muted"), (f"{age_text(age_seconds)} old", "warn")])
     if not lines:

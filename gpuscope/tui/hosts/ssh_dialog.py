@@ -13,8 +13,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from ...text import styled
 from ..widgets.dialog import ClosesOnce
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 
 if TYPE_CHECKING:
     from ...attach.askpass import Question
@@ -47,13 +48,15 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
             body.border_subtitle = "Enter: close" if question.notice else "Enter: answer · Esc: refuse"
             body.can_focus = False
             width = min(WIDTH, int(self.app.size.width * 0.96)) - FRAME
-            lines = [piece for text in question.prompt.split("\n") for piece in hang([(text, "text")], width)]
+            lines = styled.hang_lines(([(text, "text")] for text in question.prompt.split("\n")), width)
             if question.confirm:
-                lines += hang([("Compare the fingerprint with one you were given. Type yes, or Esc.", "muted")], width)
+                lines += styled.wrap(
+                    [("Compare the fingerprint with one you were given. Type yes, or Esc.", "muted")], width
+                )
             elif question.secret:
                 if question.again:
-                    lines += hang([("Asked again: the last answer was not taken.", "warn")], width)
-                lines += hang([("Goes to ssh alone: not shown, not kept.", "muted")], width)
+                    lines += styled.wrap([("Asked again: the last answer was not taken.", "warn")], width)
+                lines += styled.wrap([("Goes to ssh alone: not shown, not kept.", "muted")], width)
             said = Lines()
             said.show(lines)
             yield said

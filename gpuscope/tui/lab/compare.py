@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..cells import bytes_text, fit, percent, seconds_text, width
+from ...text import styled
+from ...text.width import cells as text_cells
+from ..cells import bytes_text, fit, percent, seconds_text
 from ..theme import Glyphs
 from ..widgets.table import Column, lay_out
-from ..widgets.text import wrap
 
 if TYPE_CHECKING:
     from ...lab.compare import Comparison, Row
@@ -126,7 +127,7 @@ def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
         pieces = [(f"{change.name.replace('_', ' ')} ", "muted"), (change.a, "text"), (" → ", "faint"),
                   (change.b, "title")]  # fmt: skip
         gap = "   " if used > 2 else ""
-        size = len(gap) + sum(width(text) for text, _ in pieces)
+        size = len(gap) + sum(text_cells(text) for text, _ in pieces)
         full = len(lines) == rows
         more = f"   +{len(toggles) - number}"
         if used + size + (len(more) if full and number + 1 < len(toggles) else 0) > cells and gap:
@@ -171,7 +172,7 @@ def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Gl
     sizes = {column.key: size for column, size in placed}
     mark = {"better": glyphs.ok, "worse": glyphs.bad, "undecided": glyphs.idle, "equal": glyphs.idle}.get(word, "")
     shown = {
-        "what": (row.title if width(row.title) <= sizes["what"] else SHORT.get(row.key, row.title), "muted"),
+        "what": (row.title if text_cells(row.title) <= sizes["what"] else SHORT.get(row.key, row.title), "muted"),
         "a": (value_text(row.a, row.unit), "text" if row.a is not None else "faint"),
         "b": (value_text(row.b, row.unit), "text" if row.b is not None else "faint"),
         "ratio": (ratio_text(row.ratio), "title" if row.decided else "text" if row.ratio is not None else "faint"),
@@ -216,6 +217,6 @@ def comparison_lines(comparison: Comparison, cells: int, rows: int, glyphs: Glyp
     """At most ``rows`` lines of ``cells`` cells. What closes it goes before what was measured, the last ones first."""
     head = changes_lines(comparison, cells, 2 if rows >= 8 else 1)
     table = list(table_lines(comparison, cells, glyphs))
-    closing: list[Line] = [piece for line in closing_lines(comparison) for piece in wrap(line, cells)]
+    closing: list[Line] = [piece for line in closing_lines(comparison) for piece in styled.wrap(line, cells)]
     room = max(0, rows - len(head) - len(table))
     return [*head, *table, *closing[:room]][:rows]

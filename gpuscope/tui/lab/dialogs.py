@@ -13,11 +13,12 @@ from textual.widgets import Input
 
 from ...lab.config import ConfigError, LabConfig
 from ...lab.toggles import Toggle, Value
+from ...text import styled
 from ..cells import bytes_text, fit
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .choices import choices, does_nothing
 from .runs import LabRuns
 from .text import change_text
@@ -52,7 +53,7 @@ class LabDialog(Dialog):
         """Draw the lines anew."""
         if self.is_open:
             cells = max(30, self.lines.size.width or 70)
-            self.lines.show([piece for line in self.text() for piece in hang(line, cells)])
+            self.lines.show(styled.hang_lines(self.text(), cells))
 
 
 class ValueDialog(LabDialog):

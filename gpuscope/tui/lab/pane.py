@@ -10,10 +10,11 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from ...store.view import HostView
+from ...text import styled
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
 from ..widgets.table import LiveTable, TableRow
-from ..widgets.text import Lines, wrap
+from ..widgets.text import Lines
 from .compare import comparison_lines
 from .pair import Pair
 from .panel_heights import VIEWS, fitting, heights_of, least
@@ -165,7 +166,7 @@ class LabPane(Pane):
         if run is not None and (run.started is not None or run.last is not None):
             lines += fact_lines(facts_of(run), width, columns)
         for number, text in enumerate(self.runs.failure):
-            lines += wrap([(text, token if number == 0 else "text")], width)
+            lines += styled.wrap([(text, token if number == 0 else "text")], width)
         if not lines and run is not None:
             lines = [[("torch is being loaded", "muted")]] if self.runs.busy else []
         panel.show(lines[:most])
@@ -226,7 +227,9 @@ class LabPane(Pane):
         set_title(self._ab, pair.title())
         lines: list[list[Piece]]
         if found is None:
-            lines = wrap([(pair.problem or "two finished runs are compared here: A and B mark them", "muted")], width)
+            lines = styled.wrap(
+                [(pair.problem or "two finished runs are compared here: A and B mark them", "muted")], width
+            )
         else:
             lines = comparison_lines(found, width, rows, self._ab.tokens.glyphs)
         self._ab.show(lines)

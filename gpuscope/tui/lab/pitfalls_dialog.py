@@ -10,10 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
+from ...text import styled
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .demo import Demo
 from .ledger_view import aside
 from .runs import LabRuns
@@ -119,7 +120,7 @@ class PitfallsDialog(Dialog):
             self._table.move_to(self._first)
             self._first = ""
         cells = max(30, self._about.size.width or 70)
-        about = [piece for line in self._text() for piece in hang(line, cells)]
+        about = styled.hang_lines(self._text(), cells)
         self._about.show(about[: max(3, self._about.size.height)])
         demo = self.runs.demo
         self._output.display = demo is not None

@@ -10,10 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
+from ...text import styled
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .run import Run
 from .run_facts import facts_of, named_events
 from .runs import LabRuns, run_name
@@ -68,7 +69,7 @@ class RunDialog(Dialog):
         if self.is_open:
             cells = max(30, self._lines.size.width or 70)
             text = entry_lines(self._entries[0]) if self._entries else live_lines(self._run)
-            self._lines.show([piece for line in text for piece in hang(line, cells)])
+            self._lines.show(styled.hang_lines(text, cells))
 
     def action_take(self) -> None:
         """The switches become those of this run."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..cells import bytes_text, fit, percent, seconds_text, sides_text, width
-from ..widgets.text import hang
+from ...text import styled
+from ...text.width import cells as text_cells
+from ..cells import bytes_text, fit, percent, seconds_text, sides_text
 from .run import Run
 
 Piece = tuple[str, str]
@@ -129,8 +130,8 @@ def fact_lines(facts: Sequence[Fact], cells: int, columns: int) -> list[Line]:
     out: list[Line] = []
     held = columns  # facts in the newest line
     for name, value, token in facts:
-        if width(value) > each - NAME_CELLS:
-            out += hang([(fit(name, NAME_CELLS), "muted"), (value, token)], cells)
+        if text_cells(value) > each - NAME_CELLS:
+            out += styled.hang([(fit(name, NAME_CELLS), "muted")], [(value, token)], cells)
             held = columns
             continue
         if held >= columns:

@@ -10,7 +10,8 @@ from textual.strip import Strip
 
 from ...lab.config import LabConfig
 from ...lab.toggles import Toggle
-from ..cells import fit, width
+from ...text.width import cells as text_cells
+from ..cells import fit
 from ..charts.strips import Painted, pad, strip_of
 from ..theme import Tokens
 from .choices import SWITCHES, Device, does_nothing, value_text
@@ -114,7 +115,7 @@ class Switches(Painted, can_focus=True):
         waits = self._in_run is not None and getattr(self._in_run, toggle.name) != value
         name = toggle.name.replace("_", " ")
         text = fit(value_text(toggle, self._config, self._device), self._room(name, cells), "right").lstrip(" ")
-        gap = cells - 2 - width(name) - width(text) - TAIL
+        gap = cells - 2 - text_cells(name) - text_cells(text) - TAIL
         arrows = here and gap > 2
         changed = value != getattr(DEFAULTS, toggle.name)
         return [
@@ -129,7 +130,7 @@ class Switches(Painted, can_focus=True):
     @staticmethod
     def _room(name: str, cells: int) -> int:
         """Cells a value may take behind its name."""
-        return max(3, cells - 2 - width(name) - TAIL - 1)
+        return max(3, cells - 2 - text_cells(name) - TAIL - 1)
 
     def _thumb(self, y: int, height: int) -> Piece:
         """The scroll mark of a line: a thumb on a thin line, as tables have it."""
@@ -150,7 +151,7 @@ class Switches(Painted, can_focus=True):
         self._go(self._top + offset.y)
         cells = self.size.width - (2 if len(LINES) > self.size.height else 0)
         text = value_text(line, self._config, self._device)
-        first = cells - TAIL - min(width(text), self._room(line.name, cells)) - 2  # the arrow before the value
+        first = cells - TAIL - min(text_cells(text), self._room(line.name, cells)) - 2  # the arrow before the value
         if offset.x >= first:
             self.post_message(self.Turned(line, 1 if line.yes_no or offset.x >= first + 2 else -1))
 

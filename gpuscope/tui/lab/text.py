@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ...lab.config import LabConfig
 from ...lab.toggles import BY_NAME, Toggle
+from ...text import styled
 from ..cells import bytes_text
-from ..widgets.text import cells_of, cut, first_rows, hang
 from .choices import SWITCHES, Device, note
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
     needed = _rows_of_the_longest(runs.config, runs.device, cells)
     kept = _fitting(notes, cells, most - needed, most - 1)
     rows = max(least, min(most, len(kept) + needed))
-    own = first_rows(_about(toggle, runs.config, runs.device, cells), rows - len(kept), cells)
+    own = styled.first_rows(_about(toggle, runs.config, runs.device, cells), rows - len(kept), cells)
     return [*kept, *own, *([[]] * (rows - len(kept) - len(own)))]
 
 
 def _fitting(notes: list[Line], cells: int, easy: int, most: int) -> list[Line]:
     """The notes in full or a row each, in ``easy`` rows where that can be, else in ``most``: the text of the switch is
     cut then. Where there are more of them, the last row says how many."""
-    full = [part for line in notes for part in hang(line, cells)]
+    full = styled.hang_lines(notes, cells)
     for room in (easy, most):
         if len(full) <= room:
             return full
@@ -97,13 +97,13 @@ def _about(toggle: Toggle, config: LabConfig, device: Device, cells: int) -> lis
     """What a switch is, and what it does here."""
     about, here = note(toggle, config, device)
     pieces: Line = [(f"{toggle.name.replace('_', ' ')}  ", "accent"), (about, "muted")]
-    return hang([*pieces, *([("; ", "muted"), (here, "text")] if here else [])], cells)
+    return styled.hang_lines([styled.join([pieces, [(here, "text")] if here else []], "; ", "muted")], cells)
 
 
 def _one_row(line: Line, cells: int) -> Line:
     """A note in one row; a key at its end and what that does stay."""
     key = line[-2:] if len(line) > 2 and line[-2][1] == "accent" else []
-    return [*cut(line[: len(line) - len(key)], cells - cells_of(key)), *key]
+    return [*styled.cut(line[: len(line) - len(key)], cells - styled.cells(key)), *key]
 
 
 def _verdicts(runs: LabRuns) -> list[Line]:

@@ -7,11 +7,12 @@ import time
 from textual.app import ComposeResult
 
 from ...store.view import HostView
-from ..cells import width
+from ...text import styled
+from ...text.width import cells as text_cells
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
 from ..widgets.table import LiveTable
-from ..widgets.text import Lines, wrap
+from ..widgets.text import Lines
 from .rows import COLUMNS, entries, row
 
 
@@ -49,8 +50,8 @@ class LogPane(Pane):
     def _show_full(self) -> None:
         row = next((r for r in self._table.rows if r.key == self._table.cursor_key), None)
         text = str(row.cells["text"]) if row else ""
-        cut = width(text) > self._table.width_of("text")
-        self._full.show(wrap([(text, "muted")], max(20, self.size.width - 4)) if cut else [])
+        cut = text_cells(text) > self._table.width_of("text")
+        self._full.show(styled.wrap([(text, "muted")], max(20, self.size.width - 4)) if cut else [])
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...store.view import DeviceView, HostView
+from ...text import styled
 from ..cells import bytes_text, percent
-from ..widgets.text import hang
 from .memory_account import Account, largest_freeable
 from .subjects import Subject
 
@@ -132,7 +132,7 @@ def fitting(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
     """As many whole lines, broken to ``width``, as there are ``rows``; the first ``LEAST_ROWS`` in any case."""
     out: list[Line] = []
     for number, line in enumerate(lines):
-        broken = hang(line, width)
+        broken = styled.hang_lines([line], width)
         if number >= LEAST_ROWS and len(out) + len(broken) > rows:
             break
         out += broken

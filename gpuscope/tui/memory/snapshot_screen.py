@@ -18,6 +18,7 @@ from textual.containers import VerticalScroll
 from ...paths import data_folder
 from ...snapshot.model import At, Device, DeviceDiff, Diff, DiffRow, StackRow, Summary
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
+from ...text import styled
 from ..cells import bytes_text, percent, seconds_text
 from ..charts.moments import MomentChart
 from ..shell.notices import Notices
@@ -25,7 +26,7 @@ from ..widgets.dialog import Dialog
 from ..widgets.full_screen import Room, named_path
 from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from . import snapshot_rows as draw
 
 Piece = tuple[str, str]
@@ -187,7 +188,7 @@ class SnapshotScreen(Room):
         keys += [("d", "device")] if self._summary is not None and len(self._summary.devices) > 1 else []
         self.say_keys(keys)
         cells = max(30, self._about.size.width or 76)
-        self._about.show([piece for line in self._head_lines() for piece in hang(line, cells)])
+        self._about.show(styled.hang_lines(self._head_lines(), cells))
         device = self._device
         self._chart.display = self._view == "time" and device is not None
         if device is not None:
@@ -388,7 +389,7 @@ class StackDialog(Dialog):
 
     def _show(self) -> None:
         cells = max(30, self._lines.size.width or 70)
-        self._lines.show([piece for line in draw.stack_text(self._row) for piece in hang(line, cells)])
+        self._lines.show(styled.hang_lines(draw.stack_text(self._row), cells))
 
 
 def neighbours(path: Path) -> list[Path]:

@@ -8,13 +8,13 @@ from typing import Any
 
 from textual.strip import Strip
 
+from ...text import styled
+from ...text.width import cells as text_cells
 from ...wire.frames import Unknown
 from ..cells import bytes_text, fit, percent, unknown_text
-from ..cells import width as cells
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from ..widgets.bars import stacked_bar
-from ..widgets.text import cut, wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Waterfall(Painted):
         if not self._parts and self._total is None:
             return [strip_of([(self._empty, "muted")], width, tokens)]
         last = 0 if self._total is None else 1
-        foot = wrap([(self._foot, "muted")], width) if self._foot else []
+        foot = styled.wrap([(self._foot, "muted")], width) if self._foot else []
         beside = self._beside if last and height >= len(self._parts) + len(foot) + len(self._beside) + 2 else ()
         if self._beside and not beside:
             words = [f"{part.label} {bytes_text(_known(part))}" for part in self._beside]
-            foot = wrap([(" · ".join([self._foot, *words] if self._foot else words), "muted")], width)
+            foot = styled.wrap([(" · ".join([self._foot, *words] if self._foot else words), "muted")], width)
         foot = foot if height >= len(foot) + 3 else []
         parts = _folded(self._parts, max(height - last - len(foot), 1))
         rule = last and height >= len(parts) + len(foot) + len(beside) + 2
@@ -101,7 +101,7 @@ class Waterfall(Painted):
                     [(part.amount, part.token)], shape.scale, shape.bar, glyphs._replace(track=" "), slim=True
                 )
                 pieces += bar if part.now is None else _marked(bar, part, shape, glyphs.moment)
-        return strip_of(cut(pieces, shape.width, glyphs.ellipsis), shape.width, tokens)
+        return strip_of(styled.cut(pieces, shape.width, glyphs.ellipsis), shape.width, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class _Shape:
     @classmethod
     def of(cls, parts: Sequence[Part], width: int, scale: float, shares: bool) -> _Shape:
         """``shares``: the scale is the whole, so that percentages of it have a meaning."""
-        label = max(cells(part.label) + 2 * part.indent for part in parts)
+        label = max(text_cells(part.label) + 2 * part.indent for part in parts)
         value = 10
         label = min(label, max(width - value - 12, width * 2 // 5, 8))
         rest = width - label - 2 - value

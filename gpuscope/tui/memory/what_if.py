@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...store.view import HostView
+from ...text import styled
 from ..cells import bytes_text, sides_text
 from ..lab.devices import family, visible
 from ..shell.session import Session
 from ..widgets.pane import set_title
 from ..widgets.table import Cell, Column, LiveTable, TableRow
-from ..widgets.text import Lines, first_rows, hang
+from ..widgets.text import Lines
 from .subjects import Subject
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ class WhatIfView:
         """The lines about the fix ``key``, in as many rows as the longest of all takes: the table stands still while
         the cursor moves."""
         cells = max(30, self.about.size.width or 76)
-        broken = {one: [part for line in lines for part in hang(line, cells)] for one, lines in abouts.items()}
+        broken = {one: styled.hang_lines(lines, cells) for one, lines in abouts.items()}
         rows = min(ABOUT_ROWS, max(map(len, broken.values()), default=0))
-        shown = first_rows(broken.get(key or "", []), rows, cells, self.about.tokens.glyphs.ellipsis)
+        shown = styled.first_rows(broken.get(key or "", []), rows, cells, self.about.tokens.glyphs.ellipsis)
         self.about.show([*shown, *([()] * (rows - len(shown)))])
 
     def _under_cursor(self, answer: Answer) -> Tried | None:

@@ -12,6 +12,7 @@ from textual.containers import VerticalScroll
 
 from ...collect.clock_events import clock_event_words
 from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
+from ...text import styled
 from ...wire.frames import Reading, Unknown
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..charts.strips import text_of
@@ -20,7 +21,7 @@ from ..memory.timeline import WINDOWS
 from ..shell.session import Session
 from ..widgets.dialog import Dialog
 from ..widgets.full_screen import TIME_KEYS, absent, not_now, timed
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .job_rows import end_word
 from .sparklines import course_lines
 
@@ -90,7 +91,7 @@ class DetailScreen(Dialog):
             self._lines.show([[(absent(self.session), "muted")]])
             return
         width = max(30, self._lines.size.width or 70)
-        lines = [piece for line in detail_lines(host, entity) for piece in hang(line, width)]
+        lines = styled.hang_lines(detail_lines(host, entity), width)
         courses = course_lines(self.session, entity, width, self._window, self._lines.tokens.glyphs)
         self._lines.show([*lines, *courses])
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...store.view import DeviceView, HistoryOf, HostView
+from ...text import styled
 from ..cells import gib, percent
 from ..device.device_state import free_devices, idle_since, judge, owners, ranges
 from ..memory.memory_layers import unexplained
-from ..widgets.text import wrap
 
 HEAD = "No NVIDIA driver here: "
 RECENT_SECONDS = 3.0
@@ -56,8 +56,8 @@ def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
     if reason.casefold().startswith(HEAD.casefold()):  # the agent says it in the same words
         reason = reason[len(HEAD) :]
     lines: list[Line] = [
-        *wrap([(HEAD, "text"), (reason, "warn")], width),
-        *wrap([(facts(host), "muted")], width),
+        *styled.wrap([(HEAD, "text"), (reason, "warn")], width),
+        *styled.wrap([(facts(host), "muted")], width),
     ]
     if host.link.state == "replay":
         return lines

@@ -10,12 +10,13 @@ from textual import events
 from textual.geometry import Size
 from textual.strip import Strip
 
-from ..cells import fit, width
+from ...text import styled
+from ...text.width import cells as text_cells
+from ..cells import fit
 from ..charts.strips import Painted, pad, strip_of
 from ..theme import Tokens
 from ..widgets.bars import stacked_bar
 from ..widgets.table import THUMB, thumb
-from ..widgets.text import cut, hang
 
 if TYPE_CHECKING:
     from .job_rows import JobLine
@@ -122,7 +123,7 @@ class JobList(Painted, can_focus=True):
         facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
         told: list[list[Piece]] = [list(note) for note in line.notes]
         if self._in_full if full is None else full:
-            told = [part for note in told for part in hang(note, width - NOTE_INDENT)]
+            told = styled.hang_lines(told, width - NOTE_INDENT)
         notes = [*self._split(line, width), *told] if self.roomy else told
         if not facts or line.span or line.over:
             return notes
@@ -154,7 +155,7 @@ class JobList(Painted, can_focus=True):
         inner = width if len(rows) <= room or room < 1 else width - 2
         if inner < width:  # a mark of how much there is beside what is seen
             rows, at = self._rows(inner, tokens)
-        head = [strip_of([("  ", "text"), *cut(line, width - 2)], width, tokens) for line in above]
+        head = [strip_of([("  ", "text"), *styled.cut(line, width - 2)], width, tokens) for line in above]
         self._fixed, self._inner = len(head) + 1, inner
         if self._lines and height > 1:
             head.append(strip_of(self._heading(*self._columns(inner)), width, tokens))
@@ -189,8 +190,8 @@ class JobList(Painted, can_focus=True):
                 at = len(rows)
             rows.append((self._row(line, shown, title, width, chosen, tokens), chosen))
             indent = (" " * NOTE_INDENT, "text")
-            rows += [([indent, *cut(note, width - NOTE_INDENT)], False) for note in self._below(line, width)]
-        rows += [([("  ", "text"), *cut(line, width - 2)], False) for line in self._extra]
+            rows += [([indent, *styled.cut(note, width - NOTE_INDENT)], False) for note in self._below(line, width)]
+        rows += [([("  ", "text"), *styled.cut(line, width - 2)], False) for line in self._extra]
         return rows, at
 
     @staticmethod
@@ -208,7 +209,7 @@ class JobList(Painted, can_focus=True):
         if line.span:
             where, where_token = line.cells.get("gpu", ("", "text"))
             out.append((" " + fit(where, 8, "right") + "  ", where_token))
-            return out + cut(line.span, max(0, room - sum(width(t) for t, _ in out)))
+            return out + styled.cut(line.span, max(0, room - sum(text_cells(t) for t, _ in out)))
         for name, cells, _ in shown:
             text, token = line.cells.get(name, ("", "text"))
             out.append((" " + fit(text, cells, "right"), token))

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
+from ...text import styled
 from ...wire.frames import NOT_INITIALISED
 from ..shell.session import Session
 from ..shell.state import SORTS
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.status import short_script
 from ..widgets.table import Column, LiveTable
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .job_list import JobList
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ class OverviewPane(Pane):
             lines = job_lines(host, state.mine, state.filter, self._slurm_notes(host), self.session.history)
             extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
             room = self._room() - 2
-            above = [part for line in problems(host) for part in hang(line, room)]
-            self._jobs.show(lines, [part for line in extra for part in hang(line, room)], above)
+            above = styled.hang_lines(problems(host), room)
+            self._jobs.show(lines, styled.hang_lines(extra, room), above)
             self._devices.show_columns(columns(state.sort) if host.devices else NO_COLUMNS)
             self._nothing = no_devices(host, self._room()) if not host.devices else []
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")

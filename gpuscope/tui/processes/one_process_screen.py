@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
+from ...text import styled
 from ..cells import age_text
 from ..charts.line import Series
 from ..device.text import Line
@@ -17,7 +18,7 @@ from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
 from ..widgets.full_screen import possible
 from ..widgets.pane import set_title
 from ..widgets.question_dialog import ask
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from . import text as words
 from .idle import Idleness
 
@@ -84,7 +85,7 @@ class OneProcessScreen(ChartedScreen):
         idle = self._idleness.of_process(process, words.living(process), devices, history, host.wall_seconds)
         self._about.show(words.about_lines(host, process, idle, cells))
         self._uses.show(words.use_lines(host, process, cells))
-        self._order.show([piece for line in self._order_said for piece in hang(line, cells)])
+        self._order.show(styled.hang_lines(self._order_said, cells))
 
     async def _ask_order(self) -> None:
         from ...store.pending_requests import SourceError

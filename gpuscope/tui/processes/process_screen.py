@@ -9,10 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
+from ...text import styled
 from ..widgets.filter import TYPING_KEYS
 from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, possible, timed
 from ..widgets.table import LiveTable
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .idle import Idleness
 from .rows import CHOICES, HEADING, SORTS, Choice, columns, job_gpus, listing
 
@@ -127,9 +128,9 @@ class ProcessScreen(Room):
         parts += [f"filter: {choice.text}"] if choice.text else []
         self.say_head([("Processes  ", "bold accent"), (" · ".join(parts), "muted")], self.session)
         cells = max(30, self.size.width - 4)
-        self._totals.show(list(hang(found.totals, cells)) if found.totals else [])
-        lines = [piece for line in found.notes for piece in hang(line, cells)]
-        lines += hang([(self._said, "warn")], cells) if self._said else []
+        self._totals.show(styled.hang_lines([found.totals], cells) if found.totals else [])
+        lines = styled.hang_lines(found.notes, cells)
+        lines += styled.wrap([(self._said, "warn")], cells) if self._said else []
         self._notes.show(lines)
         self._table.show_columns(columns(choice, found.rows))
         self._table.show_empty("no process matches" if found.all else self._why_none())

@@ -11,9 +11,10 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
+from ...text import styled
 from ..cells import age_text, bytes_text
 from ..widgets.dialog import Dialog
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 
 if TYPE_CHECKING:
     from ...store.view import ProcView
@@ -102,9 +103,9 @@ class SignalDialog(Dialog):
 
     def _show(self) -> None:
         cells = max(30, self._lines.size.width or 70)
-        lines = [piece for line in self._text() for piece in hang(line, cells)]
+        lines = styled.hang_lines(self._text(), cells)
         for at, name in enumerate(self._names if self.state == "asking" else ()):
-            row = hang(self._row(name, at == self._at), cells, 2)
+            row = styled.hang_lines([self._row(name, at == self._at)], cells, 2)
             if at == self._at:  # the keys that scroll choose here; above the first signal stands who gets it
                 above = len(lines) if at == 0 else 0
                 self.keep_in_sight(len(lines) - above, len(row) + above)

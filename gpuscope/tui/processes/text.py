@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from ...collect.visible_devices import VISIBLE, ordinals
 from ...store.view import HostView, ProcView, TrainerView, UseView
+from ...text import styled
 from ...wire.frames import Unknown
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..device.device_state import IDLE_PERCENT
 from ..device.text import Line, Piece, fact, why
 from ..overview.job_rows import end_word
-from ..widgets.text import hang
 from .idle import Idle, short_age
 
 UUID_CHARS = 12
@@ -58,7 +58,7 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
         words += f", loss {loss:.4g}" if loss is not None else ""
         words += f", {seconds_text(age)} ago" if (age := process.number("log_age_seconds")) is not None else ""
         lines.append(fact("its log says", [(words, "text")]))
-    return [piece for line in lines for piece in hang(line, cells)]
+    return styled.hang_lines(lines, cells)
 
 
 def _working(process: ProcView, idle: Idle) -> Piece:
@@ -92,7 +92,7 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
             words.append((f"  SM {percent(share)}", "text"))
             total = device.number("utilization_percent")
             words.append((f" of the time; the GPU {percent(total)}" if total is not None else " of the time", "muted"))
-        lines += hang(words, cells)
+        lines += styled.hang_lines([words], cells)
     return lines or [[("it uses no GPU that the driver names", "muted")]]
 
 

@@ -8,9 +8,9 @@ from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
+from ...text import styled
 from ..charts.strips import Painted, Segments, strip_of
 from ..theme import Tokens
-from ..widgets.text import cells_of, cut, spread
 from .actions import ACTIONS, BY_NAME, Action
 from .keymap import shown
 
@@ -53,7 +53,7 @@ class TabLine(Painted):
 
     def has_room_for(self, notice: Segments) -> bool:
         """Whether a notice fits behind the tabs."""
-        return cells_of(notice) <= self.size.width - cells_of(self._labels()) - 4
+        return styled.cells(notice) <= self.size.width - styled.cells(self._labels()) - 4
 
     def show(self, active: str, notice: Segments = ()) -> None:
         """Mark a tab as active and put ``notice`` at the right end."""
@@ -80,18 +80,18 @@ class TabLine(Painted):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         left = [(" ", "text"), *self._labels()]
-        notice = cut(self._notice, max(0, width - cells_of(left) - 3), tokens.glyphs.ellipsis)
-        return [strip_of(spread(left, [*notice, (" ", "text")], width), width, tokens)]
+        notice = styled.cut(self._notice, max(0, width - styled.cells(left) - 3), tokens.glyphs.ellipsis)
+        return [strip_of(styled.spread(left, [*notice, (" ", "text")], width), width, tokens)]
 
     def on_click(self, event: events.Click) -> None:
         x = event.x - 1
         for name, pieces in self._tab_pieces():
             *label, gap = pieces
-            x -= cells_of(label)
+            x -= styled.cells(label)
             if x < 0:
                 self.post_message(self.Chosen(name))
                 return
-            x -= cells_of([gap])
+            x -= styled.cells([gap])
             if x < 0:
                 return
 
@@ -135,19 +135,19 @@ class FooterLine(Painted):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         if self._notice:
-            return [strip_of(cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis), width, tokens)]
+            return [strip_of(styled.cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis), width, tokens)]
         if self._typing:
-            return [strip_of(cut(self._typing, width, tokens.glyphs.ellipsis), width, tokens)]
+            return [strip_of(styled.cut(self._typing, width, tokens.glyphs.ellipsis), width, tokens)]
         left, right = self._kept(width)
         pieces = [[piece for a in kept for piece in self._entry(a)] for kept in (left, right)]
-        gap = width - cells_of(pieces[0]) - cells_of(pieces[1])
+        gap = width - styled.cells(pieces[0]) - styled.cells(pieces[1])
         return [strip_of([*pieces[0], (" " * gap, "text"), *pieces[1]], width, tokens)]
 
     def _kept(self, width: int) -> tuple[list[Action], list[Action]]:
         """What there is room for, at the left and at the right end."""
         room, kept = width, []
         for action in sorted(self._actions, key=lambda a: a.footer):
-            need = cells_of(self._entry(action))
+            need = styled.cells(self._entry(action))
             if need <= room:
                 kept.append(action)
                 room -= need
@@ -159,9 +159,9 @@ class FooterLine(Painted):
             return
         left, right = self._kept(self.size.width)
         x = event.x
-        for actions, start in ((left, 0), (right, self.size.width - sum(cells_of(self._entry(a)) for a in right))):
+        for actions, start in ((left, 0), (right, self.size.width - sum(styled.cells(self._entry(a)) for a in right))):
             for action in actions:
-                end = start + cells_of(self._entry(action))
+                end = start + styled.cells(self._entry(action))
                 if start <= x < end:
                     name = PAIRS.get(action.name, action.name) if x - start >= 3 else action.name
                     await self.screen.action_do(name)  # type: ignore[attr-defined]

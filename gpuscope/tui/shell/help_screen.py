@@ -9,9 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
-from ..cells import fit, width
+from ...text import styled
+from ...text.width import cells as text_cells
+from ..cells import fit
 from ..widgets.dialog import Dialog
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .actions import ACTIONS, GROUPS
 from .keymap import shown_keys
 
@@ -69,7 +71,7 @@ class HelpScreen(Dialog):
 
     def _show(self) -> None:
         cells = max(30, self._lines.size.width)
-        self._lines.show([piece for line in self._text() for piece in hang(line, cells)])
+        self._lines.show(styled.hang_lines(self._text(), cells))
 
     def _text(self) -> Iterator[list[Piece]]:
         glyphs = self._lines.tokens.glyphs
@@ -81,7 +83,7 @@ class HelpScreen(Dialog):
                 keys = f"  {fit(shown_keys(action), 9)}{fit(action.label, 16)}"
                 yield [(keys, "faint" if reason else "accent"), (action.help + where, "faint" if reason else "text")]
                 if reason:
-                    yield [(" " * width(keys), "faint"), (f"not here: {reason}", "faint")]
+                    yield [(" " * text_cells(keys), "faint"), (f"not here: {reason}", "faint")]
             yield []
         yield [("Memory", "title")]
         for layer, text in WORDS:

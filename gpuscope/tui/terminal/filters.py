@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
+from ...text.width import cells as text_cells
 from ..cells import visible
 
 _PLAIN = str.maketrans(
@@ -68,4 +68,4 @@ def plain(text: str) -> str:
     if text.isascii():
         return text
     text = text.translate(_PLAIN)
-    return "".join(char if char.isascii() else "?" * cell_len(char) for char in text)
+    return "".join(char if char.isascii() else "?" * text_cells(char) for char in text)

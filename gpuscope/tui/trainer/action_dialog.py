@@ -12,12 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
+from ...text import styled
 from ..cells import percent
 from ..shell.result_files import file_for, short_path
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .trainer_actions import (
     ACTS,
     CAME,
@@ -112,7 +113,7 @@ class ActDialog(Dialog):
         if not self.is_open:
             return
         cells = max(30, self._lines.size.width or 70)
-        self._lines.show([piece for line in self._text() for piece in hang(line, cells)])
+        self._lines.show(styled.hang_lines(self._text(), cells))
         subtitle = {
             "asking": "Enter: do it    Esc: leave",
             "running": "Esc: cancel",

@@ -12,10 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
+from ...text import styled
 from ..cells import percent
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .attach_work import Report, attach_all, detach, trainer_of
 from .attachable import Item, Line, about, farewell, question
 from .trainer_actions import failure
@@ -82,7 +83,7 @@ class ConsentDialog(Dialog):
         if not self.is_open:
             return
         cells = max(30, self._lines.size.width or 70)
-        lines = [piece for line in self._text() for piece in hang(line, cells)]
+        lines = styled.hang_lines(self._text(), cells)
         self._lines.show(lines)
         if self.state == "running" or self._hint:  # of many ranks the question alone may fill the screen
             self.keep_in_sight(max(0, len(lines) - LAST_ROWS), LAST_ROWS)

@@ -11,10 +11,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from ...store.pending_requests import SourceError
+from ...text import styled
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.table import LiveTable
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .attach_work import look_around
 from .attachable import COLUMNS, Found, Group, Item, Line, about, rows
 
@@ -139,7 +140,7 @@ class AttachScreen(Dialog):
         if found.helpers:
             lines.append([(f"{found.helpers} loader, compile or launcher processes are left out", "faint")])
         lines += [[(note, "faint")] for note in found.notes]
-        shown = [part for line in lines for part in hang(line, cells)]
+        shown = styled.hang_lines(lines, cells)
         room = int(self.size.height * 0.96) - 5  # frame, margins, keys
         most = max(LEAST_ABOUT, room // 2, room - len(self._table.rows) - 1)  # the list may need less than its half
         self._about.show(shown[:most])

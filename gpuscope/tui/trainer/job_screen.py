@@ -25,6 +25,7 @@ from ...store.ranks import (
     straggler,
     waits_in_collective,
 )
+from ...text import styled
 from ...wire.frames import Unknown
 from ..cells import age_text, bytes_text, gib, seconds_text
 from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces
@@ -32,7 +33,7 @@ from ..widgets.bars import Bar
 from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, absent, possible, timed
 from ..widgets.pane import set_title
 from ..widgets.table import Cell, Column, LiveTable, TableRow
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
@@ -123,7 +124,7 @@ class JobScreen(Room):
         self.say_head(head_of(job), self.session)
         cells = max(30, self._notes.size.width or 76)
         stacks = not self.session.why_not("stacks")
-        notes = [piece for line in standing_out(host, job, stacks, self.session.history) for piece in hang(line, cells)]
+        notes = styled.hang_lines(standing_out(host, job, stacks, self.session.history), cells)
         self._notes.show(notes)
         height = self.size.height - 2  # the lines at the top and at the bottom; panels have frames, the table a header
         room = None if self._all else max(3, height - min(len(notes) + 2, height // 2) - 3)

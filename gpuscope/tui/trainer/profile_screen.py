@@ -13,7 +13,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
-from ..cells import percent, seconds_text, visible, width
+from ...text import styled
+from ...text.width import cells as text_cells
+from ..cells import percent, seconds_text, visible
 from ..shell.notices import Notices
 from ..shell.result_files import short_path
 from ..theme import Glyphs
@@ -21,7 +23,7 @@ from ..widgets.bars import stacked_bar
 from ..widgets.full_screen import Room, named_path
 from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
-from ..widgets.text import Lines, cells_of, hang
+from ..widgets.text import Lines
 
 Piece = tuple[str, str]
 MAX_ANSWER_BYTES = 16 << 20
@@ -170,17 +172,21 @@ class ProfileScreen(Room):
 def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[list[Piece]]:
     """A bar for each device and the CPU with its shares in words, then the steps; no line longer than ``cells``. Where
     the words need the room, there is no bar."""
-    label = max((width(visible(line.name)) for line in table.lines), default=0)
+    label = max((text_cells(visible(line.name)) for line in table.lines), default=0)
     bars = [list(_bar(line, label, BAR_CELLS, glyphs)) for line in table.lines]
-    if any(cells_of(pieces) > cells for pieces in bars):
-        bars = [part for line in table.lines for part in hang(list(_bar(line, 0, 0, glyphs)), cells)]
+    if any(styled.cells(pieces) > cells for pieces in bars):
+        bars = styled.hang_lines((list(_bar(line, 0, 0, glyphs)) for line in table.lines), cells)
     yield from bars
     if table.steps:
         usual, longest = median(table.steps), max(table.steps)
         text = f"{len(table.steps)} measured, {seconds_text(usual)} the middle one, {seconds_text(longest)} the longest"
-        yield from hang([("steps  ", "muted"), (text, "text"), ("  (with the profiler on)", "faint")], cells)
+        yield from styled.hang_lines(
+            [[("steps  ", "muted"), (text, "text"), ("  (with the profiler on)", "faint")]], cells
+        )
     counted = f"{table.events:,} event{'s' * (table.events != 1)}"
-    yield from hang([("trace  ", "muted"), (counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")], cells)
+    yield from styled.hang_lines(
+        [[("trace  ", "muted"), (counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")]], cells
+    )
 
 
 def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Piece]:
@@ -188,7 +194,7 @@ def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Pie
     span = line.span_seconds
     parts = [(seconds, TOKENS.get(kind, "other")) for kind, seconds in line.shares.items()]
     name = visible(line.name)
-    yield (name + " " * max(0, label - width(name)) + "  ", "title")
+    yield (name + " " * max(0, label - text_cells(name)) + "  ", "title")
     if cells:
         yield from stacked_bar(parts, span or None, cells, glyphs)
         yield ("  ", "text")

@@ -11,10 +11,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
+from ...text import styled
 from ..cells import bytes_text, seconds_text
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
-from ..widgets.text import Lines, hang
+from ..widgets.text import Lines
 from .trainer_actions import Line, candidates, failure, who
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class StacksScreen(Dialog):
         else:
             lines = self._problem or [[("asked; the probe answers from its own thread", "muted")]]
         cells = max(30, self._lines.size.width or 70)
-        self._lines.show(lines if self._value is not None else [part for line in lines for part in hang(line, cells)])
+        self._lines.show(lines if self._value is not None else styled.hang_lines(lines, cells))
 
     def action_again(self) -> None:
         """Ask now; one that still runs is given up."""

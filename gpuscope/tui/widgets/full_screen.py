@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
+from ...text import styled
 from ..charts.strips import Segments
 from ..shell.result_files import short_path
 from .dialog import ClosesOnce
-from .text import Lines, cells_of, cut
+from .text import Lines
 
 if TYPE_CHECKING:
     from ..shell.app import GpuscopeApp
@@ -86,8 +87,8 @@ class Room(ClosesOnce, ModalScreen[None]):
         """The line at the top. ``session``: what is below is what it shows, and may not be of this moment."""
         width = self.size.width or 80
         state = not_now(session) if session is not None else []
-        line = cut([(" ", "text"), *pieces], width - cells_of(state))
-        self.head.show([[*line, (" " * max(0, width - cells_of(line) - cells_of(state)), "text"), *state]])
+        line = styled.cut([(" ", "text"), *pieces], width - styled.cells(state))
+        self.head.show([[*line, (" " * max(0, width - styled.cells(line) - styled.cells(state)), "text"), *state]])
 
     async def action_look(self, name: str) -> None:
         """Stop, go on or move in time by this action of the registry; what lies below moves along."""
@@ -106,6 +107,6 @@ class Room(ClosesOnce, ModalScreen[None]):
         out: list[tuple[str, str]] = []
         for key, text in keys:
             entry = [(f" {key} ", "bold accent"), (f"{text} ", "muted")]
-            if cells_of([*out, *entry]) <= (self.size.width or 80):
+            if styled.cells([*out, *entry]) <= (self.size.width or 80):
                 out += entry
         self.foot.show([out])

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from textual import events
 from textual.strip import Strip
 
+from ...text import styled
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
-from .text import cells_of, cut
 
 
 class Key(NamedTuple):
@@ -36,13 +36,13 @@ class KeyLine(Painted):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         pieces = [piece for key in self._keys for piece in self._entry(key)]
-        return [strip_of(cut(pieces, width, tokens.glyphs.ellipsis), width, tokens)]
+        return [strip_of(styled.cut(pieces, width, tokens.glyphs.ellipsis), width, tokens)]
 
     async def on_click(self, event: events.Click) -> None:
         """Carry out the action of the key that was hit."""
         x = event.x
         for key in self._keys:
-            x -= cells_of(self._entry(key))
+            x -= styled.cells(self._entry(key))
             if x < 0:
                 event.stop()
                 await self.screen.run_action(key.action)

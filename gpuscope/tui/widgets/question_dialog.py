@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
+from ...text import styled
 from .dialog import Dialog
-from .text import Lines, hang
+from .text import Lines
 
 if TYPE_CHECKING:
     from ..shell.session import Session
@@ -69,4 +70,4 @@ class AskedOnce(Dialog):
         except SourceError as error:
             lines = [[("unknown: ", "warn"), (error.reason, "text")]]
         cells = max(30, self._lines.size.width or 70)
-        self._lines.show([piece for line in lines for piece in (hang(line, cells) if line else [line])])
+        self._lines.show(styled.hang_lines(lines, cells))

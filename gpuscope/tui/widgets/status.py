@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.strip import Strip
 
+from ...text import styled
 from ..cells import age_text, fit, percent
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
-from .text import cells_of
 
 if TYPE_CHECKING:
     from ...store.view import HostView
@@ -63,7 +63,7 @@ class StatusLine(Painted):
         if now.replay:
             right.insert(0, (2, (now.replay, "accent")))
         pieces_left, pieces_right = self._kept(left, right, width)
-        gap = max(0, width - cells_of(pieces_left) - cells_of(pieces_right))
+        gap = max(0, width - styled.cells(pieces_left) - styled.cells(pieces_right))
         return [strip_of([*pieces_left, (" " * gap, "text"), *pieces_right], width, tokens)]
 
     @staticmethod
@@ -120,7 +120,7 @@ class StatusLine(Painted):
             for _, piece in right:
                 pieces_right += [(" · ", "faint"), piece] if pieces_right else [piece]
             pieces_right.append((" ", "text"))
-            if cells_of(pieces_left) + cells_of(pieces_right) + 1 <= width or not (left or right):
+            if styled.cells(pieces_left) + styled.cells(pieces_right) + 1 <= width or not (left or right):
                 return pieces_left, pieces_right
             worst = max([*left, *right], key=lambda entry: entry[0])
             (left if worst in left else right).remove(worst)

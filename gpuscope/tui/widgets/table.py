@@ -11,10 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 
+from ...text import styled
 from ..cells import Align, fit
 from ..charts.strips import Painted, Segments, pad, strip_of
 from ..theme import Glyphs, Tokens
-from .text import cells_of, cut
 
 
 class Drawn(Protocol):
@@ -376,8 +376,9 @@ class LiveTable(Painted, can_focus=True):
     def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
         if isinstance(cell, str):
             return [(fit(cell, cells, column.align, glyphs.ellipsis), style)]
-        pieces = cut(cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs), cells, glyphs.ellipsis)  # type: ignore[union-attr]
-        gap = cells - cells_of(pieces)
+        drawn: Segments = cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs)  # type: ignore[union-attr]
+        pieces = styled.cut(drawn, cells, glyphs.ellipsis)
+        gap = cells - styled.cells(pieces)
         if gap <= 0:
             return pieces
         if column.align == "right":
@@ -390,6 +391,6 @@ class LiveTable(Painted, can_focus=True):
         lines: Sequence[Segments] = [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty
         indent = [(" " * gutter, "text")]
         return [
-            strip_of([*indent, *cut(line, width - gutter, tokens.glyphs.ellipsis)], width, tokens)
+            strip_of([*indent, *styled.cut(line, width - gutter, tokens.glyphs.ellipsis)], width, tokens)
             for line in lines[:page]
         ]
