@@ -66,6 +66,15 @@ def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Lin
     return found
 
 
+def pad(line: Iterable[Piece], room: int, align: str = "left", style: str = "text") -> Line:
+    """Return a line with spaces up to ``room`` cells. ``align`` is "left", "right" or "centre"."""
+    found = list(line)
+    gap = max(room - cells(found), 0)
+    before = gap if align == "right" else gap // 2 if align == "centre" else 0
+    spaces = ((" " * before, style), *found, (" " * (gap - before), style))
+    return [piece for piece in spaces if piece[0]]
+
+
 def spread(left: Sequence[Piece], right: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
     """Return one line of ``room`` cells with ``left`` at its start and ``right`` at its end.
 

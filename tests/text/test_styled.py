@@ -52,6 +52,14 @@ def test_the_last_of_the_first_rows_says_that_there_are_more():
     assert styled.first_rows(lines, 0, 15) == []
 
 
+def test_a_line_is_padded_on_the_side_that_is_asked_for():
+    line = [("中", "bad")]
+    assert [styled.plain(styled.pad(line, 5, align)) for align in ("left", "right", "centre")] == [
+        "中   ", "   中", " 中  ",
+    ]  # fmt: skip
+    assert styled.pad(line, 1) == line
+
+
 def test_one_line_has_a_left_and_a_right_end():
     left, right = [("node-17", "title")], [("2 Hz", "muted")]
     assert styled.plain(styled.spread(left, right, 16)) == "node-17     2 Hz"

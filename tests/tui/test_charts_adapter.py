@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuscope.tui.charts.canvas import BRAILLE, Canvas
-from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Frame, Line, draw, parse, runs_of
+from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Frame, PlottedLine, draw, parse, runs_of
 
 FRAME = Frame(0.0, 60.0, 0.0, 100.0, [(0.0, "-60s"), (59.9, "now")], [(0.0, "0"), (100.0, "100")])
 HOSTILE = [None, math.nan, math.inf, -math.inf, 1e308, -1e308, 1e10, 5e-324, 0, 50, 100, -0.0]
@@ -21,8 +21,8 @@ HOSTILE = [None, math.nan, math.inf, -math.inf, 1e308, -1e308, 1e10, 5e-324, 0, 
 numbers = st.one_of(st.none(), st.floats(), st.integers(-(10**30), 10**30), st.sampled_from(HOSTILE))
 
 
-def line(ys: list[object], xs: list[float] | None = None) -> Line:
-    return Line("series1", "braille", [n / 2 for n in range(len(ys))] if xs is None else xs, ys)  # type: ignore[arg-type]
+def line(ys: list[object], xs: list[float] | None = None) -> PlottedLine:
+    return PlottedLine("series1", "braille", [n / 2 for n in range(len(ys))] if xs is None else xs, ys)  # type: ignore[arg-type]
 
 
 @given(st.lists(numbers, max_size=130), st.integers(12, 100), st.integers(2, 20))
@@ -131,8 +131,8 @@ def test_a_later_line_covers_the_cell_of_an_earlier_one() -> None:
 
 
 def test_the_first_line_lies_on_top() -> None:
-    top = Line("series1", "braille", [0, 30, 60], [50, 50, 50])
-    below = Line("series2", "braille", [0, 30, 60], [50, 50, 50])
+    top = PlottedLine("series1", "braille", [0, 30, 60], [50, 50, 50])
+    below = PlottedLine("series2", "braille", [0, 30, 60], [50, 50, 50])
     drawn = {spec for row in draw([top, below], FRAME, 60, 12) for text, spec in row if set(text) & set("⠤⠒⠉⣀")}
     assert drawn == {"series1"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ...text.styled import Line
 from ..cells import age_text
 
 
@@ -100,7 +101,7 @@ def label_of(value: float, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
-def time_axis(window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0) -> list[list[tuple[str, str]]]:
+def time_axis(window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0) -> list[Line]:
     """The two lines under a chart whose left labels take ``margin`` cells: the axis with its ticks, and labels."""
     axis = ["─"] * inner
     labels = [" "] * (margin + 1 + inner)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...text.styled import Line, Piece, merged
+
 BRAILLE = "braille"
 """The marker that draws with dots."""
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
@@ -19,7 +21,7 @@ class Canvas:
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = max(columns, 0), max(rows, 0)
-        self._cells: dict[Place, tuple[str, str]] = {}
+        self._cells: dict[Place, Piece] = {}
         self._token, self._marker = "", BRAILLE
         self._dots: dict[Place, int] = {}
 
@@ -68,26 +70,11 @@ class Canvas:
             self._cells[place] = (chr(_BLANK | bits) if dotted else self._marker, self._token)
         self._dots = {}
 
-    def pieces(self, blank: str) -> list[list[tuple[str, str]]]:
+    def pieces(self, blank: str) -> list[Line]:
         """The rows from the top, each of ``columns`` cells; what nobody drew on is blank, of token ``blank``."""
         self._settle()
-        rows: list[list[tuple[str, str]]] = [[(" ", blank)] * self.columns for _ in range(self.rows)]
+        rows: list[Line] = [[(" ", blank)] * self.columns for _ in range(self.rows)]
         for (x, y), cell in self._cells.items():
             if 0 <= x < self.columns and 0 <= y < self.rows:
                 rows[self.rows - 1 - y][x] = cell
-        return [_joined(row) for row in rows]
-
-
-def _joined(row: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Cells with the same token as one piece."""
-    out: list[tuple[str, str]] = []
-    text, token = "", ""
-    for char, spec in row:
-        if spec != token:
-            if text:
-                out.append((text, token))
-            text, token = "", spec
-        text += char
-    if text:
-        out.append((text, token))
-    return out
+        return [merged(row) for row in rows]

@@ -90,7 +90,8 @@ class LineChart(Painted):
         frame = self._frame(width, height - axis)
         glyphs = tokens.glyphs
         lines = [
-            adapter.Line(one.token, glyphs.line(i)[0], one.seconds, one.values) for i, one in enumerate(self._series)
+            adapter.PlottedLine(one.token, glyphs.line(i)[0], one.seconds, one.values)
+            for i, one in enumerate(self._series)
         ]
         return [strip_of(line, width, tokens) for line in adapter.draw(lines, frame, width, height)]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ...text.styled import Line, merged
 from ..theme import Glyphs
 from .axes import nice_step
 from .bins import Bins
@@ -28,7 +29,7 @@ class Tick(NamedTuple):
     label: str = ""
 
 
-def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> list[tuple[str, str]]:
+def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> Line:
     """``bins.count`` cells; empty where no tick falls into the window."""
     placed: dict[int, Tick] = {}
     for tick in ticks:
@@ -39,14 +40,14 @@ def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> list[tuple[s
                 placed[at] = tick
     if not placed:
         return []
-    cells = [(" ", "text")] * bins.count
+    cells: Line = [(" ", "text")] * bins.count
     for at, tick in placed.items():
         room = min((other for other in placed if other > at), default=bins.count) - at - 1
         cells[at] = (getattr(glyphs, tick.kind), tick.token)
         if tick.label and len(tick.label) + 1 <= room:
             for place, char in enumerate(tick.label, at + 1):
                 cells[place] = (char, "muted")
-    return _joined(cells)
+    return merged(cells)
 
 
 def step_row(seconds: Sequence[float], steps: Sequence[float | None], bins: Bins, glyphs: Glyphs) -> str:
@@ -76,13 +77,3 @@ def step_text(step: float) -> str:
     if step < 100_000:
         return f"{step:.0f}"
     return f"{step / 1e3:g}k" if step < 1_000_000 else f"{step / 1e6:g}M"
-
-
-def _joined(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    pieces: list[tuple[str, str]] = []
-    for char, spec in cells:
-        if pieces and pieces[-1][1] == spec:
-            pieces[-1] = (pieces[-1][0] + char, spec)
-        else:
-            pieces.append((char, spec))
-    return pieces

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from textual.strip import Strip
 
+from ...text.styled import Line
 from ..cells import bytes_text, fit
 from ..theme import Tokens
 from .strips import Painted, strip_of
 
-Piece = tuple[str, str]
 AXIS_CELLS = 11
 CHOSEN = "series5"
 NUMBERS = ("▁", "▂", "▃", "▄", "▅", "▆", "▇", "█")
@@ -62,10 +62,10 @@ class MomentChart(Painted):
     @staticmethod
     def _line(
         row: int, rows: int, most: int, tops: Sequence[int], lows: Sequence[int], chosen: int, tokens: Tokens
-    ) -> list[Piece]:
+    ) -> Line:
         """One line of the chart, the first at the top. What a bucket never fell below is drawn fuller."""
         label = bytes_text(most * (rows - row) / rows) if row % 3 == 0 else ""
-        out: list[Piece] = [(fit(label, AXIS_CELLS - 2, "right") + " ", "faint"), ("┤" if label else "│", "border")]
+        out: Line = [(fit(label, AXIS_CELLS - 2, "right") + " ", "faint"), ("┤" if label else "│", "border")]
         floor = most * (rows - 1 - row) / rows
         for index, (top, low) in enumerate(zip(tops, lows, strict=True)):
             eighths = int(min(8.0, max(0.0, (top - floor) / most * rows * 8)) + 0.5)
@@ -79,8 +79,8 @@ class MomentChart(Painted):
             out.append((text, token))
         return out
 
-    def _marks(self, spans: Sequence[tuple[int, int]], chosen: int, tokens: Tokens) -> list[Piece]:
-        out: list[Piece] = [(" " * AXIS_CELLS, "text")]
+    def _marks(self, spans: Sequence[tuple[int, int]], chosen: int, tokens: Tokens) -> Line:
+        out: Line = [(" " * AXIS_CELLS, "text")]
         for index, (a, b) in enumerate(spans):
             oom = any(a <= bucket < b for bucket in self._curve.ooms)
             out.append(("▲", CHOSEN) if index == chosen else (tokens.glyphs.bad, "bad") if oom else ("─", "border"))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ...text.styled import Line, Piece
 from .bins import Bins, first_at, hold_seconds
 from .canvas import Canvas
 
@@ -24,7 +25,7 @@ _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlottedLine:
     """One series: x ascending, y None where unknown, both of one length; ``token`` colours it, ``marker`` is
     one of ``canvas``."""
 
@@ -50,7 +51,7 @@ class Frame:
 Run = tuple[list[float], list[float]]
 
 
-def runs_of(line: Line, frame: Frame, columns: int) -> list[Run]:
+def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
     """What is drawn of a line: unbroken runs inside the window, each value finite and within the axis, at most
     two points per column (its lowest and highest, in their order). Never raises, whatever the numbers."""
     bins = Bins(frame.x_low, (frame.x_high - frame.x_low) / max(columns, 1), columns)
@@ -94,7 +95,7 @@ def _value(point: tuple[float, float]) -> float:
     return point[1]
 
 
-def draw(lines: Sequence[Line], frame: Frame, width: int, height: int) -> list[list[tuple[str, str]]]:
+def draw(lines: Sequence[PlottedLine], frame: Frame, width: int, height: int) -> list[Line]:
     """``height`` lines of pieces, each ``width`` cells: the chart with its axes. The first line of ``lines`` is drawn
     last, on top of the others."""
     around = _around(frame, width, height)
@@ -119,7 +120,7 @@ def margin_of(ticks: Sequence[tuple[float, str]]) -> int:
     return max((len(label) for _, label in ticks), default=0) + 1
 
 
-def _around(frame: Frame, width: int, height: int) -> tuple[tuple[tuple[str, str], ...], ...]:
+def _around(frame: Frame, width: int, height: int) -> tuple[tuple[Piece, ...], ...]:
     """The axes alone. They stay where they are while a window of time moves on, and are kept."""
     x_span, y_span = frame.x_high - frame.x_low, frame.y_high - frame.y_low
     return _axes(
@@ -136,7 +137,7 @@ def _axes(
     x_axis: bool,
     width: int,
     height: int,
-) -> tuple[tuple[tuple[str, str], ...], ...]:
+) -> tuple[tuple[Piece, ...], ...]:
     """What plotext draws around an empty plot whose axes go from 0 to 1."""
     import plotext  # 24 to 55 ms, once
 

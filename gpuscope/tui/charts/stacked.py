@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from textual.strip import Strip
 
 from ...store.view import History
+from ...text.styled import Line, Piece
 from ...text.units import GIB, KIB, MIB
 from ..cells import bytes_text
 from ..theme import Glyphs, Tokens
@@ -154,13 +155,13 @@ class StackedChart(Painted):
             below.append(_named_row("step", margin + 1, bottom["steps"]))
         return lines + [strip_of(line, width, tokens) for line in below]
 
-    def _below(self, inner: int, height: int, glyphs: Glyphs) -> dict[str, list[tuple[str, str]]]:
+    def _below(self, inner: int, height: int, glyphs: Glyphs) -> dict[str, Line]:
         """The rows besides the axis: events, and step numbers."""
         now = self._now if self._now is not None else self._seconds[-1] if self._seconds else None
         if now is None:
             return {}
         bins = Bins.ending(now, self._window, inner)
-        out: dict[str, list[tuple[str, str]]] = {}
+        out: dict[str, Line] = {}
         if height >= MARKS_HEIGHT and (events := event_row(self._ticks, bins, glyphs)):
             out["events"] = events
         if height >= STEPS_HEIGHT and (row := step_row(self._steps.seconds, self._steps.values, bins, glyphs)):
@@ -254,9 +255,9 @@ def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
     return tuple(stack)
 
 
-def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs) -> list[list[tuple[str, str]]]:
+def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs) -> list[Line]:
     """Cells of each column, bottom up. Equal columns are drawn once; what lies before the first one stays blank."""
-    drawn: dict[tuple[tuple[int, str], ...] | None, list[tuple[str, str]]] = {
+    drawn: dict[tuple[tuple[int, str], ...] | None, Line] = {
         None: [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
     }
     first = next((place for place, stack in enumerate(stacks) if stack is not None), len(stacks))
@@ -269,7 +270,7 @@ def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs)
     return columns
 
 
-def _draw_line(columns: list[list[tuple[str, str]]], row: int, glyphs: Glyphs) -> None:
+def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
     """A line across whole cells: on what fills them, and where they are blank."""
     full = glyphs.up[8]
     for place, column in enumerate(columns):
@@ -294,7 +295,7 @@ def _edges(stack: Stack, scale: float, most: int) -> tuple[tuple[int, str], ...]
     return tuple(edges)
 
 
-def _cell(edges: Sequence[tuple[int, str]], bottom: int, glyphs: Glyphs) -> tuple[str, str]:
+def _cell(edges: Sequence[tuple[int, str]], bottom: int, glyphs: Glyphs) -> Piece:
     """One cell that begins ``bottom`` eighths above zero."""
     shares: list[tuple[int, str]] = []
     start = bottom

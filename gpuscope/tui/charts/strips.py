@@ -17,6 +17,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import visible
 from ..theme import Tokens
@@ -24,14 +25,12 @@ from ..theme import Tokens
 if TYPE_CHECKING:
     from ..terminal.direct_paint import Direct
 
-Segments = Sequence[tuple[str, str]]
-"""Pieces of one line: (text, style spec of ``theme.Tokens.style``)."""
 
 MERGE_CELLS = 6
 """Unchanged cells between two changed ones that are cheaper to send than another cursor movement and style."""
 
 
-def strip_of(segments: Segments, cells: int, tokens: Tokens, below: str = "") -> Strip:
+def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str = "") -> Strip:
     """One line of exactly ``cells`` cells. ``below`` is a spec that all pieces inherit from (a cursor's background)."""
     base = tokens.drawn(below) if below else None
     pieces: list[Segment] = []
@@ -140,7 +139,7 @@ def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
     return cells
 
 
-def text_of(segments: Segments, tokens: Tokens) -> Text:
+def text_of(segments: Sequence[Piece], tokens: Tokens) -> Text:
     """The same pieces as a text that Textual takes for border titles, with no markup in it."""
     return Text.assemble(*((visible(text), tokens.style(spec)) for text, spec in segments))
 
@@ -164,7 +163,7 @@ class Painted(Widget):
         self._painted: tuple[object, ...] | None = None  # what the strips were painted for; None: paint again
         self._shown: Tokens | None = None  # styles and glyphs of what was painted
         self._ground = Color(0, 0, 0)
-        self._subtitle: Segments = ()
+        self._subtitle: Sequence[Piece] = ()
         self._legend: tuple[tuple[str, str, str], ...] = ()
         self.paints = 0
         """How many times it was painted: for tests and measurements."""
@@ -209,7 +208,7 @@ class Painted(Widget):
         """A line of the content as it was painted."""
         return self._strips[y]
 
-    def subtitle(self, segments: Segments) -> None:
+    def subtitle(self, segments: Sequence[Piece]) -> None:
         """Set the border's subtitle; the setter repaints the whole widget, so only when it changes."""
         segments = tuple(segments)
         if segments != self._subtitle:
@@ -266,7 +265,7 @@ class Painted(Widget):
         self.refresh()
 
 
-def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> list[tuple[str, str]]:
+def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> Line:
     """The pieces of a legend that fit into ``cells`` cells; those left out are counted at its end."""
     for gap in (2, 1):
         size = sum(text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries) - gap
@@ -281,17 +280,8 @@ def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> list[tuple
     return []
 
 
-def _joined(entries: Sequence[tuple[str, str, str]], gap: int) -> list[tuple[str, str]]:
-    pieces: list[tuple[str, str]] = []
+def _joined(entries: Sequence[tuple[str, str, str]], gap: int) -> Line:
+    pieces: Line = []
     for place, (glyph, token, label) in enumerate(entries):
         pieces += [(" " * gap if place else "", "muted"), (glyph, token), (f" {label}", "muted")]
     return [piece for piece in pieces if piece[0]]
-
-
-def pad(segments: Iterable[tuple[str, str]], cells: int) -> list[tuple[str, str]]:
-    """``segments`` filled up with spaces to ``cells`` cells; longer ones stay as they are."""
-    pieces = list(segments)
-    gap = cells - sum(text_cells(text) for text, _ in pieces)
-    if gap > 0:
-        pieces.append((" " * gap, "text"))
-    return pieces

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
+from ...text.styled import Line
 from ..cells import bytes_text, fit
-from ..widgets.question_dialog import AskedOnce, Line
+from ..widgets.question_dialog import AskedOnce
 from .text import UNOWNED_BYTES, unaccounted
 
 if TYPE_CHECKING:

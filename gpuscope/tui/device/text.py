@@ -8,13 +8,12 @@ from ...collect.clock_events import clock_event_words
 from ...collect.xid import xid_advice, xid_words
 from ...store.view import DeviceView, HostView
 from ...text import styled
+from ...text.styled import Line, Piece
 from ...wire.frames import Unknown
 from ..cells import bytes_text, fit, percent
 from ..widgets.bars import meter
 from .device_state import in_short, judge, processes_on
 
-Piece = tuple[str, str]
-Line = list[Piece]
 LABEL = 12
 BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, 10.0
 """Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one that hardly does."""

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...text import styled
+from ...text.styled import Line
 from ..lab.demo import Demo
 from ..lab.dialogs import LabDialog
 from ..lab.text import occupant_text
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ..shell.session import Session
     from .proof import Proof
 
-Line = list[tuple[str, str]]
 OUTPUT_ROWS = 14
 
 

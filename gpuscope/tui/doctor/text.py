@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...doctor.report import said
 from ...text import styled
+from ...text.styled import Line, Piece
 from ..cells import age_text
 from ..widgets.table import Column, TableRow
 from .finding_history import Case
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from ..theme import Glyphs
     from .watch import Watch
 
-Piece = tuple[str, str]
-Line = list[Piece]
 NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing was examined so far"
 ABOUT = "about"
 """The key of the row that tells what was examined."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...text import styled
+from ...text.styled import Line, Piece
 from ...text.width import beginning, ending
 from ...text.width import cells as text_cells
 from ..cells import age_text, bytes_text, gib, percent, seconds_text
@@ -13,9 +14,6 @@ from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
 from .summary import Grade, Summary, Totals
-
-Piece = tuple[str, str]
-Line = list[Piece]
 
 COLUMNS = (
     Column("mark", "", 1),
@@ -166,13 +164,10 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
         (now.failed, f"{now.failed} not reached", "bad"),
         (now.connecting, f"{now.connecting} connecting", "muted"),
     )
-    first += _joined([[(words, token)] for count, words, token in counts if count])
+    first += styled.join(([(words, token)] for count, words, token in counts if count), " · ", "faint")
     second: Line = [(f"{now.devices} GPUs", "title"), (": ", "muted")] if now.devices else []
-    second += _joined([
-        [(f"{count} {word}", token)]
-        for count, word, token in ((now.busy, "busy", "text"), (now.idle, "idle", "idle"), (now.free, "free", "ok"))
-        if count
-    ])  # fmt: skip
+    uses = ((now.busy, "busy", "text"), (now.idle, "idle", "idle"), (now.free, "free", "ok"))
+    second += styled.join(([(f"{count} {word}", token)] for count, word, token in uses if count), " · ", "faint")
     if now.devices and now.jobs:
         second += [("   ", "text"), (f"{now.jobs} job{'s' * (now.jobs != 1)}", "text")]
     room = room_pieces(now, width - styled.cells(second) - 3)
@@ -191,13 +186,6 @@ def room_pieces(now: Totals, cells: int) -> Line:
             return [*out, (" …", "faint")] if number else []
         out += piece
     return [*out, (" …", "faint")] if len(now.room) > ROOMS_SHOWN else out if now.room else []
-
-
-def _joined(parts: Sequence[Line]) -> Line:
-    out: Line = []
-    for part in parts:
-        out += [(" · ", "faint"), *part] if out else part
-    return out
 
 
 def detail_lines(one: Summary, age_seconds: float | None, cells: int, rows: int, tokens: Tokens) -> list[Line]:

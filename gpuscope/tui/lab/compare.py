@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...text import styled
+from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..theme import Glyphs
@@ -14,8 +15,6 @@ from ..widgets.table import Column, lay_out
 if TYPE_CHECKING:
     from ...lab.compare import Comparison, Row
 
-Piece = tuple[str, str]
-Line = list[Piece]
 
 SHORT = {
     "samples_per_second": "samples/s",
@@ -102,7 +101,7 @@ def spread_text(row: Row) -> str:
     return "wide" if far >= 99.5 else f"±{far:.0f}%" if far >= 0.95 else "±<1%"
 
 
-def verdict(row: Row) -> tuple[str, str]:
+def verdict(row: Row) -> Piece:
     """(word, token): whether B is better, where the interval decides that."""
     if row.ratio is None or not row.better:
         return "", "muted"

@@ -14,6 +14,7 @@ from textual.widgets import Input
 from ...lab.config import ConfigError, LabConfig
 from ...lab.toggles import Toggle, Value
 from ...text import styled
+from ...text.styled import Line
 from ..cells import bytes_text, fit
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
@@ -23,8 +24,6 @@ from .choices import choices, does_nothing
 from .runs import LabRuns
 from .text import change_text
 
-Piece = tuple[str, str]
-Line = list[Piece]
 REPEATS = (2, 3, 5, 7, 10, 15, 20)
 STEPS = (10, 20, 50, 100, 200, 500, 1000)
 DEFAULT_REPEATS, DEFAULT_STEPS = 5, 50

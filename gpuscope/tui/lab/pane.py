@@ -11,6 +11,7 @@ from textual.containers import Horizontal, Vertical
 
 from ...store.view import HostView
 from ...text import styled
+from ...text.styled import Line
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
 from ..widgets.table import LiveTable, TableRow
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from .rows import Shown
     from .runs import LabRuns
 
-Piece = tuple[str, str]
 WIDE, TWO_COLUMNS = 100, 64
 LEFT_WIDE, LEFT_NARROW = 42, 34
 AROUND_ROWS = 3
@@ -38,7 +38,7 @@ NOTE_ROWS, NOTE_SHARE = 3, 8
 """The rows for notes: the fewest, and which part of the terminal's they are at most."""
 AGE_SECONDS = 20.0
 """So old the ages of runs may be."""
-NO_RUN: tuple[list[Piece], ...] = (
+NO_RUN: tuple[Line, ...] = (
     [("No run yet.", "text")],
     [("r  ", "accent"), ("starts one with these switches", "muted")],
     [("   ", "accent"), ("two finished runs stand side by side", "muted")],
@@ -162,7 +162,7 @@ class LabPane(Pane):
         title, token = title_of_run(self.runs)
         set_title(panel, title)
         run = self.runs.current
-        lines: list[list[Piece]] = []
+        lines: list[Line] = []
         if run is not None and (run.started is not None or run.last is not None):
             lines += fact_lines(facts_of(run), width, columns)
         for number, text in enumerate(self.runs.failure):
@@ -225,7 +225,7 @@ class LabPane(Pane):
         pair = self._pair
         found = pair.comparison()
         set_title(self._ab, pair.title())
-        lines: list[list[Piece]]
+        lines: list[Line]
         if found is None:
             lines = styled.wrap(
                 [(pair.problem or "two finished runs are compared here: A and B mark them", "muted")], width

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...text import styled
+from ...text.styled import Line
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from ...lab.pitfalls import Pitfall
     from .devices import Occupant
 
-Piece = tuple[str, str]
-Line = list[Piece]
 COLUMNS = (
     Column("title", "WHAT IS WRONG", 30, flex=3, most=64),
     Column("needs", "RUNS ON", 9),

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
+from ...text.styled import Line
 from ..widgets.key_line import Key, KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from .dialogs import LabDialog
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from ...lab.ledger import Entry
 
 log = logging.getLogger("gpuscope.lab")
-Piece = tuple[str, str]
-Line = list[Piece]
 COLUMNS = (
     Column("title", "TRAINING", 20, flex=1),
     Column("pid", "PID", 8, align="right"),

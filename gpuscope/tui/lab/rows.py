@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lab.compare import mean
 from ...lab.config import LabConfig
+from ...text.styled import Line
 from ..cells import age_text, bytes_text, seconds_text
 from ..widgets.table import Cell, Column, TableRow
 from .choices import SWITCHES
@@ -19,7 +20,6 @@ from .runs import run_name, sides
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
 
-Piece = tuple[str, str]
 NOW = "now"
 DEFAULTS = LabConfig()
 QUIET = ("seed", "steps", "batch", "device")
@@ -44,7 +44,7 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
     return [column for column in everything if column.key not in silent]
 
 
-DASH: list[Piece] = [("–", "faint")]
+DASH: Line = [("–", "faint")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def preset_of(config: LabConfig, document: dict[str, Any]) -> str:
     return found if isinstance(found, str) and found else config.model
 
 
-def setting(entry: Entry, against: LabConfig | None, device: str = "") -> list[Piece]:
+def setting(entry: Entry, against: LabConfig | None, device: str = "") -> Line:
     """``gpt-tiny · amp bf16 · compile default``: what is not the default; first, and in another colour, what
     ``against`` has otherwise. ``device``: named behind the model."""
     config = entry.config
@@ -83,12 +83,10 @@ def setting(entry: Entry, against: LabConfig | None, device: str = "") -> list[P
     return setting_of(config, preset_of(config, entry.document), against, entry.label, device)
 
 
-def setting_of(
-    config: LabConfig, preset: str, against: LabConfig | None, label: str = "", device: str = ""
-) -> list[Piece]:
+def setting_of(config: LabConfig, preset: str, against: LabConfig | None, label: str = "", device: str = "") -> Line:
     """The same for switches alone."""
     other = against is not None and against.model != config.model
-    out: list[Piece] = [(preset, "accent" if other else "text"), *([(f" {device}", "faint")] if device else [])]
+    out: Line = [(preset, "accent" if other else "text"), *([(f" {device}", "faint")] if device else [])]
     names = [t for t in SWITCHES if t.name != "model" and t.name not in QUIET]
     names += [t for t in SWITCHES if t.name in QUIET and t.name not in ("steps", "device")]
     unlike = {t.name for t in names if against is not None and getattr(against, t.name) != getattr(config, t.name)}

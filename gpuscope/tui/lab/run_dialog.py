@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...text import styled
+from ...text.styled import Line
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...lab.ledger import Entry
 
-Piece = tuple[str, str]
-Line = list[Piece]
 NAME_CELLS = 24
 FIGURES = (
     "steps", "skipped_steps", "samples_per_step", "samples_per_second", "step_seconds", "warmup_seconds", "loss_first",

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...text import styled
+from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import bytes_text, fit, percent, seconds_text, sides_text
 from .run import Run
 
-Piece = tuple[str, str]
-Line = list[Piece]
 Fact = tuple[str, str, str]
 """(name, value, token)."""
 NAME_CELLS = 11
@@ -64,7 +63,7 @@ def facts_of(run: Run) -> list[Fact]:
     return out
 
 
-def _predicted(run: Run) -> tuple[str, str]:
+def _predicted(run: Run) -> Piece:
     """What was predicted, and where the measured peak lies to it."""
     assert run.predicted is not None
     peak = run.predicted

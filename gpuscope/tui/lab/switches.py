@@ -10,13 +10,14 @@ from textual.strip import Strip
 
 from ...lab.config import LabConfig
 from ...lab.toggles import Toggle
+from ...text import styled
+from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import fit
-from ..charts.strips import Painted, pad, strip_of
+from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from .choices import SWITCHES, Device, does_nothing, value_text
 
-Piece = tuple[str, str]
 DEFAULTS = LabConfig()
 TAIL = 3
 """Cells behind a value: the arrow of the line under the cursor, and the mark of one that waits."""
@@ -100,16 +101,16 @@ class Switches(Painted, can_focus=True):
             here = self._top + y == self._cursor
             pieces = self._heading(line, inner) if isinstance(line, str) else self._line(line, here, inner, tokens)
             if overflow:
-                pieces = [*pad(pieces, inner + 1), self._thumb(y, height)]
+                pieces = [*styled.pad(pieces, inner + 1), self._thumb(y, height)]
             out.append(strip_of(pieces, width, tokens, "selected" if here and self.has_focus else ""))
         return out
 
     @staticmethod
-    def _heading(group: str, cells: int) -> list[Piece]:
+    def _heading(group: str, cells: int) -> Line:
         name = {"cudnn": "cuDNN"}.get(group, group)
         return [(f"{name} ", "faint"), ("─" * max(0, cells - len(name) - 1), "border")]
 
-    def _line(self, toggle: Toggle, here: bool, cells: int, tokens: Tokens) -> list[Piece]:
+    def _line(self, toggle: Toggle, here: bool, cells: int, tokens: Tokens) -> Line:
         value = getattr(self._config, toggle.name)
         idle = toggle.name in self._nothing
         waits = self._in_run is not None and getattr(self._in_run, toggle.name) != value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...lab.config import LabConfig
 from ...lab.toggles import BY_NAME, Toggle
 from ...text import styled
+from ...text.styled import Line
 from ..cells import bytes_text
 from .choices import SWITCHES, Device, note
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from .devices import Occupant
     from .runs import LabRuns
 
-Piece = tuple[str, str]
-Line = list[Piece]
 STATE_TOKENS = {"running": "ok", "failed": "bad", "starting": "warn", "stopping": "warn"}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...store.view import DeviceView, HostView
 from ...text import styled
+from ...text.styled import Line
 from ..cells import bytes_text, percent
 from .memory_account import Account, largest_freeable
 from .subjects import Subject
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from ...doctor.finding import Finding as Diagnosis
     from ..processes.process_kind import Finding
 
-Line = list[tuple[str, str]]
 TOKENS = {"spill": "bad", "kept": "warn"}
 RULED_OUT = {
     "live.memory_grows": "empty_cache",

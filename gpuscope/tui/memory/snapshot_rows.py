@@ -17,14 +17,12 @@ from ...snapshot.model import (
     Stacks,
     Summary,
 )
+from ...text.styled import Line, Piece
 from ..cells import bytes_text, percent
 from ..charts.moments import Curve
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
-
-Piece = tuple[str, str]
-Line = list[Piece]
 
 SEGMENT_COLUMNS = (
     Column("size", "SEGMENT", 9, align="right"),
@@ -96,8 +94,8 @@ class MapBar:
     live: tuple[int, ...]
     pending: tuple[int, ...]
 
-    def draw(self, width: int, glyphs: Glyphs) -> list[Piece]:
-        out: list[Piece] = []
+    def draw(self, width: int, glyphs: Glyphs) -> Line:
+        out: Line = []
         for cell in range(width):
             live, pending = _mean(self.live, cell, width), _mean(self.pending, cell, width)
             text, token = _cell(live, pending, glyphs)

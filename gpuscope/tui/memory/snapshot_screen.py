@@ -19,6 +19,7 @@ from ...paths import data_folder
 from ...snapshot.model import At, Device, DeviceDiff, Diff, DiffRow, StackRow, Summary
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from ...text import styled
+from ...text.styled import Line
 from ..cells import bytes_text, percent, seconds_text
 from ..charts.moments import MomentChart
 from ..shell.notices import Notices
@@ -29,8 +30,6 @@ from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from . import snapshot_rows as draw
 
-Piece = tuple[str, str]
-Line = list[Piece]
 VIEWS = {"map": "1 Map", "stacks": "2 Stacks", "sizes": "3 Sizes", "time": "4 Over time", "diff": "5 Compare"}
 COLUMNS: dict[str, Sequence[Column]] = {
     "map": draw.SEGMENT_COLUMNS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...text.styled import Line
 from ..cells import bytes_text
 from ..theme import Glyphs
 from ..widgets.bars import Bar
@@ -64,7 +65,7 @@ class Branch:
     state: str  # opened, closed, or "" for one without children
     name: str
 
-    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+    def draw(self, width: int, glyphs: Glyphs) -> Line:
         mark = getattr(glyphs, self.state) if self.state else " "
         return [("  " * min(self.depth, max(width // 4, 1)), "text"), (f"{mark} ", "accent"), (self.name, "text")]
 

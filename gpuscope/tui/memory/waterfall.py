@@ -9,6 +9,7 @@ from typing import Any
 from textual.strip import Strip
 
 from ...text import styled
+from ...text.styled import Line
 from ...text.width import cells as text_cells
 from ...wire.frames import Unknown
 from ..cells import bytes_text, fit, percent, unknown_text
@@ -126,7 +127,7 @@ class _Shape:
         return cls(width, label, value, share, max(rest - share - 2, 0), scale)
 
 
-def _marked(bar: list[tuple[str, str]], part: Part, shape: _Shape, mark: str) -> list[tuple[str, str]]:
+def _marked(bar: Line, part: Part, shape: _Shape, mark: str) -> Line:
     """The bar of a part with a mark where it would end now, if that is not where it ends."""
     if shape.scale <= 0:
         return bar

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...store.view import HostView
 from ...text import styled
+from ...text.styled import Line
 from ..cells import bytes_text, sides_text
 from ..lab.devices import family, visible
 from ..shell.session import Session
@@ -34,7 +35,6 @@ LEAST = 1 << 20
 """Less than this is nothing."""
 ABOUT_ROWS = 4
 """Below the table, for the fix under the cursor."""
-Line = list[tuple[str, str]]
 
 
 class WhatIfView:

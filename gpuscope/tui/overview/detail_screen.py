@@ -13,6 +13,7 @@ from textual.containers import VerticalScroll
 from ...collect.clock_events import clock_event_words
 from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
 from ...text import styled
+from ...text.styled import Line
 from ...wire.frames import Reading, Unknown
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..charts.strips import text_of
@@ -28,7 +29,6 @@ from .sparklines import course_lines
 if TYPE_CHECKING:
     from ..shell.app import GpuscopeApp
 
-Piece = tuple[str, str]
 NAME_CELLS = 30
 OURS = ("start", "proc", "gpu", "trainer")
 """Of a definition: numbers that mean something to the wire only."""
@@ -144,7 +144,7 @@ def title_of(entity: Entity) -> str:
     return f"Process {entity.definition.pid}" if isinstance(entity, ProcView) else "Readings"
 
 
-def detail_lines(host: HostView, entity: Entity) -> Iterable[list[Piece]]:
+def detail_lines(host: HostView, entity: Entity) -> Iterable[Line]:
     """Definition, state, readings; a trainer's allocators and a device's users below."""
     if entity.gone:
         yield [(f"{end_word(entity.gone)}: ", "warn"), (entity.gone.reason, "text")]
@@ -171,7 +171,7 @@ def detail_lines(host: HostView, entity: Entity) -> Iterable[list[Piece]]:
         yield from _users(host, entity)
 
 
-def _users(host: HostView, device: DeviceView) -> Iterable[list[Piece]]:
+def _users(host: HostView, device: DeviceView) -> Iterable[Line]:
     yield []
     yield [("Processes", "title")]
     processes = {p.id: p for p in host.processes}
@@ -188,7 +188,7 @@ def _users(host: HostView, device: DeviceView) -> Iterable[list[Piece]]:
         yield [("  none that the driver names", "muted")]
 
 
-def _readings(readings: Mapping[str, Reading]) -> Iterable[list[Piece]]:
+def _readings(readings: Mapping[str, Reading]) -> Iterable[Line]:
     for name, reading in readings.items():
         if name in CLOCKS:
             continue
@@ -198,7 +198,7 @@ def _readings(readings: Mapping[str, Reading]) -> Iterable[list[Piece]]:
             yield _fact(name, value_text(name, reading))
 
 
-def _fact(name: str, value: str, token: str = "text") -> list[Piece]:
+def _fact(name: str, value: str, token: str = "text") -> Line:
     title = NAMES.get(name, name)
     for unit in UNITS:
         title = title.removesuffix(unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...store.view import DeviceView, HostView
+from ...text.styled import Line, Piece
 from ...wire.frames import Unknown
 from ..cells import gib, percent
 from ..device.device_state import Verdict, in_short, judge
@@ -14,8 +15,6 @@ from ..theme import Tokens
 from ..widgets.bars import Bar, Meter
 from ..widgets.status import short_model
 from ..widgets.table import Cell, Column, TableRow
-
-Piece = tuple[str, str]
 
 COLUMNS = (
     Column("index", "#", 3, align="right"),
@@ -90,14 +89,14 @@ def device_row(host: HostView, device: DeviceView, tokens: Tokens, words: bool =
     return TableRow(device.key, cells, "muted")
 
 
-def state_cell(verdict: Verdict, tokens: Tokens) -> list[Piece]:
+def state_cell(verdict: Verdict, tokens: Tokens) -> Line:
     """Glyph, word, and the reason as far as there is room."""
     glyph = getattr(tokens.glyphs, verdict.kind)
     pieces = [(f"{glyph} {verdict.word}", verdict.token)]
     return [*pieces, (f" {in_short(verdict.reason)}", "muted")] if verdict.reason else pieces
 
 
-def _beside(host: HostView, device: DeviceView, verdict: Verdict) -> list[Piece]:
+def _beside(host: HostView, device: DeviceView, verdict: Verdict) -> Line:
     """What there is to say of a device that is well: what its load means, or since when it has none."""
     since, now = device.number("idle_since_seconds"), host.sampled_seconds
     if verdict.reason:
@@ -137,7 +136,7 @@ def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
 def _rest(device: DeviceView) -> dict[str, Cell]:
     heat, power, limit = (device.number(c) for c in ("temperature_celsius", "power_watts", "power_limit_watts"))
     clock = device.number("sm_clock_mhz")
-    faint: list[Piece] = [("–", "faint")]
+    faint: Line = [("–", "faint")]
     return {
         "temperature": [(f"{heat:.0f}°C", "text")] if heat is not None else faint,
         "power": [(f"{power:.0f}", "text"), (f"/{limit:.0f}W" if limit is not None else "W", "muted")]
@@ -147,9 +146,9 @@ def _rest(device: DeviceView) -> dict[str, Cell]:
     }
 
 
-def legend(tokens: Tokens) -> list[Piece]:
+def legend(tokens: Tokens) -> Line:
     """What the layers of the bars mean."""
-    out: list[Piece] = []
+    out: Line = []
     for label, token in LEGEND:
         out += [(tokens.glyphs.fill(token), token), (f" {label} ", "muted")]
     return out

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from ...store.view import DeviceView, HistoryOf, HostView
 from ...text import styled
+from ...text.styled import Line
 from ..cells import gib, percent
 from ..device.device_state import free_devices, idle_since, judge, owners, ranges
 from ..memory.memory_layers import unexplained
 
 HEAD = "No NVIDIA driver here: "
 RECENT_SECONDS = 3.0
-Piece = tuple[str, str]
-Line = list[Piece]
 
 COMMANDS = (
     ("gpuscope lab", "the demo trainer, here on the CPU"),

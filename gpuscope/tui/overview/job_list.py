@@ -11,9 +11,10 @@ from textual.geometry import Size
 from textual.strip import Strip
 
 from ...text import styled
+from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import fit
-from ..charts.strips import Painted, pad, strip_of
+from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from ..widgets.bars import stacked_bar
 from ..widgets.table import THUMB, thumb
@@ -21,7 +22,6 @@ from ..widgets.table import THUMB, thumb
 if TYPE_CHECKING:
     from .job_rows import JobLine
 
-Piece = tuple[str, str]
 DASH: Piece = ("–", "faint")
 HEADINGS = {
     "job": "JOB", "gpu": "GPU", "step": "STEP", "pace": "S/STEP", "age": "LAST", "eta": "ETA", "loss": "LOSS",
@@ -116,23 +116,23 @@ class JobList(Painted, can_focus=True):
             self._in_full = full
             self.repaint()
 
-    def _below(self, line: JobLine, width: int, full: bool | None = None) -> list[list[Piece]]:
+    def _below(self, line: JobLine, width: int, full: bool | None = None) -> list[Line]:
         """The lines below a job: what its row has no column for, then its notes."""
         kept = columns_in(width)
         hidden = [column[0] for column in COLUMNS if column not in kept]
         facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
-        told: list[list[Piece]] = [list(note) for note in line.notes]
+        told: list[Line] = [list(note) for note in line.notes]
         if self._in_full if full is None else full:
             told = styled.hang_lines(told, width - NOTE_INDENT)
         notes = [*self._split(line, width), *told] if self.roomy else told
         if not facts or line.span or line.over:
             return notes
-        pieces: list[Piece] = []
+        pieces: Line = []
         for name, (text, token) in facts:
             pieces += [("  " if pieces else "", "text"), (f"{HEADINGS[name].lower()} ", "faint"), (text, token)]
         return [pieces, *notes]
 
-    def _split(self, line: JobLine, width: int) -> list[list[Piece]]:
+    def _split(self, line: JobLine, width: int) -> list[Line]:
         """What a step is made of: a bar, and the shares in words."""
         from .job_rows import SPLIT_TOKENS, split_pieces
 
@@ -169,7 +169,7 @@ class JobList(Painted, can_focus=True):
         for place, (pieces, chosen) in enumerate(visible):
             if inner < width:
                 bar = thumb(place, room, len(rows), self._offset)
-                pieces = [*pad(pieces, inner + 1), (bar, "muted" if bar == THUMB else "border")]
+                pieces = [*styled.pad(pieces, inner + 1), (bar, "muted" if bar == THUMB else "border")]
             strips.append(strip_of(pieces, width, tokens, "selected" if chosen else ""))
         return head + strips
 
@@ -179,9 +179,9 @@ class JobList(Painted, can_focus=True):
         shown = columns_in(width)
         return shown, min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
 
-    def _rows(self, width: int, tokens: Tokens) -> tuple[list[tuple[list[Piece], bool]], int]:
+    def _rows(self, width: int, tokens: Tokens) -> tuple[list[tuple[Line, bool]], int]:
         """All that scrolls, each line with whether the cursor is on it, and the place of the cursor."""
-        rows: list[tuple[list[Piece], bool]] = []
+        rows: list[tuple[Line, bool]] = []
         shown, title = self._columns(width)
         at = 0
         for index, line in enumerate(self._lines):
@@ -195,14 +195,14 @@ class JobList(Painted, can_focus=True):
         return rows, at
 
     @staticmethod
-    def _heading(shown: Sequence[tuple[str, int, int]], title: int) -> list[Piece]:
+    def _heading(shown: Sequence[tuple[str, int, int]], title: int) -> Line:
         out = [(fit("  " + HEADINGS["job"], title + 2), "muted")]
         return out + [(" " + fit(HEADINGS[name], cells, "right"), "muted") for name, cells, _ in shown]
 
     @staticmethod
     def _row(
         line: JobLine, shown: Sequence[tuple[str, int, int]], title: int, room: int, chosen: bool, tokens: Tokens
-    ) -> list[Piece]:
+    ) -> Line:
         text, token = line.cells["job"]
         cursor = tokens.glyphs.cursor if chosen else " "
         out = [(f"{cursor} ", "accent"), (fit(text, max(title, SPAN_TITLE) if line.span else title), token)]

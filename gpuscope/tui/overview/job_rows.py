@@ -20,13 +20,13 @@ from ...store.ranks import (
     straggler,
 )
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
+from ...text.styled import Line, Piece
 from ...text.units import GIB
 from ...wire.frames import Unknown
 from ..cells import age_text, bytes_text, gib, percent, seconds_text
 from ..device.device_state import STARVED, ranges, starving
 from .job_list import DASH
 
-Piece = tuple[str, str]
 NEAR = 4.0
 """Growth is worth a warning where memory ends within so many times the steps over which it was seen to grow."""
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
@@ -41,9 +41,9 @@ class JobLine:
 
     key: str
     cells: dict[str, Piece]
-    notes: list[list[Piece]] = field(default_factory=list)
+    notes: list[Line] = field(default_factory=list)
     entity: Entity | None = field(default=None, compare=False)
-    span: list[Piece] = field(default_factory=list)
+    span: Line = field(default_factory=list)
     """Drawn instead of the cells after "job" where a line has no inside to tell of."""
     over: bool = False
     """It has ended: what has no column is left out."""
@@ -57,7 +57,7 @@ def job_lines(
     host: HostView,
     mine_only: bool = False,
     text: str = "",
-    more: Mapping[str, list[Piece]] | None = None,
+    more: Mapping[str, Line] | None = None,
     history: HistoryOf = no_history,
 ) -> list[JobLine]:
     """All lines, mine first. With ``text`` only those that contain it. ``more``: a note by job key."""
@@ -144,7 +144,7 @@ def ended(job: JobView) -> Gone | None:
     return max(last, key=lambda g: g.monotonic_seconds) if last and len(last) == len(gone) else None
 
 
-def end_notes(gone: Gone | None) -> list[list[Piece]]:
+def end_notes(gone: Gone | None) -> list[Line]:
     """When and why a job ended, in a line; none where it has not."""
     if gone is None:
         return []
@@ -198,9 +198,9 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
 
 def _notes(
     host: HostView, job: JobView, trainers: list[TrainerView], found: Sequence[MemoryRoom], history: HistoryOf
-) -> list[list[Piece]]:
+) -> list[Line]:
     """What a user should know of a running job, the worst first; what is only slow waits for what is wrong."""
-    notes: list[list[Piece]] = []
+    notes: list[Line] = []
     stall = find_stall(trainers)
     if stall is not None:
         notes.append([("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")])
@@ -210,7 +210,7 @@ def _notes(
     return notes or _slow(host, trainers, history)
 
 
-def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[list[Piece]]:
+def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     """When a rank's memory runs out and what that rests on, in two lines; none where that cannot be told."""
     ends, trend = room.runs_out, room.allocator.growth
     if ends is None or trend is None or room.headroom_bytes is None:
@@ -243,7 +243,7 @@ def _weight(room: MemoryRoom) -> str:
     return "bad" if ends.steps <= trend.steps else "warn"
 
 
-def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[list[Piece]]:
+def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[Line]:
     """What keeps a job slower than it need be, the first that applies."""
     shares = [(share, t) for t in trainers if (share := starving(host, t)) is not None]
     if shares:
@@ -267,9 +267,9 @@ SPLIT_TOKENS = dict(zip(SPLIT, ("cached", "outside", "allocated", "series3", "se
 """The colours of series 2, 4 and 1 under their names as layers, which have patterns of their own without colour."""
 
 
-def split_pieces(shares: dict[str, float], cells: int) -> list[Piece]:
+def split_pieces(shares: dict[str, float], cells: int) -> Line:
     """The shares of a step in words, largest first, as many as fit into ``cells``: ``compute 81% · input 9% · …``."""
-    out: list[Piece] = []
+    out: Line = []
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
         text = f"{' · ' if out else ''}{name} {percent(share * 100)}"
         if share < 0.005 or sum(len(t) for t, _ in out) + len(text) > cells:
@@ -278,9 +278,9 @@ def split_pieces(shares: dict[str, float], cells: int) -> list[Piece]:
     return out
 
 
-def _outside(host: HostView, job: JobView) -> list[Piece]:
+def _outside(host: HostView, job: JobView) -> Line:
     """What can be said of a job without a probe: memory, load, age."""
-    out: list[Piece] = []
+    out: Line = []
     used = held(job)
     if used is not None:
         out.append((f"{gib(used)} GiB · ", "text"))
@@ -296,9 +296,9 @@ def _outside(host: HostView, job: JobView) -> list[Piece]:
     return out
 
 
-def _from_its_log(job: JobView) -> list[list[Piece]]:
+def _from_its_log(job: JobView) -> list[Line]:
     """What the end of a log says, and that it is the log that says it; and since when nothing was computed."""
-    out: list[Piece] = []
+    out: Line = []
     for process in job.processes[:1]:
         step, total, loss = (process.number(name) for name in ("log_step", "log_total", "log_loss"))
         words = [f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")] if step is not None else []

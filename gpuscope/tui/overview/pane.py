@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from ...text import styled
+from ...text.styled import Line
 from ...wire.frames import NOT_INITIALISED
 from ..shell.session import Session
 from ..shell.state import SORTS
@@ -59,7 +60,7 @@ class OverviewPane(Pane):
         self._settled = True
         """Whether it is known which list a user most likely wants."""
         self._terminal = (80, 24)
-        self._nothing: list[list[tuple[str, str]]] = []
+        self._nothing: list[Line] = []
         self._heights: tuple[int, int, bool] = (0, 0, False)
         self._found = 0
         self._window = WINDOW_SECONDS
@@ -101,7 +102,7 @@ class OverviewPane(Pane):
         self.show_findings()
         self._share_out(host)
 
-    def _slurm_notes(self, host: HostView) -> dict[str, list[tuple[str, str]]]:
+    def _slurm_notes(self, host: HostView) -> dict[str, Line]:
         if self._slurm is None and host.jobs and not self.session.replay:
             from .slurm import SlurmEnds
 
@@ -130,7 +131,7 @@ class OverviewPane(Pane):
             self._findings.display = taken > 0
             self._share_out(self.session.host)
 
-    def _why_empty(self, host: HostView, lines: bool) -> list[list[tuple[str, str]]]:
+    def _why_empty(self, host: HostView, lines: bool) -> list[Line]:
         failed = host.link.state == "ended" or "trying again" in host.link.text
         waiting = host.link.text if failed else WAITING
         text = waiting if host.sampled_seconds is None else "no trainer runs here"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
+from ...text.styled import Line, Piece
 from ...wire.clean import clean
 from ..cells import age_text
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 EVERY_SECONDS = 60.0
 _KEY = re.compile(r"slurm:(\d{1,12})\.")
 _NUMBER = re.compile(r"\d{1,12}$")
-Piece = tuple[str, str]
 
 
 class SlurmEnds:
@@ -31,7 +31,7 @@ class SlurmEnds:
         self._told: dict[tuple[str, str], tuple[float, float | str | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def notes(self, host: HostView) -> dict[str, list[Piece]]:
+    def notes(self, host: HostView) -> dict[str, Line]:
         """By key of the job. At once, from what came last."""
         hosts = self._session.hosts
         if self._session.replay is not None or hosts is None or host.wall_seconds is None:
@@ -83,7 +83,7 @@ def read(value: Mapping[str, Any]) -> float | str:
     return clean(reason, 200) if isinstance(reason, str) and reason else "the agent there does not tell it"
 
 
-def line(number: str, told: float | str, now: float, eta_seconds: float | None) -> list[Piece]:
+def line(number: str, told: float | str, now: float, eta_seconds: float | None) -> Line:
     """``slurm: job 123 ends 18:40, in 2 h 10 min · 40 min before it is done``."""
     label: Piece = ("slurm: ", "faint")
     if isinstance(told, str):
@@ -92,7 +92,7 @@ def line(number: str, told: float | str, now: float, eta_seconds: float | None) 
     at = time.strftime("%H:%M" if abs(left) < 43200 else "%d %b %H:%M", time.localtime(told))
     if left <= 0:
         return [label, (f"job {number} reached its end at {at}", "warn")]
-    out: list[Piece] = [label, (f"job {number} ends {at}, in {age_text(left)}", "text")]
+    out: Line = [label, (f"job {number} ends {at}, in {age_text(left)}", "text")]
     if eta_seconds is not None and eta_seconds > left:
         out.append((f" · {age_text(eta_seconds - left)} before it is done", "warn"))
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...store.view import DeviceView, Entity, History, ProcView, TrainerView
+from ...text.styled import Line
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..charts.bins import Bins
 from ..charts.spark import spark
@@ -12,7 +13,6 @@ from ..memory.timeline import window_text
 from ..shell.session import Session
 from ..theme import Glyphs
 
-Piece = tuple[str, str]
 NAME_CELLS, RANGE_CELLS = 28, 24
 COLUMNS: dict[type[Entity], tuple[tuple[str, str], ...]] = {
     DeviceView: (("utilisation", "utilization_percent"), ("tensor pipe", "tensor_active_percent"),
@@ -23,7 +23,7 @@ COLUMNS: dict[type[Entity], tuple[tuple[str, str], ...]] = {
 USE_COLUMNS = (("memory", "used_bytes"), ("SM share", "sm_percent"))
 
 
-def course_lines(session: Session, entity: Entity, width: int, window: float, glyphs: Glyphs) -> Iterator[list[Piece]]:
+def course_lines(session: Session, entity: Entity, width: int, window: float, glyphs: Glyphs) -> Iterator[Line]:
     """Of the last ``window`` seconds, at most ``width`` cells wide; nothing where nothing is known over time."""
     asked = [(name, entity, column) for name, column in COLUMNS.get(type(entity), ())]
     if isinstance(entity, ProcView):

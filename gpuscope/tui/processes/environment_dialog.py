@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...text.styled import Line
 from ..cells import fit
-from ..widgets.question_dialog import AskedOnce, Line
+from ..widgets.question_dialog import AskedOnce
 
 if TYPE_CHECKING:
     from ...store.view import ProcView

@@ -11,9 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...text import styled
+from ...text.styled import Line
 from ..cells import age_text
 from ..charts.line import Series
-from ..device.text import Line
 from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
 from ..widgets.full_screen import possible
 from ..widgets.pane import set_title

@@ -12,15 +12,13 @@ from typing import Any
 
 from ...store.ranks import name_of
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
+from ...text.styled import Line, Piece
 from ...wire.frames import Unknown
 from ..cells import bytes_text, gib, percent
 from ..device.device_state import ranges
 from ..shell.state import PROCESS_SORTS
 from ..widgets.table import Cell, Column, TableRow
 from .idle import Idle, Idleness, short_age
-
-Piece = tuple[str, str]
-Line = list[Piece]
 
 COLUMNS = (
     Column("pid", "PID", 8, align="right"),

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...text import styled
+from ...text.styled import Line
 from ..cells import age_text, bytes_text
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuscope.tui")
 
-Line = list[tuple[str, str]]
 ASK_SECONDS = 5.0
 SIGNALS = {
     "TERM": "asks it to end; it may clean up first, and a trainer may save a checkpoint",

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from ...collect.visible_devices import VISIBLE, ordinals
 from ...store.view import HostView, ProcView, TrainerView, UseView
 from ...text import styled
+from ...text.styled import Line, Piece
 from ...wire.frames import Unknown
 from ..cells import bytes_text, fit, percent, seconds_text
 from ..device.device_state import IDLE_PERCENT
-from ..device.text import Line, Piece, fact, why
+from ..device.text import fact, why
 from ..overview.job_rows import end_word
 from .idle import Idle, short_age
 

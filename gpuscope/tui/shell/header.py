@@ -9,7 +9,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ...text import styled
-from ..charts.strips import Painted, Segments, strip_of
+from ...text.styled import Line, Piece
+from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from .actions import ACTIONS, BY_NAME, Action
 from .keymap import shown
@@ -36,7 +37,7 @@ class TabLine(Painted):
     def __init__(self, tabs: Sequence[str], active: str, **kwargs: str) -> None:
         super().__init__(**kwargs)
         self._tabs, self._active = tuple(tabs), active
-        self._notice: Segments = ()
+        self._notice: Sequence[Piece] = ()
         self._counts: dict[str, tuple[int, int]] = {}
 
     def offer(self, tabs: Sequence[str]) -> None:
@@ -51,20 +52,20 @@ class TabLine(Painted):
             self._counts[tab] = (problems, warnings)
             self.repaint()
 
-    def has_room_for(self, notice: Segments) -> bool:
+    def has_room_for(self, notice: Sequence[Piece]) -> bool:
         """Whether a notice fits behind the tabs."""
         return styled.cells(notice) <= self.size.width - styled.cells(self._labels()) - 4
 
-    def show(self, active: str, notice: Segments = ()) -> None:
+    def show(self, active: str, notice: Sequence[Piece] = ()) -> None:
         """Mark a tab as active and put ``notice`` at the right end."""
         if (active, tuple(notice)) != (self._active, self._notice):
             self._active, self._notice = active, tuple(notice)
             self.repaint()
 
-    def _labels(self) -> list[tuple[str, str]]:
+    def _labels(self) -> Line:
         return [piece for _, pieces in self._tab_pieces() for piece in pieces][:-1]
 
-    def _tab_pieces(self) -> list[tuple[str, list[tuple[str, str]]]]:
+    def _tab_pieces(self) -> list[tuple[str, Line]]:
         glyphs = self.tokens.glyphs
         out = []
         for name in self._tabs:
@@ -104,8 +105,8 @@ class FooterLine(Painted):
     def __init__(self, **kwargs: str) -> None:
         super().__init__(**kwargs)
         self._actions: tuple[Action, ...] = ()
-        self._notice: Segments = ()
-        self._typing: Segments = ()
+        self._notice: Sequence[Piece] = ()
+        self._typing: Sequence[Piece] = ()
 
     def show(self, tab: str, possible: Sequence[str], standing: bool = False) -> None:
         """``possible`` are the names of the actions that this session can carry out; ``standing``: the screen stands
@@ -119,7 +120,7 @@ class FooterLine(Painted):
             self._actions = actions
             self.repaint()
 
-    def say(self, notice: Segments) -> None:
+    def say(self, notice: Sequence[Piece]) -> None:
         """Show a notice in the place of the keys, or with no pieces the keys again."""
         if tuple(notice) != self._notice:
             self._notice = tuple(notice)
@@ -169,7 +170,7 @@ class FooterLine(Painted):
                 start = end
 
     @staticmethod
-    def _entry(action: Action) -> list[tuple[str, str]]:
+    def _entry(action: Action) -> Line:
         if action.name in PAIRS:
             other = BY_NAME[PAIRS[action.name]]
             keys = f" {shown(action.keys[0])} {shown(other.keys[0])} "

@@ -10,14 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...text import styled
+from ...text.styled import Line
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 from .actions import ACTIONS, GROUPS
 from .keymap import shown_keys
-
-Piece = tuple[str, str]
 
 WORDS = (
     ("allocated", "bytes of live tensors, as torch's allocator hands them out"),
@@ -73,7 +72,7 @@ class HelpScreen(Dialog):
         cells = max(30, self._lines.size.width)
         self._lines.show(styled.hang_lines(self._text(), cells))
 
-    def _text(self) -> Iterator[list[Piece]]:
+    def _text(self) -> Iterator[Line]:
         glyphs = self._lines.tokens.glyphs
         for group in GROUPS:
             yield [(group, "title")]

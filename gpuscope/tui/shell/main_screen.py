@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import Screen
 
+from ...text.styled import Line
 from ..charts.chart_schedule import ChartPace
 from ..widgets.pane import Pane, ViewChanged, Waiting
 from ..widgets.status import Situation, StatusLine
@@ -216,7 +217,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         tabs.show(self.tab, pieces if fits else ())
         self.query_one(FooterLine).say(() if fits else pieces)
 
-    def _hint(self) -> list[tuple[str, str]]:
+    def _hint(self) -> Line:
         alerts = self.session.alerts.active if self.session.alerts is not None else []
         if alerts:
             more = f" · and {len(alerts) - 1} more" if len(alerts) > 1 else ""

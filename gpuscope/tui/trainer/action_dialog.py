@@ -13,6 +13,7 @@ from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
 from ...text import styled
+from ...text.styled import Line
 from ..cells import percent
 from ..shell.result_files import file_for, short_path
 from ..widgets.bars import stacked_bar
@@ -25,7 +26,6 @@ from .trainer_actions import (
     DEFAULT_STEPS,
     STEPS,
     Act,
-    Line,
     args_of,
     candidates,
     deadline_of,

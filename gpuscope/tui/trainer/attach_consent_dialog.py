@@ -13,12 +13,13 @@ from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
 from ...text import styled
+from ...text.styled import Line
 from ..cells import percent
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 from .attach_work import Report, attach_all, detach, trainer_of
-from .attachable import Item, Line, about, farewell, question
+from .attachable import Item, about, farewell, question
 from .trainer_actions import failure
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from textual.containers import Vertical
 
 from ...store.pending_requests import SourceError
 from ...text import styled
+from ...text.styled import Line
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .attach_work import look_around
-from .attachable import COLUMNS, Found, Group, Item, Line, about, rows
+from .attachable import COLUMNS, Found, Group, Item, about, rows
 
 if TYPE_CHECKING:
     from textual.app import App

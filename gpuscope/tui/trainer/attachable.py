@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...store.jobs import short_command
+from ...text.styled import Line
 from ...wire.clean import clean
 from ..device.device_state import ranges
 from ..widgets.table import Column, TableRow
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from ...store.source import Source
     from ...store.view import HostView, ProcView, TrainerView
 
-Piece = tuple[str, str]
-Line = list[Piece]
 
 COLUMNS = (
     Column("what", "WHAT", 14, flex=2, most=34),

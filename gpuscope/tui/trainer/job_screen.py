@@ -26,6 +26,7 @@ from ...store.ranks import (
     waits_in_collective,
 )
 from ...text import styled
+from ...text.styled import Line, Piece
 from ...wire.frames import Unknown
 from ..cells import age_text, bytes_text, gib, seconds_text
 from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
     from ..shell.session import Session
 
-Piece = tuple[str, str]
-Line = list[Piece]
 COLUMNS = (
     Column("rank", "RANK", 5, align="right"),
     Column("gpu", "GPU", 4, align="right", priority=4),

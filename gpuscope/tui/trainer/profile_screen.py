@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 
 from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
 from ...text import styled
+from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import percent, seconds_text, visible
 from ..shell.notices import Notices
@@ -25,7 +26,6 @@ from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 
-Piece = tuple[str, str]
 MAX_ANSWER_BYTES = 16 << 20
 KINDS = {
     "devices": ("On the devices", ("kernel", "memcpy", "memset")),
@@ -169,7 +169,7 @@ class ProfileScreen(Room):
             self._notices.say(f"copied the path: {short_path(self.path)}")
 
 
-def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[list[Piece]]:
+def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
     """A bar for each device and the CPU with its shares in words, then the steps; no line longer than ``cells``. Where
     the words need the room, there is no bar."""
     label = max((text_cells(visible(line.name)) for line in table.lines), default=0)

@@ -12,11 +12,12 @@ from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
 from ...text import styled
+from ...text.styled import Line, Piece
 from ..cells import bytes_text, seconds_text
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
-from .trainer_actions import Line, candidates, failure, who
+from .trainer_actions import candidates, failure, who
 
 if TYPE_CHECKING:
     from ...store.view import TrainerView
@@ -154,7 +155,7 @@ def _list(value: Mapping[str, Any], key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _frame(frame: Sequence[object], first: bool) -> Iterable[tuple[str, str]]:
+def _frame(frame: Sequence[object], first: bool) -> Iterable[Piece]:
     file, line, function = str(frame[0]), frame[1], str(frame[2])
     folder, _, name = file.rpartition("/")
     folder = folder.rpartition("site-packages/")[2]
@@ -164,7 +165,7 @@ def _frame(frame: Sequence[object], first: bool) -> Iterable[tuple[str, str]]:
     yield (f"  {folder}" if folder else "", "faint")
 
 
-def _collective(one: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _collective(one: Mapping[str, Any]) -> Iterable[Piece]:
     yield (f"  {one.get('op', 'collective')} ", "text")
     yield (f"#{one.get('sequence', '?')} in group {one.get('group', '?')}  ", "muted")
     yield (f"{one.get('state', '')}", "warn")

@@ -11,11 +11,9 @@ from typing import Any
 
 from ...store.ranks import is_overdue, name_of
 from ...store.view import HostView, TrainerView
+from ...text.styled import Line
 from ...wire.frames import Scalar
 from ..cells import age_text, bytes_text, seconds_text
-
-Piece = tuple[str, str]
-Line = list[Piece]
 
 HISTORY_ENTRIES = 100_000
 TRIAL_STEPS = 20

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...text.styled import Line, Piece, merged
 from ...wire.frames import Unknown
 from ..charts.spark import spark
 from ..theme import UNICODE, Glyphs
@@ -28,7 +29,7 @@ def stacked_bar(
     glyphs: Glyphs = UNICODE,
     *,
     slim: bool = False,
-) -> list[tuple[str, str]]:
+) -> Line:
     """``parts`` side by side on a track that stands for ``total``, as styled pieces of exactly ``width`` cells.
 
     A part above zero gets at least an eighth of a cell. When a part or the total is unknown, what is known is drawn and
@@ -49,19 +50,10 @@ def stacked_bar(
         summed += amount
         ends = min(max(round(min(summed / limit, 1.0) * width * 8), ends + 1), width * 8)
         edges.append((ends, token))
-    pieces: list[tuple[str, str]] = []
-    for cell in range(width):
-        text, spec = _bar_cell(edges, cell * 8, rest, glyphs, slim)
-        if pieces and pieces[-1][1] == spec:
-            pieces[-1] = (pieces[-1][0] + text, spec)
-        else:
-            pieces.append((text, spec))
-    return pieces
+    return merged(_bar_cell(edges, cell * 8, rest, glyphs, slim) for cell in range(width))
 
 
-def _bar_cell(
-    edges: Sequence[tuple[int, str]], left: int, rest: tuple[str, str], glyphs: Glyphs, slim: bool
-) -> tuple[str, str]:
+def _bar_cell(edges: Sequence[tuple[int, str]], left: int, rest: Piece, glyphs: Glyphs, slim: bool) -> Piece:
     """One cell of a bar that begins at ``left`` eighths."""
     shares: list[tuple[int, str]] = []  # eighths of this cell by token, left to right
     start = left
@@ -92,7 +84,7 @@ def _eighths(share: tuple[int, str]) -> int:
 
 def meter(
     percent: float | Unknown | None, width: int, token: str, glyphs: Glyphs = UNICODE, *, slim: bool = False
-) -> list[tuple[str, str]]:
+) -> Line:
     """A bar of 0..100 percent in one token, exactly ``width`` cells; unknown is the dotted line."""
     return stacked_bar([(percent, token)], 100.0 if _amount(percent) is not None else None, width, glyphs, slim=slim)
 
@@ -114,7 +106,7 @@ class Bar:
     total: float | Unknown | None
     slim: bool = True
 
-    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+    def draw(self, width: int, glyphs: Glyphs) -> Line:
         return stacked_bar(self.parts, self.total, width, glyphs, slim=self.slim)
 
 
@@ -126,7 +118,7 @@ class Meter:
     token: str
     slim: bool = True
 
-    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+    def draw(self, width: int, glyphs: Glyphs) -> Line:
         return meter(self.percent, width, self.token, glyphs, slim=self.slim)
 
 
@@ -138,5 +130,5 @@ class Spark:
     maximum: float | None
     token: str
 
-    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+    def draw(self, width: int, glyphs: Glyphs) -> Line:
         return [(spark(self.values, width, self.maximum, glyphs), self.token)]

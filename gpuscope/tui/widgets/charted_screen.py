@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 
+from ...text.styled import Piece
 from ..charts.line import LineChart
-from ..charts.strips import Segments
 from .full_screen import PAUSE_KEY, TIME_KEYS, Keys, Room, absent, timed
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class ChartedScreen(Room):
         self.say_keys(timed(self.session, (("Esc", "back"),)), self.session)
         self.query_one("#columns").display = False
 
-    def _present(self, head: Segments, keys: Keys) -> None:
+    def _present(self, head: Sequence[Piece], keys: Keys) -> None:
         """There is: the line at the top, and the keys at the bottom, those through time after the first."""
         self.query_one("#columns").display = True
         self.say_head(head, self.session)

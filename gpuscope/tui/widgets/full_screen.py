@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from ...text import styled
-from ..charts.strips import Segments
+from ...text.styled import Line, Piece
 from ..shell.result_files import short_path
 from .dialog import ClosesOnce
 from .text import Lines
@@ -31,7 +31,7 @@ TIME_KEYS: tuple[BindingType, ...] = (
 PAUSE_KEY = Binding("space", "look('pause')", show=False)
 
 
-def not_now(session: Session) -> list[tuple[str, str]]:
+def not_now(session: Session) -> Line:
     """That what is shown is not of this moment: a recording, a screen that stands still, a host that is silent."""
     standing, host = session.standing_text(), session.host
     out = [(f" {host.badge} ", "badge")] if host is not None and host.badge else []
@@ -63,7 +63,7 @@ def timed(session: Session, keys: Keys, at: int = 1) -> Keys:
     return (*keys[:1], ("space", "now"), (", .", "10 s"), ("{ }", "5 min"), *keys[1:])
 
 
-def named_path(path: Path) -> list[tuple[str, str]]:
+def named_path(path: Path) -> Line:
     """A file's name, then its folder: where there is little room, what tells it from its neighbours stays."""
     return [(path.name, "text"), (f"  {short_path(path.parent)}", "muted")]
 
@@ -83,7 +83,7 @@ class Room(ClosesOnce, ModalScreen[None]):
         self.head = Lines(classes="head")
         self.foot = Lines(classes="foot")
 
-    def say_head(self, pieces: Segments, session: Session | None = None) -> None:
+    def say_head(self, pieces: Sequence[Piece], session: Session | None = None) -> None:
         """The line at the top. ``session``: what is below is what it shows, and may not be of this moment."""
         width = self.size.width or 80
         state = not_now(session) if session is not None else []
@@ -104,7 +104,7 @@ class Room(ClosesOnce, ModalScreen[None]):
         if notice is not None:
             self.foot.show([[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]])
             return
-        out: list[tuple[str, str]] = []
+        out: Line = []
         for key, text in keys:
             entry = [(f" {key} ", "bold accent"), (f"{text} ", "muted")]
             if styled.cells([*out, *entry]) <= (self.size.width or 80):

@@ -9,6 +9,7 @@ from textual import events
 from textual.strip import Strip
 
 from ...text import styled
+from ...text.styled import Line
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 
@@ -31,7 +32,7 @@ class KeyLine(Painted):
         self._keys = tuple(keys)
 
     @staticmethod
-    def _entry(key: Key) -> list[tuple[str, str]]:
+    def _entry(key: Key) -> Line:
         return [(key.shown, "bold accent"), (f" {key.label}   ", "muted")]
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:

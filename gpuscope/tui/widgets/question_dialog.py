@@ -10,13 +10,13 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
 from ...text import styled
+from ...text.styled import Line
 from .dialog import Dialog
 from .text import Lines
 
 if TYPE_CHECKING:
     from ..shell.session import Session
 
-Line = list[tuple[str, str]]
 """Pieces of text with their tokens; an empty one is a blank line."""
 
 

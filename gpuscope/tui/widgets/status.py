@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.strip import Strip
 
 from ...text import styled
+from ...text.styled import Line, Piece
 from ..cells import age_text, fit, percent
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
@@ -16,7 +17,6 @@ from ..theme import Tokens
 if TYPE_CHECKING:
     from ...store.view import HostView
 
-Piece = tuple[str, str]
 LINK_CELLS = 56
 """For why a link is not live; all of it stands in the log, and where there is nothing else to show."""
 
@@ -110,13 +110,11 @@ class StatusLine(Painted):
         return out
 
     @staticmethod
-    def _kept(
-        left: list[tuple[int, Piece]], right: list[tuple[int, Piece]], width: int
-    ) -> tuple[list[Piece], list[Piece]]:
+    def _kept(left: list[tuple[int, Piece]], right: list[tuple[int, Piece]], width: int) -> tuple[Line, Line]:
         """Both ends without what does not fit, the highest numbers gone first."""
         while True:
             pieces_left = [piece for _, piece in left]
-            pieces_right: list[Piece] = []
+            pieces_right: Line = []
             for _, piece in right:
                 pieces_right += [(" · ", "faint"), piece] if pieces_right else [piece]
             pieces_right.append((" ", "text"))

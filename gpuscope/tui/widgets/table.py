@@ -12,18 +12,19 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ...text import styled
+from ...text.styled import Line, Piece
 from ..cells import Align, fit
-from ..charts.strips import Painted, Segments, pad, strip_of
+from ..charts.strips import Painted, strip_of
 from ..theme import Glyphs, Tokens
 
 
 class Drawn(Protocol):
     """A cell that is drawn when its column's width is known: ``bars.Bar``, ``bars.Meter``, ``bars.Spark``."""
 
-    def draw(self, width: int, glyphs: Glyphs) -> list[tuple[str, str]]: ...
+    def draw(self, width: int, glyphs: Glyphs) -> Line: ...
 
 
-Cell: TypeAlias = "str | Segments | Drawn"
+Cell: TypeAlias = "str | Sequence[Piece] | Drawn"
 
 
 class Column(NamedTuple):
@@ -148,7 +149,7 @@ class LiveTable(Painted, can_focus=True):
         self,
         columns: Sequence[Column],
         *,
-        empty: str | Sequence[Segments] = "nothing here",
+        empty: str | Sequence[Sequence[Piece]] = "nothing here",
         header: bool = True,
         cursor: bool = True,
         gap: int = GAP,
@@ -210,7 +211,7 @@ class LiveTable(Painted, can_focus=True):
             self._columns = tuple(columns)
             self.repaint()
 
-    def show_empty(self, empty: str | Sequence[Segments]) -> None:
+    def show_empty(self, empty: str | Sequence[Sequence[Piece]]) -> None:
         """Replace what stands where rows would, when there are none."""
         if empty != self._empty:
             self._empty = empty
@@ -348,7 +349,7 @@ class LiveTable(Painted, can_focus=True):
         self._line_cache = fresh
         return lines
 
-    def _header_line(self, gutter: int, tokens: Tokens) -> list[tuple[str, str]]:
+    def _header_line(self, gutter: int, tokens: Tokens) -> Line:
         pieces = [(" " * gutter, "muted")]
         for place, (column, cells) in enumerate(self._placed[1]):
             if place:
@@ -361,34 +362,24 @@ class LiveTable(Painted, can_focus=True):
     ) -> Strip:
         glyphs = tokens.glyphs
         mark = glyphs.cursor if here else ""
-        pieces: list[tuple[str, str]] = (
-            [(mark.ljust(gutter), "accent" if here and self.has_focus else "muted")] if gutter else []
-        )
+        pieces: Line = [(mark.ljust(gutter), "accent" if here and self.has_focus else "muted")] if gutter else []
         for place, (column, cells) in enumerate(self._placed[1]):
             if place:
                 pieces.append((" " * self._gap, "text"))
             pieces.extend(self._cell(row.cells.get(column.key, ""), row.style, column, cells, glyphs))
         if bar:
-            pieces = pad(pieces, inner + 1)
+            pieces = styled.pad(pieces, inner + 1)
             pieces.append((bar, "muted" if bar == THUMB else "border"))
         return strip_of(pieces, width, tokens, "selected" if here and self.has_focus else "")
 
-    def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+    def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> Line:
         if isinstance(cell, str):
             return [(fit(cell, cells, column.align, glyphs.ellipsis), style)]
-        drawn: Segments = cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs)  # type: ignore[union-attr]
-        pieces = styled.cut(drawn, cells, glyphs.ellipsis)
-        gap = cells - styled.cells(pieces)
-        if gap <= 0:
-            return pieces
-        if column.align == "right":
-            return [(" " * gap, style), *pieces]
-        if column.align == "centre":
-            return [(" " * (gap // 2), style), *pieces, (" " * (gap - gap // 2), style)]
-        return [*pieces, (" " * gap, style)]
+        drawn: Sequence[Piece] = cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs)  # type: ignore[union-attr]
+        return styled.pad(styled.cut(drawn, cells, glyphs.ellipsis), cells, column.align, style)
 
     def _empty_lines(self, width: int, page: int, gutter: int, tokens: Tokens) -> list[Strip]:
-        lines: Sequence[Segments] = [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty
+        lines: Sequence[Sequence[Piece]] = [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty
         indent = [(" " * gutter, "text")]
         return [
             strip_of([*indent, *styled.cut(line, width - gutter, tokens.glyphs.ellipsis)], width, tokens)

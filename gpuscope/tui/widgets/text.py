@@ -9,7 +9,8 @@ from textual.geometry import Size
 from textual.strip import Strip
 
 from ...text import styled
-from ..charts.strips import Painted, Segments, strip_of
+from ...text.styled import Piece
+from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 
 
@@ -20,16 +21,16 @@ class Lines(Painted):
     Lines { height: auto; }
     """
 
-    def __init__(self, lines: Sequence[Segments] = (), **kwargs: Any) -> None:
+    def __init__(self, lines: Sequence[Sequence[Piece]] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._lines: tuple[Segments, ...] = tuple(lines)
+        self._lines: tuple[Sequence[Piece], ...] = tuple(lines)
 
     @property
     def rows(self) -> int:
         """How many lines there are: the height it is given at the next layout."""
         return len(self._lines)
 
-    def show(self, lines: Sequence[Segments]) -> None:
+    def show(self, lines: Sequence[Sequence[Piece]]) -> None:
         """Replace all lines."""
         lines = tuple(tuple(line) for line in lines)
         if lines == self._lines:
