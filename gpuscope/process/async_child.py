@@ -37,8 +37,13 @@ class Child:
         self.lines: asyncio.StreamReader
 
     @classmethod
-    async def spawn(cls, argv: Sequence[str], env: Optional[Mapping[str, str]] = None) -> Child:
-        """Starts ``argv`` without a shell. Raises ``OSError`` when it cannot be started."""
+    async def spawn(
+        cls, argv: Sequence[str], env: Optional[Mapping[str, str]] = None, max_line_bytes: int = MAX_LINE_BYTES
+    ) -> Child:
+        """Starts ``argv`` without a shell. Raises ``OSError`` when it cannot be started.
+
+        ``lines.readline()`` raises ``ValueError`` for a line of more than ``max_line_bytes``.
+        """
         process = subprocess.Popen(
             list(argv),
             stdin=subprocess.PIPE,
@@ -49,15 +54,15 @@ class Child:
         )
         child = cls(process)
         try:
-            await child._connect()
+            await child._connect(max_line_bytes)
         except BaseException:
             child.kill()
             raise
         return child
 
-    async def _connect(self) -> None:
+    async def _connect(self, max_line_bytes: int) -> None:
         loop = asyncio.get_running_loop()
-        self.lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+        self.lines = asyncio.StreamReader(limit=max_line_bytes)
         errors = asyncio.StreamReader(limit=STDERR_BYTES)
         for reader, pipe in ((self.lines, self._process.stdout), (errors, self._process.stderr)):
             protocol = asyncio.StreamReaderProtocol(reader)

@@ -128,7 +128,7 @@ def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
     ("code", "why"),
     [
         ("print('no json')", "what is not understood"),
-        ("import sys; sys.exit(7)", "it ended with code 7"),
+        ("import sys; sys.exit(7)", "it ended with exit code 7"),
         ('print(\'{"part": "environment"}\')', "what is not understood"),
         ("import sys; sys.stdout.write('x' * 5_000_000)", "it said too much"),
     ],

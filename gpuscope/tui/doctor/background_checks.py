@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...doctor.finding import Abstained, Effect, Evidence, Finding, Fix, Report
+from ...process.async_child import Child
+from ...text.units import MIB
 
 SCRIPT = Path(__file__).resolve().parents[2] / "cli/commands/doctor/background_checks.py"
 LIMIT_SECONDS = 60.0
-MAX_BYTES = 4 << 20
+MAX_BYTES = 4 * MIB
 _NEXT = "Try: gpuscope doctor"
 
 
@@ -56,7 +56,7 @@ class Aside:
         self._argv = list(argv) if argv is not None else [sys.executable, str(SCRIPT)]
         self._heard = heard
         self._task: asyncio.Task[None] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     @property
     def running(self) -> bool:
@@ -86,26 +86,26 @@ class Aside:
 
     async def _listen(self, parts: Sequence[str]) -> str:
         """ "" when the child said all, else why not."""
-        loop = asyncio.get_running_loop()
-        lines: asyncio.Queue[bytes] = asyncio.Queue()
-        self._process = process = subprocess.Popen(
-            [*self._argv, *parts], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
-        threading.Thread(target=_pump, args=(process, loop, lines), name="doctor-aside", daemon=True).start()
+        self._child = child = await Child.spawn([*self._argv, *parts], max_line_bytes=MAX_BYTES)
         total = 0
-        try:
-            while line := await lines.get():
-                total += len(line)
-                if total > MAX_BYTES:
-                    return "it said too much"
+        while True:
+            try:
+                line = await child.lines.readline()
+            except ValueError:  # longer than a line may be
+                return "it said too much"
+            total += len(line)
+            if total > MAX_BYTES:
+                return "it said too much"
+            if not line:
+                await child.stop()
+                return f"it ended with {child.how_it_ended}" if child.how_it_ended else "it closed its output"
+            try:
                 said = json.loads(line)
                 if said["part"] == "end":
                     return ""
                 self._heard(str(said["part"]), report_of(said["report"]), said)
-        except (ValueError, TypeError, KeyError) as error:
-            return f"it said what is not understood ({type(error).__name__})"
-        return f"it ended with code {process.wait()}"
+            except (ValueError, TypeError, KeyError) as error:
+                return f"it said what is not understood ({type(error).__name__})"
 
     def close(self) -> None:
         """Nothing is waited for."""
@@ -114,21 +114,5 @@ class Aside:
         self._kill()
 
     def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-
-def _pump(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[bytes]) -> None:
-    """The child's lines into the loop, an empty one at the end; in a thread that nobody waits for."""
-    assert process.stdout is not None
-    with process.stdout as stream:
-        while True:
-            line = stream.readline(MAX_BYTES + 1)
-            if not line:
-                process.wait()
-            try:
-                loop.call_soon_threadsafe(lines.put_nowait, line)
-            except RuntimeError:  # the program has left
-                process.kill()
-            if not line:
-                return
+        if self._child is not None:
+            self._child.kill()

@@ -12,11 +12,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from ...process.async_child import Child
 from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.units import MIB, duration_text, percent_text
 from ...text.width import cells as text_cells
-from ..cells import percent, seconds_text, visible
+from ..cells import visible
 from ..shell.notices import Notices
 from ..shell.result_files import short_path
 from ..theme import Glyphs
@@ -26,7 +28,7 @@ from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 
-MAX_ANSWER_BYTES = 16 << 20
+MAX_ANSWER_BYTES = 16 * MIB
 KINDS = {
     "devices": ("On the devices", ("kernel", "memcpy", "memset")),
     "collectives": ("Collectives", ("collective",)),
@@ -56,22 +58,13 @@ BAR_CELLS = 24
 async def load(path: Path) -> Table:
     """The table of a trace, made in a child process that is killed when this is cancelled. Raises TraceError."""
     argv = [sys.executable, "-m", "gpuscope.store.trace", str(path)]
-    child = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        limit=MAX_ANSWER_BYTES,
-    )
+    child = await Child.spawn(argv, max_line_bytes=MAX_ANSWER_BYTES)
     try:
-        assert child.stdout is not None
-        line = await child.stdout.readline()
-        await child.wait()
+        line = await child.lines.readline()
     except ValueError:
         raise TraceError("the trace gave a table too large to show") from None
     finally:
-        if child.returncode is None:
-            child.kill()
+        child.kill()
     if not line:
         raise TraceError("the trace could not be read: its reader ended early (too little memory, or killed)")
     return decode_table(line)
@@ -179,7 +172,9 @@ def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
     yield from bars
     if table.steps:
         usual, longest = median(table.steps), max(table.steps)
-        text = f"{len(table.steps)} measured, {seconds_text(usual)} the middle one, {seconds_text(longest)} the longest"
+        text = (
+            f"{len(table.steps)} measured, {duration_text(usual)} the middle one, {duration_text(longest)} the longest"
+        )
         yield from styled.hang_lines(
             [[("steps  ", "muted"), (text, "text"), ("  (with the profiler on)", "faint")]], cells
         )
@@ -198,9 +193,9 @@ def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Pie
     if cells:
         yield from stacked_bar(parts, span or None, cells, glyphs)
         yield ("  ", "text")
-    yield (f"{seconds_text(span)}: ", "muted")
+    yield (f"{duration_text(span)}: ", "muted")
     for number, (kind, seconds) in enumerate(line.shares.items()):
-        share = percent(seconds / span * 100) if span > 0 else "–"
+        share = percent_text(seconds / span) if span > 0 else "–"
         word = {"op": "torch operators", "idle": "idle" if line.name.startswith("GPU") else "Python, waiting"}.get(
             kind, kind
         )
@@ -208,17 +203,17 @@ def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Pie
 
 
 def _row(number: int, row: Row, together: float) -> TableRow:
-    share: Sequence[Piece] = [(percent(row.self_seconds / together * 100) if together > 0 else "–", "accent")]
+    share: Sequence[Piece] = [(percent_text(row.self_seconds / together) if together > 0 else "–", "accent")]
     mark = "" if row.kind in ("kernel", "op") else f"[{row.kind}] "
     return TableRow(
         f"{number}:{row.kind}:{row.name}",
         {
             "name": [(mark, "faint"), (row.name, "text")],
-            "self": seconds_text(row.self_seconds),
+            "self": duration_text(row.self_seconds),
             "share": share,
-            "total": seconds_text(row.total_seconds),
+            "total": duration_text(row.total_seconds),
             "calls": f"{row.calls:,}",
-            "mean": seconds_text(row.total_seconds / row.calls) if row.calls else "–",
-            "longest": seconds_text(row.longest_seconds),
+            "mean": duration_text(row.total_seconds / row.calls) if row.calls else "–",
+            "longest": duration_text(row.longest_seconds),
         },
     )
