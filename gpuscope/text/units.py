@@ -6,6 +6,7 @@ The rules hold on every screen and in every report:
 - A column that names its unit in the head leaves it out, with two decimals at most: ``0.04``, ``2.68``, ``140``.
 - A measured duration has three significant digits below a minute, two units above: ``52.6 ms``, ``2 min 05 s``.
 - An age is in whole units and fits into eight cells: ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
+- A list with little room has ages in one unit and four cells: ``8s``, ``2m``, ``3h``, ``5d``.
 - What is not a finite number is a dash.
 """
 
@@ -73,6 +74,12 @@ def amount_text(count: float, unit: int = GIB) -> str:
     return three_digits(value) if value else "0"
 
 
+def sides_text(more: float, less: float) -> str:
+    """Return how many bytes more and how many less a figure may be, in one unit: ``+9.10 -0.40 GiB``."""
+    unit, name = (GIB, "GiB") if more >= GIB / 10 else (MIB, "MiB")
+    return f"+{amount_text(more, unit)} -{amount_text(less, unit)} {name}"
+
+
 def three_digits(value: float) -> str:
     """Return a number with three significant digits; below 1 with two decimals, above 999 with all its digits."""
     size = abs(value)
@@ -102,6 +109,14 @@ def _two_units(seconds: float) -> str:
     return f"{sign}{whole // 86400} d {whole % 86400 // 3600} h"
 
 
+def window_text(seconds: float) -> str:
+    """Return a length of time that somebody chose, which is a round one: ``30 s``, ``10 min``, ``1.5 h``."""
+    for unit, name in ((3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= unit and 2 * seconds % unit == 0:
+            return f"{seconds / unit:g} {name}"
+    return duration_text(seconds)
+
+
 def age_text(seconds: float) -> str:
     """Return how long ago something was, in eight cells at most: ``now``, ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
 
@@ -122,11 +137,27 @@ def age_text(seconds: float) -> str:
     return f"{days}d {whole % 86400 // 3600}h" if days < 100 else f"{days} d"
 
 
-def percent_text(share: float) -> str:
-    """Return a share of 1 in percent: ``42 %``, small ones as ``1.4 %``. Only all is 100 %, and only nothing is 0 %."""
+def short_age_text(seconds: float) -> str:
+    """Return how long ago something was in one unit and, up to 999 days, four cells: ``8s``, ``2m``, ``3h``, ``5d``."""
+    if not math.isfinite(seconds):
+        return DASH
+    whole = max(int(seconds), 0)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
+        if whole >= size:
+            return f"{min(whole // size, _MAX_AGE_DAYS)}{unit}"
+    return "now"
+
+
+def percent_text(share: float, whole: bool = False) -> str:
+    """Return a share of 1 in percent: ``42 %``, small ones as ``1.4 %``. Only all is 100 %, and only nothing is 0 %.
+
+    ``whole`` leaves decimals out, for columns of five cells: ``<1 %``, ``42 %``, ``99 %``, ``100 %``.
+    """
     if not math.isfinite(share):
         return DASH
     value = 100 * share
+    if whole:
+        return "<1 %" if 0 < value < 0.5 else f"{99 if 99 < value < 100 else value:.0f} %"
     if 0 < value < 0.05:
         return "<0.1 %"
     if 99 < value < 100:

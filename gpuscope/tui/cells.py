@@ -1,21 +1,19 @@
-"""Text that fits: widths in terminal cells, numbers with their units, and the last guard before the terminal.
+"""Text for the cells of a table: made safe, cut or padded to a column's width, and readings that are not known.
 
-Widths are those a terminal uses (CJK and emoji take two cells, combining marks none), so columns stay straight.
-Every public function returns text that is safe to print.
+This is the last guard before the terminal: every function here returns text that is safe to print.
 """
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from rich.cells import cell_len
 
-from ..text.units import GIB as GIB
-from ..text.units import KIB as KIB
-from ..text.units import MIB as MIB
+from ..text.styled import Line, Piece
+from ..text.units import DASH
 from ..text.width import ELLIPSIS, cut, pad
 from ..text.width import cells as text_cells
 
@@ -74,95 +72,17 @@ def _picture(match: re.Match[str]) -> str:
     return "" if char in _DROPPED else "\ufffd"
 
 
+def visible_line(line: Iterable[Piece]) -> Line:
+    """Return a line with :func:`visible` text, so that it takes the cells that it is measured with."""
+    return [(visible(text), style) for text, style in line]
+
+
 def fit(text: str, cells: int, align: Align = "left", ellipsis: str = ELLIPSIS) -> str:
     """``text`` made safe, cut with an ellipsis or padded with spaces to exactly ``cells`` cells."""
     return pad(cut(visible(text), cells, ellipsis), cells, align)
 
 
-# ── numbers with units ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def gib(count: float) -> str:
-    """Bytes as GiB without the unit, for columns that name it: ``"69.7"``, ``"0.04"``, ``"1024"``."""
-    value = count / GIB
-    if not math.isfinite(value):
-        return "–"
-    if abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.2f}" if 0 < abs(value) < 0.095 else f"{value:.1f}"
-
-
-def bytes_text(count: float) -> str:
-    """Bytes with a unit: GiB, below 0.1 GiB MiB, below 0.1 MiB KiB, then B."""
-    if not math.isfinite(count):
-        return "–"
-    size = abs(count)
-    if size >= 1024 * GIB:
-        return f"{count / (1024 * GIB):.2f} TiB"
-    if size >= 0.1 * GIB:
-        return f"{count / GIB:.1f} GiB"
-    if size >= 0.1 * MIB:
-        return f"{count / MIB:.0f} MiB" if size >= 10 * MIB else f"{count / MIB:.1f} MiB"
-    if size >= KIB:
-        return f"{count / KIB:.0f} KiB"
-    return f"{count:.0f} B"
-
-
-def sides_text(more: float, less: float) -> str:
-    """How many bytes more and how many less a figure may be, in one unit: ``"+9.1 −0.4 GiB"``."""
-    size, unit = (GIB, "GiB") if more >= GIB / 10 else (MIB, "MiB")
-    up, down = (f"{side / size:.{1 if side >= size / 10 else 2}f}" for side in (more, less))
-    return f"+{up} −{down} {unit}"
-
-
-def seconds_text(seconds: float) -> str:
-    """A measured duration, three digits: ``"312 µs"``, ``"52.6 ms"``, ``"1.84 s"``, ``"2 min 05 s"``."""
-    if not math.isfinite(seconds):
-        return "–"
-    size = abs(seconds)
-    if size >= 60:
-        return age_text(seconds)
-    if size >= 1:
-        return f"{_three(seconds)} s"
-    if size >= 1e-3:
-        return f"{_three(seconds * 1e3)} ms"
-    return f"{_three(seconds * 1e6)} µs" if size else "0 s"
-
-
-def _three(value: float) -> str:
-    size = abs(value)
-    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
-
-
-def age_text(seconds: float) -> str:
-    """How long ago, or how long still: ``"now"``, ``"8 s"``, ``"2 min 05 s"``, ``"3 h 20 min"``, ``"5 d 2 h"``."""
-    if not math.isfinite(seconds):
-        return "–"
-    sign, whole = ("-", int(-seconds)) if seconds < 0 else ("", int(seconds))
-    if whole == 0:
-        return "now"
-    if whole < 60:
-        return f"{sign}{whole} s"
-    if whole < 3600:
-        return f"{sign}{whole // 60} min {whole % 60:02d} s"
-    if whole < 86400:
-        return f"{sign}{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{sign}{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def percent(value: float, digits: int = 0) -> str:
-    """``"95%"``. Never rounds up to 100 or down to 0 what is not."""
-    if not math.isfinite(value):
-        return "–"
-    text = f"{value:.{digits}f}"
-    if value < 100 and float(text) >= 100:
-        text = f"{100 - 10**-digits:.{digits}f}"
-    if value > 0 and float(text) == 0:
-        return f"<{10**-digits:.{digits}f}%"
-    return f"{text}%"
-
-
 def unknown_text(unknown: Unknown, cells: int | None = None) -> str:
     """A dash and the short reason where there is room for it: ``"– no permission"``, else ``"–"``."""
-    text = f"– {unknown.code.replace('_', ' ')}"
-    return visible(text) if cells is None or text_cells(text) <= cells else "–"
+    text = f"{DASH} {unknown.code.replace('_', ' ')}"
+    return visible(text) if cells is None or text_cells(text) <= cells else DASH

@@ -22,7 +22,10 @@ from gpuscope.text.units import (
     parse_size,
     percent_text,
     rate_text,
+    short_age_text,
+    sides_text,
     signed_bytes_text,
+    window_text,
 )
 
 
@@ -98,6 +101,29 @@ def test_no_age_is_wider_than_its_column(seconds):
 )
 def test_shares(share, text):
     assert percent_text(share) == text
+
+
+def test_whole_shares_fit_into_a_column():
+    texts = [percent_text(share, whole=True) for share in (0, 0.001, 0.014, 0.42, 0.996, 1)]
+    assert texts == ["0 %", "<1 %", "1 %", "42 %", "99 %", "100 %"]
+    assert percent_text(math.nan, whole=True) == "–"
+
+
+def test_ages_in_one_unit():
+    ages = (-3, 0.9, 59.9, 60, 3599, 3600, 13 * 86400 + 7200, math.inf)
+    assert [short_age_text(age) for age in ages] == ["now", "now", "59s", "1m", "59m", "1h", "13d", "–"]
+
+
+def test_a_chosen_length_of_time_is_a_round_one():
+    assert [window_text(seconds) for seconds in (30, 60, 90, 600, 3600, 5400)] == [
+        "30 s", "1 min", "1.5 min", "10 min", "1 h", "1.5 h",
+    ]  # fmt: skip
+    assert window_text(437) == "437 s"
+
+
+def test_two_sides_of_a_figure_have_one_unit():
+    assert sides_text(9.1 * GIB, 0.4 * GIB) == "+9.10 -0.40 GiB"
+    assert sides_text(50 * MIB, 6 * MIB) == "+50.0 -6.00 MiB"
 
 
 @pytest.mark.parametrize(

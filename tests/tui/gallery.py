@@ -12,8 +12,8 @@ from textual.containers import Horizontal, Vertical
 from textual.filter import LineFilter
 
 from gpuscope.text import styled
+from gpuscope.text.units import GIB, amount_text, percent_text
 from gpuscope.tui import theme
-from gpuscope.tui.cells import GIB, gib
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.spark import spark
 from gpuscope.tui.charts.stacked import Layer, StackedChart
@@ -72,12 +72,12 @@ def device_rows() -> list[TableRow]:
                     "name": [("H200 ", "text"), ("made up", "faint")],
                     "utilisation": [("–", "muted")]
                     if isinstance(load, Unknown)
-                    else [(f"{load:.0f}%", "idle" if not load else "warn" if load < 60 else "ok")],
+                    else [(percent_text(load / 100), "idle" if not load else "warn" if load < 60 else "ok")],
                     "load": Meter(load, "warn" if not isinstance(load, Unknown) and 0 < load < 60 else "ok"),
                     "vram": Bar(
                         ((allocated, "allocated"), (cached, "cached"), (other, "other"), (driver, "driver")), CAPACITY
                     ),
-                    "used": [(gib(used), "warn" if state == "bad" else "text"), ("/140", "faint")],
+                    "used": [(amount_text(used), "warn" if state == "bad" else "text"), ("/140", "faint")],
                     "temperature": f"{46 + 3 * i}°C",
                     "power": [(f"{92 + 70 * i}", "text"), ("/700W", "faint")],
                     "history": Spark(
@@ -133,7 +133,7 @@ def parts() -> tuple[list[Part], Part, str]:
             Part("other processes", Unknown("hidden_by_container", "made up"), "other"),
         ],
         Part("in use", 120.1 * GIB, "text"),
-        "86% of the card's 140.0 GiB · free 19.9 GiB",
+        "86 % of the card's 140 GiB · free 19.9 GiB",
     )
 
 
@@ -197,7 +197,7 @@ class Gallery(LeanApp[None]):
             ("  driver 580.82  CUDA 13.0", "muted"),
         ]
         status = self.query_one("#status", Lines)
-        status.show([styled.spread(left, [("2 Hz · self 0.9% · 09:41:07 ", "muted")], self.size.width)])
+        status.show([styled.spread(left, [("2 Hz · self 0.9 % · 09:41:07 ", "muted")], self.size.width)])
         self.query_one("#devices", LiveTable).show(device_rows())
         self.query_one("#line", LineChart).show(utilisation(), 60, 0, 100)
         stacked, seconds = layers()
@@ -206,7 +206,7 @@ class Gallery(LeanApp[None]):
         self.query_one("#notes", Lines).show(
             [
                 [("▲ ", "bad"), ("Rank 3 runs out of memory in about 19 steps", "text"), (" (14–26)", "muted")],
-                [("◆ ", "warn"), ("GPU 5 waits for data 31% of the step", "text")],
+                [("◆ ", "warn"), ("GPU 5 waits for data 31 % of the step", "text")],
                 [("● ", "ok"), ("bf16 autocast is on", "text"), (" · 深層学習 🙂 e\u0301tude", "muted")],
                 [
                     ("○ ", "idle"),

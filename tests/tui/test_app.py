@@ -239,15 +239,15 @@ async def test_sorting_moves_rows_and_keeps_the_cursor_on_its_device():
 async def test_pausing_freezes_the_picture_shows_its_age_and_keeps_listening():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "69.7/139.8")
+        await until(pilot, "69.7/140")
         await pilot.press("space")
         await until(pilot, "PAUSED")
         feed(app, f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(0, 33.3, 12.0)]))
-        await until(pilot, "PAUSED 1 s", "69.7/139.8", absent="33.3/139.8")
+        await until(pilot, "PAUSED 1 s", "69.7/140", absent="33.3/140")
         await pilot.press("2")
         assert "69.7 GiB" in await until(pilot, "used, as nvidia-smi")
         await pilot.press("1", "space")
-        await until(pilot, "33.3/139.8", absent="PAUSED")
+        await until(pilot, "33.3/140", absent="PAUSED")
 
 
 @in_loop
@@ -283,7 +283,7 @@ async def test_copy_goes_to_the_clipboard_and_to_a_file_whose_path_is_shown(tmp_
         assert str(tmp_path) in app.session.notices.all[-1].text
         (path,) = (tmp_path / "gpuscope" / "copies").iterdir()
         assert path.stat().st_mode & 0o777 == 0o600
-        assert "69.7/139.8" in path.read_text()
+        assert "69.7/140" in path.read_text()
         assert app.clipboard == path.read_text()
 
 
@@ -356,7 +356,7 @@ async def test_many_frames_at_once_make_one_picture():
                     for i in range(50)
                 ),
             )
-            await until(pilot, "79.0/139.8")
+            await until(pilot, "79.0/140")
         finally:
             MainScreen._draw = original  # type: ignore[method-assign]
         assert drawn <= 3
@@ -384,7 +384,7 @@ async def test_a_link_that_breaks_says_so_and_keeps_the_last_picture():
     async with app.run_test(size=(160, 40)) as pilot:
         await until(pilot, "● live")
         app.session._linked(views.SOURCE, Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0))
-        await until(pilot, "stale 7 s: the agent ended (signal SIGSEGV)", "69.7/139.8")
+        await until(pilot, "stale 7 s: the agent ended (signal SIGSEGV)", "69.7/140")
         await pilot.press("5")
         await until(pilot, "trying again in 2 s")
 

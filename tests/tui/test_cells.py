@@ -1,8 +1,7 @@
-"""Widths in terminal cells, numbers with units, and that nothing a terminal obeys gets through."""
+"""Widths in terminal cells, and that nothing a terminal obeys gets through."""
 
 from __future__ import annotations
 
-import math
 import unicodedata
 
 import pytest
@@ -11,18 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuscope.text.width import cells as text_cells
-from gpuscope.tui.cells import (
-    GIB,
-    MIB,
-    age_text,
-    bytes_text,
-    fit,
-    gib,
-    percent,
-    seconds_text,
-    unknown_text,
-    visible,
-)
+from gpuscope.tui.cells import fit, unknown_text, visible
 from gpuscope.wire.frames import Unknown
 
 anything = st.text(st.characters(), max_size=60)
@@ -80,56 +68,6 @@ def test_alignment() -> None:
     assert (fit("ab", 5, "right"), fit("ab", 5, "centre"), fit("ab", 5)) == ("   ab", " ab  ", "ab   ")
     assert fit("abcdef", 4, ellipsis="~") == "abc~"
     assert text_cells("深a") == 3
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (20 * 1024, "20 KiB"),
-        (512 * 1024, "0.5 MiB"),
-        (50 * MIB, "50 MiB"),
-        (0.1 * GIB, "0.1 GiB"),
-        (69.7 * GIB, "69.7 GiB"),
-        (1536 * GIB, "1.50 TiB"),
-        (-2 * GIB, "-2.0 GiB"),
-        (math.nan, "–"),
-    ],
-)
-def test_bytes_carry_their_unit(count: float, expected: str) -> None:
-    assert bytes_text(count) == expected
-
-
-def test_gib_for_columns() -> None:
-    assert [gib(x * GIB) for x in (0, 0.04, 0.6, 69.71, 139.8, 1024)] == ["0.0", "0.04", "0.6", "69.7", "139.8", "1024"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0, "0 s"), (3.12e-4, "312 µs"), (0.0526, "52.6 ms"), (0.9999, "1000 ms"), (1.836, "1.84 s"), (125, "2 min 05 s")],
-)
-def test_durations(seconds: float, expected: str) -> None:
-    assert seconds_text(seconds) == expected
-
-
-def test_ages() -> None:
-    assert [age_text(s) for s in (0.2, 8, 125, 12000, 439200, -90)] == [
-        "now", "8 s", "2 min 05 s", "3 h 20 min", "5 d 2 h", "-1 min 30 s",
-    ]  # fmt: skip
-
-
-def test_percent_does_not_round_to_all_or_nothing() -> None:
-    assert [percent(v) for v in (0, 0.2, 49.6, 99.9, 100)] == ["0%", "<1%", "50%", "99%", "100%"]
-    assert percent(99.97, 1) == "99.9%"
-
-
-@given(st.floats())
-def test_no_number_breaks_the_texts(value: float) -> None:
-    for text in (gib(value), bytes_text(value), seconds_text(value), age_text(value), percent(value)):
-        assert text
-        assert "nan" not in text
-        assert "inf" not in text
 
 
 def test_unknown_says_why_where_there_is_room() -> None:

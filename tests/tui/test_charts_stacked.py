@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
 from gpuscope.store.view import History
-from gpuscope.tui.cells import GIB
+from gpuscope.text.units import GIB
 from gpuscope.tui.charts.marks import Tick
 from gpuscope.tui.charts.stacked import Layer, Peak, StackedChart, _draw, _edges, axis_top, stack_columns, unit_of
 from gpuscope.tui.theme import MONOCHROME, UNICODE
@@ -109,7 +109,7 @@ def test_the_widget_draws_axis_capacity_and_time() -> None:
         held = [Layer("allocated", "", [6.0 * GIB] * 121)]
         chart.show(held, [n / 2 for n in range(121)], 60, 140.4 * GIB, title="VRAM of GPU 0")
         title = str(chart.border_title)
-        assert title == "VRAM of GPU 0, GiB (of 140.4 GiB)", "the axis ends below the card, so the card is named"
+        assert title == "VRAM of GPU 0, GiB (of 140 GiB)", "the axis ends below the card, so the card is named"
         assert len(title) <= 80 // 2 - 6, "it stands above half of the smallest screen"
 
     run(One, body, 60, 20)

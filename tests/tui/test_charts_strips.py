@@ -14,8 +14,9 @@ from textual.containers import Horizontal
 from textual.strip import Strip
 from textual.widgets import TabbedContent, TabPane
 
+from gpuscope.text.units import GIB
 from gpuscope.tui import theme
-from gpuscope.tui.cells import GIB, fit
+from gpuscope.tui.cells import fit
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.stacked import Layer, StackedChart
 from gpuscope.tui.charts.strips import Painted, _cells, changed_spans, legend_of, strip_of

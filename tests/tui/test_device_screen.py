@@ -34,7 +34,7 @@ def flat(lines) -> str:
 async def test_it_opens_at_every_size_and_no_line_is_too_long(size):
     app = make_app(devices.training())
     async with app.run_test(size=size) as pilot:
-        await until(pilot, "node-17", "98%")
+        await until(pilot, "node-17", "98 %")
         app.push_screen(DeviceScreen(app.session, app.session.host.devices[0].key))
         shown = await until(pilot, "GPU-Util", "meaning")
         assert "Esc" in shown
@@ -53,7 +53,7 @@ async def test_enter_opens_it_and_keys_work():
             "26 °C to slowdown", "none of", "VBIOS 96.00.A5.00.01", "cuda:0", "NUMA node 0 · cores 0-23,48-71",
             "Load %, 1 min",
         )  # fmt: skip
-        assert "NVLink out 9.1 GiB/s" in shown
+        assert "NVLink out 9.10 GiB/s" in shown
         screen = app.screen
         assert isinstance(screen, DeviceScreen)
         await pilot.press("minus")
@@ -75,9 +75,9 @@ async def test_enter_opens_it_and_keys_work():
 @pytest.mark.parametrize(
     ("readings", "meaning"),
     [
-        ({"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0}, "on 20% of the SMs"),
-        ({"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0}, "for 60% of the time"),
-        ({"utilization_percent": 99, "sm_active_percent": 88.0, "tensor_active_percent": 27.0}, "27% of what it could"),
+        ({"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0}, "on 20 % of the SMs"),
+        ({"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0}, "for 60 % of the time"),
+        ({"utilization_percent": 99, "sm_active_percent": 88.0, "tensor_active_percent": 27.0}, "does 27 %"),
         ({"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0}, "FP32"),
         (
             {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 9.0,

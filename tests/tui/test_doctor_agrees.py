@@ -83,11 +83,11 @@ def test_one_wait_for_input_has_one_figure_everywhere():
     frames = put(one(80, **parts), "step_seconds", lambda _: 0.1)
     host, found, _, notes = told(frames)
     line = job_lines(host)[0]
-    assert line.cells["input"][0] == "74%"
+    assert line.cells["input"][0] == "74 %"
     assert f"{line.split['input']:.2f}" == "0.74"
     assert (line.mean_step, line.cells["pace"][0]) == ("116 ms", "100 ms")
-    assert "waits for its data 74% of the step" in notes
-    assert judge(host, host.devices[0]).reason == "input 74% of the step"
+    assert "waits for its data 74 % of the step" in notes
+    assert judge(host, host.devices[0]).reason == "input 74 % of the step"
     said = found["live.input_bound"]
     assert said.title.endswith("74 % of each step")
     assert said.fixes[0].effect == "at best 30.2 ms instead of 116 ms a step on average"

@@ -73,7 +73,7 @@ async def test_several_hosts_begin_with_all_of_them_the_worst_first():
         assert "1 stale or ended" in shown
         assert "1 not reached" in shown
         assert "40 GPUs" in shown
-        assert "room: foxtrot 8× 139.2 GiB · charlie 5×" in shown
+        assert "room: foxtrot 8× 139 GiB · charlie 5×" in shown
         assert "it does not let you in" in shown
         assert "Standing still: rank 3 stands at data.py:88 in __getitem__" in shown, "in full below the table"
 

@@ -45,7 +45,7 @@ async def job_screen(frames: list[f.Frame], size: tuple[int, int], *wanted: str)
 async def test_a_stall_is_a_sentence_below_the_job():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, f"stalled: {STALLED}", "mean step 500 ms: ", "compute 70%")
+        await until(pilot, f"stalled: {STALLED}", "mean step 500 ms: ", "compute 70 %")
 
 
 @in_loop

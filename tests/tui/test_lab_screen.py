@@ -479,8 +479,8 @@ def test_compiling_is_counted_in_seconds_then_by_what_it_made():
 @pytest.mark.parametrize(
     ("figure", "said"),
     [
-        (Figure(4 * GIB, GIB // 10), "4.0 GiB ± 2.5%"),
-        (Figure(4 * GIB, 9 * GIB, GIB // 2), "4.0 GiB (+9.0 −0.5 GiB)"),
+        (Figure(4 * GIB, GIB // 10), "4.00 GiB ± 2.5 %"),
+        (Figure(4 * GIB, 9 * GIB, GIB // 2), "4.00 GiB (+9.00 -0.50 GiB)"),
     ],
 )
 def test_a_prediction_says_how_far_it_may_be_off_to_each_side(figure, said):
@@ -495,7 +495,7 @@ def test_a_prediction_says_how_far_it_may_be_off_to_each_side(figure, said):
 
     run.peak_bytes = None
     assert next(value for name, value, _ in facts_of(run) if name == "predicted") == said
-    assert told(figure.bytes) == (f"{said}, it is +0.0%", "text")
+    assert told(figure.bytes) == (f"{said}, it is +0.0 %", "text")
     assert told(figure.high) == (f"{said}, it is {100 * figure.error_bytes / figure.bytes:+.1f}%", "text")
     assert told(figure.low)[1] == "text"
     assert told(figure.high + 1e6)[1] == told(figure.low - 1e6)[1] == "warn"
@@ -788,7 +788,7 @@ async def test_a_script_is_heard_and_ends_with_all_it_started(tmp_path):
 
 def rich_app(path, monkeypatch) -> GpuscopeApp:
     """Four runs of made-up figures and one in progress."""
-    monkeypatch.setattr("gpuscope.tui.lab.rows._age", lambda at: "5 min")
+    monkeypatch.setattr("gpuscope.tui.lab.rows.short_age_text", lambda seconds: "5m")
     base = LabConfig(device="cuda", model="gpt-1.3b")
     configs = (
         (base, 61.0, 96.0), (replace(base, amp="bf16"), 118.0, 71.0),

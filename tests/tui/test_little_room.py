@@ -192,7 +192,7 @@ def test_all_shares_of_a_profile_can_be_read(cells):
     lines = flat(summary(Table([], LINES, (0.0069,) * 3, 405, ""), cells, UNICODE))
     assert all(text_cells(line) <= cells for line in lines)
     told = " ".join(" ".join(lines).split())
-    for share in ("kernel 66%", "collective 4%", "memcpy <1%", "idle 29%", "Python, waiting 70%", "profiler on)"):
+    for share in ("kernel 66 %", "collective 4 %", "memcpy <1 %", "idle 29 %", "Python, waiting 70 %", "profiler on)"):
         assert share in told
     assert ("█" in told) == (cells == 116)
     if cells == 116:
@@ -213,7 +213,7 @@ def test_nothing_of_a_hung_device_is_blank_without_its_reason():
     told = flat(words.state_lines(host, host.devices[3], 100))
     assert {line.split()[0] for line in told} == {"state", "memory", "heat", "power", "clocks", "traffic"}
     assert all("nvmlDeviceGetUtilizationRates" in line for line in told)
-    assert "of 139.8 GiB" in next(line for line in told if line.startswith("memory"))
+    assert "of 140 GiB" in next(line for line in told if line.startswith("memory"))
 
 
 def test_the_pcie_link_stands_with_the_traffic_of_pcie():
@@ -227,6 +227,6 @@ def test_the_pcie_link_stands_with_the_traffic_of_pcie():
     mib = 1 << 20
     both = {f"{name}_{way}_bytes_per_second": 3 * mib for name in ("pcie", "nvlink") for way in ("tx", "rx")}
     assert told(**both) == (
-        "PCIe out 3.0 MiB/s in 3.0 MiB/s, gen 5 ×16 of gen 5 ×16 · NVLink out 3.0 MiB/s in 3.0 MiB/s"
+        "PCIe out 3.00 MiB/s in 3.00 MiB/s, gen 5 ×16 of gen 5 ×16 · NVLink out 3.00 MiB/s in 3.00 MiB/s"
     )
     assert told() == "PCIe gen 5 ×16 of gen 5 ×16"

@@ -48,11 +48,11 @@ async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
     app, _ = asked()
     async with app.run_test(size=(160, 50)) as pilot:
         screen = await until(pilot, "used, as nvidia-smi", "jupyter-lab 51120 (lin)")
-        rows = {"allocated": "49.9 GiB", "private pools, idle": "≈2.0 GiB", "awaiting free": "0.5 GiB",
-                "outside torch": "4.0 GiB", "2 more": "1.1 GiB", "driver, beside it": "0.6 GiB"}  # fmt: skip
+        rows = {"allocated": "49.9 GiB", "private pools, idle": "≈2.00 GiB", "awaiting free": "512 MiB",
+                "outside torch": "4.00 GiB", "2 more": "1.1 GiB", "driver, beside it": "0.6 GiB"}  # fmt: skip
         for row, amount in rows.items():
             assert amount in line_with(screen, row), row
-        assert "121.4 GiB" in line_with(screen, "used, as nvidia-smi")
+        assert "121 GiB" in line_with(screen, "used, as nvidia-smi")
         assert "largest to free: other processes" in screen
         left = " ".join(" ".join(line[:79] for line in screen.splitlines()).split())
         assert "live tensors may be up to 0.2 GiB more" in left
@@ -80,7 +80,7 @@ async def test_what_kind_of_process_it_is_stands_below():
     async with app.run_test(size=(160, 50)) as pilot:
         screen = await until(pilot, "seen: vLLM: reserves most of the card by design, not a leak")
         left = " ".join(" ".join(line[:79] for line in screen.splitlines()).split())
-        assert "its command names vLLM; reserved 86% of the card" in left
+        assert "its command names vLLM; reserved 86 % of the card" in left
 
 
 # ── timeline ────────────────────────────────────────────────────────────────────────────────────────────────

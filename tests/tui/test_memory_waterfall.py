@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 
+from gpuscope.text.units import GIB
 from gpuscope.tui import theme
-from gpuscope.tui.cells import GIB
 from gpuscope.tui.memory.waterfall import Part, Waterfall, _folded
 from gpuscope.wire.frames import Unknown
 from tests.tui.snapshots import run, text
@@ -23,7 +23,7 @@ PARTS = [
     Part("other processes", Unknown("hidden_by_container", "…"), "other"),
 ]
 TOTAL = Part("in use", 100 * GIB, "text")
-FOOT = "71% of the card's 140.0 GiB · free 40.0 GiB"
+FOOT = "71 % of the card's 140 GiB · free 40.0 GiB"
 
 
 class One(App[None]):
@@ -59,11 +59,11 @@ def test_what_the_total_leaves_out_stands_below_it_or_in_words() -> None:
 
     run(One, body, 90, 14)
     run(One, body, 90, 9)
-    assert "≈64 MiB" in found[14][0]
+    assert "≈64.0 MiB" in found[14][0]
     below = [line.split("  ")[0] for line in found[14]]
     assert below.index("in use") < below.index("driver, beside it")
     assert "driver, beside it 1.0 GiB" in found[9][-1]
-    assert found[9][-1].startswith("71% of the card's")
+    assert found[9][-1].startswith("71 % of the card's")
 
 
 def test_every_row_has_its_value_with_a_unit_and_bars_from_one_zero() -> None:
@@ -74,7 +74,7 @@ def test_every_row_has_its_value_with_a_unit_and_bars_from_one_zero() -> None:
     assert len(zeros) == 1
     counts = {line.split()[0]: line.count("▆") for line in lines}
     assert abs(counts["cached"] - 2 * counts["parameters"]) <= 1
-    assert "40%" in lines[0]
+    assert "40 %" in lines[0]
 
 
 def test_what_a_part_is_now_is_marked_on_the_bar_of_what_it_was_at_most() -> None:
@@ -95,7 +95,7 @@ def test_the_largest_bar_can_be_read_on_a_card_that_is_nearly_empty() -> None:
     lines = lines_at(90, 14, small, Part("used", 950 << 20, "text"))
     total = next(line for line in lines if line.startswith("used"))
     room = total.count("▆")
-    assert "100%" in total
+    assert "100 %" in total
     assert "█" not in total
     for line, share in zip(lines, (700 / 950, 250 / 950, 0), strict=False):
         assert abs(line.count("▆") - share * room) <= 1
@@ -113,7 +113,7 @@ def test_the_total_is_the_last_line_and_its_bar_is_made_of_the_parts() -> None:
     lines = lines_at(90, 14)
     assert lines[-1] == FOOT
     assert lines[-2].startswith("in use")
-    assert "100.0 GiB" in lines[-2]
+    assert "100 GiB" in lines[-2]
     assert set(lines[-3]) == {"─"}
     assert "┄" in lines[-2], "a part of the total is unknown"
 

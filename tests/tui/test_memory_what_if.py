@@ -59,11 +59,11 @@ async def test_fixes_of_the_labs_model_stand_with_what_they_free(labs):
     async with app.run_test(size=(120, 40)) as pilot:
         await look(pilot)
         screen = await until(
-            pilot, "What if: gpt-small, batch 8: 4.8 GiB ± 2% of the card, fits", "r: try it in the Lab"
+            pilot, "What if: gpt-small, batch 8: 4.84 GiB ± 2 % of the card, fits", "r: try it in the Lab"
         )
         rows = [line for line in screen.splitlines() if "fits" in line and "GiB" in line and "What if" not in line]
         assert "the loss in 8 chunks" in rows[0]
-        assert "1.3 GiB" in next(row for row in rows if "micro-batch 4 instead of 8" in row)
+        assert "1.31 GiB" in next(row for row in rows if "micro-batch 4 instead of 8" in row)
         await until(pilot, "cost: the output layer runs once more")
         await pilot.press("W")
         await until(pilot, "Where the bytes are", absent="What if: gpt-small")
@@ -132,7 +132,7 @@ async def test_an_error_of_two_sides_is_told_as_two(labs, width):
     app = memory(lambda request: replace(traced(request), doubts=[doubt]))
     async with app.run_test(size=(width, 40)) as pilot:
         await look(pilot)
-        screen = await until(pilot, "4.8 GiB (+11.0 −0.1 GiB) of the card", "r: try it in the Lab")
+        screen = await until(pilot, "4.84 GiB (+11.0 -0.11 GiB) of the card", "r: try it in the Lab")
         row = next(line for line in screen.splitlines() if "micro-batch 4 instead of 8" in line)
         assert re.search(r"\+\d+\.\d −0\.\d+ GiB", row), row
 

@@ -58,7 +58,7 @@ def test_its_share_stands_beside_that_of_the_device():
     said = flat(words.use_lines(host, process, 120))
     assert said.startswith("GPU 2")
     assert "21.6 GiB" in said
-    assert "SM 7% of the time; the GPU 8" in said
+    assert "SM 7 % of the time; the GPU 8" in said
 
 
 def test_idle_is_said_only_where_it_is_known():
@@ -103,7 +103,7 @@ async def test_keys_zoom_charts_and_all_readings():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("P", "slash", *"jupyter", "enter", "enter")
-        await until(pilot, "GPU memory GiB, 1 min", "SM %, 1 min", "CPU % of one core", "RSS GiB", "cuda:0", "SM 7%")
+        await until(pilot, "GPU memory GiB, 1 min", "SM %, 1 min", "CPU % of one core", "RSS GiB", "cuda:0", "SM 7 %")
         await pilot.press("minus")
         await until(pilot, "SM %, 5 min")
         await pilot.press("enter")

@@ -58,7 +58,7 @@ def test_beside_a_process_that_works_its_own_share_tells() -> None:
     world = World()
     world.pass_time(60, notebook=40.0, trainer=90.0)
     world.pass_time(300, notebook=0.0, trainer=90.0)
-    assert world.column("sm") == {"4001": "0%", "4002": "90%"}
+    assert world.column("sm") == {"4001": "0 %", "4002": "90 %"}
     assert world.column("idle") == {"4001": "4m", "4002": ""}, "299 s since the last reading that was not 0"
 
 

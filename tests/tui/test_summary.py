@@ -81,7 +81,7 @@ def test_figures_fit_their_columns():
         "–", "0", "1,234", "9,999,999", "12.0 M", "30.0 G",
     ]  # fmt: skip
     assert (rate(None, True), rate(1.5 * GIB, True), rate(2.5, False), rate(600, False)) == (
-        "–", "1.5 GiB/s", "2.5/s", "600/s",
+        "–", "1.50 GiB/s", "2.5/s", "600/s",
     )  # fmt: skip
 
 
@@ -91,6 +91,6 @@ def test_the_text_is_a_table_with_its_title_and_cost():
     lines = text.splitlines()
     assert lines[0].startswith("torch.cuda.memory_summary")
     assert lines[2].split() == ["metric", "current", "peak", "allocated", "freed", "allocated/s", "freed/s"]
-    assert "1.5 GiB/s" in lines[3]
+    assert "1.50 GiB/s" in lines[3]
     assert lines[-1] == "allocator: native · one statistics call: 11.3 µs"
     assert len({len(line) for line in lines[2:30]}) <= 2, "columns stand under each other"

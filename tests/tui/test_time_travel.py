@@ -64,21 +64,21 @@ def value_in(screen: str, name: str) -> str:
 async def test_back_shows_what_was_while_data_keeps_coming_and_space_returns():
     app = make_app(climbing(0, 1800))
     async with app.run_test(size=(120, 40)) as pilot:
-        assert load_shown(await until(pilot, "H200")) == "29%"
+        assert load_shown(await until(pilot, "H200")) == "29 %"
         await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "PAST 5 min", "24%")
-        assert load_shown(screen) == "24%"
+        screen = await until(pilot, "PAST 5m 00s", "24 %")
+        assert load_shown(screen) == "24 %"
         feed(app, *more(1800, 1980))
         await pilot.press("comma")
-        screen = await until(pilot, "PAST 8 min 10 s ago")
-        assert load_shown(screen) == "24%"
+        screen = await until(pilot, "PAST 8m 10s ago")
+        assert load_shown(screen) == "24 %"
         assert app.session.host_of(views.SOURCE).devices[0].number("utilization_percent") == 32
         await pilot.press("full_stop", "full_stop", "right_curly_bracket", "right_curly_bracket")
-        assert load_shown(await until(pilot, "PAST, the newest")) == "32%"
+        assert load_shown(await until(pilot, "PAST, the newest")) == "32 %"
         await pilot.press("space")
-        screen = await until(pilot, "32%", absent="PAST")
+        screen = await until(pilot, "32 %", absent="PAST")
         feed(app, *more(1980, 2100))
-        assert load_shown(await until(pilot, "34%")) == "34%"
+        assert load_shown(await until(pilot, "34 %")) == "34 %"
 
 
 @in_loop
@@ -89,7 +89,7 @@ async def test_charts_and_log_say_how_far_back_they_end():
     async with app.run_test(size=(120, 40)) as pilot:
         assert " ago" not in await until(pilot, "Utilisation %", "  now ")
         await pilot.press("left_curly_bracket", "comma")
-        screen = await until(pilot, "PAST 5 min 10 s", "310s ago", absent="  now ")
+        screen = await until(pilot, "PAST 5m 10s", "310s ago", absent="  now ")
         assert screen.count("-370s") == screen.count("310s ago") == 2
         app.session.notices.say("said just now")
         await pilot.press("5")
@@ -129,33 +129,33 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Utilisation %")
         await pilot.press("enter")
-        assert " 29% time with any kernel" in await until(pilot, "At work", ", . past", absent="PAST")
+        assert " 29 % time with any kernel" in await until(pilot, "At work", ", . past", absent="PAST")
         await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "PAST 5 min", " Then ", "5m ago", "space now", "{ } 5 min")
-        assert " 24% time with any kernel" in screen
+        screen = await until(pilot, "PAST 5m 00s", " Then ", "5m ago", "space now", "{ } 5 min")
+        assert " 24 % time with any kernel" in screen
         await pilot.press("enter")
-        await until(pilot, "GPU 0  PAST 5 min", "{ }: 5 min")
+        await until(pilot, "GPU 0  PAST 5m 00s", "{ }: 5 min")
         await pilot.press("pagedown")
         screen = await until(pilot, "utilization")
-        assert value_in(screen, "utilization") == "24.0%"
+        assert value_in(screen, "utilization") == "24.0 %"
         await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "GPU 0  PAST 10 min")
-        assert value_in(screen, "utilization") == "19.0%"
+        screen = await until(pilot, "GPU 0  PAST 10m 00s")
+        assert value_in(screen, "utilization") == "19.0 %"
         await pilot.press("escape", "o")
         await until(pilot, "Who has GPU 0 open, now")
         await pilot.press("escape", "full_stop", "space")
-        assert " 29% time with any kernel" in await until(pilot, " Now ", "At work", absent="PAST")
+        assert " 29 % time with any kernel" in await until(pilot, " Now ", "At work", absent="PAST")
         await pilot.press("escape", "P", "left_curly_bracket")
-        await until(pilot, "PAST 5 min", "GPU MEM", "space now")
+        await until(pilot, "PAST 5m 00s", "GPU MEM", "space now")
         await pilot.press("enter", "comma")
-        await until(pilot, "PAST 5 min 10 s ago", "child of pid", "310s ago")
+        await until(pilot, "PAST 5m 10s ago", "child of pid", "310s ago")
         for _ in range(5):
             await pilot.press("left_curly_bracket")
         await until(pilot, "no reading of it is from then", "PAST", absent="child of pid")
         await pilot.press("space")
         await until(pilot, "child of pid", absent="PAST")
         await pilot.press("left_curly_bracket", "escape", "escape")
-        assert load_shown(await until(pilot, "Devices", "PAST 5 min")) == "24%", "what lies below has moved along"
+        assert load_shown(await until(pilot, "Devices", "PAST 5m 00s")) == "24 %", "what lies below has moved along"
 
 
 @in_loop
@@ -182,8 +182,8 @@ async def test_no_further_back_than_there_is_and_esc_returns():
         await until(pilot, "jupyter")
         for _ in range(4):
             await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "PAST 8 min 59 s ago", absent="jupyter")
-        assert load_shown(screen) == "1%"
+        screen = await until(pilot, "PAST 8m 59s ago", absent="jupyter")
+        assert load_shown(screen) == "1 %"
         await pilot.press("escape")
         await until(pilot, "jupyter", absent="PAST")
 
@@ -210,11 +210,11 @@ async def test_a_process_has_its_history_in_the_details():
         await app.push_screen(DetailScreen(app.session, process.key))
         screen = await until(pilot, "The last 5 min", "CPU, of one core", "GPU 0 memory")
         row = next(line for line in screen.splitlines() if "CPU, of one core" in line)
-        assert "25% … 30%" in row
+        assert "25 % … 30 %" in row
         assert theme.UNICODE.up[2] in row
         await pilot.press("z")
         row = next(line for line in (await until(pilot, "The last 15 min")).splitlines() if "of one core" in line)
-        assert "15% … 30%" in row
+        assert "15 % … 30 %" in row
 
 
 @in_loop

@@ -150,7 +150,7 @@ async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "s Snapshot")
         await pilot.press("p", "enter")
-        await until(pilot, "40%  2 of 5 steps recorded", "Esc: cancel")
+        await until(pilot, "40 %  2 of 5 steps recorded", "Esc: cancel")
         await pilot.press("escape")
         await until(pilot, "Cancelled: nothing came")
         assert source.cancelled == ["profile"]
@@ -295,7 +295,7 @@ async def test_stacks_come_without_a_question_the_training_thread_first():
         await pilot.press("S")
         screen = await until(pilot, "Stacks of rank 0, pid 48200", "data.py:88")
         assert screen.index("MainThread") < screen.index("loader")
-        assert "all_reduce #7 in group 0  started for 48.0 s, 4 KiB" in screen
+        assert "all_reduce #7 in group 0  started for 48.0 s, 4.00 KiB" in screen
         assert "default_pg: 7 launched, 6 completed" in screen
         await pilot.press("right")
         await until(pilot, "Stacks of rank 1, pid 48201")

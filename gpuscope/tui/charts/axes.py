@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...text.styled import Line
-from ..cells import age_text
+from ...text.units import age_text
 
 
 def time_ticks(window_seconds: float, width: int, ago_seconds: float = 0.0) -> list[tuple[float, str]]:

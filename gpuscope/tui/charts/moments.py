@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from textual.strip import Strip
 
 from ...text.styled import Line
-from ..cells import bytes_text, fit
+from ...text.units import bytes_text
+from ..cells import fit
 from ..theme import Tokens
 from .strips import Painted, strip_of
 

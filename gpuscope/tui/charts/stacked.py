@@ -11,8 +11,7 @@ from textual.strip import Strip
 
 from ...store.view import History
 from ...text.styled import Line, Piece
-from ...text.units import GIB, KIB, MIB
-from ..cells import bytes_text
+from ...text.units import GIB, KIB, MIB, bytes_text
 from ..theme import Glyphs, Tokens
 from .axes import nice_step, share_ticks, time_axis, value_ticks
 from .bins import Bins, first_at, hold_seconds

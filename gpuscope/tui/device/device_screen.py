@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
-from ..cells import age_text
+from ...text.units import GIB, window_text
 from ..charts.line import Series
 from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
@@ -34,8 +34,8 @@ class Chart(NamedTuple):
 
 CHARTS = (
     Chart("Load %", (("GPU-Util", "utilization_percent"), ("SM", "sm_active_percent"),
-                     ("tensor", "tensor_active_percent"), ("DRAM", "dram_active_percent")), 100.0, "%"),
-    Chart("Memory GiB", (("used", "used_bytes"),), None, "", 1 / (1 << 30)),
+                     ("tensor", "tensor_active_percent"), ("DRAM", "dram_active_percent")), 100.0, " %"),
+    Chart("Memory GiB", (("used", "used_bytes"),), None, "", 1 / GIB),
     Chart("Power W, heat °C", (("power", "power_watts"), ("heat", "temperature_celsius")), None, ""),
     Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None, ""),
     Chart("Traffic MB/s", (("NVLink out", "nvlink_tx_bytes_per_second"), ("NVLink in", "nvlink_rx_bytes_per_second"),
@@ -113,7 +113,7 @@ class DeviceScreen(ChartedScreen):
                 values = [None if v is None else v * what.scale for v in past.values]
                 if any(v is not None for v in values):
                     series.append(Series(label, token, past.seconds, values))
-            set_title(chart, f"{what.title}, {age_text(window)}")
+            set_title(chart, f"{what.title}, {window_text(window)}")
             chart.show(series, window, 0.0, what.top, what.unit, now=host.sampled_seconds, ago=self.session.ago_seconds)
 
     # ── keys ──

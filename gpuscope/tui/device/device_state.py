@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ...collect.clock_events import HARMLESS_CLOCK_EVENTS, clock_event_words
 from ...store.ranks import input_share
 from ...store.view import DeviceView, History, HostView, ProcView, TrainerView
+from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import LOST, TIMEOUT, Unknown
-from ..cells import age_text, gib
 from ..memory.memory_layers import living, trainer_of
 
 NEARLY_FULL = 0.97
@@ -49,7 +49,7 @@ def judge(host: HostView, device: DeviceView) -> Verdict:
         return Verdict("bad", "ECC", f"{ecc:.0f} uncorrected memory errors since the last reset")
     used, total = device.number("used_bytes"), device.definition.total_bytes
     full = (
-        f"{gib(total - used)} GiB left of {gib(total)}"
+        f"{bytes_text(total - used)} left of {bytes_text(total)}"
         if used is not None and total and used > NEARLY_FULL * total
         else ""
     )
@@ -129,7 +129,7 @@ def _starved(host: HostView, device: DeviceView) -> str:
         trainer = trainer_of(host, allocator)
         share = starving(host, trainer) if trainer else None
         if share is not None:
-            return f"input {share * 100:.0f}% of the step"
+            return f"input {percent_text(share)} of the step"
     return ""
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
 from ...text.styled import Line
-from ..cells import bytes_text, fit
+from ...text.units import bytes_text
+from ..cells import fit
 from ..widgets.question_dialog import AskedOnce
 from .text import UNOWNED_BYTES, unaccounted
 

@@ -9,8 +9,9 @@ from ...collect.xid import xid_advice, xid_words
 from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.units import bytes_text, percent_text, rate_text
 from ...wire.frames import Unknown
-from ..cells import bytes_text, fit, percent
+from ..cells import fit
 from ..widgets.bars import meter
 from .device_state import in_short, judge, processes_on
 
@@ -73,7 +74,7 @@ def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> lis
             missing.setdefault(reading.text if isinstance(reading, Unknown) else "", []).append(label)
             continue
         token = "series1" if column == "utilization_percent" else "series3"
-        pieces = [*meter(value, bar, token, glyphs, slim=True), (f" {percent(value):>5}", "text")]  # type: ignore[arg-type]
+        pieces = [*meter(value, bar, token, glyphs, slim=True), (f" {percent_text(value / 100):>6}", "text")]  # type: ignore[arg-type]
         out.append(fact(label, [*pieces, (f" {words}", "faint")]))
     meaning = what_it_means(device)
     lines = styled.hang_lines([fact("meaning", [(meaning, "accent")])], cells) if meaning else []
@@ -93,19 +94,22 @@ def what_it_means(device: DeviceView) -> str:
         return "nothing runs"
     if sm is None:
         return "GPU-Util says only that some kernel runs; how much of the GPU it uses, this GPU does not tell"
+    runs, idle, works = percent_text(load / 100), percent_text(1 - load / 100), percent_text(sm / 100)
     if load >= BUSY and sm < WORKING:
-        return f"a kernel runs {load:.0f}% of the time, but on {sm:.0f}% of the SMs: kernels are too small, or too few"
+        return f"a kernel runs {runs} of the time, but on {works} of the SMs: kernels are too small, or too few"
     if load < BUSY:
-        return f"for {100 - load:.0f}% of the time nothing runs: it waits for input, the CPU, or other GPUs"
+        return f"for {idle} of the time nothing runs: it waits for input, the CPU, or other GPUs"
     if tensor is None:
-        return f"the SMs work {sm:.0f}% of the time"
+        return f"the SMs work {works} of the time"
+    multiplies = percent_text(tensor / 100)
     if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
-        return f"memory bound: DRAM {dram:.0f}% busy, tensor pipe {tensor:.0f}%; fused kernels move less data"
+        reads = percent_text(dram / 100)
+        return f"memory bound: DRAM {reads} busy, tensor pipe {multiplies}; fused kernels move less data"
     if tensor < LITTLE:
-        return f"SMs work, the tensor pipe {tensor:.0f}%: matrix products in FP32, or hardly any; see bf16 and TF32"
+        return f"SMs work, the tensor pipe {multiplies}: matrix products in FP32, or hardly any; see bf16 and TF32"
     if tensor < WORKING:
-        return f"busy, yet the tensor pipe does {tensor:.0f}% of what it could: the rest is other work or waiting"
-    return f"the tensor pipe is busy {tensor:.0f}% of the time: most of the work is matrix products"
+        return f"busy, yet the tensor pipe does {multiplies} of what it could: the rest is other work or waiting"
+    return f"the tensor pipe is busy {multiplies} of the time: most of the work is matrix products"
 
 
 def in_few_words(device: DeviceView) -> str:
@@ -131,7 +135,7 @@ def traffic_line(device: DeviceView) -> Line:
 
     def moved(name: str) -> str:
         sent, got = (device.number(f"{name}_{way}_bytes_per_second") for way in ("tx", "rx"))
-        return f"out {bytes_text(sent)}/s in {bytes_text(got)}/s" if sent is not None and got is not None else ""
+        return f"out {rate_text(sent)} in {rate_text(got)}" if sent is not None and got is not None else ""
 
     d = device.definition
     generation, lanes = device.number("pcie_generation"), device.number("pcie_width")
@@ -163,7 +167,7 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
     warm = [f"{heat:.0f} °C"] if heat is not None else []
     warm += [f"{margin:.0f} °C to slowdown"] if margin is not None else []
     warm += [f"memory {hot:.0f} °C"] if (hot := n("memory_temperature_celsius")) is not None else []
-    warm += [f"fan {fan:.0f}%"] if (fan := n("fan_percent")) is not None else []
+    warm += [f"fan {percent_text(fan / 100)}"] if (fan := n("fan_percent")) is not None else []
     power, limit, energy = n("power_watts"), n("power_limit_watts"), n("energy_joules")
     watts = [f"{power:.0f} W" + (f" of {limit:.0f}" if limit is not None else "")] if power is not None else []
     if limit is not None and d.default_power_limit_watts is not None and limit < d.default_power_limit_watts:
@@ -351,7 +355,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         held = holders[process.id].reading("used_bytes")
         text = "?" if isinstance(held, Unknown) else bytes_text(float(held))
         share = holders[process.id].number("sm_percent")
-        busy = f"SM {percent(share)}" if share is not None else ""
+        busy = f"SM {percent_text(share / 100)}" if share is not None else ""
         ordinal = ordinals.get(process.trainer) if process.trainer is not None else None
         cuda = f"cuda:{ordinal} " if ordinal is not None and ordinal >= 0 else ""
         lines.append(

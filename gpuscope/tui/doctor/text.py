@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...doctor.report import said
 from ...text import styled
 from ...text.styled import Line, Piece
-from ..cells import age_text
+from ...text.units import age_text, duration_text
 from ..widgets.table import Column, TableRow
 from .finding_history import Case
 from .proof import Proof
@@ -132,7 +132,7 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
 def held(case: Case, host: HostView) -> str:
     """For how long it has held, or until when: ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05``, ``14 min ago``."""
     if case.kind == "left" and case.since is not None:
-        return _ago(time.time() - case.since)
+        return f"{age_text(max(1.0, time.time() - case.since))} ago"
     if case.since is None or host.sampled_seconds is None:
         return "start-up"
     if case.past and case.seen is not None:
@@ -141,13 +141,6 @@ def held(case: Case, host: HostView) -> str:
         return f"at {clock(case.since, host)}"
     age = host.sampled_seconds - case.since
     return f"{'≥ ' if case.before else ''}{age_text(age)}" if age >= 1 else "now"
-
-
-def _ago(seconds: float) -> str:
-    whole = max(1, int(seconds))
-    if whole < 60:
-        return f"{whole} s ago"
-    return f"{whole // 60} min ago" if whole < 3600 else f"{whole // 3600} h ago"
 
 
 def clock(moment: float, host: HostView) -> str:
@@ -326,7 +319,7 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
     if watch.table is None and not watch.problem:
         out += _labelled("", [("the rules are being loaded", "muted")], cells)
     if watch.cost_seconds is not None:
-        text = f"{watch.cost_seconds * 1e3:.1f} ms of CPU time for each check, at most one a second"
+        text = f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
         out += _labelled("Overhead", [(text, "muted")], cells)
     for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
         out += _labelled("Ended" if number == 0 else "", [(text, "muted")], cells)

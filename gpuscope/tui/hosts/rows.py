@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.units import age_text, amount_text, bytes_text, duration_text, percent_text, short_age_text
 from ...text.width import beginning, ending
 from ...text.width import cells as text_cells
-from ..cells import age_text, bytes_text, gib, percent, seconds_text
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
@@ -21,10 +21,10 @@ COLUMNS = (
     Column("state", "LINK", 10, flex=1, most=15),
     Column("busy", "BUSY", 5, align="right"),
     Column("free", "FREE", 4, align="right"),
-    Column("load", "UTIL", 4, align="right"),
+    Column("load", "UTIL", 5, align="right"),
     Column("meter", "", 6, flex=1, most=14, priority=7),
-    Column("tensor", "TENS", 4, align="right", priority=4),
-    Column("memory", "MEM", 4, align="right", priority=5),
+    Column("tensor", "TENS", 5, align="right", priority=4),
+    Column("memory", "MEM", 5, align="right", priority=5),
     Column("room", "", 6, flex=1, most=14, priority=8),
     Column("bytes", "USED/TOTAL GiB", 14, align="right", priority=9),
     Column("job", "JOB", 10, flex=2, most=24, priority=6),
@@ -96,7 +96,7 @@ def host_row(one: Summary, age_seconds: float | None, tokens: Tokens, name: str 
     """A host, as ``name`` where that is given. What is not of now is grey, and its age stands beside the state of its
     link."""
     token = "text" if one.current else "faint"
-    age = f" {_short(age_seconds)}" if age_seconds is not None and not one.current and one.answered else ""
+    age = f" {short_age_text(age_seconds)}" if age_seconds is not None and not one.current and one.answered else ""
     link = _LINK_TOKENS.get(one.state, "bad")
     cells: dict[str, Cell] = {
         "mark": [mark_of(one.grade, tokens.glyphs)],
@@ -107,15 +107,6 @@ def host_row(one: Summary, age_seconds: float | None, tokens: Tokens, name: str 
     if one.answered:
         cells |= _figures(one, token)
     return TableRow(one.key, cells, "muted")
-
-
-def _short(seconds: float) -> str:
-    """An age in four cells."""
-    if seconds < 60:
-        return f"{seconds:.0f}s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f}m"
-    return f"{seconds // 3600:.0f}h" if seconds < 86400 else f"{seconds // 86400:.0f}d"
 
 
 def _figures(one: Summary, token: str) -> dict[str, Cell]:
@@ -129,14 +120,17 @@ def _figures(one: Summary, token: str) -> dict[str, Cell]:
         "busy": [(f"{one.busy}", token), (f"/{one.devices}", dim)]
         if one.devices else [FAINT],
         "free": [(str(one.free), "faint" if not one.current or not one.free else "title")] if one.devices else [FAINT],
-        "load": [(percent(load), load_token)] if load is not None else [FAINT],
+        "load": [(percent_text(load / 100, whole=True), load_token)] if load is not None else [FAINT],
         "meter": Meter(load, load_token if one.current else "free") if one.devices else "",
-        "tensor": [(percent(tensor), token)] if tensor is not None else [FAINT],
-        "memory": [(percent(share), token)] if share is not None else [FAINT],
-        "bytes": [(gib(used) if used is not None else "–", token), (f"/{gib(total)}" if total else "/–", dim)],
+        "tensor": [(percent_text(tensor / 100, whole=True), token)] if tensor is not None else [FAINT],
+        "memory": [(percent_text(share / 100, whole=True), token)] if share is not None else [FAINT],
+        "bytes": [
+            (amount_text(used) if used is not None else "–", token),
+            (f"/{amount_text(total)}" if total else "/–", dim),
+        ],
         "room": Meter(share, "allocated" if one.current else "free") if one.devices else "",
         "job": [(one.job, token), (more, dim)],
-        "pace": [(seconds_text(one.pace_seconds), token)] if one.pace_seconds is not None else [FAINT],
+        "pace": [(duration_text(one.pace_seconds), token)] if one.pace_seconds is not None else [FAINT],
     }  # fmt: skip
 
 

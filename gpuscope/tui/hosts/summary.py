@@ -12,12 +12,12 @@ from statistics import fmean
 
 from ...store.ranks import find_stall, rooms
 from ...store.view import DeviceView, HostView, JobView
+from ...text.units import GIB, bytes_text
 from ...wire.frames import NOT_INITIALISED
-from ..cells import gib
 from ..device.device_state import Verdict, in_short, judge
 from ..overview.job_rows import devices_of, ended, growth_lines
 
-TIGHT_BYTES = 4 << 30
+TIGHT_BYTES = 4 * GIB
 """Less room than this for the next allocation is worth a look; the Overview marks it too."""
 MOST_WORDS = 4
 
@@ -171,7 +171,7 @@ def _of_job(host: HostView, job: JobView, found: Sequence[Word]) -> Iterable[Wor
         if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES:
             device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
             where = f" on GPU {device.definition.index}" if device is not None else ""
-            yield Grade.TIGHT, f"{gib(room.headroom_bytes)} GiB left to {job.title}{where}"
+            yield Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} left to {job.title}{where}"
 
 
 def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.units import bytes_text, duration_text, percent_text
 from ...text.width import cells as text_cells
-from ..cells import bytes_text, fit, percent, seconds_text
+from ..cells import fit
 from ..theme import Glyphs
 from ..widgets.table import Column, lay_out
 
@@ -61,11 +62,11 @@ def value_text(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
     if unit == "s":
-        return seconds_text(value)
+        return duration_text(value)
     if unit == "bytes":
         return bytes_text(value)
     if unit == "%":
-        return percent(value, 1)
+        return percent_text(value / 100)
     if unit == "samples/s":
         return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
     return f"{value:.4g}"
@@ -91,14 +92,14 @@ def interval_text(row: Row) -> str:
 
 
 def spread_text(row: Row) -> str:
-    """``"±3%"``: the further end of the interval, for where there is no room for both; "wide" beyond a hundred,
+    """``"±3 %"``: the further end of the interval, for where there is no room for both; "wide" beyond a hundred,
     "±?" where it is unknown."""
     if row.ratio is None:
         return ""
     if row.low is None or row.high is None:
         return "±?"
     far = max(row.high / row.ratio - 1, 1 - row.low / row.ratio) * 100
-    return "wide" if far >= 99.5 else f"±{far:.0f}%" if far >= 0.95 else "±<1%"
+    return "wide" if far >= 99.5 else f"±{percent_text(far / 100, whole=True)}"
 
 
 def verdict(row: Row) -> Piece:

@@ -15,7 +15,8 @@ from ...lab.config import ConfigError, LabConfig
 from ...lab.toggles import Toggle, Value
 from ...text import styled
 from ...text.styled import Line
-from ..cells import bytes_text, fit
+from ...text.units import bytes_text
+from ..cells import fit
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
 from ..widgets.table import Column, LiveTable, TableRow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...lab.compare import mean
 from ...lab.config import LabConfig
 from ...text.styled import Line
-from ..cells import age_text, bytes_text, seconds_text
+from ...text.units import bytes_text, duration_text, short_age_text
 from ..widgets.table import Cell, Column, TableRow
 from .choices import SWITCHES
 from .run import Run
@@ -31,7 +31,7 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
     everything = (
         Column("mark", "", 2),
         Column("run", "RUN", 5, flex=1, most=10),
-        Column("age", "WHEN", 6, align="right", priority=8),
+        Column("age", "WHEN", 4, align="right", priority=8),
         Column("source", "FROM", 6, priority=9),
         Column("setting", "SETTING", 26 if cells >= 60 else 20 if cells >= 40 else 10, flex=6),
         Column("pace", "SAMPLES/S", 9, align="right"),
@@ -112,7 +112,7 @@ def row_of(shown: Shown, a: int | None, b: int | None, against: LabConfig | None
     cells: dict[str, Cell] = {
         "mark": marks,
         "run": [(name, "title" if marks else "text")],
-        "age": [(_age(entry.at), "faint")],
+        "age": [(short_age_text(time.time() - entry.at), "faint")],
         "source": [(entry.source if entry.source != "recording" else "record", "faint")],
         "setting": setting(entry, against if a not in ids else None, device),
     }
@@ -161,16 +161,10 @@ def _figures(
     token: str = "text",
 ) -> None:
     cells["pace"] = [(f"{pace:,.0f}" if pace >= 100 else f"{pace:.3g}", token)] if pace else DASH
-    cells["step"] = [(seconds_text(step), token)] if step else DASH
+    cells["step"] = [(duration_text(step), token)] if step else DASH
     cells["peak"] = [(bytes_text(peak), token)] if peak else DASH
     cells["loss"] = [(f"{loss:.4f}" if abs(loss) < 100 else f"{loss:.3g}", token)] if loss is not None else DASH
     cells["steps"] = [(f"{steps:,}", "muted")]
-
-
-def _age(at: float) -> str:
-    """``"3 min"``, ``"5 h"``, ``"2 d"``: one unit is enough."""
-    words = age_text(max(0.0, time.time() - at)).split()
-    return " ".join(words[:2])
 
 
 def _in(document: dict[str, Any], key: str, name: str) -> object:

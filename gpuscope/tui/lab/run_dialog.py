@@ -12,7 +12,8 @@ from textual.containers import VerticalScroll
 
 from ...text import styled
 from ...text.styled import Line
-from ..cells import bytes_text, fit, percent, seconds_text
+from ...text.units import bytes_text, duration_text, percent_text
+from ..cells import fit
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
 from ..widgets.text import Lines
@@ -153,7 +154,7 @@ def _figure(key: str, value: object, reason: str) -> Line:
 
 def _value(key: str, value: object) -> str:
     if isinstance(value, Mapping):
-        parts = [f"{name} {seconds_text(v)}" for name in ("median", "low", "high", "p95")
+        parts = [f"{name} {duration_text(v)}" for name in ("median", "low", "high", "p95")
                  if isinstance(v := value.get(name), (int, float))]  # fmt: skip
         count = value.get("count")
         return ", ".join(parts) + (f" of {count:,} steps" if isinstance(count, int) else "")
@@ -162,7 +163,7 @@ def _value(key: str, value: object) -> str:
     if key.endswith("_bytes"):
         return bytes_text(value)
     if key.endswith("_percent"):
-        return percent(value, 1)
+        return percent_text(value / 100)
     if key.endswith("_seconds"):
-        return seconds_text(value)
+        return duration_text(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

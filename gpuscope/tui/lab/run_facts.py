@@ -7,8 +7,9 @@ from typing import Any
 
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.units import age_text, bytes_text, duration_text, percent_text, sides_text
 from ...text.width import cells as text_cells
-from ..cells import bytes_text, fit, percent, seconds_text, sides_text
+from ..cells import fit
 from .run import Run
 
 Fact = tuple[str, str, str]
@@ -32,7 +33,7 @@ def facts_of(run: Run) -> list[Fact]:
         "text" if run.loss is not None else "bad")  # fmt: skip
     pace = last.samples_per_second if last else None
     add("samples/s", f"{pace:,.0f}" if pace and pace >= 100 else f"{pace:.3g}" if pace else None)
-    add("per step", seconds_text(last.step_seconds) if last and last.step_seconds else None)
+    add("per step", duration_text(last.step_seconds) if last and last.step_seconds else None)
     if run.config.compile != "off":
         add("compile", *_compile(run))
     if started is not None:
@@ -44,7 +45,7 @@ def facts_of(run: Run) -> list[Fact]:
         add("skipped", f"{last.skipped:,}", "warn" if last.skipped else "text")
     if run.config.loader != "synthetic":
         waited = last.input_seconds if last is not None else None
-        add("input wait", seconds_text(waited) if isinstance(waited, (int, float)) else None)
+        add("input wait", duration_text(waited) if isinstance(waited, (int, float)) else None)
     if run.config.validate != "off":
         validation = run.validation_loss
         add("val. loss", f"{validation:.4f}" if validation is not None else None)
@@ -55,11 +56,11 @@ def facts_of(run: Run) -> list[Fact]:
         if run.predicted is not None:
             out.append(("predicted", *_predicted(run)))
         share = run.tensor_percent
-        add("tensor", percent(share, 1) if share is not None else None)
+        add("tensor", percent_text(share / 100) if share is not None else None)
     if run.config.empty_cache and (cache := _mapping(run.summary, "cache")):
         released, took = cache.get("released_bytes"), cache.get("seconds")
         if isinstance(released, (int, float)) and isinstance(took, (int, float)):
-            add("cache", f"{bytes_text(released)} given back, {seconds_text(took)}")
+            add("cache", f"{bytes_text(released)} given back, {duration_text(took)}")
     return out
 
 
@@ -70,11 +71,11 @@ def _predicted(run: Run) -> Piece:
     if peak.lopsided:
         text = f"{bytes_text(peak.bytes)} ({sides_text(peak.error_bytes, peak.less_bytes)})"
     else:
-        text = f"{bytes_text(peak.bytes)} ± {peak.error_percent:.1f}%"
+        text = f"{bytes_text(peak.bytes)} ± {percent_text(peak.error_percent / 100)}"
     if not run.peak_bytes or run.step < PEAK_STEPS:
         return text, "text"
     off = 100 * (run.peak_bytes / peak.bytes - 1) if peak.bytes else 0.0
-    return f"{text}, it is {off:+.1f}%", "text" if peak.low <= run.peak_bytes <= peak.high else "warn"
+    return f"{text}, it is {off:+.1f} %", "text" if peak.low <= run.peak_bytes <= peak.high else "warn"
 
 
 def _batch(run: Run) -> str:
@@ -93,12 +94,12 @@ def _compile(run: Run) -> tuple[str | None, str]:
     """What compiling is at, or what it came to."""
     going = run.compiling_seconds
     if going is not None:
-        return f"compiling… {going:.0f} s", "warn"
+        return f"compiling… {age_text(going)}", "warn"
     if run.last is None:
         return None, "faint"
     told = _mapping(run.summary, "compile") or {}
     first = told.get("first_step_seconds")
-    parts = [f"first step {seconds_text(first)}"] if isinstance(first, (int, float)) else []
+    parts = [f"first step {duration_text(first)}"] if isinstance(first, (int, float)) else []
     counts = ((run.last.graphs, "graph"), (run.last.graph_breaks, "break"), (run.last.recompiles, "recompile"))
     parts += [f"{n} {word}{'s' * (n != 1)}" for n, word in counts if n is not None and (n or word == "graph")]
     return ", ".join(parts) or run.config.compile, "warn" if run.last.graph_breaks or run.last.recompiles else "text"

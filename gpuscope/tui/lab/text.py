@@ -9,7 +9,7 @@ from ...lab.config import LabConfig
 from ...lab.toggles import BY_NAME, Toggle
 from ...text import styled
 from ...text.styled import Line
-from ..cells import bytes_text
+from ...text.units import age_text, bytes_text
 from .choices import SWITCHES, Device, note
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def title_of_run(runs: LabRuns) -> tuple[str, str]:
     run = runs.current
     name = "Run" if run is None or runs.busy else f"Run {run.name}" if run.entry is not None else "Run"
     if state == "running" and run is not None and run.compiling_seconds is not None:
-        word = f"compiling… {run.compiling_seconds:.0f} s"
+        word = f"compiling… {age_text(run.compiling_seconds)}"
     else:
         word = "warming up" if state == "running" and run and run.last and run.last.warming_up else state
     parts = [name, word, f"pid {runs.pid}" if runs.pid else ""]

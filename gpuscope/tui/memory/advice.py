@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.styled import Line
-from ..cells import bytes_text, percent
+from ...text.units import bytes_text, percent_text
 from .memory_account import Account, largest_freeable
 from .subjects import Subject
 
@@ -121,7 +121,7 @@ def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
 def of_the_card(device: DeviceView) -> str:
     """What the waterfall's total is a part of."""
     used, total, free = device.number("used_bytes"), device.definition.total_bytes, device.number("free_bytes")
-    notes = [f"{percent(100 * used / total)} of the card's {bytes_text(total)}"] if used is not None and total else []
+    notes = [f"{percent_text(used / total)} of the card's {bytes_text(total)}"] if used is not None and total else []
     return " · ".join([*notes, *([f"free {bytes_text(free)}"] if free is not None else [])])
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...store.fullest import at_the_fullest, seconds_of
 from ...store.view import AllocView, HistoryOf, HostView
-from ..cells import bytes_text
+from ...text.units import bytes_text
 from .memory_account import Account, account, on_cpu
 from .subjects import Subject
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from ...store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 from ...store.view import NOT_SENT, AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, UseView
+from ...text.units import bytes_text, duration_text
 from ...wire.columns import told_sizes
 from ...wire.frames import HIDDEN_BY_CONTAINER, Unknown
-from ..cells import bytes_text
 from .memory_layers import trainer_of, unexplained
 
 NAMED_OTHERS = 3
@@ -334,7 +334,7 @@ def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) 
     moments = [one.sampled_seconds for one in entities if one.sampled_seconds is not None]
     apart = max(moments, default=0.0) - min(moments, default=0.0)
     if allocator is not None and apart > SKEW_SECONDS:
-        yield f"allocator and driver were read {apart:.1f} s apart: the rows outside torch are that exact"
+        yield f"allocator and driver were read {duration_text(apart)} apart: the rows outside torch are that exact"
 
 
 def on_cpu(allocator: AllocView) -> list[Part]:

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from ...store.view import HostView, TrainerView
+from ...text.units import window_text
 from ..shell.session import Session
 from ..widgets.pane import Pane
 from ..widgets.table import LiveTable
@@ -164,7 +165,7 @@ class MemoryPane(Pane, can_focus=True):
         if not self._right.is_mounted or not self._right.display or not self._chart_wanted:
             return
         from ..charts.stacked import StackedChart
-        from .timeline import column_of, timeline, window_text
+        from .timeline import column_of, timeline
 
         if self._chart is None:
             self._chart = StackedChart(id="timeline", classes="panel")
@@ -334,7 +335,7 @@ class MemoryPane(Pane, can_focus=True):
         self._zoom(-1)
 
     def _zoom(self, by: int) -> None:
-        from .timeline import longest_window, next_window, window_text
+        from .timeline import longest_window, next_window
 
         host = self.session.host
         subject = self._subject_now(host) if host else None

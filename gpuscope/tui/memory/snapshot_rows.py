@@ -18,7 +18,7 @@ from ...snapshot.model import (
     Summary,
 )
 from ...text.styled import Line, Piece
-from ..cells import bytes_text, percent
+from ...text.units import bytes_text, percent_text, signed_bytes_text
 from ..charts.moments import Curve
 from ..theme import Glyphs
 from ..widgets.bars import Bar
@@ -62,7 +62,7 @@ def headline(device: Device) -> Iterable[Line]:
         (f" in {t.allocated_blocks:,} blocks", "muted"),
         *((("   awaiting free ", "muted"), (bytes_text(t.pending_bytes), "cached")) if t.pending_bytes else ()),
     ]  # fmt: skip
-    share = percent(f.percent) if f.percent is not None else "–"
+    share = percent_text(f.percent / 100) if f.percent is not None else "–"
     yield [
         ("free inside ", "muted"), (bytes_text(t.inactive_bytes), "text"),
         (" = releasable ", "muted"), (bytes_text(t.releasable_bytes), "text"),
@@ -183,7 +183,7 @@ def stack_rows(stacks: Stacks) -> list[TableRow]:
 
 
 def _stack_row(key: str, size: int, count: int, text: Line, total: int) -> TableRow:
-    share = percent(size / total * 100) if total > 0 else "–"
+    share = percent_text(size / total) if total > 0 else "–"
     cells: dict[str, Cell] = {
         "bytes": bytes_text(size),
         "share": [(share, "accent")],
@@ -226,20 +226,12 @@ def _histogram(name: str, buckets: Sequence[Bucket], token: str) -> Iterable[Tab
     most = max((bucket.bytes for bucket in buckets), default=0)
     for bucket in buckets:
         cells: dict[str, Cell] = {
-            "size": f"{_power(bucket.low_bytes)} – {_power(2 * bucket.low_bytes)}",
+            "size": f"{bytes_text(bucket.low_bytes)} – {bytes_text(2 * bucket.low_bytes)}",
             "count": f"{bucket.count:,}",
             "bytes": bytes_text(bucket.bytes),
             "bar": Bar(((bucket.bytes, token),), most or None),
         }
         yield TableRow(f"{name}:{bucket.low_bytes}", cells)
-
-
-def _power(size: int) -> str:
-    """A power of two in the unit that makes it a whole number."""
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size >= 1 << shift:
-            return f"{size >> shift} {unit}"
-    return f"{size} B"
 
 
 # ── time ──
@@ -271,7 +263,7 @@ def diff_head(diff: DeviceDiff) -> Iterable[Line]:
     before, after = bytes_text(diff.before.allocated_bytes), bytes_text(diff.after.allocated_bytes)
     yield [
         ("allocated ", "muted"), (f"{before} → {after}  ", "text"),
-        (_signed(change), "warn" if change > 0 else "ok"),
+        (signed_bytes_text(change), "warn" if change > 0 else "ok"),
     ]  # fmt: skip
     yield [
         ("stayed ", "muted"), (f"{bytes_text(diff.survivor_bytes)} in {diff.survivor_count:,} blocks", "text"),
@@ -288,18 +280,14 @@ def diff_rows(diff: DeviceDiff) -> list[TableRow]:
         text = where(row.frames, row.headline) if row.block_bytes is None else [
             (f"blocks of {bytes_text(row.block_bytes)}", "title"), (" (no stacks recorded)", "faint")]  # fmt: skip
         cells: dict[str, Cell] = {
-            "change": [(_signed(change), "warn" if change > 0 else "ok")],
+            "change": [(signed_bytes_text(change), "warn" if change > 0 else "ok")],
             "before": bytes_text(row.before_bytes),
             "after": bytes_text(row.after_bytes),
-            "count": f"{row.after_count - row.before_count:+,}".replace("-", "−"),
+            "count": f"{row.after_count - row.before_count:+,}",
             "where": text,
         }
         rows.append(TableRow(str(number), cells))
     if diff.other_rows:
-        cells = {"change": _signed(diff.other_bytes), "where": [(f"{diff.other_rows:,} others", "muted")]}
+        cells = {"change": signed_bytes_text(diff.other_bytes), "where": [(f"{diff.other_rows:,} others", "muted")]}
         rows.append(TableRow("other", cells))
     return rows
-
-
-def _signed(size: int) -> str:
-    return f"{'+' if size >= 0 else '−'}{bytes_text(abs(size))}"

@@ -20,7 +20,7 @@ from ...snapshot.model import At, Device, DeviceDiff, Diff, DiffRow, StackRow, S
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from ...text import styled
 from ...text.styled import Line
-from ..cells import bytes_text, percent, seconds_text
+from ...text.units import bytes_text, duration_text, percent_text
 from ..charts.moments import MomentChart
 from ..shell.notices import Notices
 from ..widgets.dialog import Dialog
@@ -201,7 +201,7 @@ class SnapshotScreen(Room):
             yield [("Not shown: ", "warn"), (self._problem, "text")]
             return
         if self._summary is None:
-            yield [("reading ", "muted"), (percent(self._fraction * 100), "text"), ("   Esc: give up", "faint")]
+            yield [("reading ", "muted"), (percent_text(self._fraction), "text"), ("   Esc: give up", "faint")]
             return
         tabs: Line = []
         for name, label in VIEWS.items():
@@ -264,7 +264,7 @@ class SnapshotScreen(Room):
             return [], "At the moment"
         since = ""
         if at.time_us is not None and device.trace is not None and device.trace.first_us is not None:
-            since = f", {seconds_text((at.time_us - device.trace.first_us) / 1e6)} after the first"
+            since = f", {duration_text((at.time_us - device.trace.first_us) / 1e6)} after the first"
         level = f"{bytes_text(at.allocated_bytes)} allocated" if at.allocated_bytes is not None else "level not known"
         blocks = f"{at.count:,} block{'s' * (at.count != 1)}"
         return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {blocks}"

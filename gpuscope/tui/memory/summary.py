@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..cells import bytes_text, fit, seconds_text
+from ...text.units import bytes_text, duration_text, rate_text
+from ..cells import fit
 
 ROWS = (
     ("allocated_bytes", "allocated"),
@@ -109,11 +110,11 @@ def figure(value: float | None, is_bytes: bool) -> str:
 
 
 def rate(value: float | None, is_bytes: bool) -> str:
-    """Per second: ``1.2 GiB/s``, ``3,400/s``."""
+    """Per second: ``1.20 GiB/s``, ``3,400/s``."""
     if value is None:
         return "–"
     if is_bytes:
-        return f"{bytes_text(value)}/s"
+        return rate_text(value)
     return f"{figure(value, False)}/s" if value >= 10 or value == 0 else f"{value:.1f}/s"
 
 
@@ -142,5 +143,5 @@ def as_text(stats: Sequence[Stat], title: str, value: Mapping[str, Any]) -> str:
     ]
     took, backend = value.get("seconds"), value.get("backend")
     foot = [f"allocator: {backend}"] if isinstance(backend, str) else []
-    foot += [f"one statistics call: {seconds_text(float(took))}"] if _is_number(took) and took is not None else []
+    foot += [f"one statistics call: {duration_text(float(took))}"] if _is_number(took) and took is not None else []
     return "\n".join([title, "", *lines, *(["", " · ".join(foot)] if foot else [])]) + "\n"

@@ -104,8 +104,3 @@ def next_window(now: float, longest: float, by: int) -> float:
     allowed = [window for window in WINDOWS if window <= longest]
     at = allowed.index(now) if now in allowed else 0
     return allowed[(at + by) % len(allowed)]
-
-
-def window_text(seconds: float) -> str:
-    """``1 min``, ``15 min``, ``1 h``."""
-    return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds / 60:g} min"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..cells import age_text, seconds_text
+from ...text.units import age_text, duration_text
 from ..shell.session import Session
 from ..widgets.pane import set_title
 from ..widgets.table import LiveTable
@@ -133,7 +133,7 @@ class SummaryView(_View):
         took = (answer.value or {}).get("seconds")
         if not isinstance(took, (int, float)):
             return "y: copy"
-        return f"one call: {seconds_text(float(f'{took:.0e}'))} · y: copy"
+        return f"one call: {duration_text(float(f'{took:.0e}'))} · y: copy"
 
     def text(self, subject: Subject) -> str:
         """The table as text, "" before there is one."""

@@ -10,9 +10,10 @@ from textual.strip import Strip
 
 from ...text import styled
 from ...text.styled import Line
+from ...text.units import bytes_text, percent_text
 from ...text.width import cells as text_cells
 from ...wire.frames import Unknown
-from ..cells import bytes_text, fit, percent, unknown_text
+from ..cells import fit, unknown_text
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from ..widgets.bars import stacked_bar
@@ -90,7 +91,7 @@ class Waterfall(Painted):
             ("  " + fit(value, shape.value, "right"), "muted" if unknown else figure),
         ]
         if shape.share:
-            share = "" if unknown or shape.scale <= 0 else percent(100 * _known(part) / shape.scale)
+            share = "" if unknown or shape.scale <= 0 else percent_text(_known(part) / shape.scale, whole=True)
             pieces.append((fit(share, shape.share, "right"), "muted"))
         if shape.bar:
             pieces.append(("  ", "text"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
-from ..cells import bytes_text, sides_text
+from ...text.units import bytes_text, percent_text, sides_text
 from ..lab.devices import family, visible
 from ..shell.session import Session
 from ..widgets.pane import set_title
@@ -203,7 +203,7 @@ def _need(answer: Answer) -> str:
     error = (
         f"({sides_text(device.error_bytes, device.less_bytes)})"
         if device.lopsided
-        else f"± {device.error_percent:.0f}%"
+        else f"± {percent_text(device.error_percent / 100)}"
     )
     need = f"{bytes_text(device.bytes)} {error} of the card"
     judged = answer.verdict

@@ -14,8 +14,9 @@ from ...collect.clock_events import clock_event_words
 from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
 from ...text import styled
 from ...text.styled import Line
+from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.frames import Reading, Unknown
-from ..cells import bytes_text, fit, percent, seconds_text
+from ..cells import fit
 from ..charts.strips import text_of
 from ..device.device_state import judge
 from ..memory.timeline import WINDOWS
@@ -218,9 +219,9 @@ def value_text(name: str, value: object) -> str:
     if name == "performance_state":
         return f"P{value:.0f}"
     if name.endswith("_percent"):
-        return percent(value, 1)
+        return percent_text(value / 100)
     if "_seconds" in name:
-        return seconds_text(value)
+        return duration_text(value)
     for unit, text in (("_watts", " W"), ("_celsius", " °C"), ("_mhz", " MHz")):
         if name.endswith(unit):
             return f"{value:.0f}{text}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ...store.view import DeviceView, HostView
 from ...text.styled import Line, Piece
+from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..cells import gib, percent
 from ..device.device_state import Verdict, in_short, judge
 from ..device.text import in_few_words
 from ..memory.memory_layers import layers
-from ..processes.idle import short_age
 from ..shell.state import SORTS
 from ..theme import Tokens
 from ..widgets.bars import Bar, Meter
@@ -19,15 +18,15 @@ from ..widgets.table import Cell, Column, TableRow
 COLUMNS = (
     Column("index", "#", 3, align="right"),
     Column("model", "MODEL", 6, flex=1, most=16, priority=9),
-    Column("load", "UTIL", 4, align="right"),
+    Column("load", "UTIL", 5, align="right"),
     Column("meter", "", 6, flex=1, most=14, priority=7),
-    Column("tensor", "TENS", 4, align="right", priority=5),
-    Column("vram", "VRAM", 10, flex=4, most=60, priority=4),
+    Column("tensor", "TENS", 5, align="right", priority=5),
+    Column("vram", "VRAM", 9, flex=4, most=60, priority=4),
     Column("used", "USED/TOTAL GiB", 14, align="right"),
     Column("temperature", "TEMP", 5, align="right", priority=6),
     Column("power", "POWER", 8, align="right", priority=3),
     Column("clock", "CLOCK", 5, align="right", priority=8),
-    Column("state", "STATE", 11, flex=5),
+    Column("state", "STATE", 10, flex=5),
 )
 SORT_COLUMNS = {"index": "index", "used": "used", "utilization": "load", "power": "power", "temperature": "temperature"}
 LEGEND: tuple[Piece, ...] = (
@@ -102,7 +101,7 @@ def _beside(host: HostView, device: DeviceView, verdict: Verdict) -> Line:
     if verdict.reason:
         return []
     if verdict.kind == "idle" and since and now is not None and now - since >= 1:
-        return [(f" ≥{short_age(now - since)}", "muted")]
+        return [(f" ≥{short_age_text(now - since)}", "muted")]
     words = in_few_words(device) if verdict.word == "ok" else ""
     return [(f" {words}", "muted")] if words else []
 
@@ -111,9 +110,9 @@ def _load(device: DeviceView, verdict: Verdict) -> dict[str, Cell]:
     load, tensor = device.number("utilization_percent"), device.number("tensor_active_percent")
     token = "warn" if verdict.word == "starved" else "idle" if load is not None and load < 1 else "ok"
     return {
-        "load": [(percent(load), token)] if load is not None else [("–", "faint")],
+        "load": [(percent_text(load / 100, whole=True), token)] if load is not None else [("–", "faint")],
         "meter": Meter(load, token),
-        "tensor": [(percent(tensor), "text")] if tensor is not None else [("–", "faint")],
+        "tensor": [(percent_text(tensor / 100, whole=True), "text")] if tensor is not None else [("–", "faint")],
     }
 
 
@@ -127,8 +126,8 @@ def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
     return {
         "vram": Bar(parts or ((unknown, "other"),), float(total) if total and split else unknown),
         "used": [
-            (gib(used) if used is not None else "–", "text" if used is not None else "faint"),
-            (f"/{gib(total)}" if total else "/–", "muted"),
+            (amount_text(used) if used is not None else "–", "text" if used is not None else "faint"),
+            (f"/{amount_text(total)}" if total else "/–", "muted"),
         ],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...store.view import DeviceView, HistoryOf, HostView
 from ...text import styled
 from ...text.styled import Line
-from ..cells import gib, percent
+from ...text.units import bytes_text, percent_text
 from ..device.device_state import free_devices, idle_since, judge, owners, ranges
 from ..memory.memory_layers import unexplained
 
@@ -25,21 +25,22 @@ def facts(host: HostView) -> str:
     parts = []
     if d.cpu_count:
         load = host.number("cpu_percent")
-        parts.append(f"{d.cpu_count} cores" + (f", {percent(load)} busy" if load is not None else ""))
+        parts.append(f"{d.cpu_count} cores" + (f", {percent_text(load / 100)} busy" if load is not None else ""))
     if d.memory_total_bytes:
         free = host.number("memory_available_bytes")
         parts.append(
-            (f"{gib(free)} of " if free is not None else "")
-            + f"{gib(d.memory_total_bytes)} GiB memory"
+            (f"{bytes_text(free)} of " if free is not None else "")
+            + f"{bytes_text(d.memory_total_bytes)} memory"
             + " available" * (free is not None)
         )
     if d.cgroup_memory_limit_bytes:
         used = host.number("cgroup_memory_used_bytes")
         parts.append(
-            (f"{gib(used)} of " if used is not None else "") + f"{gib(d.cgroup_memory_limit_bytes)} GiB of the cgroup"
+            (f"{bytes_text(used)} of " if used is not None else "")
+            + f"{bytes_text(d.cgroup_memory_limit_bytes)} of the cgroup"
         )
     if d.shm_total_bytes:
-        parts.append(f"/dev/shm {gib(d.shm_total_bytes)} GiB")
+        parts.append(f"/dev/shm {bytes_text(d.shm_total_bytes)}")
     if d.kernel:
         parts.append(f"Linux {d.kernel}")
     return " · ".join(parts)
@@ -106,9 +107,9 @@ def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
     hidden = {d.definition.index: rest for d in host.devices if (rest := _hidden_bytes(d, history))}
     if not host.definition.container or not hidden:
         return []
-    size = gib(sum(hidden.values()))
+    size = bytes_text(sum(hidden.values()))
     why = f"in a container ({host.definition.container}): the driver names no process outside it"
-    return [[("hidden ", "warn"), (f"GPU {ranges(list(hidden))}: {size} GiB", "text"), (f" · {why}", "muted")]]
+    return [[("hidden ", "warn"), (f"GPU {ranges(list(hidden))}: {size}", "text"), (f" · {why}", "muted")]]
 
 
 def _hidden_bytes(device: DeviceView, history: HistoryOf) -> float:

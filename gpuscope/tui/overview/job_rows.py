@@ -21,9 +21,8 @@ from ...store.ranks import (
 )
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.styled import Line, Piece
-from ...text.units import GIB
+from ...text.units import GIB, age_text, amount_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
-from ..cells import age_text, bytes_text, gib, percent, seconds_text
 from ..device.device_state import STARVED, ranges, starving
 from .job_list import DASH
 
@@ -101,7 +100,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
     for user, own in users.items():
         indices = sorted({index for job in own for index in devices_of(host, job)})
         sizes = [size for job in own if (size := held(job)) is not None]
-        used = f"{'≥ ' if len(sizes) < len(own) else ''}{gib(sum(sizes))} GiB" if sizes else "memory not told"
+        used = f"{'≥ ' if len(sizes) < len(own) else ''}{bytes_text(sum(sizes))}" if sizes else "memory not told"
         trained = sum(bool(job.trainers) for job in own)
         count = f"{len(own)} job{'s' * (len(own) > 1)}"
         span = [
@@ -133,7 +132,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     notes = end_notes(gone) or _notes(host, job, trainers, found, history)
     line = JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None)
     step = measured_step(trainers) if gone is None else None
-    return line if step is None else replace(line, split=shares_of(trainers), mean_step=seconds_text(step))
+    return line if step is None else replace(line, split=shares_of(trainers), mean_step=duration_text(step))
 
 
 def ended(job: JobView) -> Gone | None:
@@ -168,17 +167,18 @@ def _training(trainers: list[TrainerView]) -> dict[str, Piece]:
     stale = bool(ages and paces and max(ages) > 10 * max(paces) and max(ages) > 5)
     cells: dict[str, Piece] = {
         "step": (f"{min(steps):,.0f}", "text") if steps else DASH,
-        "pace": (seconds_text(max(paces)), "text") if paces else DASH,
-        "age": (_short_age(max(ages)), "warn" if stale else "muted") if ages else DASH,
+        "pace": (duration_text(max(paces)), "text") if paces else DASH,
+        "age": (step_age_text(max(ages)), "warn" if stale else "muted") if ages else DASH,
         "eta": (age_text(max(etas)) + (" this epoch" if of_epoch else ""), "muted") if etas else DASH,
         "loss": (f"{losses[0]:#.4g}", "text") if losses else DASH,
-        "input": (percent(max(shares) * 100), "warn" if max(shares) >= STARVED else "muted") if shares else DASH,
+        "input": (percent_text(max(shares)), "warn" if max(shares) >= STARVED else "muted") if shares else DASH,
     }
     return cells
 
 
-def _short_age(seconds: float) -> str:
-    return seconds_text(seconds) if seconds < 1 else age_text(seconds)
+def step_age_text(seconds: float) -> str:
+    """Return how long ago the last step ended. Steps are short: below a second it is told like their duration."""
+    return duration_text(seconds) if seconds < 1 else age_text(seconds)
 
 
 def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
@@ -188,11 +188,11 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
         return {"memory": DASH, "left": DASH}
     allocator, left = known[0].allocator, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
-    text = f"{gib(allocated) if allocated is not None else '–'}/{gib(reserved or 0)} GiB"
-    tight = left is not None and left < 4 * (1 << 30)
+    text = f"{amount_text(allocated) if allocated is not None else '–'}/{amount_text(reserved or 0)} GiB"
+    tight = left is not None and left < 4 * GIB
     return {
         "memory": (text, "text"),
-        "left": (f"{gib(left)} GiB", "warn" if tight else "text") if left is not None else DASH,
+        "left": (bytes_text(left), "warn" if tight else "text") if left is not None else DASH,
     }
 
 
@@ -223,8 +223,8 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     low, high = f"{ends.low:,.0f}", f"{ends.high:,.0f}"
     steps = f"about {ends.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
     when = f", ~{age_text(ends.seconds)}" if ends.seconds is not None else ""
-    slope = f"{trend.slope / GIB:.2f} GiB" if trend.slope >= 0.01 * GIB else bytes_text(trend.slope)
-    pace = f"{bytes_text(room.headroom_bytes)} left / {slope} per step, fitted over {trend.steps:.0f} steps."
+    pace = f"{bytes_text(room.headroom_bytes)} left / {bytes_text(trend.slope)} per step"
+    pace += f", fitted over {trend.steps:.0f} steps."
     live = "Live tensors grow: empty_cache() cannot help."
     return [
         [("memory: ", _weight(room)), (f"{who} runs out in {steps}{when}", "text"), (place, "muted")],
@@ -249,7 +249,7 @@ def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> li
     if shares:
         share, trainer = max(shares, key=lambda entry: entry[0])
         name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
-        return [[("input: ", "warn"), (f"{name}waits for its data {percent(share * 100)} of the step", "muted")]]
+        return [[("input: ", "warn"), (f"{name}waits for its data {percent_text(share)} of the step", "muted")]]
     slow = straggler(trainers, history)
     if slow is not None:
         return [[("straggler: ", "warn"), (slow.text, "muted")]]
@@ -268,10 +268,10 @@ SPLIT_TOKENS = dict(zip(SPLIT, ("cached", "outside", "allocated", "series3", "se
 
 
 def split_pieces(shares: dict[str, float], cells: int) -> Line:
-    """The shares of a step in words, largest first, as many as fit into ``cells``: ``compute 81% · input 9% · …``."""
+    """The shares of a step in words, largest first, as many as fit into ``cells``: ``compute 81 % · input 9 % · …``."""
     out: Line = []
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
-        text = f"{' · ' if out else ''}{name} {percent(share * 100)}"
+        text = f"{' · ' if out else ''}{name} {percent_text(share)}"
         if share < 0.005 or sum(len(t) for t, _ in out) + len(text) > cells:
             break
         out.append((text, SPLIT_TOKENS[name]))
@@ -283,13 +283,13 @@ def _outside(host: HostView, job: JobView) -> Line:
     out: Line = []
     used = held(job)
     if used is not None:
-        out.append((f"{gib(used)} GiB · ", "text"))
+        out.append((f"{bytes_text(used)} · ", "text"))
     out.append(("inside: no probe", "faint"))
     if host.link.state != "replay":
         out += [(" · ", "faint"), ("a", "accent"), (" attach", "muted")]
     load = [n for p in job.processes if (n := p.number("cpu_percent")) is not None]
     if load:
-        out.append((f" · CPU {percent(sum(load))}", "muted"))
+        out.append((f" · CPU {percent_text(sum(load) / 100)}", "muted"))
     starts = [p.definition.start_time for p in job.processes if p.definition.start_time is not None]
     if starts and host.wall_seconds is not None:
         out.append((f" · since {age_text(max(0.0, host.wall_seconds - min(starts)))}", "muted"))

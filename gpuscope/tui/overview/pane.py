@@ -12,6 +12,7 @@ from textual.containers import Horizontal
 
 from ...text import styled
 from ...text.styled import Line
+from ...text.units import window_text
 from ...wire.frames import NOT_INITIALISED
 from ..shell.session import Session
 from ..shell.state import SORTS
@@ -245,7 +246,7 @@ class OverviewPane(Pane):
             series.append(Series("mean", "other", mean.seconds, mean.values))
         set_title(self._line, f"Utilisation %{self._over}")
         ago = self.session.ago_seconds
-        self._line.show(series, self._window, 0.0, 100.0, "%", now=host.sampled_seconds, ago=ago)
+        self._line.show(series, self._window, 0.0, 100.0, " %", now=host.sampled_seconds, ago=ago)
         layers, seconds = device_layers(self.session, host, device, self._window)
         total = device.definition.total_bytes
         title = f"VRAM of GPU {device.definition.index}{self._over}"
@@ -264,7 +265,7 @@ class OverviewPane(Pane):
             self._window,
             0.0,
             100.0,
-            "%",
+            " %",
             now=host.sampled_seconds,
             ago=ago,
         )
@@ -354,7 +355,7 @@ class OverviewPane(Pane):
         self._zoom(-1)
 
     def _zoom(self, by: int) -> None:
-        from ..memory.timeline import longest_window, next_window, window_text
+        from ..memory.timeline import longest_window, next_window
 
         host = self.session.host
         if host is None:
@@ -369,7 +370,6 @@ class OverviewPane(Pane):
     @property
     def _over(self) -> str:
         """Of a title: the time that charts show, where it is not the usual one."""
-        from ..memory.timeline import window_text
 
         return f", {window_text(self._window)}" if self._window != WINDOW_SECONDS else ""
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
 from ...text.styled import Line, Piece
+from ...text.units import age_text
 from ...wire.clean import clean
-from ..cells import age_text
 
 if TYPE_CHECKING:
     from ...store.source import Source

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from ...store.view import DeviceView, Entity, History, ProcView, TrainerView
 from ...text.styled import Line
-from ..cells import bytes_text, fit, percent, seconds_text
+from ...text.units import bytes_text, duration_text, percent_text, window_text
+from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.spark import spark
-from ..memory.timeline import window_text
 from ..shell.session import Session
 from ..theme import Glyphs
 
@@ -68,8 +68,8 @@ def _text(column: str, value: float) -> str:
     if column.endswith("_bytes"):
         return bytes_text(value)
     if column.endswith("_percent"):
-        return percent(value)
+        return percent_text(value / 100)
     if column.endswith("_seconds"):
-        return seconds_text(value)
+        return duration_text(value)
     unit = {"power_watts": " W", "temperature_celsius": " °C"}.get(column, "")
     return f"{value:.4g}{unit}" if unit == "" else f"{value:.0f}{unit}"

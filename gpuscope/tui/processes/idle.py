@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...store.view import DeviceView, HistoryOf, ProcView, UseView
+from ...text.units import short_age_text
 from ..device.device_state import IDLE_PERCENT
 
 FORGET_SECONDS = 30.0
@@ -22,7 +23,7 @@ class Idle(NamedTuple):
     @property
     def text(self) -> str:
         """ "≥16m", "" where it works."""
-        return f"{'≥' if self.more else ''}{short_age(max(self.seconds, 1.0))}" if self else ""
+        return f"{'≥' if self.more else ''}{short_age_text(max(self.seconds, 1.0))}" if self else ""
 
     def __bool__(self) -> bool:
         return self.seconds > 0
@@ -105,15 +106,3 @@ def _since(entity: int, column: str, now: float, history: HistoryOf) -> _Since:
         first -= 1
     began = told.seconds[first] if first < len(told) else now
     return _Since(now, began, first == 0 or told.values[first - 1] is None)
-
-
-def short_age(seconds: float) -> str:
-    """In at most six cells: ``59s``, ``16m``, ``2h01``, ``13d4h``, ``400d``."""
-    whole = int(max(seconds, 0.0))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}"
-    return f"{whole // 86400}d{whole % 86400 // 3600}h" if whole < 100 * 86400 else f"{whole // 86400}d"

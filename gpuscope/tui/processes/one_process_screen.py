@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...text import styled
 from ...text.styled import Line
-from ..cells import age_text
+from ...text.units import GIB, window_text
 from ..charts.line import Series
 from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
 from ..widgets.full_screen import possible
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 5.0
 CHARTS = ("GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB")
-GIB = 1 << 30
 _KEYS = (
     ("Esc", "back"), ("+ -", "zoom"), ("c", "chart"), ("K", "signal"), ("e", "environment"), ("Enter", "readings"),
     ("j k", "scroll"),
@@ -113,7 +112,7 @@ class OneProcessScreen(ChartedScreen):
         window = WINDOWS[self._window]
         for chart, number in self._visible(self.terminal[1] - 2):
             what = CHARTS[number]
-            set_title(chart, f"{what}, {age_text(window)}")
+            set_title(chart, f"{what}, {window_text(window)}")
             top = 100.0 if what == "SM %" else None
             series, ago = list(self._series(host, process, what, window)), self.session.ago_seconds
             chart.show(series, window, 0.0, top, now=host.sampled_seconds, ago=ago)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...store.view import AllocView, DeviceView, History, HostView, Mark, ProcView, TrainerView
-from ..cells import age_text, bytes_text, percent
+from ...text.units import age_text, bytes_text, percent_text
 
 BY_DESIGN_SHARE = 0.8
 FLAT_SHARE = 0.01
@@ -165,7 +165,7 @@ def _by_design(
     what = "reserved" if reserved is not None else "held"
     because = [
         f"its command names {name or asked[0].strip('-')}" if not (name and asked) else f"{name} with {asked[0]}",  # type: ignore[index]
-        f"{what} {percent(100 * size / total)} of the card",
+        f"{what} {percent_text(size / total)} of the card",
         f"{'allocated' if allocator else 'its use'} moved less than 1% for {age_text(now.seconds)}",
     ]
     because += ["no optimizer steps"] if trainer is not None else []

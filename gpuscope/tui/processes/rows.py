@@ -13,23 +13,23 @@ from typing import Any
 from ...store.ranks import name_of
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
 from ...text.styled import Line, Piece
+from ...text.units import amount_text, bytes_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..cells import bytes_text, gib, percent
 from ..device.device_state import ranges
 from ..shell.state import PROCESS_SORTS
 from ..widgets.table import Cell, Column, TableRow
-from .idle import Idle, Idleness, short_age
+from .idle import Idle, Idleness
 
 COLUMNS = (
     Column("pid", "PID", 8, align="right"),
     Column("user", "USER", 8, priority=2),
     Column("gpu", "GPU", 5, priority=1),
     Column("memory", "GPU MEM GiB", 11, align="right"),
-    Column("sm", "SM", 4, align="right", priority=4),
-    Column("cpu", "CPU", 5, align="right", priority=5),
+    Column("sm", "SM", 5, align="right", priority=4),
+    Column("cpu", "CPU", 6, align="right", priority=5),
     Column("rss", "RSS GiB", 7, align="right", priority=7),
-    Column("age", "AGE", 6, align="right", priority=6),
-    Column("idle", "IDLE", 7, align="right", priority=3),
+    Column("age", "AGE", 4, align="right", priority=6),
+    Column("idle", "IDLE", 5, align="right", priority=3),
     Column("where", "BELONGS TO", 12, flex=1, most=19, priority=8),
     Column("command", "COMMAND", 16, flex=4),
 )
@@ -242,7 +242,7 @@ def _heading(key: str, members: Sequence[Entry]) -> TableRow:
         "pid": [(f"{len(members)} ranks", "title")],
         "user": [(first.process.definition.user or "?", "title")],
         "gpu": [(ranges(indices), "title")],
-        "memory": [(gib(sum(s for s in sizes if s is not None)), "title")] if None not in sizes else NOTHING,
+        "memory": [(amount_text(sum(s for s in sizes if s is not None)), "title")] if None not in sizes else NOTHING,
         "command": [(f"job {script or key}", "title")],
     }
     return TableRow(f"{HEADING}{key}", cells, "title")
@@ -261,11 +261,11 @@ def _row(entry: Entry, depth: int, now: float | None) -> TableRow:
         "pid": [(str(d.pid), "text")],
         "user": [(d.user, "text" if d.mine else "muted")] if d.user else NOTHING,
         "gpu": [(ranges(indices), "text")] if indices else NOTHING,
-        "memory": [(gib(entry.memory), "text")] if entry.memory is not None else NOTHING,
-        "sm": [(percent(entry.sm), "text")] if entry.sm is not None else NOTHING,
-        "cpu": [(f"{cpu:.0f}%", "muted")] if cpu is not None else NOTHING,
-        "rss": [(gib(rss), "muted")] if rss is not None else NOTHING,
-        "age": [(short_age(age), "muted")] if age is not None else NOTHING,
+        "memory": [(amount_text(entry.memory), "text")] if entry.memory is not None else NOTHING,
+        "sm": [(percent_text(entry.sm / 100, whole=True), "text")] if entry.sm is not None else NOTHING,
+        "cpu": [(percent_text(cpu / 100, whole=True), "muted")] if cpu is not None else NOTHING,
+        "rss": [(amount_text(rss), "muted")] if rss is not None else NOTHING,
+        "age": [(short_age_text(age), "muted")] if age is not None else NOTHING,
         "idle": ""
         if not entry.idle
         else [(entry.idle.text, "warn" if entry.memory and entry.idle.seconds > 600 else "idle")]

@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 
 from ...text import styled
 from ...text.styled import Line
-from ..cells import age_text, bytes_text
+from ...text.units import age_text, bytes_text
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 

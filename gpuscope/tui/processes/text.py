@@ -8,12 +8,13 @@ from ...collect.visible_devices import VISIBLE, ordinals
 from ...store.view import HostView, ProcView, TrainerView, UseView
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.units import age_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
-from ..cells import bytes_text, fit, percent, seconds_text
+from ..cells import fit
 from ..device.device_state import IDLE_PERCENT
 from ..device.text import fact, why
 from ..overview.job_rows import end_word
-from .idle import Idle, short_age
+from .idle import Idle
 
 UUID_CHARS = 12
 """Of a UUID, enough to tell GPUs apart, also in CUDA_VISIBLE_DEVICES."""
@@ -34,7 +35,7 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
     """Who it is and what it does."""
     d = process.definition
     start, now = d.start_time, host.wall_seconds
-    old = short_age(now - start) if start is not None and now is not None else None
+    old = age_text(now - start) if start is not None and now is not None else None
     where = [f"Slurm job {d.slurm_job}" if d.slurm_job else "", f"pod {d.pod}" if d.pod else "", d.container or ""]
     lines: list[Line] = []
     if process.gone is not None:
@@ -47,7 +48,10 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
     if old is not None:
         lines.append(fact("age", [(old, "text"), (f" · child of pid {d.ppid}" if d.ppid else "", "muted")]))
     cpu, rss = process.number("cpu_percent"), process.number("rss_bytes")
-    host_words = [f"{cpu:.0f}% of one core" if cpu is not None else "", f"RSS {bytes_text(rss)}" if rss else ""]
+    host_words = [
+        f"{percent_text(cpu / 100)} of one core" if cpu is not None else "",
+        f"RSS {bytes_text(rss)}" if rss else "",
+    ]
     said = " · ".join(word for word in host_words if word)
     lines.append(fact("host", [(said, "text") if said else why(process.reading("cpu_percent"))]))
     lines.append(fact("idle", [_working(process, idle)]))
@@ -57,7 +61,7 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
         words = f"epoch {epoch:.0f}, " if epoch is not None else ""
         words += f"step {step:.0f}" + (f" of {total:.0f}" if total is not None else "")
         words += f", loss {loss:.4g}" if loss is not None else ""
-        words += f", {seconds_text(age)} ago" if (age := process.number("log_age_seconds")) is not None else ""
+        words += f", {duration_text(age)} ago" if (age := process.number("log_age_seconds")) is not None else ""
         lines.append(fact("its log says", [(words, "text")]))
     return styled.hang_lines(lines, cells)
 
@@ -90,9 +94,10 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
         if isinstance(share, (Unknown, str)):
             words += [("  SM ", "muted"), why(share)]
         else:
-            words.append((f"  SM {percent(share)}", "text"))
+            words.append((f"  SM {percent_text(share / 100)}", "text"))
             total = device.number("utilization_percent")
-            words.append((f" of the time; the GPU {percent(total)}" if total is not None else " of the time", "muted"))
+            beside = f"; the GPU {percent_text(total / 100)}" if total is not None else ""
+            words.append((f" of the time{beside}", "muted"))
         lines += styled.hang_lines([words], cells)
     return lines or [[("it uses no GPU that the driver names", "muted")]]
 

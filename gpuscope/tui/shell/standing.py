@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..cells import age_text
+from ...text.units import age_text
 
 if TYPE_CHECKING:
     from ...store.replay import ReplaySource

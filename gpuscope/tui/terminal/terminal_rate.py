@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from ...text.units import rate_text
+
 ASK, ANSWER = "\x1b[5n", b"\x1b[0n"
 """Device status report, and what every terminal says that is well."""
 AHEAD_SECONDS = 0.15
@@ -149,11 +151,10 @@ class TerminalLink:
         return min(max(usual, round(self._charts_bytes / (CHARTS_SHARE * self.rate))), LONGEST_CHARTS_SECONDS)
 
     def text(self, charts_seconds: float) -> str:
-        """``slow link: 30 kB/s, charts every 5 s``, "" where it is not."""
+        """``slow link: 29.3 KiB/s, charts every 5 s``, "" where it is not."""
         if not self.slow or self.rate is None:
             return ""
-        rate = self.rate / 1000
-        return f"slow link: {rate:.{0 if rate >= 10 else 1}f} kB/s, charts every {charts_seconds:g} s"
+        return f"slow link: {rate_text(self.rate)}, charts every {charts_seconds:g} s"
 
 
 class Tap:

@@ -14,7 +14,7 @@ from textual.containers import VerticalScroll
 from ...store.pending_requests import SourceError
 from ...text import styled
 from ...text.styled import Line
-from ..cells import percent
+from ...text.units import percent_text
 from ..shell.result_files import file_for, short_path
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
@@ -164,7 +164,7 @@ class ActDialog(Dialog):
         if fraction is None:
             return [("Working  ", "muted"), (text or "asked; waiting for the trainer", "text")]
         bar = stacked_bar([(min(max(fraction, 0.0), 1.0), "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs)
-        return [("Working  ", "muted"), *bar, (f"  {percent(fraction * 100)}  {text}", "text")]
+        return [("Working  ", "muted"), *bar, (f"  {percent_text(fraction)}  {text}", "text")]
 
     # ── keys ──
 

@@ -14,7 +14,7 @@ from textual.containers import VerticalScroll
 from ...store.pending_requests import SourceError
 from ...text import styled
 from ...text.styled import Line
-from ..cells import percent
+from ...text.units import percent_text
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
@@ -126,7 +126,7 @@ class ConsentDialog(Dialog):
             done = number / len(self.items)
             bar = stacked_bar([(done, "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs)
             yield [("Working  ", "muted"), *bar, (f"  rank {number + 1} of {len(self.items)}", "title"),
-                   (f"  {percent(done * 100)}", "muted")]  # fmt: skip
+                   (f"  {percent_text(done)}", "muted")]  # fmt: skip
             yield [("         ", "muted"), (f"{self.items[number].name}: {text}", "text")]
         else:
             yield [("Working  ", "muted"), (text or "asked", "text")]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
+from ...text.units import duration_text
 from .attachable import Found, Item, grouped, items_of, launched_by, row_of
 
 if TYPE_CHECKING:
@@ -199,9 +200,9 @@ def _came(value: Mapping[str, Any]) -> str:
     stop, ready = value.get("stop_seconds"), value.get("ready_seconds")
     words = [f"attached ({str(value.get('method', '?'))[:12]})"]
     if isinstance(stop, (int, float)) and not isinstance(stop, bool):
-        words.append(f"its main thread stood for {1e3 * stop:.1f} ms")
+        words.append(f"its main thread stood for {duration_text(stop)}")
     if isinstance(ready, (int, float)) and not isinstance(ready, bool):
-        words.append(f"listening after {ready:.2f} s")
+        words.append(f"listening after {duration_text(ready)}")
     return ", ".join(words)
 
 

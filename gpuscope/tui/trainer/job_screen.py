@@ -27,9 +27,9 @@ from ...store.ranks import (
 )
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.units import age_text, amount_text, bytes_text, duration_text
 from ...wire.frames import Unknown
-from ..cells import age_text, bytes_text, gib, seconds_text
-from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces
+from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces, step_age_text
 from ..widgets.bars import Bar
 from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, absent, possible, timed
 from ..widgets.pane import set_title
@@ -188,7 +188,7 @@ def head_of(job: JobView) -> Line:
     steps = [n for t in living if (n := t.number("step")) is not None]
     facts += [f"step {min(steps):,.0f}"] if steps else []
     paces = [n for t in living if (n := t.number("step_seconds")) is not None]
-    facts += [f"{seconds_text(max(paces))} a step"] if paces else []
+    facts += [f"{duration_text(max(paces))} a step"] if paces else []
     times = slower_than_before(living)
     if times is not None and abs(times - 1) >= 0.05:
         facts.append(f"{times:.2f}× as long as an hour ago")
@@ -211,7 +211,7 @@ def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf)
     yield from lines or [[("● ", "ok"), ("nothing: ", "text"), (calm, "muted")]]
     step = measured_step(living)
     if step is not None:
-        yield [(f"mean step {seconds_text(step)}: ", "faint"), *split_pieces(shares_of(living), 200)]
+        yield [(f"mean step {duration_text(step)}: ", "faint"), *split_pieces(shares_of(living), 200)]
     else:
         why = next((r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown)), None)
         if why is not None:
@@ -304,7 +304,7 @@ def _rank_row(
         "pid": [(str(trainer.definition.pid), "muted")],
         "step": _number(trainer, "step", bad),
         "pace": _seconds(trainer, "step_seconds"),
-        "age": [(age_text(age) if age is not None and age >= 1 else seconds_text(age) if age is not None else "–",
+        "age": [(step_age_text(age) if age is not None else "–",
                  "bad" if is_overdue(trainer) else "muted")],
         "collectives": _number(trainer, "collectives", bad),
         "split": Bar(tuple((seconds, SPLIT_TOKENS[name]) for name, seconds in split.items()), sum(split.values()))
@@ -313,10 +313,10 @@ def _rank_row(
     }  # fmt: skip
     if room is not None:
         allocated, reserved = room.allocator.number("allocated_bytes"), room.allocator.number("reserved_bytes")
-        held, cached = (gib(size) if size is not None else "–" for size in (allocated, reserved))
+        held, cached = (amount_text(size) if size is not None else "–" for size in (allocated, reserved))
         cells["memory"] = f"{held}/{cached}"
         left = room.headroom_bytes
-        cells["left"] = [(gib(left) if left is not None else "–", "warn" if first else "text")]
+        cells["left"] = [(amount_text(left) if left is not None else "–", "warn" if first else "text")]
         ends = room.runs_out
         cells["ends"] = [(f"~{ends.steps:,.0f} steps", "bad")] if ends is not None else NOTHING
     return TableRow(trainer.key, cells)
@@ -341,7 +341,7 @@ def _number(trainer: TrainerView, column: str, token: str) -> Sequence[Piece]:
 
 def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
     value = trainer.number(column)
-    return [(seconds_text(value), "text")] if value is not None else NOTHING
+    return [(duration_text(value), "text")] if value is not None else NOTHING
 
 
 def _others_row(rest: Sequence[TrainerView]) -> TableRow:
@@ -354,9 +354,9 @@ def _others_row(rest: Sequence[TrainerView]) -> TableRow:
     cells: dict[str, Cell] = {
         "rank": [(f"+{len(rest)}", "muted")],
         "step": [(f"≥ {min(steps):,.0f}", "muted")] if steps else "",
-        "pace": [(f"≤ {seconds_text(max(paces))}", "muted")] if paces else "",
+        "pace": [(f"≤ {duration_text(max(paces))}", "muted")] if paces else "",
         "age": [(f"≤ {age_text(max(ages))}", "muted")] if ages else "",
-        "memory": [(f"Σ {gib(sum(held))}", "muted")] if held else "",
+        "memory": [(f"Σ {amount_text(sum(held))}", "muted")] if held else "",
         "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0) if shares else "",
         "at": [("a: all ranks", "faint")] if any(place(t)[0] for t in rest) else "",
     }

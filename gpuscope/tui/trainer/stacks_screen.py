@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from ...store.pending_requests import SourceError
 from ...text import styled
 from ...text.styled import Line, Piece
-from ..cells import bytes_text, seconds_text
+from ...text.units import bytes_text, duration_text
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -146,7 +146,7 @@ def stack_lines(value: Mapping[str, Any], most: int | None) -> Iterable[Line]:
             yield [("  no Python frames", "faint")]
         yield []
     seconds = value.get("seconds")
-    took = f"taken in {seconds_text(seconds)}" if isinstance(seconds, (int, float)) else "taken"
+    took = f"taken in {duration_text(seconds)}" if isinstance(seconds, (int, float)) else "taken"
     yield [(f"{took}; innermost frame first", "faint")]
 
 
@@ -171,6 +171,6 @@ def _collective(one: Mapping[str, Any]) -> Iterable[Piece]:
     yield (f"{one.get('state', '')}", "warn")
     seconds, size = one.get("seconds"), one.get("size")
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
-        yield (f" for {seconds_text(seconds)}", "muted")
+        yield (f" for {duration_text(seconds)}", "muted")
     if isinstance(size, (int, float)) and not isinstance(size, bool):
         yield (f", {bytes_text(size)}", "muted")

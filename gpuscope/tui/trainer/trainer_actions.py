@@ -12,8 +12,8 @@ from typing import Any
 from ...store.ranks import is_overdue, name_of
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
+from ...text.units import age_text, bytes_text, duration_text
 from ...wire.frames import Scalar
-from ..cells import age_text, bytes_text, seconds_text
 
 HISTORY_ENTRIES = 100_000
 TRIAL_STEPS = 20
@@ -103,7 +103,7 @@ def question_of(act: Act, trainer: TrainerView, steps: int) -> Iterable[Line]:
     yield [("Trainer  ", "muted"), *who(trainer)]
     if act.name == "profile":
         pace = trainer.number("step_seconds")
-        about = f", about {seconds_text(steps * pace)} at its usual pace" if pace else ""
+        about = f", about {duration_text(steps * pace)} at its usual pace" if pace else ""
         yield [("Steps    ", "muted"), (f"{steps}", "title"), (about, "muted")]
         if is_overdue(trainer):
             age = age_text(trainer.number("step_age_seconds") or 0.0)
@@ -137,7 +137,7 @@ def _number(value: Mapping[str, Any], key: str) -> float | None:
 
 def _seconds(value: Mapping[str, Any], key: str) -> str:
     found = _number(value, key)
-    return seconds_text(found) if found is not None else "–"
+    return duration_text(found) if found is not None else "–"
 
 
 def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
@@ -188,7 +188,10 @@ def profile_came(value: Mapping[str, Any]) -> Iterable[Line]:
         yield [("Steps    ", "muted"), (f"{steps:.0f} in {_seconds(value, 'seconds')}{early}", "text")]
     held = [_number(value, name) for name in ("stop_seconds", "export_seconds")]
     if None not in held:
-        yield [("Held     ", "muted"), (f"the program for {sum(s or 0.0 for s in held):.2g} s at the end", "text")]
+        yield [
+            ("Held     ", "muted"),
+            (f"the program for {duration_text(sum(s or 0.0 for s in held))} at the end", "text"),
+        ]
     if size is not None:
         yield [("Size     ", "muted"), (bytes_text(size), "text")]
 

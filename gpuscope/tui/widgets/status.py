@@ -10,7 +10,8 @@ from textual.strip import Strip
 
 from ...text import styled
 from ...text.styled import Line, Piece
-from ..cells import age_text, fit, percent
+from ...text.units import age_text, percent_text
+from ..cells import fit
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 
@@ -103,8 +104,8 @@ class StatusLine(Painted):
             out.append((5, (f"{host.rate_hz:.1f}".removesuffix(".0") + " Hz", "muted")))
         viewer, agent = self._situation.viewer_percent, host.number("agent_cpu_percent")
         if viewer is not None and not host.badge:
-            parts = f"self {percent(viewer, 1)}"
-            out.append((6, (parts + (f" + agent {percent(agent, 1)}" if agent is not None else ""), "muted")))
+            parts = f"self {percent_text(viewer / 100)}"
+            out.append((6, (parts + (f" + agent {percent_text(agent / 100)}" if agent is not None else ""), "muted")))
         if host.wall_seconds is not None:
             out.append((3, (time.strftime("%H:%M:%S", time.localtime(host.wall_seconds)), "text")))
         return out

@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from ...text import styled
 from ...text.styled import Line, Piece
-from ..cells import Align, fit
+from ..cells import Align, fit, visible_line
 from ..charts.strips import Painted, strip_of
 from ..theme import Glyphs, Tokens
 
@@ -376,7 +376,7 @@ class LiveTable(Painted, can_focus=True):
         if isinstance(cell, str):
             return [(fit(cell, cells, column.align, glyphs.ellipsis), style)]
         drawn: Sequence[Piece] = cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs)  # type: ignore[union-attr]
-        return styled.pad(styled.cut(drawn, cells, glyphs.ellipsis), cells, column.align, style)
+        return styled.pad(styled.cut(visible_line(drawn), cells, glyphs.ellipsis), cells, column.align, style)
 
     def _empty_lines(self, width: int, page: int, gutter: int, tokens: Tokens) -> list[Strip]:
         lines: Sequence[Sequence[Piece]] = [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty

@@ -10,6 +10,7 @@ from textual.strip import Strip
 
 from ...text import styled
 from ...text.styled import Piece
+from ..cells import visible_line
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 
@@ -48,6 +49,5 @@ class Lines(Painted):
         return max((styled.cells(line) for line in self._lines), default=0)
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        return [
-            strip_of(styled.cut(line, width, tokens.glyphs.ellipsis), width, tokens) for line in self._lines[:height]
-        ]
+        lines = map(visible_line, self._lines[:height])
+        return [strip_of(styled.cut(line, width, tokens.glyphs.ellipsis), width, tokens) for line in lines]
