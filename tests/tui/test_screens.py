@@ -107,7 +107,7 @@ async def test_memory_that_grows_between_two_lists_of_processes_is_not_hidden():
 
 
 def test_hidden_is_what_no_process_accounts_for():
-    from gpuscope.tui.memory.memory_layers import unexplained
+    from gpuscope.model.memory_layers import unexplained
 
     host = views.store_of(views.training()).view().host
     assert host is not None

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...collect.clock_events import HARMLESS_CLOCK_EVENTS, clock_event_words
+from ...model.memory_layers import living, trainer_of
 from ...store.ranks import input_share
 from ...store.view import DeviceView, History, HostView, ProcView, TrainerView
 from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import LOST, TIMEOUT, Unknown
-from ..memory.memory_layers import living, trainer_of
+
 
 NEARLY_FULL = 0.97
 STARVED = 0.2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...model.memory_layers import living, trainer_of
 from ...store.view import AllocView, DeviceView, Entity, HostView, ProcView, TrainerView
 from ..widgets.status import short_model, short_script
-from .memory_layers import living, trainer_of
 
 
 @dataclass(frozen=True, slots=True)

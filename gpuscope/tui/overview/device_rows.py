@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ...model.memory_layers import layers
 from ...store.view import DeviceView, HostView
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
 from ..device.device_state import Verdict, in_short, judge
 from ..device.text import in_few_words
-from ..memory.memory_layers import layers
+
 from ..shell.state import SORTS
 from ..theme import Tokens
 from ..widgets.bars import Bar, Meter

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ...model.memory_layers import unexplained
 from ...store.view import DeviceView, HistoryOf, HostView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
 from ..device.device_state import free_devices, idle_since, judge, owners, ranges
-from ..memory.memory_layers import unexplained
+
 
 HEAD = "No NVIDIA driver here: "
 RECENT_SECONDS = 3.0

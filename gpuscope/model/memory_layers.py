@@ -6,7 +6,7 @@ allocator are taken at slightly different moments, so a difference below zero is
 
 from __future__ import annotations
 
-from ...store.view import AllocView, DeviceView, HostView, TrainerView
+from ..store.view import AllocView, DeviceView, HostView, TrainerView
 
 
 def trainer_of(host: HostView, allocator: AllocView) -> TrainerView | None:
