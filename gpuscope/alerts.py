@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .alerts_settings import AlertSettings
-from .collect.clock_events import clock_event_words
+from .collect.clock_events import SLOWED_CLOCK_EVENTS
 from .collect.xid import HARMLESS, xid_words
+from .model.device_state import faults_of, slowed
 from .store.ranks import name_of, stands
 from .store.view import DeviceView, Gone, HostView, ProcView, TrainerView
 
@@ -20,8 +21,6 @@ MARGINS = {"temperature": 3.0, "memory": 2.0}
 """A threshold's alert clears this far below it: °C, percentage points."""
 EVENT_SECONDS = 300.0
 """What happens at one moment (an XID, an end) is over after this."""
-SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-"""Clock-event bits: slowdown by hardware or heat, power brake."""
 MAX_ALERTS = 1000
 
 
@@ -160,13 +159,14 @@ class Alerts:
             )
         mask = device.number("clock_event_reasons")
         if wanted.throttle and mask is not None:
-            slowed = int(mask) & SLOWED
-            text = f"{who}: its clock is held down: {', '.join(clock_event_words(slowed))}"
-            yield _Now("throttle", uuid, who, text, bool(slowed), not slowed, float(slowed), None, uuid)
+            reasons, bits = slowed(device.readings), float(int(mask) & SLOWED_CLOCK_EVENTS)
+            text = f"{who}: its clock is held down: {', '.join(reasons)}"
+            yield _Now("throttle", uuid, who, text, bool(reasons), not reasons, bits, None, uuid)
         errors = device.number("ecc_uncorrected_count")
         if wanted.ecc and errors is not None:
-            text = f"{who}: {errors:.0f} uncorrected memory errors (ECC) since the driver was loaded"
-            yield _Now("ecc", uuid, who, text, errors > 0, errors == 0, errors, 1.0, uuid, once=True)
+            fault = next((one for one in faults_of(device.readings) if one.word == "ECC"), None)
+            text = f"{who}: {fault.reason if fault is not None else ''}"
+            yield _Now("ecc", uuid, who, text, fault is not None, fault is None, errors, 1.0, uuid, once=True)
 
     def _xids(self, host: HostView, now: float) -> Iterable[_Now]:
         """By the count of errors that the driver has reported: each that is new fires, the alert ends when for a while

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..collect.clock_events import clock_event_words
+from ..collect.clock_events import POWER_CAP, SLOWED_CLOCK_EVENTS, clock_event_words
 from ..wire.environment import Device, Facts, Owner
 from ..wire.frames import LOST, TIMEOUT, Reading, Unknown
 from . import environment_host, environment_paths, environment_torch
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..collect.nvml import Nvml
     from ..collect.nvml_topology import Topology
 
-_SLOWED = 0x08 | 0x20 | 0x40 | 0x80
-_CAPPED = 0x04
 _HEALTH_SECONDS = 1.0
 
 
@@ -138,8 +136,8 @@ def _device(picture: DevicePicture, health: Mapping[str, Reading], topology: Top
         reserved_bytes=_whole(readings.get("driver_reserved_bytes")),
         utilization_percent=_number(readings.get("utilization_percent")),
         performance_state=_whole(readings.get("performance_state")),
-        slowed=clock_event_words(bits & _SLOWED),
-        capped=bool(bits & _CAPPED),
+        slowed=clock_event_words(bits & SLOWED_CLOCK_EVENTS),
+        capped=bool(bits & POWER_CAP),
         temperature_celsius=_number(readings.get("temperature_celsius")),
         power_watts=_number(readings.get("power_watts")),
         power_limit_watts=_number(readings.get("power_limit_watts")),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..collect.nvml_process_load import NO_SAMPLE
+from ..collect.unowned import unowned_bytes
 from ..wire import frames
 from ..wire.frames import NOT_INITIALISED, GpuDef, HostDef, ProcDef, Reading, Unknown
 from .device_workers import DeviceWorker, NvmlWorker
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from ..collect.nvml import Nvml
     from ..collect.trainers import Probes, TrainerNews
 
-UNOWNED_BYTES = 256 << 20
-"""Of a device, in use without any process: what a driver needs for itself is less."""
 NOT_ASKED_YET = Unknown(NOT_INITIALISED, "not asked yet")
 
 ProcessKey = Tuple[int, Optional[int]]
@@ -103,8 +102,8 @@ def _load(picture: DevicePicture, worker: DeviceWorker, pending: Unknown) -> Dic
 
 
 def _unowned(device: DevicePicture) -> bool:
-    used = device.readings.get("used_bytes")
-    return device.processes == [] and isinstance(used, int) and used > UNOWNED_BYTES
+    used, reserve = device.readings.get("used_bytes"), device.readings.get("driver_reserved_bytes")
+    return device.processes == [] and isinstance(used, int) and bool(unowned_bytes(used, (), isinstance(reserve, int)))
 
 
 class Collector:

@@ -1,23 +1,21 @@
-"""Which GPU is free, who holds the others, and since when nothing runs on them: for the text of one look."""
+"""Which GPU is free or full, who holds which, and since when nothing runs on them: for the text of one look."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ..agent.picture import DevicePicture, Picture
+from ..model.device_state import DeviceState, full, state_of
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 from .output import GIB
 
-EMPTY_BYTES, IDLE_PERCENT = 1 << 30, 1.0
 MAX_HOLDERS = 4
 
 
-def is_free(device: DevicePicture) -> bool:
-    """Nobody is on it and nothing runs on it, as far as the driver tells."""
-    used, load = device.readings.get("used_bytes"), device.readings.get("utilization_percent")
-    empty = isinstance(used, int) and used < EMPTY_BYTES and not device.processes
-    return empty and (not isinstance(load, (int, float)) or load < IDLE_PERCENT) and device.late is None
+def state(device: DevicePicture) -> DeviceState:
+    """The state of a device by its own readings and the list of its processes."""
+    return state_of(device.definition, device.readings, [size for _, size in device.processes or ()])
 
 
 def idle_seconds(picture: Picture, device: DevicePicture) -> Reading:
@@ -43,10 +41,13 @@ def lines(picture: Picture) -> Iterator[str]:
     rooms: dict[str, list[int]] = {}
     for device in picture.devices:
         free = device.readings.get("free_bytes")
-        if is_free(device) and isinstance(free, int):
+        if isinstance(free, int) and state(device).word == "free":
             rooms.setdefault(f"{free / GIB:.1f} GiB", []).append(device.definition.index)
     for room, indices in rooms.items():
         yield f"free  GPU {', '.join(map(str, indices))}: {room}{' each' if len(indices) > 1 else ''}"
+    for device in picture.devices:
+        if little := full(device.definition, device.readings):
+            yield f"full  GPU {device.definition.index}: {little}"
     for device in picture.devices:
         holders = _holders(picture, device)
         if holders:

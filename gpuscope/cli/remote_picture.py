@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ..agent.picture import UNOWNED_BYTES, DevicePicture, Picture, ProcessPicture
+from ..agent.picture import DevicePicture, Picture, ProcessPicture
 from ..collect.trainers import AllocatorNews, TrainerNews
+from ..model.device_state import unowned
 from ..store.view import DeviceView, Entity, HostView, ProcView, TrainerView
 from ..wire.frames import HIDDEN_BY_CONTAINER, TIMEOUT, AllocDef, GpuDef, HostDef, ProcDef, Reading, TrainerDef, Unknown
 
@@ -35,8 +36,8 @@ def picture_of(host: HostView) -> Picture:
     }
     picture.unread = host.unread
     picture.trainers = [_trainer(one, by_id) for one in host.trainers if one.gone is None]
-    unowned = any(not d.processes and (_number(d, "used_bytes") or 0) > UNOWNED_BYTES for d in picture.devices)
-    if foreign or (unowned and host.definition.container):
+    nobodys = any(not d.processes and unowned(d.readings, ()) for d in picture.devices)
+    if foreign or (nobodys and host.definition.container):
         picture.hidden = HIDDEN
     return picture
 
@@ -79,8 +80,3 @@ def _reasons(entity: Entity, definition: type[object]) -> dict[str, Unknown]:
     """Why fields of its definition are unknown."""
     names = {field.name for field in fields(definition)}  # type: ignore[arg-type]
     return {name: why for name, why in entity.readings.items() if isinstance(why, Unknown) and name in names}
-
-
-def _number(device: DevicePicture, column: str) -> float | None:
-    value = device.readings.get(column)
-    return value if isinstance(value, (int, float)) else None

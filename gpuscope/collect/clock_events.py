@@ -26,6 +26,12 @@ CLOCK_EVENT_REASONS: Dict[int, str] = {
 HARMLESS_CLOCK_EVENTS = 0x001 | 0x002 | 0x100
 """Bits that say the clock is where somebody wants it: nothing to do, and nothing to gain."""
 
+POWER_CAP = 0x004
+"""The board draws what its power limit allows: how a busy GPU works."""
+
+SLOWED_CLOCK_EVENTS = 0x008 | 0x020 | 0x040 | 0x080
+"""Bits that say something is wrong with cooling or power: slowdown by the hardware or by heat, power brake."""
+
 
 def clock_event_words(mask: int, harmless: bool = False) -> Tuple[str, ...]:
     """The reasons in ``mask``, lowest bit first; those that limit the clock, or with ``harmless`` all of them.

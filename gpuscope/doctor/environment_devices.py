@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..text.units import GIB, bytes_text
+from ..model.device_state import hardware_faults, unowned_bytes
+from ..text.units import bytes_text
 from .environment_facts import Device, Facts, names
 from .finding import Abstained, Evidence, Finding, Fix
 
-UNOWNED_BYTES = GIB
-"""In use and not in the lists of processes: below that, a driver's own share and rounding explain it."""
 _SERIOUS_XIDS = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
 """Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its firmware. Others (13, 31,
 43, 45 …) are mostly a program's fault."""
@@ -56,16 +55,8 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
             where=where,
         )
         return
-    evidence, problem = [], False
-    if device.remap_failed:
-        problem = True
-        evidence.append("memory rows could not be remapped: there are no spare rows left (row remapping failure)")
-    if device.remap_pending:
-        evidence.append("memory rows wait to be remapped until the GPU is reset")
-    if device.pages_pending:
-        evidence.append("memory pages wait to be retired until the GPU is reset")
-    if device.ecc_uncorrected:
-        evidence.append(f"{device.ecc_uncorrected} uncorrected memory errors (ECC) since the driver was loaded")
+    faults = hardware_faults(device.ecc_uncorrected, device.remap_failed, device.remap_pending, device.pages_pending)
+    evidence, problem = [fault.reason for fault in faults], any(fault.kind == "bad" for fault in faults)
     xids = _xids(device, facts)
     if not evidence and not xids:
         return
@@ -316,8 +307,8 @@ def _unowned(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abst
         if device.used_bytes is None or device.owners is None:
             continue
         held = [owner.used_bytes for owner in device.owners]
-        unowned = device.used_bytes - sum(size or 0 for size in held)
-        if unowned < UNOWNED_BYTES + (0 if device.reserved_bytes is not None else UNOWNED_BYTES):
+        rest = unowned_bytes(device.used_bytes, [size or 0 for size in held], device.reserved_bytes is not None)
+        if not rest:
             continue
         why = device.owners_incomplete
         if facts.host.pids_hidden is not None or facts.host.own_pid_namespace:
@@ -327,10 +318,10 @@ def _unowned(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abst
         elif None in held or device.utilization_percent is None:
             why = why or "the driver does not tell what each process holds"
         if why is not None:
-            missing = f"who holds {bytes_text(unowned)} on GPU {device.index}: {why}"
+            missing = f"who holds {bytes_text(rest)} on GPU {device.index}: {why}"
             yield Abstained(pitfall="kill-zombie-process", missing=missing)
         else:
-            found.append((device, unowned, f"{len(held)} that hold {bytes_text(sum(size or 0 for size in held))}"))
+            found.append((device, rest, f"{len(held)} that hold {bytes_text(sum(size or 0 for size in held))}"))
     if not found:
         return
     where, paths = names([one for one, _, _ in found]), " ".join(f"/dev/nvidia{one.index}" for one, _, _ in found)

@@ -44,26 +44,3 @@ def layers(host: HostView, device: DeviceView) -> dict[str, float]:
     if total:
         out["free"] = max(0.0, total - sum(out.values()))
     return out
-
-
-UNEXPLAINED_SHARE, UNEXPLAINED_BYTES, WITH_RESERVE_BYTES = 0.01, 300 << 20, 1 << 30
-"""Less than the first two is rounding, or readings that were not taken at one moment; a CUDA context takes more. A
-driver that does not tell its own reserve counts it as used."""
-
-
-def unexplained(device: DeviceView, used: float | None = None) -> float | None:
-    """Bytes on a device that no process named here holds, 0 while that is too little to say so.
-
-    ``used`` stands for the device's own reading. None when it cannot be told: the driver names processes and not how
-    much they hold, or does not answer."""
-    used = device.number("used_bytes") if used is None else used
-    sizes = [u.number("used_bytes") for u in device.uses if u.gone is None]
-    known = [size for size in sizes if size is not None]
-    if used is None or len(known) < len(sizes):
-        return None
-    rest = used - sum(known)
-    total = device.definition.total_bytes
-    least = min(UNEXPLAINED_BYTES, total * UNEXPLAINED_SHARE) if total else UNEXPLAINED_BYTES
-    if device.number("driver_reserved_bytes") is None:
-        least = WITH_RESERVE_BYTES
-    return rest if rest >= least else 0.0

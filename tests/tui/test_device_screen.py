@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from gpuscope.model.device_state import judge
 from gpuscope.tui.device import text as words
 from gpuscope.tui.device.device_screen import WINDOWS, DeviceScreen
-from gpuscope.tui.device.device_state import judge
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.theme import THEMES, Tokens
@@ -118,10 +118,10 @@ def test_the_overview_has_words_beside_the_state(readings, said):
     assert flat([device_row(host, device, TOKENS, words=False).cells["state"]]) == state.removesuffix(f" {said}")
 
 
-@pytest.mark.parametrize(("clock", "word"), [(1740, "ok"), (1585, "ok"), (1400, "slowed")])
-def test_the_power_cap_of_a_busy_gpu_is_no_fault_unless_it_costs_much(clock, word):
+@pytest.mark.parametrize("clock", [1740, 1400])
+def test_the_power_cap_of_a_busy_gpu_is_no_fault(clock):
     host, device = device_of(devices.training(clock_event_reasons=4, sm_clock_mhz=clock))
-    assert judge(host, device).word == word
+    assert judge(host, device).word == "ok"
     host, device = device_of(devices.training(clock_event_reasons=4 | 0x40, sm_clock_mhz=clock))
     assert judge(host, device).word == "slowed", "heat is one, at any clock"
 
@@ -185,11 +185,11 @@ def test_a_device_that_tells_nothing_says_why():
 
 
 def test_memory_that_nobody_holds_is_said():
+    taken = 69.7 * views.GIB
     _, device = device_of(devices.training(), 0)
-    rest = words.unaccounted(device)
-    assert rest is not None
-    taken = sum(int(use.number("used_bytes") or 0) for use in device.uses)
-    assert rest == max(0.0, (device.number("used_bytes") or 0) - taken)
+    host, more = device_of(devices.training(used_bytes=int(taken + 400 * (1 << 20))), 0)
+    assert "held by no process" not in flat(words.process_lines(host, device, 20, 120))
+    assert "held by no process" in flat(words.process_lines(host, more, 20, 120))
 
 
 def test_a_link_that_is_down_and_a_blocked_peer_are_seen():

@@ -7,9 +7,9 @@ import pytest
 from gpuscope.doctor import live
 from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.order import rank
+from gpuscope.model.device_state import judge
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
-from gpuscope.tui.device.device_state import judge
 from gpuscope.tui.memory.advice import MEMORY, advice
 from gpuscope.tui.memory.memory_account import account
 from gpuscope.tui.memory.subjects import subjects

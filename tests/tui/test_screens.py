@@ -107,21 +107,21 @@ async def test_memory_that_grows_between_two_lists_of_processes_is_not_hidden():
 
 
 def test_hidden_is_what_no_process_accounts_for():
-    from gpuscope.model.memory_layers import unexplained
+    from gpuscope.model.device_state import unowned_on
 
     host = views.store_of(views.training()).view().host
     assert host is not None
     for device in host.devices:
-        assert unexplained(device) == 0
+        assert unowned_on(device) == 0
         used = device.number("used_bytes")
         assert used is not None
-        assert unexplained(device, used + (200 << 20)) == 0, "a reading taken a moment later"
-        assert unexplained(device, used + (400 << 20)) == pytest.approx(400 << 20, abs=32 << 20)
+        assert unowned_on(device, used + (200 << 20)) == 0, "a reading taken a moment later"
+        assert unowned_on(device, used + (400 << 20)) == pytest.approx(400 << 20, abs=32 << 20)
     untold = f.Sample(999, int((views.END + 1) * 1e9), u=[views.row("u", 213)])
     untold.why.append([213, "used_bytes", f.NO_PERMISSION, "the driver does not say"])
     host = views.store_of([*views.training(), untold]).view().host
     assert host is not None
-    assert None in [unexplained(device) for device in host.devices], "who holds an untold amount may hold it all"
+    assert None in [unowned_on(device) for device in host.devices], "who holds an untold amount may hold it all"
 
 
 @in_loop
@@ -183,13 +183,13 @@ async def test_a_full_a_throttled_and_a_broken_device_say_so():
     sample = f.Sample(999, int((views.END + 1) * 1e9))
     sample.g = [
         views.device_row(0, 139.0, 95.0),
-        views.device_row(1, 60.0, 95.0, clock_event_reasons=0x4, sm_clock_mhz=1560),
+        views.device_row(1, 60.0, 95.0, clock_event_reasons=0x24, sm_clock_mhz=1560),
         views.device_row(4, 60.0, 95.0, ecc_uncorrected_count=2),
     ]
     screen = await shown([*frames, sample], size=(200, 40))
-    assert "◆ full 819 MiB left of 140 GiB" in screen
-    assert "◆ slowed power cap: 1560 of 1980 MHz" in screen
-    assert "▲ ECC 2 uncorrected memory errors" in screen
+    assert "◆ full 205 MiB left of 140 GiB" in screen
+    assert "◆ slowed thermal slowdown: 1560 of 1980 MHz" in screen
+    assert "◆ ECC 2 uncorrected memory errors" in screen
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,14 +16,14 @@ from typing import Any, TextIO
 from ...agent.oneshot import OneShot, collect_once
 from ...agent.picture import DevicePicture, Picture
 from ...wire.clean import clean
-from ...wire.frames import LOST, Reading, Unknown
+from ...wire.frames import Reading, Unknown
+from .. import free_devices
 from ..output import EXIT_UNCHECKED, GIB, exit_code
 from .devices import verb as devices_verb
 
 TIMEOUT_SECONDS = 5.0
-EMPTY_BYTES, IDLE_PERCENT = 1 << 30, 1.0
 MAX_DEVICES = 16
-_COLOURS = {"bad": "31", "warn": "33", "free": "32", "": ""}
+_COLOURS = {"bad": "31", "warn": "33", "free": "32"}
 
 
 def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once, out: TextIO | None = None) -> int:
@@ -60,17 +60,12 @@ def _device(device: DevicePicture) -> tuple[str, str]:
     get: Callable[[str], Any] = device.readings.get
     index, total = device.definition.index, device.definition.total_bytes
     used, load, heat = get("used_bytes"), get("utilization_percent"), get("temperature_celsius")
-    if isinstance(used, Unknown) and isinstance(load, Unknown):
-        word = {LOST: "lost"}.get(used.code, used.code.replace("_", " "))
-        return f"{index} {word}", "bad"
-    slow = get("clock_event_reasons")
-    token = "warn" if isinstance(slow, int) and slow & devices_verb._SLOWED else ""
-    idle = isinstance(load, (int, float)) and load < IDLE_PERCENT
-    if isinstance(used, int) and used < EMPTY_BYTES and idle and not device.processes:
-        return f"{index} free", "free"
+    state = free_devices.state(device)
+    if state.word == "free" or (isinstance(used, Unknown) and isinstance(load, Unknown)):
+        return f"{index} {state.word}", "free" if state.word == "free" else "bad"
     size = f"{_gib(used)}/{_gib(total)}G"
     words = [str(index), _number(load, "%"), size, _number(heat, "°")]
-    return " ".join(words) + (" slowed" if token else ""), token
+    return " ".join([*words, state.word] if state.kind in ("warn", "bad") else words), state.kind
 
 
 def _number(value: Reading | None, unit: str) -> str:
@@ -82,5 +77,5 @@ def _gib(value: Reading | None) -> str:
 
 
 def _painted(text: str, token: str, colours: bool) -> str:
-    code = _COLOURS[token]
+    code = _COLOURS.get(token)
     return f"\x1b[{code}m{text}\x1b[0m" if colours and code else text

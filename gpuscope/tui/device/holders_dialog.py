@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...model.device_state import unowned_on
 from ...store.pending_requests import SourceError
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
 from ..widgets.question_dialog import AskedOnce
-from .text import UNOWNED_BYTES, unaccounted
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView
@@ -38,9 +38,9 @@ class HoldersDialog(AskedOnce):
     def _told(self, minor: int, value: Mapping[str, Any]) -> list[Line]:
         host = self.session.host
         listed = {p.definition.pid for p in host.processes if p.gone is None and p.uses} if host is not None else set()
-        rest = unaccounted(self._device)
+        rest = unowned_on(self._device)
         lines: list[Line] = []
-        if rest is not None and rest > UNOWNED_BYTES:
+        if rest:
             lines += [[(f"{bytes_text(rest)} in use that no process holds which the driver names here.", "warn")], []]
         rows = [one for one in value.get("devices") or () if isinstance(one, dict) and one.get("minor") == minor]
         found = [one for row in rows for one in row.get("processes") or () if isinstance(one, dict)][:MAX_SHOWN]

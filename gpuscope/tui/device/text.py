@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ...collect.clock_events import clock_event_words
 from ...collect.xid import xid_advice, xid_words
+from ...model.device_state import faults_of, judge, processes_on, slowed, unowned_on
 from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.styled import Line, Piece
@@ -13,7 +14,7 @@ from ...text.units import bytes_text, percent_text, rate_text
 from ...wire.frames import Unknown
 from ..cells import fit
 from ..widgets.bars import meter
-from .device_state import in_short, judge, processes_on
+from .device_state import in_short, token_of
 
 LABEL = 12
 BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, 10.0
@@ -21,8 +22,6 @@ BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, 10.0
 DRAM_FULL = 60.0
 """Of the memory's bandwidth: beyond, kernels wait for memory rather than for arithmetic."""
 MIG_UNVERIFIED = "MIG was tried with a stand-in of the driver only, not on hardware"
-UNOWNED_BYTES = 256 << 20
-"""Less than this that no process holds is the driver's own."""
 
 
 def head(host: HostView, device: DeviceView) -> Line:
@@ -153,7 +152,10 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
     """State, memory, heat, power, clocks."""
     d, n = device.definition, device.number
     verdict = judge(host, device)
-    state: Line = [(verdict.word, verdict.token), (f"  {in_short(verdict.reason)}" if verdict.reason else "", "text")]
+    state: Line = [
+        (verdict.word, token_of(verdict)),
+        (f"  {in_short(verdict.reason)}" if verdict.reason else "", "text"),
+    ]
     used, free, held = n("used_bytes"), n("free_bytes"), n("driver_reserved_bytes")
     memory = [f"{bytes_text(used)} used"] if used is not None else []
     memory += [f"{bytes_text(free)} free"] if free is not None else []
@@ -183,8 +185,9 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
     clocks += [f"P{state_number:.0f}"] if (state_number := n("performance_state")) is not None else []
     mask = n("clock_event_reasons")
     reasons = clock_event_words(int(mask), harmless=True) if mask is not None else ()
-    limits = bool(clock_event_words(int(mask))) if mask is not None else False
-    held_by: Line = [(" · held by " + ", ".join(reasons), "warn" if limits else "muted")] if reasons else []
+    held_by: Line = (
+        [(" · held by " + ", ".join(reasons), "warn" if slowed(device.readings) else "muted")] if reasons else []
+    )
     lines = [
         fact("state", state),
         fact("memory", held_now),
@@ -274,6 +277,7 @@ def topology_lines(host: HostView, device: DeviceView) -> list[Line]:
 def health_lines(device: DeviceView, cells: int) -> list[Line]:
     """What is wrong first; what is well on one line; what the card does not tell on another."""
     n = device.number
+    kinds = {fault.word: fault.kind for fault in faults_of(device.readings)}
     bad: list[Line] = []
     well: list[str] = []
     untold: list[str] = []
@@ -283,7 +287,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         if value is None:
             untold.append(label)
         elif value:
-            bad.append(fact(label, [(text.format(f"{value:,.0f}"), token)]))
+            bad.append(fact(label, [(text.format(f"{value:,.0f}"), kinds.get(token, token))]))
         else:
             well.append(label)
 
@@ -300,13 +304,23 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
     count(
         "ecc_uncorrected_count",
         "ECC errors",
-        "bad",
+        "ECC",
         "{} errors that could not be corrected since the driver was loaded",
     )
     count("ecc_uncorrected_lifetime_count", "ECC ever", "warn", "{} errors that could not be corrected in its life")
     count("ecc_corrected_count", "corrected", "text", "{} memory errors since the driver was loaded, all corrected")
-    count("remap_failed", "failed remap", "bad", "a bad row of memory could not be replaced: have the card looked at")
-    count("remap_pending", "remap due", "warn", "a row of memory is replaced at the next reset of the GPU")
+    count(
+        "remap_failed",
+        "failed remap",
+        "remap failed",
+        "a bad row of memory could not be replaced: have the card looked at",
+    )
+    count(
+        "remap_pending",
+        "remap due",
+        "remap due",
+        "a row of memory is replaced at the next reset of the GPU",
+    )
     count(
         "remapped_uncorrectable_count",
         "rows",
@@ -315,7 +329,12 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
     )
     count("remapped_correctable_count", "spare rows", "text", "{} rows of memory replaced as a precaution")
     count("retired_pages_count", "retired", "warn", "{} pages of memory retired")
-    count("retired_pages_pending", "retire due", "warn", "a page of memory is retired at the next reset of the GPU")
+    count(
+        "retired_pages_pending",
+        "retire due",
+        "retire due",
+        "a page of memory is retired at the next reset of the GPU",
+    )
     count("pcie_replay_count", "replays", "text", "{} PCIe packets had to be sent again since the driver was loaded")
     lines = bad
     if well:
@@ -326,16 +345,6 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
 
 
 # ── who is on it ──
-
-
-def unaccounted(device: DeviceView) -> float | None:
-    """Bytes in use that no visible process holds; None where that cannot be known."""
-    used = device.number("used_bytes")
-    sizes = [use.number("used_bytes") for use in device.uses if use.gone is None]
-    known = [size for size in sizes if size is not None]
-    if used is None or len(known) != len(sizes):
-        return None
-    return max(0.0, used - sum(known))
 
 
 def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> list[Line]:
@@ -368,8 +377,8 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         )
     if len(found) > len(lines):
         lines.append([(f"         and {len(found) - len(lines)} more", "muted")])
-    rest = unaccounted(device)
-    if rest is not None and rest > UNOWNED_BYTES:
+    rest = unowned_on(device)
+    if rest:
         unseen = [(f"{bytes_text(rest)} held by no process that can be seen here", "warn")]
         lines += styled.hang([(" " * 9, "text")], [*unseen, (" · o: who has it open", "accent")], cells)
     return lines or [[("none that the driver names", "muted")]]

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
 
+from ...model.device_state import DeviceState, judge
 from ...store.ranks import find_stall, rooms
 from ...store.view import DeviceView, HostView, JobView
 from ...text.units import GIB, bytes_text
 from ...wire.frames import NOT_INITIALISED
-from ..device.device_state import Verdict, in_short, judge
+from ..device.device_state import in_short
 from ..overview.job_rows import devices_of, ended, growth_lines
 
 TIGHT_BYTES = 4 * GIB
@@ -142,7 +143,7 @@ def _state(host: HostView, answered: bool) -> tuple[str, Word | None]:
     return ("queued" if "turn" in text else "connecting"), None
 
 
-def _of_devices(verdicts: Sequence[tuple[DeviceView, Verdict]]) -> Iterable[Word]:
+def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[Word]:
     """The first device of each grade, and how many more there are."""
     seen: dict[Grade, tuple[str, int]] = {}
     for device, verdict in verdicts:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ...model.memory_layers import trainer_of, unexplained
+from ...model.device_state import unowned_on
+from ...model.memory_layers import trainer_of
 from ...store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 from ...store.view import NOT_SENT, AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, UseView
 from ...text.units import bytes_text, duration_text
@@ -322,7 +323,7 @@ def _program(name: str | None, command: str | None) -> str:
 
 def _nobodys(host: HostView, device: DeviceView, room: float) -> Part:
     """What the card says is used and no process is told to hold."""
-    if host.definition.container and unexplained(device):
+    if host.definition.container and unowned_on(device):
         return Part("owners hidden by the container", "other", room)
     if device.number("driver_reserved_bytes") is None:
         return Part("driver, or of no process", "driver", room)

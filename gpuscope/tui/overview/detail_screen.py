@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from ...collect.clock_events import clock_event_words
+from ...model.device_state import judge
 from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
 from ...text import styled
 from ...text.styled import Line
@@ -18,7 +19,7 @@ from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.frames import Reading, Unknown
 from ..cells import fit
 from ..charts.strips import text_of
-from ..device.device_state import judge
+from ..device.device_state import token_of
 from ..memory.timeline import WINDOWS
 from ..shell.session import Session
 from ..widgets.dialog import Dialog
@@ -151,7 +152,7 @@ def detail_lines(host: HostView, entity: Entity) -> Iterable[Line]:
         yield [(f"{end_word(entity.gone)}: ", "warn"), (entity.gone.reason, "text")]
     if isinstance(entity, DeviceView):
         verdict = judge(host, entity)
-        yield _fact("state", f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}", verdict.token)
+        yield _fact("state", f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}", token_of(verdict))
     definition = getattr(entity, "definition", None)
     for name in (n for n in getattr(definition, "__dataclass_fields__", ()) if n not in OURS):
         value = getattr(definition, name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ...model.device_state import DeviceState, judge
 from ...model.memory_layers import layers
 from ...store.view import DeviceView, HostView
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..device.device_state import Verdict, in_short, judge
+from ..device.device_state import in_short, token_of
 from ..device.text import in_few_words
 
 from ..shell.state import SORTS
@@ -89,14 +90,14 @@ def device_row(host: HostView, device: DeviceView, tokens: Tokens, words: bool =
     return TableRow(device.key, cells, "muted")
 
 
-def state_cell(verdict: Verdict, tokens: Tokens) -> Line:
+def state_cell(verdict: DeviceState, tokens: Tokens) -> Line:
     """Glyph, word, and the reason as far as there is room."""
     glyph = getattr(tokens.glyphs, verdict.kind)
-    pieces = [(f"{glyph} {verdict.word}", verdict.token)]
+    pieces = [(f"{glyph} {verdict.word}", token_of(verdict))]
     return [*pieces, (f" {in_short(verdict.reason)}", "muted")] if verdict.reason else pieces
 
 
-def _beside(host: HostView, device: DeviceView, verdict: Verdict) -> Line:
+def _beside(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
     """What there is to say of a device that is well: what its load means, or since when it has none."""
     since, now = device.number("idle_since_seconds"), host.sampled_seconds
     if verdict.reason:
@@ -107,7 +108,7 @@ def _beside(host: HostView, device: DeviceView, verdict: Verdict) -> Line:
     return [(f" {words}", "muted")] if words else []
 
 
-def _load(device: DeviceView, verdict: Verdict) -> dict[str, Cell]:
+def _load(device: DeviceView, verdict: DeviceState) -> dict[str, Cell]:
     load, tensor = device.number("utilization_percent"), device.number("tensor_active_percent")
     token = "warn" if verdict.word == "starved" else "idle" if load is not None and load < 1 else "ok"
     return {

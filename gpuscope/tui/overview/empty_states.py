@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...model.memory_layers import unexplained
+from ...model.device_state import judge, owners, unowned_on
 from ...store.view import DeviceView, HistoryOf, HostView
+from ..device.device_state import free_devices, idle_since, ranges
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
-from ..device.device_state import free_devices, idle_since, judge, owners, ranges
 
 
 HEAD = "No NVIDIA driver here: "
@@ -114,11 +114,11 @@ def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
 
 
 def _hidden_bytes(device: DeviceView, history: HistoryOf) -> float:
-    """Processes are read once a second: only what has been unexplained for longer than that is nobody's growth."""
-    if not unexplained(device):
+    """Processes are read once a second: only what has been unowned for longer than that is nobody's growth."""
+    if not unowned_on(device):
         return 0.0
     recent = [value for value in history(device.id, "used_bytes", RECENT_SECONDS).values if value is not None]
-    return unexplained(device, min(recent, default=None)) or 0.0
+    return unowned_on(device, min(recent, default=None)) or 0.0
 
 
 def _holders(host: HostView, history: HistoryOf) -> list[Line]:

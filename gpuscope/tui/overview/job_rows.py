@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...model.device_state import STARVED, starving
 from ...store.ranks import (
     SLOWER,
     SPLIT,
@@ -23,7 +24,7 @@ from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerVie
 from ...text.styled import Line, Piece
 from ...text.units import GIB, age_text, amount_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
-from ..device.device_state import STARVED, ranges, starving
+from ..device.device_state import ranges
 from .job_list import DASH
 
 NEAR = 4.0

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ...model.device_state import IDLE_PERCENT
 from ...store.view import DeviceView, HistoryOf, ProcView, UseView
 from ...text.units import short_age_text
-from ..device.device_state import IDLE_PERCENT
 
 FORGET_SECONDS = 30.0
 """Readings of a use that are farther apart were not watched in between: its history is asked again."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...collect.visible_devices import VISIBLE, ordinals
+from ...model.device_state import IDLE_PERCENT
 from ...store.view import HostView, ProcView, TrainerView, UseView
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
 from ..cells import fit
-from ..device.device_state import IDLE_PERCENT
 from ..device.text import fact, why
 from ..overview.job_rows import end_word
 from .idle import Idle

@@ -11,6 +11,7 @@ from ....agent.oneshot import OneShot, collect_once
 from ....agent.picture import DevicePicture, Picture
 from ....collect.clock_events import clock_event_words
 from ....collect.xid import HARMLESS, xid_advice, xid_words
+from ....model.device_state import faults_of, slowed, unowned
 from ....wire.clean import clean
 from ....wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, NOT_INITIALISED, TIMEOUT, Reading, Unknown
 from ... import cuda_order, free_devices, output, remote
@@ -32,10 +33,6 @@ _STATIC = (
     "cpu_affinity", "nvlink_states", "topology", "peer_access", "fabric",
 )  # fmt: skip
 _MEMORY = ("used_bytes", "driver_reserved_bytes", "free_bytes")
-UNOWNED_BYTES = 256 << 20
-"""Of a device, held by no process that can be seen: less is the driver's own."""
-_SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-"""Clock-event bits that say something is wrong with cooling or power: slowdown by hardware or heat, power brake."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -195,25 +192,14 @@ def find_problems(picture: Picture) -> list[dict[str, Any]]:
     return problems
 
 
-_SICK = {
-    "remap_failed": "a bad row of its memory could not be replaced: have the card looked at",
-    "remap_pending": "a row of its memory is replaced at the next reset: stop what runs on it, nvidia-smi --gpu-reset",
-    "retired_pages_pending": "a page of its memory is retired at the next reset: stop what runs on it, then reset it",
-}
+_SEVERITIES = {"bad": "problem", "warn": "warning"}
 
 
 def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
-    mask = readings.get("clock_event_reasons")
-    if isinstance(mask, int) and mask & _SLOWED:
-        words = ", ".join(clock_event_words(mask & _SLOWED))
-        found.append(problem(index, "warning", f"its clock is held down now: {words}"))
-    errors = readings.get("ecc_uncorrected_count")
-    if isinstance(errors, int) and errors > 0:
-        found.append(problem(index, "warning", f"{errors} uncorrected memory errors (ECC) since the driver was loaded"))
-    for column, words in _SICK.items():
-        if readings.get(column) == 1:
-            found.append(problem(index, "warning", words))
+    if reasons := slowed(readings):
+        found.append(problem(index, "warning", f"its clock is held down now: {', '.join(reasons)}"))
+    found += [problem(index, _SEVERITIES[fault.kind], fault.reason) for fault in faults_of(readings)]
     xid = readings.get("last_xid")
     if isinstance(xid, int) and xid and xid not in HARMLESS:
         found.append(problem(index, "warning", f"{xid_words(xid)}. Next: {xid_advice(xid) or 'look it up'}"))
@@ -273,11 +259,17 @@ def device_row(device: DevicePicture) -> tuple[str, ...]:
 
 def _unowned(picture: Picture) -> list[str]:
     """Memory that no process holds which the driver names."""
-    sizes = [(device.definition.index, unaccounted(device)) for device in picture.devices]
+    if picture.hidden is not None:
+        return []
+    sizes = [
+        (device.definition.index, unowned(device.readings, [size for _, size in device.processes]))
+        for device in picture.devices
+        if device.processes is not None
+    ]
     return [
         f"{output.DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope devices --holders"
         for index, size in sizes
-        if isinstance(size, int) and size > UNOWNED_BYTES and picture.hidden is None
+        if size
     ]
 
 

@@ -1,0 +1,282 @@
+"""What state a device is in: healthy, slowed, full, free, idle, lost, hung; and the reason in words.
+
+Every screen, verb and rule asks here, so that no two of them disagree about a GPU. Most functions take a device's
+``readings`` by column, so that the picture of one look can be judged like a device of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..collect.clock_events import SLOWED_CLOCK_EVENTS, clock_event_words
+from ..collect.unowned import unowned_bytes as unowned_bytes
+from ..store.ranks import input_share
+from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, TrainerView
+from ..text.units import bytes_text
+from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, TIMEOUT, GpuDef, Reading, Unknown
+from .memory_layers import living, trainer_of
+
+Readings = Mapping[str, Reading]
+"""A device's last readings by column of ``DEVICE_COLUMNS``."""
+Kind = Literal["ok", "idle", "shared", "warn", "bad"]
+
+NEARLY_FULL = 0.97
+"""Of a device's memory. Beyond, the next allocation of a training may fail."""
+IDLE_PERCENT = 1.0
+"""Below this utilisation no kernel runs: NVML tells whole percents."""
+STARVED = 0.2
+"""A training that waits for its input for so much of a step is held up by it."""
+LATELY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """``kind`` says how grave it is, ``word`` what it is, ``reason`` why ("" when there is nothing to explain).
+
+    Bad: no program can rely on the device. Warn: it works, and somebody should know."""
+
+    kind: Kind
+    word: str
+    reason: str = ""
+
+
+# ── what is wrong, by the readings alone ──
+
+
+def silence(readings: Readings) -> DeviceState | None:
+    """Why the device does not answer, None where it does.
+
+    Lost: NVML says of any reading that the device cannot be reached any more (NVML_ERROR_GPU_IS_LOST), which only a
+    reset or a reboot ends. Hung: the driver's call for its memory or its load has not returned."""
+    for reading in readings.values():
+        if isinstance(reading, Unknown) and reading.code == LOST:
+            return DeviceState("bad", "lost", reading.text)
+    for column in ("used_bytes", "utilization_percent"):
+        vital = readings.get(column)
+        if isinstance(vital, Unknown) and vital.code == TIMEOUT:
+            return DeviceState("bad", "hung", vital.text)
+    memory = readings.get("used_bytes", NOT_SENT)
+    if not isinstance(memory, Unknown):
+        return None
+    untold = all(isinstance(readings.get(column), Unknown) for column in DEVICE_COLUMNS)
+    if memory.code == DRIVER_ERROR and untold:
+        return DeviceState("bad", "failed", memory.text)
+    return DeviceState("warn", "unknown", memory.text)
+
+
+def hardware_faults(
+    ecc_uncorrected: float | None,
+    remap_failed: bool | None,
+    remap_pending: bool | None,
+    pages_pending: bool | None,
+) -> list[DeviceState]:
+    """What is wrong with the memory of a card, the gravest first. None stands for what the driver does not tell.
+
+    The count of uncorrected errors is NVML's volatile one, which begins anew each time the driver is loaded. Such an
+    error ends the program that meets it. The card goes on working, and the row is replaced at the next reset: that is a
+    warning. A row that could not be replaced leaves the card with memory that fails: no program can rely on it."""
+    faults = []
+    if remap_failed:
+        text = "a bad row of its memory could not be replaced: have the card looked at"
+        faults.append(DeviceState("bad", "remap failed", text))
+    if ecc_uncorrected:
+        text = f"{ecc_uncorrected:.0f} uncorrected memory errors (ECC) since the driver was loaded"
+        faults.append(DeviceState("warn", "ECC", text))
+    if remap_pending:
+        text = "a row of its memory is replaced at the next reset: stop what runs on it, nvidia-smi --gpu-reset"
+        faults.append(DeviceState("warn", "remap due", text))
+    if pages_pending:
+        text = "a page of its memory is retired at the next reset: stop what runs on it, then reset it"
+        faults.append(DeviceState("warn", "retire due", text))
+    return faults
+
+
+def faults_of(readings: Readings) -> list[DeviceState]:
+    """:func:`hardware_faults` by a device's readings."""
+
+    def flag(column: str) -> bool | None:
+        value = _number(readings, column)
+        return None if value is None else bool(value)
+
+    return hardware_faults(
+        _number(readings, "ecc_uncorrected_count"),
+        flag("remap_failed"),
+        flag("remap_pending"),
+        flag("retired_pages_pending"),
+    )
+
+
+def slowed(readings: Readings) -> tuple[str, ...]:
+    """What holds the clock down that should not, in words: heat, the power supply, or the board's protection.
+
+    A GPU at its power limit is not slowed: that is how one works that is busy with matrix products."""
+    mask = _number(readings, "clock_event_reasons")
+    return clock_event_words(int(mask) & SLOWED_CLOCK_EVENTS) if mask is not None else ()
+
+
+def full(definition: GpuDef, readings: Readings) -> str:
+    """How little memory is left where the device is nearly full, else ""."""
+    used, total = _number(readings, "used_bytes"), definition.total_bytes
+    if used is None or not total or used <= NEARLY_FULL * total:
+        return ""
+    free = _number(readings, "free_bytes")
+    return f"{bytes_text(max(0.0, total - used) if free is None else free)} left of {bytes_text(total)}"
+
+
+def troubles(definition: GpuDef, readings: Readings) -> Iterator[DeviceState]:
+    """Everything that is wrong with a device, the first to be told first."""
+    silent = silence(readings)
+    if silent is not None:
+        yield silent
+        return
+    yield from faults_of(readings)
+    little = full(definition, readings)
+    if little:
+        yield DeviceState("warn", "full", little)
+    reasons = slowed(readings)
+    if reasons:
+        clock, best = _number(readings, "sm_clock_mhz"), definition.max_sm_clock_mhz
+        at = f": {clock:.0f} of {best} MHz" if clock is not None and best else ""
+        yield DeviceState("warn", "slowed", ", ".join(reasons) + at)
+
+
+# ── who holds it ──
+
+
+def unowned(readings: Readings, held: Sequence[Reading]) -> float | None:
+    """The bytes in use that none of the named processes holds, 0 where they are too few to say so (see
+    ``collect.unowned``). None where it cannot be known. ``held``: what each process on the device holds."""
+    used = _number(readings, "used_bytes")
+    sizes = [None if isinstance(size, Unknown) else float(size) for size in held]
+    return None if used is None else unowned_bytes(used, sizes, _number(readings, "driver_reserved_bytes") is not None)
+
+
+def unaccounted(readings: Readings, held: Sequence[Reading]) -> float | None:
+    """The same difference however small it is, and never below 0."""
+    used = _number(readings, "used_bytes")
+    known = [float(size) for size in held if not isinstance(size, Unknown)]
+    return None if used is None or len(known) < len(held) else max(0.0, used - sum(known))
+
+
+def held_on(device: DeviceView) -> list[Reading]:
+    """What each living process on a device holds."""
+    return [use.reading("used_bytes") for use in device.uses if use.gone is None]
+
+
+def unowned_on(device: DeviceView, used: float | None = None) -> float | None:
+    """:func:`unowned` of a device of the store. ``used`` stands for its own reading."""
+    readings = device.readings if used is None else {**device.readings, "used_bytes": used}
+    return unowned(readings, held_on(device))
+
+
+def is_idle(readings: Readings) -> bool | None:
+    """Whether no kernel runs, None where the driver does not tell (as of a GPU that is split by MIG)."""
+    load = _number(readings, "utilization_percent")
+    return None if load is None else load < IDLE_PERCENT
+
+
+def state_of(definition: GpuDef, readings: Readings, held: Sequence[Reading]) -> DeviceState:
+    """The state of a device by its own readings: the first thing that is wrong, else free, idle or ok.
+
+    Free: nobody is on it, what is in use is nobody's, and no kernel runs as far as the driver tells."""
+    trouble = next(troubles(definition, readings), None)
+    return _at_rest(readings, held) if trouble is None else trouble
+
+
+def _at_rest(readings: Readings, held: Sequence[Reading]) -> DeviceState:
+    idle = is_idle(readings)
+    if not held and idle is not False and unowned(readings, held) == 0:
+        return DeviceState("idle", "free")
+    return DeviceState("idle", "idle") if idle else DeviceState("ok", "ok")
+
+
+# ── with what the host knows of its trainings ──
+
+
+def judge(host: HostView, device: DeviceView) -> DeviceState:
+    """The state of a device: as :func:`state_of`, and whether its training starves, is steady, or shares the device."""
+    if device.gone:
+        return DeviceState("bad", "gone", device.gone.reason)
+    found = list(troubles(device.definition, device.readings))
+    if found and found[0].word == "unknown" and device.sampled_seconds is None:
+        return DeviceState("idle", "waiting", found[0].reason)
+    steady = [one for one in found if one.word == "full" and is_steady(host, device)]
+    for one in found:
+        if one not in steady:
+            return one
+    starved = _starved(host, device)
+    if starved:
+        return DeviceState("warn", "starved", starved)
+    names = owners(host, device)
+    if len(names) > 1:
+        mine = {p.definition.user for p in processes_on(host, device) if p.definition.mine}
+        return DeviceState("shared", "shared", ", ".join(text for user, text in names.items() if user not in mine))
+    state = _at_rest(device.readings, held_on(device))
+    return DeviceState("ok", "full", f"steady, {steady[0].reason}") if steady and state.word == "ok" else state
+
+
+def is_steady(host: HostView, device: DeviceView) -> bool:
+    """Whether a full device is known to be well: nothing on it grows, and no allocation had to be tried again lately.
+
+    The doctor judges alike (``doctor.live_memory.full_but_steady``)."""
+    allocators = living(device)
+    ids, now = {one.id for one in allocators}, host.sampled_seconds or 0.0
+    lately = any(m.kind == "retry" and m.id in ids and now - m.seconds < LATELY_SECONDS for m in host.marks)
+    known = all(
+        one.growth is not None and not one.growth.grows and one.number("alloc_retries") is not None
+        for one in allocators
+    )  # fmt: skip
+    return bool(allocators) and known and not lately
+
+
+def _starved(host: HostView, device: DeviceView) -> str:
+    for allocator in living(device):
+        trainer = trainer_of(host, allocator)
+        share = starving(host, trainer) if trainer else None
+        if share is not None:
+            return f"input {share * 100:.0f}% of the step"
+    return ""
+
+
+def starving(host: HostView, trainer: TrainerView) -> float | None:
+    """The share of a step that a trainer waits for its input, where that is much and costs time; None else.
+
+    The thread's own waiting proves nothing while the GPU works through what was launched before. The doctor judges
+    alike."""
+    share = input_share(trainer)
+    if share is None or share < STARVED:
+        return None
+    if trainer.definition.cuda and trainer.number("input_seconds") is None:
+        homes = {one.gpu for one in trainer.allocators if one.gone is None}
+        busy = [value for one in host.devices if one.id in homes and (value := _busy(one)) is not None]
+        if busy and max(busy) / 100 + share > 1.0 + STARVED / 2:
+            return None
+    return share
+
+
+def _busy(device: DeviceView) -> float | None:
+    """How much of the time its SMs work, in percent; where that is unknown, how much of it any kernel runs."""
+    sm = device.number("sm_active_percent")
+    return device.number("utilization_percent") if sm is None else sm
+
+
+def owners(host: HostView, device: DeviceView) -> dict[str, str]:
+    """Who holds memory of a device: each user with the names of the programs, ``{"lin": "lin (jupyter)"}``."""
+    names: dict[str, list[str]] = {}
+    for process in processes_on(host, device):
+        title = process.definition.name or f"pid {process.definition.pid}"
+        names.setdefault(process.definition.user or "someone", []).append(title)
+    return {user: f"{user} ({', '.join(dict.fromkeys(programs))})" for user, programs in names.items()}
+
+
+def processes_on(host: HostView, device: DeviceView) -> list[ProcView]:
+    """The living processes that use a device."""
+    using = {u.process for u in device.uses if u.gone is None}
+    return [p for p in host.processes if p.id in using and p.gone is None]
+
+
+def _number(readings: Readings, column: str) -> float | None:
+    value = readings.get(column)
+    return value if isinstance(value, (int, float)) else None
