@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..agent.picture import Picture
-from ..collect.visible_devices import ORDER, VISIBLE, ordinals
+from ..model.cuda_devices import ORDER, VISIBLE, ordinals
 from ..wire.clean import clean
 from ..wire.frames import NO_PERMISSION, Unknown
 from . import output

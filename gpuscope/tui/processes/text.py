@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...collect.visible_devices import VISIBLE, ordinals
+from ...model.cuda_devices import VISIBLE, ordinals
 from ...model.device_state import IDLE_PERCENT
 from ...store.view import HostView, ProcView, TrainerView, UseView
 from ...text import styled

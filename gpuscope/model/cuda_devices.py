@@ -8,7 +8,8 @@ seen to be NVML's order too.
 
 from __future__ import annotations
 
-from typing import List, Mapping, NamedTuple, Optional, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ..wire.frames import NOT_SUPPORTED, GpuDef, Unknown
 
@@ -23,7 +24,7 @@ class Ordinal(NamedTuple):
     gpu: GpuDef
 
 
-def ordinals(environment: Mapping[str, str], gpus: Sequence[GpuDef]) -> Union[List[Ordinal], Unknown]:
+def ordinals(environment: Mapping[str, str], gpus: Sequence[GpuDef]) -> list[Ordinal] | Unknown:
     """What a process with this environment sees, by its own numbers; [] where it sees none. ``gpus``: those of its
     host, as NVML tells them to a process beside it."""
     ranked = sorted(gpus, key=lambda gpu: gpu.index)
@@ -51,11 +52,11 @@ def ordinals(environment: Mapping[str, str], gpus: Sequence[GpuDef]) -> Union[Li
     return [Ordinal(number, gpu) for number, gpu in enumerate(chosen)]
 
 
-def _in_nvml_order(order: Optional[str], gpus: Sequence[GpuDef]) -> bool:
+def _in_nvml_order(order: str | None, gpus: Sequence[GpuDef]) -> bool:
     return order == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1
 
 
-def _named(word: str, gpus: Sequence[GpuDef]) -> Optional[GpuDef]:
+def _named(word: str, gpus: Sequence[GpuDef]) -> GpuDef | None:
     if word.isdigit():
         return gpus[int(word)] if len(word) < 6 and int(word) < len(gpus) else None
     found = [gpu for gpu in gpus if len(word) > 4 and gpu.uuid.lower().startswith(word.lower())]

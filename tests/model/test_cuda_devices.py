@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.collect.visible_devices import ordinals
+from gpuscope.model.cuda_devices import ordinals
 from gpuscope.wire.frames import GpuDef, Unknown
 
 ALIKE = [GpuDef(f"GPU-{letter * 8}-0000", index, "NVIDIA H200") for index, letter in enumerate("abcd")]
