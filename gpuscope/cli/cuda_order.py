@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..agent.picture import Picture
-from ..model.cuda_devices import ORDER, VISIBLE, ordinals
+from ..model.cuda_devices import ORDER, VISIBLE, names_by_number, ordinals
 from ..wire.clean import clean
 from ..wire.frames import NO_PERMISSION, Unknown
 from . import output
@@ -89,7 +89,7 @@ def _by_environment(
     told = ordinals(environment, [device.definition for device in picture.devices])
     if isinstance(told, Unknown):
         return None, told.text
-    if inside and not picture.host.container and any(word[:1].isdigit() for word in environment.get(VISIBLE, "0")):
+    if inside and not picture.host.container and names_by_number(environment):
         return None, f"it runs in a container ({inside}), which may see fewer GPUs and number them otherwise"
     return [_ordinal(one.number, one.gpu.index, one.gpu.uuid) for one in told], None
 

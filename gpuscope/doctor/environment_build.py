@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .environment_facts import Build, Device, Facts, names, version
+from .environment_facts import Build, Device, Facts, names, shown, version
 from .finding import Abstained, Evidence, Finding, Fix
 
 LEAST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
@@ -239,25 +239,21 @@ def _asked(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
             fixes=(Fix(title="Install torch anew, with the packages that it pins", command=_wheel(facts, devices)),),
             verify=_VERIFY,
         )
-    elif torch.available is False and devices and torch.cuda:
-        hidden = facts.environment.get("CUDA_VISIBLE_DEVICES", "x").strip() in ("", "-1")
-        if not hidden:  # said by another rule
-            yield Finding(
-                pitfall="driver-cuda-mismatch",
-                cause="environment.driver",
-                title="torch cannot use CUDA here, though it is built for it and the driver answers",
-                severity="problem",
-                confidence="definite",
-                evidence=(
-                    Evidence(text=torch.why_not or "torch.cuda.is_available() is False", source="torch"),
-                    Evidence(text=f"{len(devices)} GPUs answer; torch is built with CUDA {torch.cuda}", source="nvml"),
-                    took,
-                ),
-                fixes=(
-                    Fix(title="See what the CUDA library says", command='python -c "import torch; torch.cuda.init()"'),
-                ),
-                verify=_VERIFY,
-            )
+    elif torch.available is False and torch.cuda and devices and shown(facts, devices).positions:
+        yield Finding(
+            pitfall="driver-cuda-mismatch",
+            cause="environment.driver",
+            title="torch cannot use CUDA here, though it is built for it and the driver answers",
+            severity="problem",
+            confidence="definite",
+            evidence=(
+                Evidence(text=torch.why_not or "torch.cuda.is_available() is False", source="torch"),
+                Evidence(text=f"{len(devices)} GPUs answer; torch is built with CUDA {torch.cuda}", source="nvml"),
+                took,
+            ),
+            fixes=(Fix(title="See what the CUDA library says", command='python -c "import torch; torch.cuda.init()"'),),
+            verify=_VERIFY,
+        )
 
 
 def _pins(facts: Facts) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..model.device_state import hardware_faults, unowned_bytes
 from ..text.units import bytes_text
-from .environment_facts import Device, Facts, names
+from .environment_facts import Device, Facts, names, shown
 from .finding import Abstained, Evidence, Finding, Fix
 
 _SERIOUS_XIDS = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
@@ -227,48 +227,41 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     text = facts.environment.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return
-    words = [word.strip() for word in text.split(",")]
-    shown = Evidence(text=f"CUDA_VISIBLE_DEVICES={text[:300]}", source="environment")
+    seen = shown(facts, devices)
+    value = Evidence(text=f"CUDA_VISIBLE_DEVICES={text[:300]}", source="environment")
     here = Evidence(text=f"the driver has {len(devices)} GPUs: 0 to {len(devices) - 1}", source="nvml")
     unset = Fix(title="Show all", command="unset CUDA_VISIBLE_DEVICES")
-    if not text.strip() or words[0] == "-1":
+    if seen.mig:
+        return
+    if not seen.positions and text.split(",")[0].strip() in ("", "-1"):
         yield Finding(
             pitfall="visible-devices", cause="environment.visible-devices",
             title="CUDA_VISIBLE_DEVICES hides every GPU: torch sees none", severity="warning", confidence="definite",
-            evidence=(shown, here), fixes=(unset,), verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
+            evidence=(value, here), fixes=(unset,), verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
         )  # fmt: skip
         return
-    if any(word.upper().startswith("MIG-") for word in words):
-        return
-    bad = next((word for word in words if not _is_device(word, devices)), None)
-    repeated = next((word for position, word in enumerate(words) if word in words[:position]), None)
+    if text.startswith("GPU-") and not all(device.uuid.startswith("GPU-") for device in devices):
+        return  # the driver does not tell the UUIDs of all
+    bad, repeated = seen.stopped_at, seen.repeated
     if bad is not None:
-        left = words.index(bad)
-        seen = f"it sees the {left} before it" if left else "it sees none"
+        left = len(seen.positions)
+        rest = f"it sees the {left} before it" if left else "it sees none"
         yield Finding(
             pitfall="visible-devices", cause="environment.visible-devices",
-            title=f"CUDA_VISIBLE_DEVICES: {bad[:60] or 'an empty entry'} is no GPU here. CUDA stops there, {seen}",
-            severity="problem", confidence="definite", evidence=(shown, here),
+            title=f"CUDA_VISIBLE_DEVICES: {bad[:60] or 'an empty entry'} is no GPU here. CUDA stops there, {rest}",
+            severity="problem", confidence="definite", evidence=(value, here),
             fixes=(Fix(title="Name GPUs that are here", environment=f"CUDA_VISIBLE_DEVICES={_all(devices)}"), unset),
             verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
         )  # fmt: skip
     elif repeated is not None:
+        once = ",".join(dict.fromkeys(word.strip() for word in text.split(",")))
         yield Finding(
             pitfall="visible-devices", cause="environment.visible-devices",
             title=f"CUDA_VISIBLE_DEVICES names {repeated[:60]} more than once, which CUDA takes for an error",
-            severity="warning", confidence="likely", evidence=(shown, here),
-            fixes=(Fix(title="Name it once", environment=f"CUDA_VISIBLE_DEVICES={','.join(dict.fromkeys(words))}"),),
+            severity="warning", confidence="likely", evidence=(value, here),
+            fixes=(Fix(title="Name it once", environment=f"CUDA_VISIBLE_DEVICES={once}"),),
             verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
         )  # fmt: skip
-
-
-def _is_device(word: str, devices: Sequence[Device]) -> bool:
-    if word.isascii() and word.isdigit() and len(word) < 8:
-        return int(word) < len(devices)
-    if not word.upper().startswith("GPU-"):
-        return False
-    told = [device.uuid for device in devices if device.uuid.startswith("GPU-")]
-    return len(told) < len(devices) or sum(uuid.lower().startswith(word.lower()) for uuid in told) == 1
 
 
 def _all(devices: Iterable[Device]) -> str:

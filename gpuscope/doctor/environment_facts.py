@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..model import cuda_devices
 from ..wire.environment import Build, Device, Facts, Host, Owner, Path, Torch, Xid
 
-__all__ = ["Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names", "version"]
+__all__ = ["Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names", "shown", "version"]
 
 
 def version(text: str | None) -> tuple[int, ...]:
@@ -18,6 +21,11 @@ def version(text: str | None) -> tuple[int, ...]:
         if digits != part:
             break
     return tuple(found)
+
+
+def shown(facts: Facts, devices: Sequence[Device]) -> cuda_devices.Visible:
+    """Which of the devices a program sees that is started here, by CUDA_VISIBLE_DEVICES."""
+    return cuda_devices.visible(facts.environment.get(cuda_devices.VISIBLE), [device.uuid for device in devices])
 
 
 def names(devices: list[Device]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .environment_facts import Device, Facts, Path, names
+from .environment_facts import Device, Facts, Path, names, shown
 from .finding import Abstained, Evidence, Finding, Fix
 
 _SWITCHED_OFF = "switched off"
@@ -20,7 +20,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     well = [device for device in facts.devices or () if device.lost is None and device.hung is None]
     yield from _links(well)
     yield from _fabric(well)
-    chosen = visible(facts, well)
+    chosen = [device for device in visible(facts) if device in well]
     yield from _processors(facts, chosen)
     if len(chosen) < 2:
         return
@@ -34,20 +34,10 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     yield from _sockets(facts, chosen, well, paths)
 
 
-def visible(facts: Facts, devices: Sequence[Device]) -> list[Device]:
-    """The devices that a program started here sees, by ``CUDA_VISIBLE_DEVICES`` up to its first entry that is none."""
-    text = facts.environment.get("CUDA_VISIBLE_DEVICES")
-    if text is None:
-        return list(devices)
-    found: list[Device] = []
-    for word in (part.strip() for part in text.split(",")):
-        number = int(word) if word.isascii() and word.isdigit() and len(word) < 8 else -1
-        uuid = word.lower() if word.upper().startswith("GPU-") else ""
-        one = [d for d in devices if d.index == number or (uuid and d.uuid.lower().startswith(uuid))]
-        if len(one) != 1 or one[0] in found:
-            break
-        found += one
-    return found
+def visible(facts: Facts) -> list[Device]:
+    """The devices that a program started here sees, in CUDA's order."""
+    devices = facts.devices or ()
+    return [devices[position] for position in shown(facts, devices).positions]
 
 
 # ── NVLink ──────────────────────────────────────────────────────────────────────────────────────────────────────────

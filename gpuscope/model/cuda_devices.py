@@ -1,20 +1,115 @@
 """Which GPU a process calls ``cuda:0``: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER against NVML's order.
 
-By the CUDA programming guide: CUDA_VISIBLE_DEVICES lists numbers or beginnings of UUIDs, unset means all, and what
-stands behind one that is not valid is hidden with it. The numbers count in the order of CUDA_DEVICE_ORDER: PCI_BUS_ID
-is NVML's; FASTEST_FIRST, the default, puts the fastest first and says nothing of the others, which among like GPUs is
-seen to be NVML's order too.
+CUDA's documentation says: the variable lists numbers or beginnings of UUIDs, unset means all, and what stands behind an
+entry that is no GPU is hidden with it. It does not say how odd entries are read. The rules for those are torch's own,
+which its developers compared with the driver, and a test compares this module with torch:
+
+- A list that begins with ``GPU-`` holds UUIDs as NVML writes them, upper and lower case apart, and no spaces. Any other
+  is a list of numbers: ``1gpu`` is GPU 1, ``+1`` too, and ``gpu-1a`` is none.
+- An entry that names a GPU again leaves no GPU at all, and so does one that repeats a number which no GPU has.
+- ``-1``, words and empty entries end the list.
+
+Numbers count in the order of CUDA_DEVICE_ORDER. PCI_BUS_ID is NVML's. FASTEST_FIRST, the default, puts the fastest
+first and says nothing of the others, which among like GPUs is seen to be NVML's order too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..wire.frames import NOT_SUPPORTED, GpuDef, Unknown
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-MAX_ORDINALS = 256
+MAX_ENTRIES = 256
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_MAX_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """What a value of CUDA_VISIBLE_DEVICES shows: the positions of the GPUs, in CUDA's order."""
+
+    positions: tuple[int, ...]
+    by_number: bool = True
+    """Whether the list names GPUs by CUDA's numbers, which may not be NVML's."""
+    stopped_at: str | None = None
+    """The entry that is no GPU, behind which CUDA reads no further; None where it has read all."""
+    repeated: str | None = None
+    """The entry that names a GPU again, for which CUDA shows none; None where there is none."""
+    mig: bool = False
+    """Whether the list names instances of MIG, of which nothing is known here."""
+
+
+def visible(value: str | None, uuids: Sequence[str]) -> Visible:
+    """What a process sees that was started with this value, None for unset. ``uuids``: of the host's GPUs by number."""
+    if value is None:
+        return Visible(tuple(range(len(uuids))))
+    entries = value.split(",")[:MAX_ENTRIES]
+    if value.startswith("MIG-"):
+        return Visible((), by_number=False, mig=True)
+    if value.startswith("GPU-"):
+        return _by_uuid(entries, uuids)
+    return _by_number([entry.strip() for entry in entries], len(uuids))
+
+
+def _by_number(entries: Sequence[str], count: int) -> Visible:
+    numbers: list[int] = []
+    stopped_at = None
+    for entry in entries:
+        number = _leading_number(entry)
+        if number < 0:
+            stopped_at = entry
+            break
+        if number in numbers:
+            return Visible((), repeated=entry)
+        numbers.append(number)
+    missing = next((place for place, number in enumerate(numbers) if number >= count), None)
+    if missing is not None:
+        return Visible(tuple(numbers[:missing]), stopped_at=entries[missing])
+    return Visible(tuple(numbers), by_number=bool(numbers), stopped_at=stopped_at)
+
+
+def _leading_number(entry: str) -> int:
+    """The number that an entry begins with, -1 where it begins with none."""
+    match = _NUMBER.match(entry)
+    if match is None:
+        return -1
+    return int(match[0]) if len(match[0]) <= _MAX_DIGITS else 10**_MAX_DIGITS
+
+
+def _by_uuid(entries: Sequence[str], uuids: Sequence[str]) -> Visible:
+    listed: list[str] = []
+    stopped_at = None
+    for entry in entries:
+        if entry in listed:
+            return Visible((), by_number=False, repeated=entry)
+        if not entry.startswith("GPU-"):
+            stopped_at = entry
+            break
+        listed.append(entry)
+    found: list[int] = []
+    for entry in listed:
+        matching = [position for position, uuid in enumerate(uuids) if uuid.startswith(entry)]
+        if len(matching) != 1:
+            stopped_at = entry
+            break
+        if matching[0] in found:
+            return Visible((), by_number=False, repeated=entry)
+        found += matching
+    return Visible(tuple(found), by_number=False, stopped_at=stopped_at)
+
+
+def names_by_number(environment: Mapping[str, str]) -> bool:
+    """Whether a process with this environment is given GPUs by CUDA's numbers."""
+    return visible(environment.get(VISIBLE), ()).by_number
+
+
+def order_known(names: Collection[str | None], environment: Mapping[str, str]) -> bool:
+    """Whether what a process sees can be told: by UUID always, by number where CUDA's order is NVML's."""
+    return len(set(names)) <= 1 or environment.get(ORDER) == "PCI_BUS_ID" or not names_by_number(environment)
 
 
 class Ordinal(NamedTuple):
@@ -25,39 +120,16 @@ class Ordinal(NamedTuple):
 
 
 def ordinals(environment: Mapping[str, str], gpus: Sequence[GpuDef]) -> list[Ordinal] | Unknown:
-    """What a process with this environment sees, by its own numbers; [] where it sees none. ``gpus``: those of its
-    host, as NVML tells them to a process beside it."""
+    """What a process with this environment sees, by its own numbers; [] where it sees none.
+
+    ``gpus``: those of its host, as NVML tells them to a process beside it."""
     ranked = sorted(gpus, key=lambda gpu: gpu.index)
-    visible = environment.get(VISIBLE)
-    words = None if visible is None else [word.strip() for word in visible.split(",")][:MAX_ORDINALS]
-    by_number = words is None or any(word[:1].isdigit() for word in words)
-    if by_number and not _in_nvml_order(environment.get(ORDER), ranked):
+    if not order_known([gpu.name for gpu in gpus], environment):
         return Unknown(
             NOT_SUPPORTED,
             f"the GPUs differ, and CUDA numbers the fastest first: only {ORDER}=PCI_BUS_ID makes its numbers NVML's",
         )
-    if words is None:
-        chosen = list(ranked)
-    else:
-        chosen = []
-        for word in words:
-            if word.startswith("MIG-"):
-                return Unknown(NOT_SUPPORTED, f"{VISIBLE} names an instance of MIG, not a GPU")
-            one = _named(word, ranked)
-            if one is None:
-                break  # and what stands behind it is hidden, too
-            chosen.append(one)
-        if len({gpu.uuid for gpu in chosen}) < len(chosen):
-            return []  # one named twice: CUDA finds no device then
-    return [Ordinal(number, gpu) for number, gpu in enumerate(chosen)]
-
-
-def _in_nvml_order(order: str | None, gpus: Sequence[GpuDef]) -> bool:
-    return order == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1
-
-
-def _named(word: str, gpus: Sequence[GpuDef]) -> GpuDef | None:
-    if word.isdigit():
-        return gpus[int(word)] if len(word) < 6 and int(word) < len(gpus) else None
-    found = [gpu for gpu in gpus if len(word) > 4 and gpu.uuid.lower().startswith(word.lower())]
-    return found[0] if len(found) == 1 else None
+    shown = visible(environment.get(VISIBLE), [gpu.uuid for gpu in ranked])
+    if shown.mig:
+        return Unknown(NOT_SUPPORTED, f"{VISIBLE} names an instance of MIG, not a GPU")
+    return [Ordinal(number, ranked[position]) for number, position in enumerate(shown.positions)]

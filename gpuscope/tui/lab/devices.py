@@ -15,6 +15,8 @@ from ...lab import device_selection
 from ...lab.config import LabConfig
 from ...lab.metrics import Started
 from ...lab.rules import Facts
+from ...model import cuda_devices
+from ...model.device_state import unowned_on
 from ...store.view import DeviceView, HostView, ProcView
 from ...wire.frames import Unknown
 from .choices import Device
@@ -43,7 +45,7 @@ def where(config: LabConfig, host: HostView | None, started: Started | None) -> 
         return (
             Device("cuda", "there is a GPU")
             if visible(host)
-            else Device("cpu", f"{device_selection.VISIBLE} hides every GPU")
+            else Device("cpu", f"{cuda_devices.VISIBLE} hides every GPU")
         )
     return Device("cpu", "no GPU is seen here") if host.nvml is not None else Device()
 
@@ -53,12 +55,13 @@ def visible(host: HostView, environ: Mapping[str, str] = os.environ) -> list[Dev
     UUID up to the first word that names none; without it all, by index. GPUs of different kinds are numbered by their
     speed unless ``$CUDA_DEVICE_ORDER`` says otherwise: then :func:`order_known` is false, and these are candidates."""
     here = sorted((d for d in host.devices if d.gone is None), key=lambda d: d.definition.index)
-    return [here[position] for position in device_selection.visible([d.definition.uuid for d in here], environ)]
+    shown = cuda_devices.visible(environ.get(cuda_devices.VISIBLE), [d.definition.uuid for d in here])
+    return [here[position] for position in shown.positions]
 
 
 def order_known(host: HostView, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether torch's numbers are the driver's."""
-    return device_selection.order_known([d.definition.name for d in host.devices if d.gone is None], environ)
+    return cuda_devices.order_known([d.definition.name for d in host.devices if d.gone is None], environ)
 
 
 def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
@@ -108,10 +111,10 @@ def occupants(
                 and (held is None or held >= device_selection.IDLE_BYTES)
             ):
                 out.append(_occupant(one, process, held))
-        total = one.number("used_bytes")
         seen = any(use.gone is None for use in one.uses)
-        if alone and not seen and len(out) == before and total is not None and total > device_selection.HIDDEN_BYTES:
-            out.append(Occupant(one.definition.index, 0, "?", "a process that cannot be seen from here", total))
+        nobodys = unowned_on(one) if alone and not seen and len(out) == before else None
+        if nobodys is not None and nobodys > device_selection.HIDDEN_JOB_BYTES:
+            out.append(Occupant(one.definition.index, 0, "?", "a process that cannot be seen from here", nobodys))
     return out
 
 

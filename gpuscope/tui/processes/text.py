@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...model.cuda_devices import VISIBLE, ordinals
+from ...model.cuda_devices import VISIBLE, names_by_number, ordinals
 from ...model.device_state import IDLE_PERCENT
 from ...store.view import HostView, ProcView, TrainerView, UseView
 from ...text import styled
@@ -127,14 +127,10 @@ def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str
         found = ordinals(environment, [d.definition for d in host.devices if d.gone is None])
         if isinstance(found, Unknown):
             return [fact("cuda:N", [(found.text, "faint")])]
-        if process.definition.container and not host.definition.container and not _by_uuid(environment):
+        if process.definition.container and not host.definition.container and names_by_number(environment):
             said = "it runs in a container, which may see fewer GPUs and number them otherwise"
             return [fact("cuda:N", [(said, "faint")])]
         pairs = [(f"cuda:{one.number}", one.gpu) for one in found]
         source = f"by {VISIBLE}={environment[VISIBLE]}" if VISIBLE in environment else f"{VISIBLE} is not set"
     lines = [fact(name, [(f"GPU {gpu.index}", "text"), (f"  {gpu.uuid[:UUID_CHARS]}", "muted")]) for name, gpu in pairs]
     return [[(source, "muted")], *lines] if lines else [[(f"it sees no GPU ({source})", "warn")]]
-
-
-def _by_uuid(environment: Mapping[str, str]) -> bool:
-    return all(not word.strip()[:1].isdigit() for word in environment.get(VISIBLE, "0").split(","))

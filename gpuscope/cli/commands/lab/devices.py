@@ -19,10 +19,12 @@ from ....agent.picture import DevicePicture, Picture
 from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
 from ....lab.rules import Facts
+from ....model import cuda_devices
+from ....model.device_state import unowned
 from ....wire.clean import clean
 from ....wire.frames import Unknown
 
-VISIBLE_VARIABLE = device_selection.VISIBLE
+VISIBLE_VARIABLE = cuda_devices.VISIBLE
 LOOK_SECONDS = 5.0
 SAMPLE_HZ = 2.0
 COMMAND_CHARS = 60
@@ -54,9 +56,10 @@ def visible(devices: Sequence[DevicePicture], environ: Mapping[str, str] = os.en
     """The devices a worker would see, in CUDA's order: ``$CUDA_VISIBLE_DEVICES`` by index or UUID up to the first word
     that names none. None where the order cannot be told: CUDA numbers GPUs of different kinds by their speed."""
     here = sorted(devices, key=lambda device: device.definition.index)
-    if not device_selection.order_known([device.definition.name for device in here], environ):
+    if not cuda_devices.order_known([device.definition.name for device in here], environ):
         return None
-    return [here[position] for position in device_selection.visible([one.definition.uuid for one in here], environ)]
+    shown = cuda_devices.visible(environ.get(VISIBLE_VARIABLE), [one.definition.uuid for one in here])
+    return [here[position] for position in shown.positions]
 
 
 def wanted(config: LabConfig, seen: Sequence[DevicePicture]) -> list[DevicePicture]:
@@ -83,9 +86,9 @@ def occupants(device: DevicePicture, picture: Picture) -> list[Occupant]:
             continue
         short = command if len(command) <= COMMAND_CHARS else command[: COMMAND_CHARS - 1] + "…"
         found.append(Occupant(index, pid, clean(known.definition.user or "?"), short, held))
-    total = device.readings.get("used_bytes")
-    if not found and not device.processes and isinstance(total, int) and total > device_selection.HIDDEN_BYTES:
-        found.append(Occupant(index, None, "?", "", total))
+    nobodys = unowned(device.readings, ()) if not device.processes else None
+    if not found and nobodys is not None and nobodys > device_selection.HIDDEN_JOB_BYTES:
+        found.append(Occupant(index, None, "?", "", int(nobodys)))
     return found
 
 
