@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..model.device_state import silence
 from ..store.ranks import SPLIT, measured_step, stands
 from ..store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
 from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View
-from ..wire.frames import LOST, Unknown
 from . import table
 from .table import Metric
 
@@ -103,9 +103,10 @@ def _device(page: Page, host: HostView, device: DeviceView) -> None:
     facts = device.definition
     labels = (host.name, facts.index, facts.uuid)
     page.add(table.DEVICE_INFO, (*labels, facts.name), 1)
-    lost = any(isinstance(value, Unknown) and value.code == LOST for value in device.readings.values())
+    silent = silence(device.readings)
+    answers = silent is None or silent.kind != "bad"
     if device.sampled_seconds is not None:
-        page.add(table.DEVICE_UP, labels, not lost and not _silent(host, device))
+        page.add(table.DEVICE_UP, labels, answers and not _silent(host, device))
     page.add(table.DEVICE_TOTAL, labels, facts.total_bytes)
     if not _silent(host, device):
         page.readings(table.DEVICE_READINGS, labels, device)

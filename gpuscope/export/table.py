@@ -49,7 +49,7 @@ HOST_READINGS = _gauges(
 )
 
 DEVICE_INFO = Metric("gpuscope_gpu_info", (*DEVICE, "name"), "The device's name; always 1.")
-DEVICE_UP = Metric("gpuscope_gpu_up", DEVICE, "Whether the device answers; 0 when it is lost.")
+DEVICE_UP = Metric("gpuscope_gpu_up", DEVICE, "Whether the device answers; 0 when it is lost or hangs.")
 DEVICE_TOTAL = Metric("gpuscope_gpu_memory_total_bytes", DEVICE, "Memory of the device.")
 DEVICE_READINGS = (
     *_gauges(

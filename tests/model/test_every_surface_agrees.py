@@ -1,0 +1,233 @@
+"""One fake driver, one state at a time, and every surface is asked: none may contradict another about a GPU.
+
+The readings come from the real collector over the fake library; the screens see them through the real wire and store.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+
+from gpuscope.agent.assembler import Assembler
+from gpuscope.agent.environment import gather
+from gpuscope.agent.oneshot import collect_once
+from gpuscope.agent.picture import Picture
+from gpuscope.alerts import Alerts
+from gpuscope.alerts_settings import AlertSettings
+from gpuscope.cli import cuda_order, free_devices
+from gpuscope.cli.commands import oneline
+from gpuscope.cli.commands.devices import verb as devices_verb
+from gpuscope.cli.commands.lab import devices as lab_verb
+from gpuscope.cli.commands.wait import Watched
+from gpuscope.doctor import environment_devices, environment_topology, live
+from gpuscope.exit_status import ExitStatus
+from gpuscope.export import page, table
+from gpuscope.model.device_state import judge
+from gpuscope.store.decode import decode
+from gpuscope.store.ranks import find_stall
+from gpuscope.store.store import Store
+from gpuscope.store.view import HostView, Link, View
+from gpuscope.tui.device import text as device_text
+from gpuscope.tui.hosts.summary import Grade, summarise
+from gpuscope.tui.lab import devices as lab_tab
+from gpuscope.tui.overview.detail_screen import detail_lines
+from gpuscope.tui.overview.device_rows import device_row
+from gpuscope.tui.overview.empty_states import problems
+from gpuscope.tui.processes.text import order_lines
+from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.wire import codec
+from gpuscope.wire.environment import Device, Facts, Host
+from tests.fakes import jobs, views
+from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
+
+TOTAL = FakeNvml(gpus=1).gpus[0].total
+TOKENS = Tokens(THEMES[0])
+SOURCE = "here"
+WATCHED = AlertSettings(memory_percent=97, throttle=True, ecc=True, for_seconds=0.0)
+
+
+@dataclass(frozen=True)
+class State:
+    """What is done to GPU 0, and what each surface is to say of it. ``word`` is that of the screens and --oneline."""
+
+    name: str
+    readings: dict[str, object]
+    word: str
+    kind: str
+    held: int | None = None
+    """What a process of ours holds there; None where nobody is on it."""
+    lost: bool = False
+    severity: str | None = None
+    """Of the row in ``devices``."""
+    finding: tuple[str, str] | None = None
+    """The doctor's pitfall and how grave it is."""
+    alert: str | None = None
+    grade: Grade = Grade.FINE
+    unowned: bool = False
+
+
+BUSY = {"used": 20 * GIB, "utilisation": 97}
+STATES = [
+    State("well", BUSY, "ok", "ok", held=20 * GIB),
+    State("at its power limit", {**BUSY, "event_reasons": 0x4, "sm_clock": 1200}, "ok", "ok", held=20 * GIB),
+    State("free", {"used": 0, "utilisation": 0}, "free", "idle", grade=Grade.IDLE),
+    State("idle", {"used": 20 * GIB, "utilisation": 0}, "idle", "idle", held=20 * GIB, grade=Grade.IDLE),
+    State("lost", {}, "lost", "bad", lost=True, severity="problem", finding=("gpu-health", "problem"),
+          grade=Grade.PROBLEM),
+    State("three uncorrected errors", {**BUSY, "ecc": 3}, "ECC", "warn", held=20 * GIB, severity="warning",
+          finding=("gpu-health", "warning"), alert="ecc", grade=Grade.WARNING),
+    State("a row that cannot be replaced", {**BUSY, "remapped": (0, 1, 0, 1)}, "remap failed", "bad", held=20 * GIB,
+          severity="problem", finding=("gpu-health", "problem"), grade=Grade.PROBLEM),
+    State("full at 98 %", {"used": TOTAL * 98 // 100, "utilisation": 97, "reserved": GIB}, "full", "warn",
+          held=TOTAL * 98 // 100, alert="memory", grade=Grade.TIGHT),
+    State("slowed by heat", {**BUSY, "event_reasons": 0x20}, "slowed", "warn", held=20 * GIB, severity="warning",
+          finding=("gpu-clocks", "warning"), alert="throttle", grade=Grade.WARNING),
+    State("400 MiB of nobody's", {"used": 400 << 20, "utilisation": 0}, "idle", "idle", unowned=True,
+          finding=("kill-zombie-process", "warning"), grade=Grade.IDLE),
+]  # fmt: skip
+
+
+def look() -> Picture:
+    """What the verbs are told, as where no container hides the owners."""
+    shot = collect_once(10.0, want_trainers=False, directories=())
+    assert shot.complete
+    return replace(shot.picture, hidden=None)
+
+
+def host_of(picture: Picture) -> HostView:
+    """The same as the screens see it: through the agent's frames, the codec and the store."""
+    store = Store()
+    store.add_source(SOURCE, "node-17")
+    before, sample, after = Assembler().tick(picture, time.monotonic_ns())
+    for frame in [views.hello(), *before, sample, *after]:
+        store.apply(SOURCE, decode(codec.encode(frame).rstrip(b"\n")), time.monotonic())
+    store.set_link(SOURCE, Link("live"))
+    host = store.view().host
+    assert host is not None
+    return host
+
+
+def facts_of(**environment: str) -> Facts:
+    """What the doctor is told, likewise."""
+    return replace(gather(timeout=10.0, environ=environment), host=Host(), xids=())
+
+
+def flat(lines: object) -> str:
+    return " ".join("".join(text for text, _ in line) for line in lines)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("state", STATES, ids=[state.name for state in STATES])
+def test_all_say_the_same_of_a_device(state: State) -> None:
+    ours = [FakeProcess(os.getpid(), used=state.held, gpu=0)] if state.held else []
+    fake = FakeNvml(gpus=1, processes=ours)
+    fake.set(0, **state.readings)
+    with fake.install():
+        if state.lost:
+            fake.lose(0)
+        picture = look()
+        facts = facts_of(CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    host = host_of(picture)
+    (device,) = host.devices
+
+    # the screens
+    judged = judge(host, device)
+    assert (judged.word, judged.kind) == (state.word, state.kind)
+    assert f" {state.word}" in flat([device_row(host, device, TOKENS).cells["state"]])
+    assert state.word in flat(device_text.state_lines(host, device, 120)[:1])
+    assert f"state {state.word}" in " ".join(flat(detail_lines(host, device)).split())
+    assert bool(problems(host)) == (state.kind == "bad")
+    summary = summarise(host)
+    assert summary.grade == state.grade
+    assert summary.free == (state.word == "free")
+    assert ("held by no process" in flat(device_text.process_lines(host, device, 20, 120))) == state.unowned
+
+    # the verbs
+    rows = devices_verb.find_problems(picture)
+    assert {row["severity"] for row in rows} == ({state.severity} if state.severity else set())
+    printed = devices_verb.text(picture, rows)
+    assert ("free  GPU 0" in printed) == (state.word == "free")
+    assert ("full  GPU 0" in printed) == (state.word == "full")
+    assert ("held by no process" in printed) == state.unowned
+    assert free_devices.state(picture.devices[0]) == judged
+    said = oneline.line(picture)
+    assert (state.word in said.split()) == (state.kind in ("warn", "bad") or state.word == "free") or " " in state.word
+    assert state.word in said or state.word in ("ok", "idle")
+
+    # alerts, the exporter, the doctor
+    assert [alert.kind for alert in Alerts(WATCHED).look(host)] == ([state.alert] if state.alert else [])
+    samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
+    assert set(samples[table.DEVICE_UP.name].values()) == {0 if state.lost else 1}
+    found = [one for one in environment_devices.judge(facts) if getattr(one, "severity", "info") != "info"]
+    assert [(one.pitfall, one.severity) for one in found] == ([state.finding] if state.finding else [])  # type: ignore[union-attr]
+
+
+def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:
+    host = views.store_of(jobs.ranks(stalled=True)).view().host
+    assert host is not None
+    stall = find_stall(host.trainers)
+    assert stall is not None
+    for device, trainer in zip(host.devices, host.trainers, strict=True):
+        assert (device.number("utilization_percent") or 0) > 90
+        assert judge(host, device).word == "ok", "the card is well: the job is not"
+        verdict = Watched(trainer.definition.pid, None)(host, 0.0)
+        assert verdict is not None
+        assert verdict.code == ExitStatus.STALLED
+    assert summarise(host).grade == Grade.STALLED
+    assert {one.kind for one in Alerts(AlertSettings(stall=True, for_seconds=0.0)).look(host)} == {"stall"}
+    samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
+    assert set(samples[table.STALLED.name].values()) == {1}
+    grave = [one for one in live.examine(host).findings if one.severity == "problem"]
+    assert any("rank 3" in one.title for one in grave)
+
+
+# ── which GPUs a process sees ──
+
+UUIDS = [f"GPU-{index + 1:08x}-0000-4000-8000-000000000000" for index in range(3)]
+SHAPES = [
+    (None, [0, 1, 2]),
+    ("", []),
+    ("-1", []),
+    ("2,0", [2, 0]),
+    (" 1 , 2 ", [1, 2]),
+    ("0,0", []),
+    ("1,7,0", [1]),
+    ("0,,1", [0]),
+    ("1gpu", [1]),
+    ("gpu-00000002", []),
+    (f"{UUIDS[2]},GPU-00000001", [2, 0]),
+    ("GPU-0", []),
+    ("GPU-00000002,0", [1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "wanted"), SHAPES)
+def test_all_see_the_same_gpus(value: str | None, wanted: list[int]) -> None:
+    environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    fake = FakeNvml(gpus=3, processes=[FakeProcess(os.getpid(), used=GIB, gpu=0)])
+    with fake.install():
+        picture = look()
+    host = host_of(picture)
+    assert [device.definition.uuid for device in host.devices] == UUIDS
+
+    (row,) = cuda_order.rows(picture, {os.getpid(): environment})
+    assert [one["index"] for one in row["ordinals"]] == wanted
+    verb = lab_verb.visible(picture.devices, environment)
+    assert verb is not None
+    assert [device.definition.index for device in verb] == wanted
+    assert [device.definition.index for device in lab_tab.visible(host, environment)] == wanted
+
+    process = next(one for one in host.processes if one.definition.pid == os.getpid())
+    inside = replace(process, definition=replace(process.definition, container=None))
+    said = flat(order_lines(host, inside, environment))
+    assert [said.count(f"GPU {index} ") for index in range(3)] == [int(index in wanted) for index in range(3)]
+    assert ("it sees no GPU" in said) == (not wanted)
+
+    devices = tuple(Device(index, uuid, "NVIDIA H200") for index, uuid in enumerate(UUIDS))
+    facts = Facts(devices=devices, environment=environment, xids=())
+    assert [device.index for device in environment_topology.visible(facts)] == wanted
+    complaints = [one for one in environment_devices.judge(facts) if one.pitfall == "visible-devices"]
+    read_all = value is None or len(wanted) == len(value.split(","))
+    assert bool(complaints) == (not read_all)
