@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from . import alerts_settings, paths
-from .alerts_settings import AlertSettings
+from . import paths
+from .model import alerts_settings
+from .model.alerts_settings import AlertSettings
 from .text.units import bytes_text
 from .wire.files import open_regular
 

@@ -15,8 +15,6 @@ from gpuscope.agent.assembler import Assembler
 from gpuscope.agent.environment import gather
 from gpuscope.agent.oneshot import collect_once
 from gpuscope.agent.picture import Picture
-from gpuscope.alerts import Alerts
-from gpuscope.alerts_settings import AlertSettings
 from gpuscope.cli import cuda_order, free_devices
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import verb as devices_verb
@@ -25,6 +23,8 @@ from gpuscope.cli.commands.wait import Watched
 from gpuscope.doctor import environment_devices, environment_topology, live
 from gpuscope.exit_status import ExitStatus
 from gpuscope.export import page, table
+from gpuscope.model.alerts import Alerts
+from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.model.device_state import judge
 from gpuscope.store.decode import decode
 from gpuscope.store.ranks import find_stall

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from gpuscope import config
-from gpuscope.alerts import EVENT_SECONDS, Alerts
-from gpuscope.alerts_settings import AlertSettings
+from gpuscope.model.alerts import EVENT_SECONDS, Alerts
+from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.store.store import Store
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f

@@ -14,10 +14,10 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ...alerts import Alert, Alerts
+from ...model.alerts import Alert, Alerts
 
 if TYPE_CHECKING:
-    from ...alerts_settings import AlertSettings
+    from ...model.alerts_settings import AlertSettings
     from ...store.view import HostView
     from .notices import Notices
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..collect.clock_events import SLOWED_CLOCK_EVENTS
+from ..collect.xid import HARMLESS, xid_words
+from ..store.ranks import name_of, stands
+from ..store.view import DeviceView, Gone, HostView, ProcView, TrainerView
 from .alerts_settings import AlertSettings
-from .collect.clock_events import SLOWED_CLOCK_EVENTS
-from .collect.xid import HARMLESS, xid_words
-from .model.device_state import faults_of, slowed
-from .store.ranks import name_of, stands
-from .store.view import DeviceView, Gone, HostView, ProcView, TrainerView
+from .device_state import faults_of, slowed
 
 MARGINS = {"temperature": 3.0, "memory": 2.0}
 """A threshold's alert clears this far below it: °C, percentage points."""
