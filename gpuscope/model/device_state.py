@@ -14,7 +14,7 @@ from ..collect.clock_events import SLOWED_CLOCK_EVENTS, clock_event_words
 from ..collect.unowned import unowned_bytes as unowned_bytes
 from ..store.ranks import input_share
 from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, TrainerView
-from ..text.units import bytes_text
+from ..text.units import bytes_text, percent_text
 from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, TIMEOUT, GpuDef, Reading, Unknown
 from .memory_layers import living, trainer_of
 
@@ -236,7 +236,7 @@ def _starved(host: HostView, device: DeviceView) -> str:
         trainer = trainer_of(host, allocator)
         share = starving(host, trainer) if trainer else None
         if share is not None:
-            return f"input {share * 100:.0f}% of the step"
+            return f"input {percent_text(share)} of the step"
     return ""
 
 

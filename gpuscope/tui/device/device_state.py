@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 from ...model.device_state import IDLE_PERCENT, DeviceState, judge
 from ...store.view import History, HostView
-from ..cells import age_text
-from ...text.units import age_text, bytes_text, percent_text
-
+from ...text.units import age_text
 
 __all__ = ["free_devices", "idle_since", "in_short", "ranges", "token_of"]
 

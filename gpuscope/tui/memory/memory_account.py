@@ -18,7 +18,6 @@ from ...text.units import bytes_text, duration_text
 from ...wire.columns import told_sizes
 from ...wire.frames import HIDDEN_BY_CONTAINER, Unknown
 
-
 NAMED_OTHERS = 3
 """Other processes with a row of their own; the rest is summed, if it is more than one."""
 SKEW_SECONDS = 0.1

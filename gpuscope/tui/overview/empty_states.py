@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ...model.device_state import judge, owners, unowned_on
 from ...store.view import DeviceView, HistoryOf, HostView
-from ..device.device_state import free_devices, idle_since, ranges
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
-
+from ..device.device_state import free_devices, idle_since, ranges
 
 HEAD = "No NVIDIA driver here: "
 RECENT_SECONDS = 3.0
