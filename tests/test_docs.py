@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.cli import main as cli
+from gpuscope.exit_status import ExitStatus
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "demos").rglob("*.md")])
@@ -69,7 +70,7 @@ def test_the_readmes_options_exist():
 
 
 def test_the_readmes_exit_codes_are_those_of_the_program():
-    codes = (cli.EXIT_OK, cli.EXIT_WARNINGS, cli.EXIT_PROBLEMS, cli.EXIT_UNCHECKED, cli.EXIT_USAGE)
+    codes = (ExitStatus.OK, ExitStatus.WARNINGS, ExitStatus.PROBLEMS, ExitStatus.UNCHECKED, ExitStatus.USAGE)
     said = re.search(r"Exit codes: (.+?)\.", README)
     assert said is not None
     assert tuple(map(int, re.findall(r"\b\d+\b", said[1]))) == codes

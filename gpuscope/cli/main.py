@@ -18,12 +18,6 @@ from typing import List, NoReturn, Optional
 from .. import __version__
 from ..exit_status import ExitStatus
 
-EXIT_OK: int = ExitStatus.OK
-EXIT_WARNINGS: int = ExitStatus.WARNINGS
-EXIT_PROBLEMS: int = ExitStatus.PROBLEMS
-EXIT_UNCHECKED: int = ExitStatus.UNCHECKED
-EXIT_USAGE: int = ExitStatus.USAGE
-
 VERBS = {
     "doctor": "one-shot checks of environment, trainers, log or traceback, script, snapshot, recording",
     "devices": "one-shot inventory and readings of this machine's GPUs",

@@ -16,10 +16,6 @@ from ..text.units import GIB as GIB
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 
-EXIT_OK: int = ExitStatus.OK
-EXIT_WARNINGS: int = ExitStatus.WARNINGS
-EXIT_PROBLEMS: int = ExitStatus.PROBLEMS
-EXIT_UNCHECKED: int = ExitStatus.UNCHECKED
 DASH = "–"
 MAX_TIMEOUT_SECONDS = 600.0
 NOT_TOLD = Unknown(NOT_INITIALISED, "whoever was asked did not tell")
@@ -162,10 +158,10 @@ def exit_code(problems: Sequence[Mapping[str, Any]]) -> int:
     """What was found outweighs what could not be looked at, and that outweighs a warning."""
     found = {row["severity"] for row in problems}
     if "problem" in found:
-        return EXIT_PROBLEMS
+        return ExitStatus.PROBLEMS
     if "unchecked" in found:
-        return EXIT_UNCHECKED
-    return EXIT_WARNINGS if found else EXIT_OK
+        return ExitStatus.UNCHECKED
+    return ExitStatus.WARNINGS if found else ExitStatus.OK
 
 
 def dump(document: Mapping[str, Any]) -> str:

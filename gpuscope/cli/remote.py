@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..attach import targets as parsing
 from ..attach.targets import BadTarget, Target
-from .main import EXIT_UNCHECKED, EXIT_USAGE
+from ..exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from ..agent.oneshot import OneShot
@@ -80,16 +80,16 @@ def shot(args: argparse.Namespace, verb: str, want_trainers: bool) -> tuple[str,
             return unreached(args, verb, str(error))
     except BadTarget as error:
         print(f"gpuscope {verb}: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
 
 
 def unreached(args: argparse.Namespace, verb: str, why: str) -> int:
     """Says why nothing came, as a document too where one is asked for."""
     if getattr(args, "json", False):
         row = {"device": None, "severity": "unchecked", "reason": why}
-        print(json.dumps({"host": None, "problems": [row], "unknown": [], "exit_code": EXIT_UNCHECKED}, indent=2))
+        print(json.dumps({"host": None, "problems": [row], "unknown": [], "exit_code": ExitStatus.UNCHECKED}, indent=2))
     print(f"gpuscope {verb}: {why}", file=sys.stderr)
-    return EXIT_UNCHECKED
+    return ExitStatus.UNCHECKED
 
 
 class Ways:

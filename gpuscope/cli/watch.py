@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from ..exit_status import ExitStatus
 from . import output
-from .main import EXIT_USAGE
 
 WATCH_SECONDS = 2.0
 
@@ -33,8 +33,8 @@ def watch(
     Ends with its exit code where that is ``end``, at Ctrl-C, when nobody reads any more, or after ``rounds``."""
     if args.target is not None or args.via:
         print("--watch looks at this machine. Over there: gpuscope TARGET, or gpuscope record TARGET", file=sys.stderr)
-        return EXIT_USAGE
-    code = output.EXIT_OK
+        return ExitStatus.USAGE
+    code: int = ExitStatus.OK
     try:
         while rounds is None or rounds > 0:
             began = time.monotonic()

@@ -10,6 +10,7 @@ import pytest
 
 from gpuscope.cli import main as cli
 from gpuscope.cli.commands import wait
+from gpuscope.exit_status import ExitStatus
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.asked import AskedSource
@@ -92,7 +93,7 @@ def child():
 
 def test_a_stall_returns_its_own_code(child, capsys):
     frames = own_trainer(child.pid, step_age_seconds=500.0, stall_at="train.py:88 load")
-    assert waited(frames, str(child.pid)) == wait.EXIT_STALLED == 10
+    assert waited(frames, str(child.pid)) == ExitStatus.STALLED == 10
     assert "no step for 500 s, it stands at train.py:88 load" in capsys.readouterr().err
 
 
@@ -101,7 +102,7 @@ def test_a_loss_that_is_lost_returns_its_own_code(child, capsys, shown):
     frames = own_trainer(child.pid, loss=None)
     assert isinstance(frames[-1], f.Sample)
     frames[-1].why.append([313, "loss", f.NOT_SUPPORTED, f"the progress bar shows loss {shown}"])
-    assert waited(frames, str(child.pid)) == wait.EXIT_NOT_FINITE == 11
+    assert waited(frames, str(child.pid)) == ExitStatus.NOT_FINITE == 11
     assert f"it is {shown}" in capsys.readouterr().err
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuscope.cli.main import EXIT_USAGE, main
+from gpuscope.cli.main import main
 from gpuscope.doctor import table
+from gpuscope.exit_status import ExitStatus
 from gpuscope.store.view import HostView, Link
 from gpuscope.text import styled
 from gpuscope.text.width import cells as text_cells
@@ -308,7 +309,7 @@ def test_every_cell_fits_its_column_whatever_a_host_calls_itself():
 def test_more_hosts_than_64_are_handed_to_prometheus(count, tmp_path, capsys):
     names = tmp_path / "hosts"
     names.write_text("".join(f"node-{number}\n" for number in range(count)))
-    assert main(["attach", "--hosts", str(names)]) == EXIT_USAGE
+    assert main(["attach", "--hosts", str(names)]) == ExitStatus.USAGE
     said = capsys.readouterr().err
     assert f"{count} hosts: one viewer shows 64 at most, and nothing was started" in said
     assert "gpuscope export" in said

@@ -8,8 +8,8 @@ import sys
 
 from ...attach import enable
 from ...attach.enable_target import Refused, find
+from ...exit_status import ExitStatus
 from ...wire.clean import clean
-from ..output import EXIT_OK, EXIT_PROBLEMS
 from .enable import add_target, describe, failed
 
 
@@ -33,18 +33,18 @@ def run(args: argparse.Namespace) -> int:
             elsewhere = target.reads_user_site and not args.user
             if elsewhere and enable.look(target.user_site, target).state != enable.ABSENT:
                 print("But it is enabled for your account:  gpuscope disable --user")
-            return EXIT_OK
+            return ExitStatus.OK
         if args.dry_run:
             print(f"Nothing is removed yet. From {where} would go:\n  {clean(found.pth)}\n  {clean(found.zip)}")
-            return EXIT_OK
+            return ExitStatus.OK
         gone = enable.remove(found)
     except Refused as error:
         print(f"gpuscope disable: {clean(str(error))}", file=sys.stderr)
-        return EXIT_PROBLEMS
+        return ExitStatus.PROBLEMS
     except OSError as error:
         print(f"gpuscope disable: {failed(error)}", file=sys.stderr)
-        return EXIT_PROBLEMS
+        return ExitStatus.PROBLEMS
     print(f"Disabled: {where}")
     for path in gone:
         print(f"  removed {clean(path)}")
-    return EXIT_OK
+    return ExitStatus.OK

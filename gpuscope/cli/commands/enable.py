@@ -11,19 +11,20 @@ from typing import Any
 from ...attach import enable
 from ...attach.enable import Found
 from ...attach.enable_target import Refused, Target, find
+from ...exit_status import ExitStatus
 from ...wire.clean import clean
-from ..output import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_WARNINGS, dump
+from ..output import dump
 
 PRICE = (
     "--allow-attach: from its first step any process of the same user may trace such a training, read its memory and "
     "change it, also where ptrace_scope (Yama) forbids that."
 )
 _STATES = {
-    enable.INTACT: (EXIT_OK, "enabled"),
-    enable.OUTDATED: (EXIT_WARNINGS, "enabled by another version of gpuscope: renew it with  gpuscope enable"),
-    enable.ABSENT: (EXIT_WARNINGS, "not enabled"),
-    enable.HALF: (EXIT_PROBLEMS, "incomplete, and without effect"),
-    enable.CHANGED: (EXIT_PROBLEMS, "changed by somebody"),
+    enable.INTACT: (ExitStatus.OK, "enabled"),
+    enable.OUTDATED: (ExitStatus.WARNINGS, "enabled by another version of gpuscope: renew it with  gpuscope enable"),
+    enable.ABSENT: (ExitStatus.WARNINGS, "not enabled"),
+    enable.HALF: (ExitStatus.PROBLEMS, "incomplete, and without effect"),
+    enable.CHANGED: (ExitStatus.PROBLEMS, "changed by somebody"),
 }
 
 
@@ -68,25 +69,25 @@ def run(args: argparse.Namespace) -> int:
         if plan.nothing_to_do:
             print(f"Already enabled: {where}")
             _print_files(plan.before)
-            return EXIT_OK
+            return ExitStatus.OK
         if args.dry_run:
             verb = "replaced" if plan.before.state == enable.OUTDATED else "written"
             print(f"Nothing is written yet. In {where} would be {verb}:\n  {plan.before.zip}\n  {plan.before.pth}")
             print(PRICE if args.allow_attach else "No other file is touched.")
-            return EXIT_OK
+            return ExitStatus.OK
         found = enable.apply(plan)
         if found.state != enable.INTACT:
             raise Refused(f"{found.folder} does not hold what was written: {found.reason or found.state}. Try again")
     except Refused as error:
         print(f"gpuscope enable: {clean(str(error))}", file=sys.stderr)
-        return EXIT_UNCHECKED if args.status else EXIT_PROBLEMS
+        return ExitStatus.UNCHECKED if args.status else ExitStatus.PROBLEMS
     except OSError as error:
         print(f"gpuscope enable: {failed(error)}", file=sys.stderr)
-        return EXIT_UNCHECKED if args.status else EXIT_PROBLEMS
+        return ExitStatus.UNCHECKED if args.status else ExitStatus.PROBLEMS
     print(f"{'Renewed' if plan.before.state == enable.OUTDATED else 'Enabled'}: {where}")
     _print_files(found)
     print(_next(target, args))
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def describe(target: Target) -> str:

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...exit_status import ExitStatus
 from ...wire.clean import clean
-from ..main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
 from ..output import number_between
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             "gpuscope export: prometheus_client is not installed here. Next:  pip install prometheus-client",
             file=sys.stderr,
         )
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     try:
         if args.textfile is not None and args.textfile.suffix != ".prom":
             other = shlex.quote(str(args.textfile.with_suffix(".prom")))
@@ -85,11 +85,11 @@ def run(args: argparse.Namespace) -> int:
         return asyncio.run(_run(args, exporter, at))
     except export.Refused as error:
         print(f"gpuscope export: {clean(str(error))}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, export.Misused) else EXIT_UNCHECKED
+        return ExitStatus.USAGE if isinstance(error, export.Misused) else ExitStatus.UNCHECKED
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         print(f"gpuscope export: cannot write{clean(where)}: {error.strerror or error}", file=sys.stderr)
-    return EXIT_UNCHECKED
+    return ExitStatus.UNCHECKED
 
 
 async def _run(args: argparse.Namespace, exporter: Exporter, at: tuple[str, int]) -> int:
@@ -108,7 +108,7 @@ async def _run(args: argparse.Namespace, exporter: Exporter, at: tuple[str, int]
         shown = f"[{at[0]}]:{at[1]}" if ":" in at[0] else f"{at[0]}:{at[1]}"
         print(f"gpuscope: metrics at http://{shown}/metrics", file=sys.stderr, flush=True)
         await export.serve(exporter, *at)
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _source(hz: float) -> AgentSource:

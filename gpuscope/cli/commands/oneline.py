@@ -15,10 +15,11 @@ from typing import Any, TextIO
 
 from ...agent.oneshot import OneShot, collect_once
 from ...agent.picture import DevicePicture, Picture
+from ...exit_status import ExitStatus
 from ...wire.clean import clean
+from ..output import GIB, exit_code
 from ...wire.frames import Reading, Unknown
 from .. import free_devices
-from ..output import EXIT_UNCHECKED, GIB, exit_code
 from .devices import verb as devices_verb
 
 TIMEOUT_SECONDS = 5.0
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once, o
         again = args.every is not None
         print(line(shot.picture, colours), file=stream, flush=True)
         if not again:
-            return exit_code(problems) if shot.picture.devices else EXIT_UNCHECKED
+            return exit_code(problems) if shot.picture.devices else ExitStatus.UNCHECKED
         time.sleep(max(0.0, args.every - (time.monotonic() - began)))
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from ...exit_status import ExitStatus
 from ...wire.clean import clean
 from .. import remote
-from ..main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
 from ..output import cut, number_between
 
 if TYPE_CHECKING:
@@ -55,29 +55,29 @@ def run(args: argparse.Namespace) -> int:
             f"gpuscope record: cannot write {_name(args.file)}: Is a directory. Next: gpuscope record {clean(inside)}",
             file=sys.stderr,
         )
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     try:
         with contextlib.ExitStack() as stack:
             summary, said = asyncio.run(_record(args, stack))
     except remote.BadTarget as error:
         print(f"gpuscope record: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     except RecordingError as error:
         print(f"gpuscope record: {error}", file=sys.stderr)
         if args.file.is_file() and not args.force:
             print(f"Next: gpuscope record --force {clean(quote(str(args.file)))}    or another name", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     size = summary.size_bytes / 1024
     print(f"{_name(summary.path)}: {summary.seconds:.0f} s, {summary.lines:,} lines, {size:,.0f} KiB", file=sys.stderr)
     if summary.error:
         print(f"It ended early: {summary.error}", file=sys.stderr)
-        return EXIT_PROBLEMS
+        return ExitStatus.PROBLEMS
     if not summary.lines:
         summary.path.unlink(missing_ok=True)  # an empty one would only be in the way of the next try
         print(f"Nothing came from the agent{': ' + said if said else ''}.", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     print(f"Next: gpuscope replay {clean(quote(str(summary.path)))}", file=sys.stderr)
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _name(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..main import EXIT_UNCHECKED
+from ...exit_status import ExitStatus
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     source = ReplaySource(args.file)
     if not source.duration_seconds:
         print(f"gpuscope replay: {source.problem or 'the recording is empty'}", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     from ...tui.shell.launch import run_app
 
     source.set_speed(args.speed)

@@ -27,7 +27,6 @@ its own error, gets none: gpuscope doctor says afterwards what it died of.
 
 The probe only reads. GPUSCOPE=0 leaves it out.  GPUSCOPE_DEBUG=1 shows on stderr what keeps it from working.
 """
-EXIT_USAGE = ExitStatus.USAGE
 
 
 def main(words: List[str]) -> int:
@@ -44,4 +43,4 @@ def main(words: List[str]) -> int:
         sys.stderr.write(f"gpuscope run: {clean(str(error))}\nSee: gpuscope run --help\n")
     except OSError as error:
         sys.stderr.write(f"gpuscope run: cannot start it: {clean(str(error))}\nSee: gpuscope run --help\n")
-    return EXIT_USAGE
+    return ExitStatus.USAGE

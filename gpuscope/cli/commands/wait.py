@@ -21,7 +21,6 @@ from ...exit_status import ExitStatus
 from ...text.units import MIB, TIB, parse_size
 from ...wire.clean import clean
 from .. import remote
-from ..main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
 from ..output import GIB
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ...store.store import Store
     from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
 
-EXIT_STALLED, EXIT_NOT_FINITE, EXIT_TIMEOUT = ExitStatus.STALLED, ExitStatus.NOT_FINITE, ExitStatus.TIMED_OUT
 HZ = 2.0
 LOOK_SECONDS = 0.2
 SEEN_SECONDS = 15.0
@@ -105,10 +103,10 @@ def run(args: argparse.Namespace, make_source: Callable[[float], Source] | None 
             verdict = _prepared(args, stack, make_source)
     except remote.BadTarget as error:
         print(f"gpuscope wait: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     if verdict.out:
         print(verdict.out, flush=True)
-    if verdict.text and (not args.quiet or verdict.code not in (EXIT_OK, EXIT_TIMEOUT)):
+    if verdict.text and (not args.quiet or verdict.code not in (ExitStatus.OK, ExitStatus.TIMED_OUT)):
         print(verdict.text, file=sys.stderr)
     return verdict.code
 
@@ -140,7 +138,7 @@ def _prepared(
             raise remote.BadTarget(f"{args.target}: neither a PID nor --free. Next: {ways}")
         source = stack.enter_context(remote.Ways(args, redact=load()[0].redact)).source(target, HZ)
     if watch is not None and watch.ended:
-        return Verdict(EXIT_UNCHECKED, f"gpuscope wait: there is no process {pid} here.")
+        return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: there is no process {pid} here.")
     judge: Judge = Room(args.free, args.gpus) if pid is None else Watched(pid, watch)
     return asyncio.run(_wait(source, judge, watch, args.timeout))
 
@@ -166,7 +164,7 @@ async def _wait(source: Source, judge: Judge, local: _Local | None, timeout: flo
         while True:
             now = time.monotonic()
             if local is not None and local.ended:
-                return Verdict(EXIT_OK, f"pid {local.pid} has ended, after {now - began:.0f} s of waiting.")
+                return Verdict(ExitStatus.OK, f"pid {local.pid} has ended, after {now - began:.0f} s of waiting.")
             host = store.view().host
             if host is not None and host.sampled_seconds is not None:
                 first = now if first is None else first
@@ -174,9 +172,9 @@ async def _wait(source: Source, judge: Judge, local: _Local | None, timeout: flo
                 if verdict is not None:
                     return verdict
             if (task.done() or link.state == "ended") and local is None:
-                return Verdict(EXIT_UNCHECKED, f"gpuscope wait: {clean(link.text) or 'the connection ended'}.")
+                return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {clean(link.text) or 'the connection ended'}.")
             if timeout is not None and now - began >= timeout:
-                return Verdict(EXIT_TIMEOUT, f"gave up after {timeout:g} s: {_still(judge)}")
+                return Verdict(ExitStatus.TIMED_OUT, f"gave up after {timeout:g} s: {_still(judge)}")
             await asyncio.sleep(LOOK_SECONDS)
     finally:
         closing: Awaitable[None] = source.close()
@@ -231,10 +229,10 @@ class Watched:
             if stands(trainer):
                 at, age = trainer.readings.get("stall_at"), trainer.number("step_age_seconds") or 0.0
                 where = f", it stands at {at}" if isinstance(at, str) and at else ""
-                return Verdict(EXIT_STALLED, f"pid {pid} stalls: no step for {age:.0f} s{where}.")
+                return Verdict(ExitStatus.STALLED, f"pid {pid} stalls: no step for {age:.0f} s{where}.")
         lost = _lost(trainer) or _lost(process)
         if lost:
-            return Verdict(EXIT_NOT_FINITE, f"pid {pid} has lost its loss: it is {lost}.")
+            return Verdict(ExitStatus.NOT_FINITE, f"pid {pid} has lost its loss: it is {lost}.")
         living = next((one for one in (process, trainer) if one is not None and one.gone is None), None)
         if living is not None:
             self._seen = True
@@ -243,10 +241,10 @@ class Watched:
             if gone is not None and gone.reason.startswith("runs on"):
                 return None
             if self._seen or gone is not None:
-                return Verdict(EXIT_OK, f"pid {pid} has ended{f': {gone.reason}' if gone else ''}.")
+                return Verdict(ExitStatus.OK, f"pid {pid} has ended{f': {gone.reason}' if gone else ''}.")
             if seconds > SEEN_SECONDS:
                 why = "either it has ended, or it uses no GPU and has no probe in it"
-                return Verdict(EXIT_UNCHECKED, f"gpuscope wait: pid {pid} is not seen there: {why}.")
+                return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: pid {pid} is not seen there: {why}.")
         return None
 
 
@@ -277,15 +275,15 @@ class Room:
     def __call__(self, host: HostView, seconds: float) -> Verdict | None:
         if not host.devices:
             if host.nvml is not None and seconds > SEEN_SECONDS / 3:
-                return Verdict(EXIT_UNCHECKED, f"gpuscope wait: no GPU there: {host.nvml.text}")
+                return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: no GPU there: {host.nvml.text}")
             return None
         if len(host.devices) < self._count:
             text = f"{self._count} GPUs are waited for, and there are {len(host.devices)}"
-            return Verdict(EXIT_UNCHECKED, f"gpuscope wait: {text}.")
+            return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
         totals = [d.definition.total_bytes for d in host.devices]
         if sum(total is None or total >= self._size for total in totals) < self._count:
             text = f"no {self._count} GPUs there have {self._size / GIB:.1f} GiB at all"
-            return Verdict(EXIT_UNCHECKED, f"gpuscope wait: {text}.")
+            return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
         now = host.sampled_seconds or 0.0
         room = {d.key: d for d in host.devices if (d.number("free_bytes") or 0) >= self._size and d.gone is None}
         self._since = {key: min(self._since.get(key, now), now) for key in room}
@@ -297,7 +295,7 @@ class Room:
             return None
         chosen = sorted(ready[: self._count], key=lambda d: d.definition.index)
         words = ", ".join(_words(host, d) for d in chosen)
-        return Verdict(EXIT_OK, f"free: {words}", ",".join(str(d.definition.index) for d in chosen))
+        return Verdict(ExitStatus.OK, f"free: {words}", ",".join(str(d.definition.index) for d in chosen))
 
 
 def _words(host: HostView, device: DeviceView) -> str:

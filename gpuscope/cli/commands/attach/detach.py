@@ -8,10 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ....exit_status import ExitStatus
 from ....wire.clean import clean
 from ... import remote
-from ...main import EXIT_OK, EXIT_UNCHECKED
-from ...output import EXIT_PROBLEMS
 from ...remote import Target
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ async def _ask(
     host = store.view().host
     if host is None or host.sampled_seconds is None:
         why = host.link.text if host is not None else ""
-        return EXIT_UNCHECKED, f"{place}: nothing came from its agent. {clean(why, 300)}".strip()
+        return ExitStatus.UNCHECKED, f"{place}: nothing came from its agent. {clean(why, 300)}".strip()
     if trainer is not None:
         chosen = [trainer]
     else:
@@ -76,23 +75,23 @@ async def _ask(
         chosen = [one for one in host.trainers if one.gone is None and one.definition.pid in ranks]
         if not chosen:
             also = ", nor has any of its ranks" if launched is not None else ""
-            return EXIT_UNCHECKED, f"pid {pid} on {place} has no probe that listens{also}. Next: gpuscope ps"
+            return ExitStatus.UNCHECKED, f"pid {pid} on {place} has no probe that listens{also}. Next: gpuscope ps"
     stays = next((one.definition for one in chosen if one.definition.origin != "inject"), None)
     if stays is not None:
         why = f"the probe of pid {stays.pid} came by {stays.origin or 'its start'}: it stays until the process ends."
-        return EXIT_PROBLEMS, why
+        return ExitStatus.PROBLEMS, why
     names = [f"pid {one.definition.pid} ({clean(one.definition.script or '?', 200)})" for one in chosen]
     question = (
         f"Take gpuscope's probe out of {', '.join(names)} on {place}?\n"
         "Effect: its thread, descriptors and patches go; the training goes on. Its compiled code stays, unused."
     )
     if not await asyncio.to_thread(agreed, args, question):
-        return EXIT_PROBLEMS, f"pid {pid} was left alone."
+        return ExitStatus.PROBLEMS, f"pid {pid} was left alone."
     for one in chosen:
         code, why = await _take_out(one, store, source, place)
-        if code != EXIT_OK:
+        if code != ExitStatus.OK:
             return code, why
-    return EXIT_OK, ""
+    return ExitStatus.OK, ""
 
 
 async def _take_out(trainer: TrainerView, store: Store, source: Source, place: str) -> tuple[int, str]:
@@ -105,16 +104,17 @@ async def _take_out(trainer: TrainerView, store: Store, source: Source, place: s
         await source.request("detach", {"trainer": store.wire_id(source.key, trainer.id)})
     except SourceError as error:
         audit(f"detach {who}: {error.code}: {clean(error.reason, 300)}")
-        return EXIT_PROBLEMS, f"pid {pid}: {clean(error.reason, 300)}"
+        return ExitStatus.PROBLEMS, f"pid {pid}: {clean(error.reason, 300)}"
     until = time.monotonic() + GONE_SECONDS
     while _trainer(store, pid) is not None and time.monotonic() < until:
         await asyncio.sleep(0.05)
     done = _trainer(store, pid) is None
     audit(f"detach {who}: {'the probe is out' if done else 'it said yes, but is still connected'}")
     if not done:
-        return EXIT_UNCHECKED, f"pid {pid}: its probe said yes, but is still connected after {GONE_SECONDS:.0f} s."
+        why = f"its probe said yes, but is still connected after {GONE_SECONDS:.0f} s"
+        return ExitStatus.UNCHECKED, f"pid {pid}: {why}."
     print(f"gpuscope attach: the probe is out of pid {pid}; the process runs on.", file=sys.stderr)
-    return EXIT_OK, ""
+    return ExitStatus.OK, ""
 
 
 async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerView | None:

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ....exit_status import ExitStatus
 from ....wire.clean import clean
 from ... import remote
-from ...main import EXIT_OK, EXIT_UNCHECKED
-from ...output import EXIT_PROBLEMS
 from ...remote import Target
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def into(args: argparse.Namespace, target: Target) -> Done:
 
 
 def _exit(code: str) -> int:
-    return EXIT_UNCHECKED if code in UNCHECKED else EXIT_PROBLEMS
+    return ExitStatus.UNCHECKED if code in UNCHECKED else ExitStatus.PROBLEMS
 
 
 def _row(member: Mapping[str, Any], method: str, data: Mapping[str, Any], host: str = "") -> dict[str, Any]:
@@ -64,7 +63,7 @@ def _here(args: argparse.Namespace, pid: int) -> Done:
 
     launched = None if args.this_pid else attach_ranks.here(pid)
     if launched is not None and not launched.ranks:
-        return Done(EXIT_UNCHECKED, launched.none_yet())
+        return Done(ExitStatus.UNCHECKED, launched.none_yet())
     members: Sequence[Mapping[str, Any]] = launched.ranks if launched is not None else [{"pid": pid}]
     rows: list[dict[str, Any]] = []
     waiting, consents = [], []
@@ -80,18 +79,18 @@ def _here(args: argparse.Namespace, pid: int) -> Done:
             return Done(_exit(error.code), text)
         waiting.append((member, ladder))
     if not waiting:
-        return Done(EXIT_OK, rows=tuple(rows))
+        return Done(ExitStatus.OK, rows=tuple(rows))
     facts = [vars(consent) for consent in consents]
     words = launched.question(facts, [member for member, _ in waiting]) if launched is not None else consents[0].text()
     if not agreed(args, words):
-        return Done(EXIT_PROBLEMS, f"pid {pid} was left alone.")
+        return Done(ExitStatus.PROBLEMS, f"pid {pid} was left alone.")
     for number, (member, ladder) in enumerate(waiting):
         done = attach_local.attach_pid(ladder.pid, args.inject, ladder.start, progress=_say)
         if not done.ok:
             return Done(_exit(done.code), done.text + _before(number, len(waiting)), tuple(rows))
         _say(done.text)
         rows.append(_row(member, done.method, done.data))
-    return Done(EXIT_OK, rows=tuple(rows))
+    return Done(ExitStatus.OK, rows=tuple(rows))
 
 
 def _before(number: int, count: int) -> str:
@@ -106,7 +105,7 @@ def _elsewhere(args: argparse.Namespace, target: Target) -> Done:
         with remote.Ways(args) as ways:
             return asyncio.run(_ask_there(args, ways, target))
     except NoLook as error:
-        return Done(EXIT_UNCHECKED, str(error))
+        return Done(ExitStatus.UNCHECKED, str(error))
     except SourceError as error:
         return Done(_exit(error.code), f"{clean(target.text, 100)}: {clean(error.reason, 600)}")
 
@@ -121,11 +120,11 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
         await watched.until(lambda host, seconds: pid in _pids(host) or seconds >= TRAINERS_SECONDS, FIND_SECONDS)
         listening = {one.definition.pid for one in watched.host.trainers if one.gone is None}
         if pid in listening:
-            return Done(EXIT_OK, rows=(_row({"pid": pid}, "probe", {}, place),))
+            return Done(ExitStatus.OK, rows=(_row({"pid": pid}, "probe", {}, place),))
         told = (await watched.source.request("inject", {"method": "list", "pids": ""})).value
         launched = None if args.this_pid else attach_ranks.of(told, pid)
         if launched is not None and not launched.ranks:
-            return Done(EXIT_UNCHECKED, launched.none_yet(place))
+            return Done(ExitStatus.UNCHECKED, launched.none_yet(place))
         if launched is not None:
             members: Sequence[Mapping[str, Any]] = launched.ranks
         else:
@@ -134,7 +133,8 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
                 :1
             ]
             if not members or not isinstance(members[0].get("start"), int):
-                return Done(EXIT_UNCHECKED, f"pid {pid} on {place}: no such process there. Next: gpuscope ps {place}")
+                why = f"pid {pid} on {place}: no such process there. Next: gpuscope ps {place}"
+                return Done(ExitStatus.UNCHECKED, why)
         rows = [_row(member, "probe", {}, place) for member in members if member["pid"] in listening]
         waiting = [member for member in members if member["pid"] not in listening]
         facts: list[Mapping[str, Any]] = []
@@ -142,16 +142,16 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
             which: dict[str, Any] = {"pid": member["pid"], "start": member["start"]}
             found = (await watched.source.request("inject", {**which, "method": "look"})).value
             if not isinstance(found.get("consent"), dict):
-                return Done(EXIT_PROBLEMS, f"On {place}:\n{_safe(found.get('lines'))}")
+                return Done(ExitStatus.PROBLEMS, f"On {place}:\n{_safe(found.get('lines'))}")
             facts.append({**found["consent"], **({} if args.inject == "auto" else {"method": args.inject})})
         if not waiting:
-            return Done(EXIT_OK, rows=tuple(rows))
+            return Done(ExitStatus.OK, rows=tuple(rows))
         words = launched.question(facts, waiting, place) if launched is not None else _question(facts[0])
         if not await asyncio.to_thread(agreed, args, f"On {place}:\n{_safe(words, 160)}"):
-            return Done(EXIT_PROBLEMS, f"pid {pid} on {place} was left alone.")
+            return Done(ExitStatus.PROBLEMS, f"pid {pid} on {place} was left alone.")
         for member, fact in zip(waiting, facts, strict=True):
             rows.append(await _inject_there(args, watched, member, fact, place))
-        return Done(EXIT_OK, rows=tuple(rows))
+        return Done(ExitStatus.OK, rows=tuple(rows))
 
 
 async def _inject_there(

@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ....exit_status import ExitStatus
 from ....wire.clean import clean
 from ... import output
-from ...main import EXIT_OK, EXIT_UNCHECKED
 
 MOST_COMMAND, LEAST_COMMAND, LEAST_NEEDS = 48, 14, 18
 GAP = 2
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         print(output.dump({"attachable": rows, **{key: document[key] for key in keys}}))
     else:
         print("\n".join(text(document["host"], rows, problems, _columns())))
-    return EXIT_OK if rows or not problems else EXIT_UNCHECKED
+    return ExitStatus.OK if rows or not problems else ExitStatus.UNCHECKED
 
 
 def _columns() -> int:

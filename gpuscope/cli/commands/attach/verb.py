@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ....exit_status import ExitStatus
 from ... import output, remote
-from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
 from ...remote import BadTarget, Target
 from . import inject as attach_inject
 
@@ -63,14 +63,14 @@ def run(args: argparse.Namespace) -> int:
         places = _places(args)
     except BadTarget as error:
         print(f"gpuscope attach: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     rows: list[dict[str, Any]] = []
     if args.inject or args.detach:
         code = _act(args, places, rows)
-        if code != EXIT_OK or args.detach:
+        if code != ExitStatus.OK or args.detach:
             return code
     if args.inject and args.json:
-        return EXIT_OK
+        return ExitStatus.OK
     return _watch(args, places, rows)
 
 
@@ -81,10 +81,11 @@ def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, An
     chosen = [one for one in places if one.pid is not None]
     if args.inject and args.detach:
         print("gpuscope attach: --inject and --detach contradict each other", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     if not chosen:
         return _which(args)
-    code, why_not = EXIT_OK, ""
+    code: int = ExitStatus.OK
+    why_not = ""
     for number, target in enumerate(chosen):
         if args.detach:
             from . import detach as attach_detach
@@ -97,7 +98,7 @@ def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, An
             if done.rows and target.pid not in (row["pid"] for row in done.rows):  # a launcher: its ranks are meant
                 at = places.index(target)
                 places[at : at + 1] = [replace(target, pid=row["pid"]) for row in done.rows]
-        if code != EXIT_OK:
+        if code != ExitStatus.OK:
             print(f"gpuscope attach: {why_not}", file=sys.stderr)
             if len(chosen) > 1:
                 left = ", ".join(str(one.pid) for one in chosen[number + 1 :]) or "none"
@@ -112,7 +113,7 @@ def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, An
 def _which(args: argparse.Namespace) -> int:
     option = "--detach" if args.detach else "--inject"
     print(f"gpuscope attach: {option}: which process? Next: gpuscope attach    (lists them)", file=sys.stderr)
-    return EXIT_USAGE
+    return ExitStatus.USAGE
 
 
 def _places(args: argparse.Namespace) -> list[Target]:
@@ -147,9 +148,9 @@ def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[di
     if reason:
         if args.inject:
             print("\n".join(_attached(rows)))
-            return EXIT_OK
+            return ExitStatus.OK
         print(f"gpuscope attach: needs a terminal: {reason}. Next: {_one_shot(args, places[0])}", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     prompts = Prompts()
     ways: list[remote.Ways] = []
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ....agent.oneshot import OneShot
 from ....agent.picture import Picture
+from ....exit_status import ExitStatus
 from ... import output
 from ... import watch as cli_watch
 from ...output import exit_code
@@ -27,7 +28,7 @@ def watch(args: argparse.Namespace, look: Callable[..., OneShot], rounds: int | 
             return [json.dumps(document(shot.picture, problems), allow_nan=False)], exit_code(problems)
         return _lines(shot.picture, problems), exit_code(problems)
 
-    return cli_watch.watch(args, once, rounds, end=output.EXIT_PROBLEMS)
+    return cli_watch.watch(args, once, rounds, end=ExitStatus.PROBLEMS)
 
 
 def _lines(picture: Picture, problems: list[dict[str, Any]]) -> list[str]:

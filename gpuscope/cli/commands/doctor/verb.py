@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ....doctor import report as reports
 from ....doctor import table
 from ....doctor.finding import Report
+from ....exit_status import ExitStatus
 from ....wire.clean import clean
 from ... import output, remote
-from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
 from . import targets as doctor_targets
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         known = table.load()
     except table.TableError as error:
         print(f"gpuscope doctor: {error}", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     if args.list or args.explain is not None:
         return _explain(args, known)
     found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout, args), known)
@@ -75,13 +75,13 @@ def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
 
     if args.targets or (args.list and args.explain is not None):
         print("gpuscope doctor: --list and --explain ID stand alone\nSee: gpuscope doctor --help", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     if args.list:
         if args.json:
             print(output.dump({"pitfalls": [explain.document(one) for one in known.values()]}))
         else:
             _print(explain.listed(known.values(), _width()))
-        return EXIT_OK
+        return ExitStatus.OK
     row = known.get(args.explain)
     if row is None:
         from difflib import get_close_matches
@@ -90,12 +90,12 @@ def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
         meant = f" Did you mean: {', '.join(near)}?" if near else ""
         shown = clean(args.explain, 80)
         print(f"gpuscope doctor: no such pitfall: {shown}.{meant}\nAll: gpuscope doctor --list", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     if args.json:
         print(output.dump(explain.document(row)))
     else:
         _print(explain.explained(row, _width()))
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _bundled(args: argparse.Namespace, found: Report, code: int) -> tuple[Report, int]:

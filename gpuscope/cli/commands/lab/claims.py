@@ -10,13 +10,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from ....exit_status import ExitStatus
 from ....lab import claim_report
 from ....lab.claim_run import Machine, Options, Runner, Unusable, expected_seconds, look
 from ....lab.claim_table import BY_ID, CLAIMS
 from ....lab.claims import WORDS, Claim, Result
 from ....lab.launch import NoTorch, find_python
 from ....process import atomic_file
-from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 
 FORMATS = ("text", "md", "json")
 
@@ -42,20 +42,20 @@ def run(args: argparse.Namespace) -> int:
     problem = f"there is no claim {wrong[0]!r}. Claims: {', '.join(BY_ID)}" if wrong else _bounds(args)
     if problem:
         print(f"gpuscope lab claims: {problem}\nSee: gpuscope lab claims --help", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     claims = [claim for claim in CLAIMS if not names or claim.id in names]
     if args.list:
         print("\n".join(_listed(claim) for claim in claims))
-        return EXIT_OK
+        return ExitStatus.OK
     options = Options(args.device, args.repeats, args.quick, args.limit, args.tiny)
     try:
         machine = look(find_python(), args.device)
     except NoTorch as error:
         print(error.failure, file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     except Unusable as error:
         print(error, file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     return _measure(claims, machine, options, "json" if args.json else args.format, args.output)
 
 
@@ -98,7 +98,7 @@ def _measure(claims: list[Claim], machine: Machine, options: Options, form: str,
     )  # fmt: skip
     for warning in machine.warnings:
         print(f"Warning: {warning}.", file=sys.stderr)
-    code = EXIT_OK
+    code: int = ExitStatus.OK
     try:
         Runner(machine, options, say, done).run(claims)
     except KeyboardInterrupt:
@@ -109,10 +109,10 @@ def _measure(claims: list[Claim], machine: Machine, options: Options, form: str,
             f"gpuscope lab claims: stopped.\nWhy: {error}\nNext: df -h {output or tempfile.gettempdir()}",
             file=sys.stderr,
         )
-        code = EXIT_UNCHECKED
+        code = ExitStatus.UNCHECKED
     print(formatted(form))
-    if code == EXIT_OK and any(result.verdict == "undecided" for result in results.values()):
-        code = EXIT_WARNINGS
+    if code == ExitStatus.OK and any(result.verdict == "undecided" for result in results.values()):
+        code = ExitStatus.WARNINGS
     return code
 
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....attach import run as attach_run
+from ....exit_status import ExitStatus
 from ....lab.launch import NoTorch, find_python
 from ....lab.pitfalls import Pitfall, PitfallError, load
-from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
 
 ASK_SECONDS = 60.0
 """For a Python to import torch from a slow disk."""
@@ -35,15 +35,15 @@ def run(args: argparse.Namespace) -> int:
         pitfalls = load()
     except PitfallError as error:
         print(f"gpuscope lab pitfall: {error}", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     if args.name is None:
         print(json.dumps(_document(pitfalls), indent=2) if args.json else _in_words(pitfalls))
-        return EXIT_OK
+        return ExitStatus.OK
     chosen = {pitfall.id: pitfall for pitfall in pitfalls}.get(args.name)
     if chosen is None or args.json:
         what = "--json is for the list, without a NAME" if chosen else f"no such pitfall: {args.name[:80]!r}"
         print(f"gpuscope lab pitfall: {what}.\nThe list:  gpuscope lab pitfall", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     return _become(chosen, args.cured, args.arguments)
 
 
@@ -54,7 +54,7 @@ def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> int:
         problem = _too_few_gpus(pitfall, cured, python)
         if problem:
             print(f"gpuscope lab pitfall: {problem}", file=sys.stderr)
-            return EXIT_UNCHECKED
+            return ExitStatus.UNCHECKED
         words = pitfall.command(cured, python, arguments)
         print(f"gpuscope: {_about(pitfall, cured)}\ngpuscope: {shlex.join(words)}", file=sys.stderr)
         attach_run.execute(*attach_run.plan(["--", *words], {**os.environ, **pitfall.variables()}))
@@ -62,7 +62,7 @@ def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> int:
         print(error.failure, file=sys.stderr)
     except (attach_run.Usage, OSError) as error:
         print(f"gpuscope lab pitfall: cannot start it: {error}", file=sys.stderr)
-    return EXIT_UNCHECKED
+    return ExitStatus.UNCHECKED
 
 
 def _about(pitfall: Pitfall, cured: bool) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ....exit_status import ExitStatus
 from ....lab import tables
 from ....lab.compare import Comparison, Row, compare
 from ....lab.ledger import Entry, Ledger, LedgerError
@@ -16,7 +17,6 @@ from ....lab.measures import MEASURES
 from ....lab.sweep import SweepError, stored
 from ....wire.clean import clean, clean_lines
 from ... import output
-from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
 from .sweep import rendered
 
 COMPARANDS = """What can be compared:
@@ -73,13 +73,13 @@ def run(args: argparse.Namespace) -> int:
         return actions.get(args.action, _list)(args, Ledger())
     except UsageError as error:
         print(f"gpuscope lab runs: {clean_lines(str(error))}\nSee: gpuscope lab runs --help", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     except LookupError as error:
         print(f"gpuscope lab runs: {clean_lines(str(error.args[0]))}", file=sys.stderr)
-        return EXIT_PROBLEMS
+        return ExitStatus.PROBLEMS
     except (LedgerError, SweepError, Unreadable) as error:
         print(clean_lines(str(error)), file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
 
 
 # ── list and show ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +96,7 @@ def _list(args: argparse.Namespace, ledger: Ledger) -> int:
         print(
             "\n".join(output.table([[output.cut(cell, 60) for cell in row] for row in rows], right=[0, 4, 5, 6, 7, 8]))
         )
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _show(args: argparse.Namespace, ledger: Ledger) -> int:
@@ -104,13 +104,13 @@ def _show(args: argparse.Namespace, ledger: Ledger) -> int:
         plan = stored(ledger, args.what)
         found = tables.results(plan, ledger.entries(limit=None, group=plan.group))
         print(rendered(plan, found, "json" if args.json else None), end="")
-        return EXIT_OK
+        return ExitStatus.OK
     entry = _entry(ledger, args.what)
     if args.json:
         print(json.dumps(tables.run_mapping(entry, whole=True), indent=2, allow_nan=False))
-        return EXIT_OK
+        return ExitStatus.OK
     print("\n".join(_in_words(entry)))
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _in_words(entry: Entry) -> list[str]:
@@ -166,7 +166,7 @@ def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
         print(json.dumps({"comparisons": rows}, indent=2, allow_nan=False))
     else:
         print("\n\n".join("\n".join(comparison_lines(one)) for one in compared))
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
@@ -264,13 +264,13 @@ def _export(args: argparse.Namespace, ledger: Ledger) -> int:
         text = _exported(entries, kind)
     if args.output is None:
         print(text, end="")
-        return EXIT_OK
+        return ExitStatus.OK
     try:
         args.output.write_text(text, encoding="utf-8")
     except OSError as error:
         print(f"{clean(str(args.output))} cannot be written: {error.strerror}", file=sys.stderr)
-        return EXIT_UNCHECKED
-    return EXIT_OK
+        return ExitStatus.UNCHECKED
+    return ExitStatus.OK
 
 
 def _exported(entries: Sequence[Entry], kind: str) -> str:
@@ -291,17 +291,17 @@ def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
         if not count:
             raise LookupError(f"The ledger has no runs of {args.group}.")
         print(f"Removed: {count} runs of {clean(args.group)}.")
-        return EXIT_OK
+        return ExitStatus.OK
     numbers = [_whole(word, "An id") for word in args.ids]
     missing = [str(number) for number in numbers if not ledger.remove(number)]
     if len(missing) < len(numbers):
         print(f"Removed: {', '.join(str(n) for n in numbers if str(n) not in missing)}.")
     if missing:
         raise LookupError(f"The ledger has no run {', '.join(missing)}.")
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _set_aside(args: argparse.Namespace, ledger: Ledger) -> int:
     new = ledger.set_aside()
     print(f"Renamed to {clean(str(new))}. The next run begins a new ledger." if new else "There is no ledger yet.")
-    return EXIT_OK
+    return ExitStatus.OK

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from ....exit_status import ExitStatus
 from ....lab import rules, tables, torch_probe
 from ....lab.config import ConfigError, LabConfig, add_toggles
 from ....lab.launch import NoTorch, find_python
@@ -35,7 +36,6 @@ from ....lab.sweep import (
 )
 from ....wire.clean import clean, clean_lines
 from ... import output as cli_output
-from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 from . import devices as lab_devices
 
 BAR_CELLS = 20
@@ -79,10 +79,10 @@ def run(args: argparse.Namespace) -> int:
         return _run(args)
     except ConfigError as error:
         print(f"gpuscope lab sweep: {error}\nSee: gpuscope lab sweep --help", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     except (SweepError, LedgerError, NoTorch) as error:
         print(clean_lines(str(error)), file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -98,13 +98,13 @@ def _run(args: argparse.Namespace) -> int:
             _say(
                 f"Nothing is left to run: all {len(plan.refused)} configurations are refused.", *tables.objections(plan)
             )
-            return EXIT_PROBLEMS
+            return ExitStatus.PROBLEMS
         if not args.dry_run and not args.new:
             earlier = unfinished(ledger, plan)
             plan = earlier or plan
     if args.dry_run:
         _print_plan(plan)
-        return EXIT_OK
+        return ExitStatus.OK
     others = _others(plan, args.force)
     before = ledger.entries(limit=None, group=plan.group)
     if args.retry_failed:
@@ -232,7 +232,7 @@ class Tensors:
 def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outcome) -> int:
     if outcome.failure is not None:
         _say(clean_lines(str(outcome.failure)))
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     found = tables.results(plan, ledger.entries(limit=None, group=plan.group))
     kind = "json" if args.json else args.format
     print(rendered(plan, found, kind), end="")
@@ -245,17 +245,17 @@ def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outco
         except OSError as error:
             again = f"gpuscope lab runs export --group {plan.group} -o FILE"
             _say(f"{args.output} cannot be written: {error.strerror}.", f"Next: {again}")
-            return EXIT_UNCHECKED
+            return ExitStatus.UNCHECKED
     if not outcome.complete:
         done = sum(len(cell.runs) for cell in found)
         _say(
             f"Stopped by {outcome.stopped}: {done} of {len(plan.cells) * plan.repeats} runs are in the ledger.",
             f"Next: gpuscope lab sweep --resume {plan.group}",
         )
-        return EXIT_PROBLEMS
+        return ExitStatus.PROBLEMS
     if not any(cell.good for cell in found):
-        return EXIT_PROBLEMS
-    return EXIT_WARNINGS if plan.refused or any(cell.failure for cell in found) else EXIT_OK
+        return ExitStatus.PROBLEMS
+    return ExitStatus.WARNINGS if plan.refused or any(cell.failure for cell in found) else ExitStatus.OK
 
 
 def rendered(plan: Plan, found: Sequence[tables.CellResult], kind: str | None) -> str:

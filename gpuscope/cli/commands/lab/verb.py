@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 from ....agent.picture import Picture
+from ....exit_status import ExitStatus
 from ....lab import metrics, rules
 from ....lab.config import ConfigError, LabConfig, add_toggles
 from ....lab.launch import LabRun, run_blocking
-from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE
 from . import devices as lab_devices
 from .text import Progress, in_words
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         config = LabConfig.from_arguments(args)
     except ConfigError as error:
         print(f"gpuscope lab: {error}\nSee: gpuscope lab --help", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     if not (args.headless or args.json):
         from ....tui.shell.launch import run_app
 
@@ -64,7 +64,7 @@ def _refuse(config: LabConfig, refused: metrics.Failure, as_json: bool) -> int:
         reasons = {"": ("not_initialised", refused.what)}
         _print(metrics.document(config.to_mapping(), {}, reasons, error=refused))
     print(refused, file=sys.stderr)
-    return EXIT_PROBLEMS
+    return ExitStatus.PROBLEMS
 
 
 def _train(args: argparse.Namespace, config: LabConfig, share: lab_devices.TensorShare) -> int:
@@ -125,7 +125,7 @@ def _document(lab: LabRun) -> dict[str, Any]:
 
 def _exit_code(lab: LabRun, document: dict[str, Any]) -> int:
     if lab.no_torch:
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     if lab.failure or (lab.config.steps is not None and document["steps"] < lab.config.steps):
-        return EXIT_PROBLEMS
-    return EXIT_OK
+        return ExitStatus.PROBLEMS
+    return ExitStatus.OK

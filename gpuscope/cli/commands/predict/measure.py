@@ -17,10 +17,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ....agent.picture import DevicePicture, Picture
+from ....exit_status import ExitStatus
 from ....predict.context_memory import Outside, keep
 from ....wire.clean import clean
 from ... import output
-from ...main import EXIT_OK, EXIT_UNCHECKED
 from ..lab import devices as lab_devices
 
 MIB = 1 << 20
@@ -42,23 +42,30 @@ def run(args: argparse.Namespace) -> int:
     except NotMeasured as trouble:
         what, why, then = map(str, trouble.args)
         if args.json:
-            print(output.dump({"outside": None, "error": {"what": what, "why": why, "next": then}, "exit_code": 3}))
+            print(
+                output.dump(
+                    {
+                        "outside": None,
+                        "error": {"what": what, "why": why, "next": then},
+                        "exit_code": ExitStatus.UNCHECKED,
+                    }
+                )
+            )
         print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     except OSError as error:
         print(f"gpuscope predict: measured, but not kept: {error}", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     if args.json:
-        print(
-            output.dump({"gpu": gpu, "torch": torch, "outside": asdict(found), "stages": stages, "exit_code": EXIT_OK})
-        )
-        return EXIT_OK
+        answer = {"gpu": gpu, "torch": torch, "outside": asdict(found), "stages": stages}
+        print(output.dump({**answer, "exit_code": ExitStatus.OK}))
+        return ExitStatus.OK
     bar = f"± {found.error_bytes // MIB} MiB"
     print(f"{clean(gpu)}, torch {clean(torch)}: {found.context_bytes // MIB} MiB beside torch's allocator, {bar};")
     print(f"the driver keeps {found.driver_bytes // MIB} MiB. Kept in {path}: predictions for this card use it now.")
     for name, size in stages.items():
         print(f"  after {name:10} {size // MIB:>6} MiB")
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def measure(

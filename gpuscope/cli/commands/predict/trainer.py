@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....exit_status import ExitStatus
 from ....lab.toggles import BY_NAME
 from ....predict import gpus
 from ....predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
@@ -22,7 +23,6 @@ from ....predict.errors import Figure
 from ....text.units import amount_text as gib
 from ....wire.clean import clean
 from ... import output
-from ...main import EXIT_OK, EXIT_UNCHECKED
 
 if TYPE_CHECKING:
     from ....predict.calibration import Largest
@@ -81,10 +81,18 @@ def run(args: argparse.Namespace, target: str) -> int:
             error = {"code": "not_measured", "what": what, "why": why, "next": then}
             took = round(time.monotonic() - began, 3)
             print(
-                output.dump({**dict.fromkeys(keys), "seconds": took, "error": error, "unknown": rows, "exit_code": 3})
+                output.dump(
+                    {
+                        **dict.fromkeys(keys),
+                        "seconds": took,
+                        "error": error,
+                        "unknown": rows,
+                        "exit_code": ExitStatus.UNCHECKED,
+                    }
+                )
             )
         print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     print(output.dump(document) if args.json else _text(document, found))
     return int(document["exit_code"])
 
@@ -262,7 +270,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         "seconds": round(time.monotonic() - began, 3),
         "error": None,
         "unknown": unknown,
-        "exit_code": EXIT_CODES[verdict] if verdict else EXIT_OK,
+        "exit_code": EXIT_CODES[verdict] if verdict else ExitStatus.OK,
     }  # fmt: skip
 
 

@@ -9,9 +9,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ....exit_status import ExitStatus
 from ....lab.toggles import BY_NAME, FACTORY, PRESETS, ConfigError
 from ... import output
-from ...main import EXIT_UNCHECKED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from ....predict.answer import Answer, Card, Tracer
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
             return _ask(args, model, lambda request: process.trace(request, max(1.0, ends - time.monotonic())))
     except (Usage, ConfigError) as error:
         print(f"gpuscope predict: {error}\nSee: gpuscope predict --help", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
 
 
 def _started(process: Any) -> None:
@@ -276,7 +276,7 @@ def _fail(args: argparse.Namespace, model: str, trouble: CannotPredict, seconds:
         print(output.dump(failure(model, trouble, seconds)))
     what, why, then = map(str, trouble.args[:3])
     print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
-    return EXIT_UNCHECKED
+    return ExitStatus.UNCHECKED
 
 
 class _Progress:

@@ -13,8 +13,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from ....exit_status import ExitStatus
 from ... import remote
-from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,16 +74,16 @@ def run_live(args: argparse.Namespace) -> int:
     """0: taken (or history set); 3: it could not be, and why is said; 64: the options contradict each other."""
     if args.trial and not args.history:
         print("gpuscope snapshot: --trial needs --history N, N above 0", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     if args.history is not None and args.output is not None:
         print("gpuscope snapshot: --history takes no snapshot, so -o has nothing to write", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     if args.output is not None and args.output.exists() and not args.force:
         from ....wire.clean import clean
 
         name = clean(str(args.output))
         print(f"gpuscope snapshot: {name} is there already. Next: --force, or another name", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     import asyncio  # here: reading a file needs none of it
 
     try:
@@ -91,12 +91,12 @@ def run_live(args: argparse.Namespace) -> int:
             answer = asyncio.run(_ask(args, _place(args), stack))
     except remote.BadTarget as error:
         print(f"gpuscope snapshot: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     except NotTaken as error:
         print(f"gpuscope snapshot: {error}", file=sys.stderr)
-        return EXIT_UNCHECKED
+        return ExitStatus.UNCHECKED
     print(json.dumps(answer, indent=2) if args.json else _text(answer, args.target))
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _place(args: argparse.Namespace) -> remote.Target:

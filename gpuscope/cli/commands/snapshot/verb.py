@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....exit_status import ExitStatus
 from ....wire.clean import clean
 from ....wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from ... import output, remote
-from ...main import EXIT_OK, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 from . import live as snapshot_live
 from . import what_if as snapshot_what_if
 
@@ -149,7 +149,7 @@ def _read(args: argparse.Namespace, path: str) -> int:
 
 
 def _exit_code(summary: Summary, replayed: list[snapshot_what_if.Answer] | None) -> int:
-    read = EXIT_OK if summary.complete else EXIT_WARNINGS
+    read = ExitStatus.OK if summary.complete else ExitStatus.WARNINGS
     return read if replayed is None else max(read, snapshot_what_if.exit_code(replayed))
 
 
@@ -179,16 +179,16 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
         unknowns = output.Unknowns()
         unknowns.add("devices", Unknown(error.code, error.text))
         refused = {"path": clean(args.second or args.target), "devices": None, "events": None}
-        ending = {"problems": problems, "unknown": unknowns.rows, "exit_code": EXIT_UNCHECKED}
+        ending = {"problems": problems, "unknown": unknowns.rows, "exit_code": ExitStatus.UNCHECKED}
         print(output.dump({**refused, **ending}))
     name = clean(os.path.basename(args.second or args.target))
     print(f"gpuscope snapshot: {name}: {error.text}", file=sys.stderr)
-    return EXIT_UNCHECKED
+    return ExitStatus.UNCHECKED
 
 
 def _usage(text: str) -> int:
     print(f"gpuscope snapshot: {text}\nSee: gpuscope snapshot --help", file=sys.stderr)
-    return EXIT_USAGE
+    return ExitStatus.USAGE
 
 
 def _progress(args: argparse.Namespace) -> Any:

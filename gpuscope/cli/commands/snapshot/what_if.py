@@ -7,10 +7,10 @@ import sys
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from ....exit_status import ExitStatus
 from ....wire.clean import clean
 from ....wire.frames import NOT_SUPPORTED, Unknown
 from ... import output
-from ...main import EXIT_OK, EXIT_PROBLEMS, EXIT_UNCHECKED, EXIT_USAGE, EXIT_WARNINGS
 
 if TYPE_CHECKING:
     from ....predict.replay import Replayed
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ....snapshot.reader import Reading
     from ....text.styled import Line
 
-_EXITS = {"too_close": EXIT_WARNINGS, "does_not_fit": EXIT_PROBLEMS}
+_EXITS = {"too_close": ExitStatus.WARNINGS, "does_not_fit": ExitStatus.PROBLEMS}
 _TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
 
 
@@ -81,8 +81,8 @@ def exit_code(answers: list[Answer]) -> int:
     """0: it fits, or there is no limit; 1: too close; 2: it does not fit; 3: no trace could be replayed."""
     found = [one for _, one in answers if not isinstance(one, str)]
     if not found:
-        return EXIT_UNCHECKED
-    return max(_EXITS.get(one.verdict or "", EXIT_OK) for one in found)
+        return ExitStatus.UNCHECKED
+    return max(_EXITS.get(one.verdict or "", ExitStatus.OK) for one in found)
 
 
 def refused(args: argparse.Namespace, live: bool) -> int | None:
@@ -96,7 +96,7 @@ def refused(args: argparse.Namespace, live: bool) -> int | None:
     if not why:
         return None
     print(f"gpuscope snapshot: {why}\nSee: gpuscope snapshot --help", file=sys.stderr)
-    return EXIT_USAGE
+    return ExitStatus.USAGE
 
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
