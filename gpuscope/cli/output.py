@@ -15,9 +15,9 @@ from ..exit_status import ExitStatus
 from ..text.units import GIB as GIB
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
+from .args import driver_timeout
 
 DASH = "–"
-MAX_TIMEOUT_SECONDS = 600.0
 NOT_TOLD = Unknown(NOT_INITIALISED, "whoever was asked did not tell")
 
 
@@ -26,21 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
     parser.add_argument(
         "--timeout",
-        type=seconds_of,
+        type=driver_timeout,
         default=5.0,
         metavar="SECONDS",
         help="do not wait longer for any driver (default 5)",
     )
-
-
-def seconds_of(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= MAX_TIMEOUT_SECONDS:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0.1 to {MAX_TIMEOUT_SECONDS:g}")
-    return seconds
 
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,14 +156,3 @@ def exit_code(problems: Sequence[Mapping[str, Any]]) -> int:
 
 def dump(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
-
-
-def number_between(text: str, low: float, high: float) -> float:
-    """The number that an option's ``text`` says. Raises :class:`argparse.ArgumentTypeError` for any other."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"must be a number from {low:g} to {high:g}")
-    return value

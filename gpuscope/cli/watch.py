@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from ..exit_status import ExitStatus
-from . import output
+from .args import seconds_between
 
 WATCH_SECONDS = 2.0
 
@@ -17,7 +17,7 @@ WATCH_SECONDS = 2.0
 def add_argument(parser: argparse.ArgumentParser, what: str) -> None:
     """The option. ``what``: what a line is about, and what ends it."""
     parser.add_argument(
-        "--watch", nargs="?", type=output.seconds_of, const=WATCH_SECONDS, metavar="SECONDS",
+        "--watch", nargs="?", type=seconds_between(0.1, 600), const=WATCH_SECONDS, metavar="SECONDS",
         help=f"a line per {what} again and again (default: each {WATCH_SECONDS:g} s), until Ctrl-C",
     )  # fmt: skip
 

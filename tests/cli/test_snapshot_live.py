@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -167,12 +166,6 @@ def test_a_folder_that_cannot_be_written_is_said(ask, tmp_path):
 @pytest.mark.parametrize("words", [("--trial",), ("--history", "0", "--trial"), ("--history", "5", "-o", "x")])
 def test_options_that_contradict_each_other_are_usage(ask, words):
     assert ask(str(os.getpid()), *words)[0] == 64
-
-
-@pytest.mark.parametrize("text", ["-1", "x", "1e3", "99999999999"])
-def test_entries_are_a_whole_number(text):
-    with pytest.raises(argparse.ArgumentTypeError):
-        snapshot_live._entries(text)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...exit_status import ExitStatus
 from ...wire.clean import clean
-from ..output import number_between
+from ..args import sample_rate, seconds_between, whole_between
 
 if TYPE_CHECKING:
     from ...export.run import Exporter
@@ -36,27 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--textfile", type=Path, metavar="FILE.prom", help="write a file for node_exporter; no port, unless --listen"
     )
     parser.add_argument(
-        "--interval", type=_interval, default=15.0, metavar="SECONDS", help="how often the file is written (default 15)"
+        "--interval",
+        type=seconds_between(1, 3600),
+        default=15.0,
+        metavar="SECONDS",
+        help="how often the file is written (default 15)",
     )
     parser.add_argument("--once", action="store_true", help="one reading, to --textfile or standard output, and end")
     parser.add_argument(
-        "--max-trainers", type=_count, default=256, metavar="N", help="at most so many trainers have series (256)"
+        "--max-trainers",
+        type=whole_between(1, 4096),
+        default=256,
+        metavar="N",
+        help="at most so many trainers have series (256)",
     )
     parser.add_argument(
-        "--hz", type=_rate, default=1.0, metavar="RATE", help="readings a second, 0.1 to 10 (default 1)"
+        "--hz", type=sample_rate, default=1.0, metavar="RATE", help="readings a second, 0.1 to 10 (default 1)"
     )
-
-
-def _interval(text: str) -> float:
-    return number_between(text, 1.0, 3600.0)
-
-
-def _rate(text: str) -> float:
-    return number_between(text, 0.1, 10.0)
-
-
-def _count(text: str) -> int:
-    return int(number_between(text, 1, 4096))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from ...exit_status import ExitStatus
 from ...wire.clean import clean
 from .. import remote
-from ..output import cut, number_between
+from ..args import sample_rate, seconds_between
+from ..output import cut
 
 if TYPE_CHECKING:
     from ...store.recorder import Summary
@@ -28,21 +29,17 @@ PROGRESS_SECONDS = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="where to; by custom NAME.gsr")
-    parser.add_argument("--seconds", type=_positive, metavar="N", help="stop by itself (default: at Ctrl-C)")
-    parser.add_argument("--hz", type=_rate, default=2.0, metavar="RATE", help="samples a second, 0.1 to 10 (default 2)")
+    parser.add_argument(
+        "--seconds", type=seconds_between(0.1, 30 * 86400.0), metavar="N", help="stop by itself (default: at Ctrl-C)"
+    )
+    parser.add_argument(
+        "--hz", type=sample_rate, default=2.0, metavar="RATE", help="samples a second, 0.1 to 10 (default 2)"
+    )
     parser.add_argument("--redact", action="store_true", help="leave out users, host, paths and arguments")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     where = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
     parser.add_argument("--from", dest="place", metavar="TARGET", help=where)
     remote.add_arguments(parser)
-
-
-def _positive(text: str) -> float:
-    return number_between(text, 0.1, 30 * 86400.0)
-
-
-def _rate(text: str) -> float:
-    return number_between(text, 0.1, 10.0)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,23 +6,16 @@ import argparse
 import sys
 
 from ...exit_status import ExitStatus
+from ..args import number_between
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a recording made by `gpuscope record`, or the black box of a trainer that died"
     parser.add_argument("file", metavar="FILE", help=what)
-    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="0.1 to 100 times as fast (default 1)")
+    parser.add_argument(
+        "--speed", type=number_between(0.1, 100), default=1.0, metavar="X", help="0.1 to 100 times as fast (default 1)"
+    )
     parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
-
-
-def _speed(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= 100:
-        raise argparse.ArgumentTypeError("must be a number from 0.1 to 100")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import argparse
 
+from ..args import seconds_between
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lab", action="store_true", help="start the lab's trainer too: something to look at")
     parser.add_argument("--oneline", action="store_true", help="one line for a status bar (tmux), and leave")
     parser.add_argument(
-        "--every", type=_seconds, metavar="SECONDS", help="with --oneline: again and again, until Ctrl-C (0.5 to 3600)"
+        "--every",
+        type=seconds_between(0.5, 3600),
+        metavar="SECONDS",
+        help="with --oneline: again and again, until Ctrl-C (0.5 to 3600)",
     )
     parser.add_argument("--readonly", action="store_true", help="act on no process: no signal, attach or snapshot")
     parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.5 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("must be a number of seconds from 0.5 to 3600")
-    return seconds
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ...exit_status import ExitStatus
-from ...text.units import MIB, TIB, parse_size
+from ...text.units import MIB
 from ...wire.clean import clean
 from .. import remote
+from ..args import seconds_between, size_of_at_least, whole_between
 from ..output import GIB
 
 if TYPE_CHECKING:
@@ -49,37 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     where = "PID, [USER@]HOST:PID; with --free [USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
     parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
-    parser.add_argument("--free", type=_bytes, metavar="SIZE", help="wait until a GPU has so much free: 40GiB, 500MiB")
-    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="with --free: that many GPUs (default 1)")
-    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="give up after this (exit code 124)")
+    parser.add_argument(
+        "--free", type=size_of_at_least(MIB), metavar="SIZE", help="wait until a GPU has so much free: 40GiB, 500MiB"
+    )
+    parser.add_argument(
+        "--gpus", type=whole_between(1, 1024), default=1, metavar="N", help="with --free: that many GPUs (default 1)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds_between(0.1, 365 * 86400.0),
+        metavar="SECONDS",
+        help="give up after this (exit code 124)",
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors, and with --free the indices")
     remote.add_arguments(parser)
-
-
-def _bytes(text: str) -> int:
-    try:
-        size = parse_size(text)
-    except ValueError:
-        size = 0
-    if not MIB <= size < 1024 * TIB:
-        raise argparse.ArgumentTypeError("must be a size such as 40GiB or 500MiB")
-    return size
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError("must be a number from 1 to 1024")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = float("nan")
-    if not 0.1 <= seconds <= 365 * 86400.0:
-        raise argparse.ArgumentTypeError("must be a number of seconds")
-    return seconds
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
 from ... import output, remote
+from ...args import driver_timeout
 from ...remote import BadTarget, Target
 from . import inject as attach_inject
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="without a target, or with --inject: a JSON document instead of text"
     )
     parser.add_argument(
-        "--timeout", type=output.seconds_of, default=5.0, metavar="SECONDS", help="without a target: of any driver"
+        "--timeout", type=driver_timeout, default=5.0, metavar="SECONDS", help="without a target: of any driver"
     )
     parser.add_argument(
         "--inject", nargs="?", const="auto", choices=("auto", "pep768", "ptrace"), metavar="METHOD",

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
 from ....lab.toggles import BY_NAME, FACTORY, PRESETS, ConfigError
+from ....text.units import MIB
 from ... import output
+from ...args import seconds_between, size_of_at_least, whole_between
 
 if TYPE_CHECKING:
     from ....predict.answer import Answer, Card, Tracer
@@ -42,13 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--model", metavar="MODEL", help=f"one of the lab's: {BY_NAME['model'].takes}")
     model.add_argument("--hf-config", metavar="PATH", help="a transformers config.json, or the folder that holds it")
     model.add_argument("--task", metavar="TASK", help=f"what such a model is trained for: {', '.join(TASKS)}")
-    model.add_argument("--sequence", type=_many, metavar="N", help="tokens in a sample (transformers)")
-    model.add_argument("--resolution", type=_many, metavar="N", help="pixels of a side (torchvision, transformers)")
+    model.add_argument(
+        "--sequence", type=whole_between(1, (1 << 24) - 1), metavar="N", help="tokens in a sample (transformers)"
+    )
+    model.add_argument(
+        "--resolution",
+        type=whole_between(1, (1 << 24) - 1),
+        metavar="N",
+        help="pixels of a side (torchvision, transformers)",
+    )
     card = parser.add_argument_group("what it is to fit on")
     card.add_argument(
         "--gpu", metavar="NAME|INDEX", help="h200, a100-80, 4090 …, or one of this host's (default: its first)"
     )
-    card.add_argument("--capacity", type=_size, metavar="SIZE", help="of the card in all, such as 24GiB")
+    card.add_argument(
+        "--capacity", type=size_of_at_least(64 * MIB), metavar="SIZE", help="of the card in all, such as 24GiB"
+    )
     asked = parser.add_argument_group("what is asked")
     asked.add_argument(
         "--what-if", action=argparse.BooleanOptionalAction, default=False, help="simulate every fix that applies"
@@ -56,7 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked.add_argument("--largest-batch", action="store_true", help="search the largest batch that fits")
     asked.add_argument("--json", action="store_true", help="a JSON document instead of text")
     asked.add_argument(
-        "--seconds", type=_seconds, default=SECONDS, metavar="N", help=f"limit in all (default {SECONDS:g})"
+        "--seconds",
+        type=seconds_between(1, 86400),
+        default=SECONDS,
+        metavar="N",
+        help=f"limit in all (default {SECONDS:g})",
     )
     asked.add_argument(
         "--measure", action="store_true", help="measure on this host's GPU what torch takes beside its tensors"
@@ -70,30 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             toggles.add_argument(toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
             toggles.add_argument(toggle.flag, metavar=name.upper() if toggle.choices else "N", help=text)
-    toggles.add_argument("--checkpoint-every", type=_many, metavar="K", help="one block in K keeps its activations")
+    toggles.add_argument(
+        "--checkpoint-every",
+        type=whole_between(1, (1 << 24) - 1),
+        metavar="K",
+        help="one block in K keeps its activations",
+    )
     toggles.add_argument("--parallel", choices=PARALLEL, default="none", help="how --nproc ranks share the model")
-
-
-def _many(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) < 1 << 24:
-        raise argparse.ArgumentTypeError("must be a whole number, 1 and up")
-    return int(text)
-
-
-def _size(text: str) -> int:
-    from ....text.units import parse_size
-
-    try:
-        value = parse_size(text)
-    except ValueError:
-        value = 0
-    if not 1 << 26 <= value < 1 << 50:
-        raise argparse.ArgumentTypeError("must be a size such as 24GiB or 500MiB")
-    return value
-
-
-def _seconds(text: str) -> float:
-    return output.number_between(text, 1, 86400)
 
 
 class Usage(Exception):

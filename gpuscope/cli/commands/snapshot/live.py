@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
 from ... import remote
+from ...args import whole_between
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,23 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--force", action="store_true", help="replace the file if it exists")
     group.add_argument(
-        "--history", type=_entries, metavar="N",
+        "--history", type=whole_between(0, 10_000_000), metavar="N",
         help="no snapshot: note the stacks of the last N allocations from now on, 0 to stop",
     )  # fmt: skip
     group.add_argument(
         "--trial", action="store_true",
         help=f"with --history: only measure what it costs, {TRIAL_STEPS} steps without and {TRIAL_STEPS} with it",
     )  # fmt: skip
-
-
-def _entries(text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = -1
-    if not 0 <= count <= 10_000_000:
-        raise argparse.ArgumentTypeError("must be a whole number from 0 to 10000000")
-    return count
 
 
 def is_pid(target: str) -> bool:

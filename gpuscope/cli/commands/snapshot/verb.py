@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
+from ....snapshot.limits import FLOOR_BYTES
 from ....wire.clean import clean
 from ....wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from ... import output, remote
+from ...args import seconds_between, size_of_at_least, whole_between
 from . import live as snapshot_live
 from . import what_if as snapshot_what_if
 
@@ -40,55 +42,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
     parser.add_argument("--text", action="store_true", help="the report as text, also on a terminal")
     group = parser.add_argument_group("for a FILE")
-    group.add_argument("--device", type=_whole, metavar="N", help="this device only, by torch's number")
-    group.add_argument("--top", type=_top, default=TOP, metavar="N", help=f"stacks in each list (default {TOP})")
+    group.add_argument("--device", type=whole_between(0, 9999), metavar="N", help="this device only, by torch's number")
+    group.add_argument(
+        "--top", type=whole_between(1, MAX_TOP), default=TOP, metavar="N", help=f"stacks in each list (default {TOP})"
+    )
     moment = (
         "what was live then: peak, oom, start, end, 50%%, 12.5s or an entry's number; A..B: allocated between, kept"
     )
     group.add_argument("--at", metavar="MOMENT", help=moment)
     group.add_argument(
-        "--memory-limit", type=_limit, metavar="SIZE",
+        "--memory-limit", type=size_of_at_least(FLOOR_BYTES), metavar="SIZE",
         help="cap of the child that reads, such as 4GiB (default: by the file's size, half of what is free at most)",
     )  # fmt: skip
-    group.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="do not read longer (default: by the size)")
+    group.add_argument(
+        "--timeout",
+        type=seconds_between(1, MAX_SECONDS),
+        metavar="SECONDS",
+        help="do not read longer (default: by the size)",
+    )
     snapshot_what_if.add_arguments(group)
     snapshot_live.add_arguments(parser)
     remote.add_arguments(parser)
-
-
-def _whole(text: str) -> int:
-    if not text.isdigit() or len(text) > 4:
-        raise argparse.ArgumentTypeError("must be a number of a device, 0 and up")
-    return int(text)
-
-
-def _top(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= MAX_TOP:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MAX_TOP}")
-    return int(text)
-
-
-def _limit(text: str) -> int:
-    from ....snapshot.limits import FLOOR_BYTES
-    from ....text.units import parse_size
-
-    try:
-        value = parse_size(text)
-    except ValueError:
-        value = 0
-    if not FLOOR_BYTES <= value < 1 << 50:
-        raise argparse.ArgumentTypeError(f"must be a size of at least {FLOOR_BYTES >> 20} MiB, such as 4GiB")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds from 1 to {MAX_SECONDS:g}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

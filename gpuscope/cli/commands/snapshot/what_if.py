@@ -8,9 +8,11 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
+from ....text.units import MIB
 from ....wire.clean import clean
 from ....wire.frames import NOT_SUPPORTED, Unknown
 from ... import output
+from ...args import size_of_at_least
 
 if TYPE_CHECKING:
     from ....predict.replay import Replayed
@@ -30,7 +32,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
         "'' for torch's defaults): what it would reserve, and whether it would fit",
     )  # fmt: skip
     group.add_argument(
-        "--capacity", type=_capacity, metavar="SIZE",
+        "--capacity", type=size_of_at_least(MIB), metavar="SIZE",
         help="with --what-if: what torch may reserve, such as 24GiB (default: as the recorded error tells)",
     )  # fmt: skip
 
@@ -43,18 +45,6 @@ def _settings(text: str) -> str:
     except BadSettings as error:
         raise argparse.ArgumentTypeError(clean("; ".join(map(str, error.args)), 300)) from None
     return text
-
-
-def _capacity(text: str) -> int:
-    from ....text.units import parse_size
-
-    try:
-        value = parse_size(text)
-    except ValueError:
-        value = 0
-    if not 1 << 20 <= value < 1 << 50:
-        raise argparse.ArgumentTypeError("must be a size of at least 1 MiB, such as 24GiB")
-    return value
 
 
 Answer = tuple[int, "Replayed | str"]

@@ -1,0 +1,66 @@
+"""Types of options that several verbs take: sizes, seconds, numbers and whole numbers, each between two bounds.
+
+Each function returns what argparse's ``type`` wants. All refuse what is out of bounds with one kind of sentence.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+from ..text.units import TIB, bytes_text, parse_size
+
+MAX_SIZE_BYTES = 1024 * TIB
+
+
+def size_of_at_least(least: int) -> Callable[[str], int]:
+    """Return a parser for bytes such as ``24GiB``, ``least`` of them or more."""
+
+    def parse(text: str) -> int:
+        try:
+            value = parse_size(text)
+        except ValueError:
+            value = -1
+        if not least <= value < MAX_SIZE_BYTES:
+            raise ArgumentTypeError(f"must be a size such as 24GiB or 500MiB, at least {bytes_text(least)}")
+        return value
+
+    return parse
+
+
+def number_between(least: float, most: float, what: str = "a number") -> Callable[[str], float]:
+    """Return a parser for numbers from ``least`` to ``most``; ``what`` says what they are, for the refusal."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"must be {what} from {least:g} to {most:g}")
+        return value
+
+    return parse
+
+
+def seconds_between(least: float, most: float) -> Callable[[str], float]:
+    """Return a parser for seconds from ``least`` to ``most``."""
+    return number_between(least, most, "a number of seconds")
+
+
+def whole_between(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser for whole numbers from ``least`` to ``most``, of plain digits."""
+
+    def parse(text: str) -> int:
+        digits = text.isascii() and text.isdigit() and len(text) <= 15
+        if not digits or not least <= int(text) <= most:
+            raise ArgumentTypeError(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+sample_rate = number_between(0.1, 10.0)
+"""Samples a second, for the verbs that keep or serve them."""
+driver_timeout = seconds_between(0.1, 600.0)
+"""How long a one-shot verb waits for any driver."""
