@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..agent.picture import Picture
+from ..text import width
 from ..model.cuda_devices import ORDER, VISIBLE, names_by_number, ordinals
 from ..wire.clean import clean
 from ..wire.frames import NO_PERMISSION, Unknown
@@ -107,5 +108,5 @@ def lines(found: list[dict[str, Any]]) -> list[str]:
             continue
         rank = f" (rank {row['rank']})" if row["rank"] is not None else ""
         pairs = ", ".join(f"cuda:{one['ordinal']} = GPU {one['index']}" for one in numbers)
-        out.append(output.cut(f"cuda  pid {row['pid']}{rank}: {pairs}", 200))
+        out.append(width.cut(f"cuda  pid {row['pid']}{rank}: {pairs}", 200))
     return out

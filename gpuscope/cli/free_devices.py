@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..agent.picture import DevicePicture, Picture
+from ..text.units import age_text, bytes_text
 from ..model.device_state import DeviceState, full, state_of
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
-from .output import GIB
 
 MAX_HOLDERS = 4
 
@@ -29,11 +29,7 @@ def idle_seconds(picture: Picture, device: DevicePicture) -> Reading:
 def _idle(picture: Picture, device: DevicePicture) -> str:
     """ " · idle ≥ 18 s", "" while a kernel runs or where it is not known."""
     seconds = idle_seconds(picture, device)
-    return f" · idle ≥ {_age(seconds)}" if isinstance(seconds, float) and seconds >= 1 else ""
-
-
-def _age(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f" · idle ≥ {age_text(seconds)}" if isinstance(seconds, float) and seconds >= 1 else ""
 
 
 def lines(picture: Picture) -> Iterator[str]:
@@ -42,7 +38,7 @@ def lines(picture: Picture) -> Iterator[str]:
     for device in picture.devices:
         free = device.readings.get("free_bytes")
         if isinstance(free, int) and state(device).word == "free":
-            rooms.setdefault(f"{free / GIB:.1f} GiB", []).append(device.definition.index)
+            rooms.setdefault(bytes_text(free), []).append(device.definition.index)
     for room, indices in rooms.items():
         yield f"free  GPU {', '.join(map(str, indices))}: {room}{' each' if len(indices) > 1 else ''}"
     for device in picture.devices:
@@ -59,7 +55,7 @@ def _holders(picture: Picture, device: DevicePicture) -> str:
     for pid, used in (device.processes or [])[:MAX_HOLDERS]:
         known = picture.processes.get(pid) if picture.hidden is None else None
         user = clean(known.definition.user, 32) if known is not None and known.definition.user else "someone's"
-        size = f" {used / GIB:.1f} GiB" if isinstance(used, int) else ""
+        size = f" {bytes_text(used)}" if isinstance(used, int) else ""
         parts.append(f"{user} pid {pid}{size}")
     more = len(device.processes or ()) - MAX_HOLDERS
     return ", ".join(parts) + (f" and {more} more" if more > 0 else "")

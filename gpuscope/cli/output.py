@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..exit_status import ExitStatus
-from ..text.units import GIB as GIB
+from ..text import width
+from ..text.units import DASH, amount_text, duration_text, percent_text
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 from .args import driver_timeout
 
-DASH = "–"
 NOT_TOLD = Unknown(NOT_INITIALISED, "whoever was asked did not tell")
 
 
@@ -36,66 +35,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cells(text: str) -> int:
-    """Columns that ``text`` takes on a terminal: CJK and emoji two, combining marks none."""
-    if text.isascii():
-        return len(text)
-    return sum(_cell(char) for char in text)
-
-
-def _cell(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def cut(text: str, width: int) -> str:
-    """``text`` in at most ``width`` cells, with an ellipsis where something was cut."""
-    if cells(text) <= width:
-        return text
-    used = 0
-    for index, char in enumerate(text):
-        used += _cell(char)
-        if used > width - 1:
-            return text[:index] + "…"
-    return text
-
-
 def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Lines with aligned columns; the first row is the head. Columns in ``right`` are aligned to the right."""
-    widths = [max(cells(row[index]) for row in rows) for index in range(len(rows[0]))]
-    aligned_right = set(right)
+    """Return lines with aligned columns; the first row is the head. Columns in ``right`` are aligned to the right."""
+    widths = [max(width.cells(row[index]) for row in rows) for index in range(len(rows[0]))]
+    to_the_right = set(right)
     lines = []
     for row in rows:
-        parts = []
-        for index, text in enumerate(row):
-            gap = " " * (widths[index] - cells(text))
-            parts.append(gap + text if index in aligned_right else text + gap)
+        parts = (
+            width.pad(text, widths[index], "right" if index in to_the_right else "left")
+            for index, text in enumerate(row)
+        )
         lines.append("  ".join(parts).rstrip())
     return lines
 
 
-def number(value: Reading | None, unit: str = "", digits: int = 0) -> str:
-    """A reading with its unit, or a dash."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return DASH
-    return f"{value:.{digits}f}{unit}"
+def number(value: Reading | None, unit: str = "") -> str:
+    """Return a reading as a whole number with its unit, or a dash."""
+    return f"{value:.0f}{unit}" if _is_number(value) else DASH
+
+
+def percent(value: Reading | None) -> str:
+    """Return a reading in percent, or a dash."""
+    return percent_text(value / 100) if _is_number(value) else DASH
 
 
 def gib(value: Reading | None) -> str:
-    """Bytes as GiB, without the unit."""
-    return number(value / GIB, digits=1) if isinstance(value, (int, float)) else DASH
+    """Return bytes in GiB without the unit, or a dash."""
+    return amount_text(value) if _is_number(value) else DASH
 
 
 def seconds(value: Reading | None) -> str:
-    """A duration with a unit that suits it."""
-    if not isinstance(value, (int, float)):
-        return DASH
-    if value < 0.001:
-        return f"{value * 1e6:.0f} µs"
-    if value < 1:
-        return f"{value * 1e3:.1f} ms"
-    return f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
+    """Return a duration with a unit that suits it, or a dash."""
+    return duration_text(value) if _is_number(value) else DASH
+
+
+def _is_number(value: Reading | None) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────

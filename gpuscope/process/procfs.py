@@ -13,6 +13,7 @@ from typing import Dict, List, NamedTuple, Optional
 from ..wire.frames import DRIVER_ERROR, LOST, NO_PERMISSION, NOT_SUPPORTED, Unknown
 
 READ_LIMIT = 1 << 16
+_MAX_GENERATIONS = 64
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _GONE = (errno.ESRCH, errno.ENOENT)
 
@@ -126,3 +127,17 @@ def why_process(error: Exception, pid: int, what: Optional[str] = None) -> Unkno
     if isinstance(error, OSError) and error.errno in _GONE and sys.platform.startswith("linux"):
         return Unknown(LOST, f"process {pid} is not there any more")
     return why(error, f"/proc/{pid}/{what}" if what else f"/proc/{pid}")
+
+
+def descends(pid: int, ancestor: int, root: str = "/proc") -> bool:
+    """Say whether a process is another one, or was started by it at whatever distance: by torchrun, by a shell."""
+    for _ in range(_MAX_GENERATIONS):
+        if pid == ancestor:
+            return True
+        try:
+            pid = parse_stat(read(os.path.join(root, str(pid), "stat"))).ppid
+        except (OSError, ValueError):
+            return False
+        if pid <= 1:
+            return False
+    return False

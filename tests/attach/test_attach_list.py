@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuscope.cli import output
 from gpuscope.cli.commands.attach.listing import text
+from gpuscope.text import width
 
 REASON = "this kernel lets only a parent process or root attach (ptrace_scope=1), and nobody else whatever they try."
 LONG = "/home/ann/miniconda3/envs/training/bin/python /home/ann/projects/models/train.py --config conf/large.yaml"
@@ -33,7 +33,7 @@ def test_every_line_fits_and_no_reason_is_cut(columns, command):
     rows = [*RANKS, row(12, command=command), row(4194303, method=None, needs=REASON, user="a" * 12)]
     problem = {"reason": "no NVIDIA driver here: libnvidia-ml.so.1 was not found. " * 2}
     lines = text("node-1", rows, [problem], columns)
-    assert max(map(output.cells, lines)) <= columns, "\n".join(lines)
+    assert max(map(width.cells, lines)) <= columns, "\n".join(lines)
     assert columns < 80 or "your consent (ptrace)" in words(lines)
     # A reason in several lines: what else stands in them is not between its words but at their end.
     at = next(index for index, line in enumerate(lines) if "4194303" in line)

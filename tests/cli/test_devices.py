@@ -191,7 +191,7 @@ def test_text_is_aligned_whatever_a_driver_calls_its_device(fake, capsys):
     code, out = run(capsys)
     assert code == 0
     assert "\x1b" not in out
-    from gpuscope.cli.output import cells
+    from gpuscope.text.width import cells
 
     head, *rows = [line for line in out.splitlines() if line.startswith(("GPU", "  0", "  1"))]
     column = head.index("USED") + len("USED")
@@ -275,7 +275,7 @@ def test_watching_prints_lines_until_a_device_is_lost(fake, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert code == 2
     assert len(looks) == 3
-    assert sum("GPU 0 NVIDIA H200 used 20.0/140.4 GiB util 55 %" in line for line in lines) == 3
+    assert sum("GPU 0 NVIDIA H200 used 20.0/140 GiB util 55 %" in line for line in lines) == 3
     assert "problem: " in lines[-1]
     assert "lost" in lines[-1]
 
@@ -301,7 +301,7 @@ def test_since_when_a_gpu_is_idle_and_what_cuda_calls_it(fake, capsys):
         _, out = run(capsys)
         child.kill()
     assert [device["idle_seconds"] for device in document["devices"]] == [pytest.approx(14, abs=3), 0.0]
-    assert f"pid {child.pid} 5.0 GiB · idle ≥ 1" in out
+    assert f"pid {child.pid} 5.00 GiB · idle ≥ 1" in out
     assert f"cuda  pid {child.pid}: cuda:0 = GPU 1, cuda:1 = GPU 0" in out
     row = next(row for row in document["cuda_order"] if row["pid"] == child.pid)
     assert (row["source"], row["visible_devices"], row["reason"]) == ("environment", "1,0", None)

@@ -216,8 +216,8 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         "compute_seconds": 0.4, "optimizer_seconds": 0.05, "h2d_seconds": None, "other_seconds": 0.0,
     }  # fmt: skip
     assert ps_verb._notes(trainer) == [
-        "stands at data.py:88 __getitem__, no step for 48.00 s",
-        "mean step 500.0 ms: input 10 % · compute 80 % · optimizer 10 %",
+        "stands at data.py:88 __getitem__, no step for 48.0 s",
+        "mean step 500 ms: input 10 % · compute 80 % · optimizer 10 %",
         "phase: eval",
     ]
     assert ps_verb._notes({"stall_at": None, "phase": "train"}) == []
@@ -293,7 +293,7 @@ def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monk
         assert len(lines) == 4
         trained = [line for line in lines if f" pid {one.pid} " in line]
         assert len(trained) == 2
-        assert all("GPU 0 9.0 GiB sm 61 % · rank 0/2 · step " in line for line in trained)
+        assert all("GPU 0 9.00 GiB sm 61 % · rank 0/2 · step " in line for line in trained)
         assert ps_watch.watch(parser.parse_args(["--watch", "0.2", "--json"]), look, rounds=2) == 0
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(documents) == 2

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gpuscope.collect import processes
 from gpuscope.collect.container import container
 from gpuscope.collect.processes import ProcessSampler, command_line, describe
-from gpuscope.process.procfs import parse_stat, start_ticks, status_values
+from gpuscope.process.procfs import descends, parse_stat, start_ticks, status_values
 from gpuscope.wire.codec import decode, encode
 from gpuscope.wire.frames import MAX_STRING_CHARS, Def
 from tests.fakes.proctree import code, stat_line, tree
@@ -342,3 +342,15 @@ print(own_pid_namespace())
     if inside.returncode:
         pytest.skip(f"no new pid namespace here: {inside.stderr.strip()[:100]}")
     assert inside.stdout.strip() == "True"
+
+
+def test_a_process_descends_from_those_that_started_it_and_from_nobody_else():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert descends(child.pid, child.pid)
+        assert descends(child.pid, os.getpid())
+        assert descends(child.pid, os.getppid()) or os.getppid() <= 1
+        assert not descends(os.getpid(), child.pid)
+        assert not descends(1 << 30, os.getpid())
+    finally:
+        child.communicate(b"\n")

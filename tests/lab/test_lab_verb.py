@@ -135,9 +135,9 @@ def test_everything_that_was_measured_is_told() -> None:
         "30 steps on cuda, 64 samples a step on 2 ranks over nccl",
         "loss          2.0000 → 1.0000",
         "validation    1.5000, 20.0 ms each",
-        "step          100 ms median (95 %: 90 ms to 110 ms), 200 ms p95",
+        "step          100 ms median (95 %: 90.0 ms to 110 ms), 200 ms p95",
         "throughput    640 samples/s",
-        "input         50.00 ms of a step, 50%",
+        "input         50.0 ms of a step, 50 %",
         "warm-up       4.00 s",
         "compile       default: first step 12.0 s, 3 graphs, 2 graph breaks, 7 recompiles",
         "              graph break ×2 in train.py:7: print",
@@ -147,8 +147,8 @@ def test_everything_that_was_measured_is_told() -> None:
         "peak memory   3.00 GiB allocated, 4.00 GiB reserved",
         "empty_cache   gave back 1.00 GiB and took 4.00 ms, each time",
         "tensor pipes  42 % busy",
-        "rank 0        cuda:0, 100.0 ms/step, 1.00 GiB allocated",
-        "rank 1        cuda:1, 100.0 ms/step, 1.00 GiB allocated",
+        "rank 0        cuda:0, 100 ms/step, 1.00 GiB allocated",
+        "rank 1        cuda:1, 100 ms/step, 1.00 GiB allocated",
         "x: unknown, because",
     ]
     assert in_words(metrics.document({}, {}, {})).startswith("0 steps on ")

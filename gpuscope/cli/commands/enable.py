@@ -12,6 +12,7 @@ from ...attach import enable
 from ...attach.enable import Found
 from ...attach.enable_target import Refused, Target, find
 from ...exit_status import ExitStatus
+from ...text.units import bytes_text
 from ...wire.clean import clean
 from ..output import dump
 
@@ -104,7 +105,7 @@ def failed(error: OSError) -> str:
 
 def _print_files(found: Found) -> None:
     for path in (found.pth, found.zip):
-        print(f"  {clean(path)}  {os.path.getsize(path) / 1024:,.0f} KiB")
+        print(f"  {clean(path)}  {bytes_text(os.path.getsize(path))}")
 
 
 def _next(target: Target, args: argparse.Namespace) -> str:

@@ -16,8 +16,9 @@ from typing import Any, TextIO
 from ...agent.oneshot import OneShot, collect_once
 from ...agent.picture import DevicePicture, Picture
 from ...exit_status import ExitStatus
+from ...text.units import GIB
 from ...wire.clean import clean
-from ..output import GIB, exit_code
+from ..output import exit_code
 from ...wire.frames import Reading, Unknown
 from .. import free_devices
 from .devices import verb as devices_verb

@@ -14,10 +14,11 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ...exit_status import ExitStatus
+from ...text import width
+from ...text.units import age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from .. import remote
 from ..args import sample_rate, seconds_between
-from ..output import cut
 
 if TYPE_CHECKING:
     from ...store.recorder import Summary
@@ -64,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
         if args.file.is_file() and not args.force:
             print(f"Next: gpuscope record --force {clean(quote(str(args.file)))}    or another name", file=sys.stderr)
         return ExitStatus.UNCHECKED
-    size = summary.size_bytes / 1024
-    print(f"{_name(summary.path)}: {summary.seconds:.0f} s, {summary.lines:,} lines, {size:,.0f} KiB", file=sys.stderr)
+    took, size = duration_text(summary.seconds), bytes_text(summary.size_bytes)
+    print(f"{_name(summary.path)}: {took}, {summary.lines:,} lines, {size}", file=sys.stderr)
     if summary.error:
         print(f"It ended early: {summary.error}", file=sys.stderr)
         return ExitStatus.PROBLEMS
@@ -123,9 +124,11 @@ async def _progress(path: Path, seconds: float | None, waits: Callable[[], str])
     try:
         while True:
             with contextlib.suppress(OSError):
-                size = path.stat().st_size / 1024
-                line = f"recording {time.monotonic() - began:.0f} s ({end}), {size:,.0f} KiB"
-                line = cut(f"waiting: {clean(waits(), 400)}" if waits() else line, os.get_terminal_size(2).columns - 1)
+                size = bytes_text(path.stat().st_size)
+                line = f"recording {age_text(time.monotonic() - began)} ({end}), {size}"
+                line = width.cut(
+                    f"waiting: {clean(waits(), 400)}" if waits() else line, os.get_terminal_size(2).columns - 1
+                )
                 print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
             await asyncio.sleep(PROGRESS_SECONDS)
     finally:

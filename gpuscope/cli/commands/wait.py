@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ...exit_status import ExitStatus
-from ...text.units import MIB
+from ...text.units import MIB, age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from .. import remote
 from ..args import seconds_between, size_of_at_least, whole_between
-from ..output import GIB
 
 if TYPE_CHECKING:
     from ...store.source import Source
@@ -148,7 +147,9 @@ async def _wait(source: Source, judge: Judge, local: _Local | None, timeout: flo
         while True:
             now = time.monotonic()
             if local is not None and local.ended:
-                return Verdict(ExitStatus.OK, f"pid {local.pid} has ended, after {now - began:.0f} s of waiting.")
+                return Verdict(
+                    ExitStatus.OK, f"pid {local.pid} has ended, after {duration_text(now - began)} of waiting."
+                )
             host = store.view().host
             if host is not None and host.sampled_seconds is not None:
                 first = now if first is None else first
@@ -213,7 +214,7 @@ class Watched:
             if stands(trainer):
                 at, age = trainer.readings.get("stall_at"), trainer.number("step_age_seconds") or 0.0
                 where = f", it stands at {at}" if isinstance(at, str) and at else ""
-                return Verdict(ExitStatus.STALLED, f"pid {pid} stalls: no step for {age:.0f} s{where}.")
+                return Verdict(ExitStatus.STALLED, f"pid {pid} stalls: no step for {age_text(age)}{where}.")
         lost = _lost(trainer) or _lost(process)
         if lost:
             return Verdict(ExitStatus.NOT_FINITE, f"pid {pid} has lost its loss: it is {lost}.")
@@ -266,7 +267,7 @@ class Room:
             return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
         totals = [d.definition.total_bytes for d in host.devices]
         if sum(total is None or total >= self._size for total in totals) < self._count:
-            text = f"no {self._count} GPUs there have {self._size / GIB:.1f} GiB at all"
+            text = f"no {self._count} GPUs there have {bytes_text(self._size)} at all"
             return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
         now = host.sampled_seconds or 0.0
         room = {d.key: d for d in host.devices if (d.number("free_bytes") or 0) >= self._size and d.gone is None}
@@ -283,10 +284,10 @@ class Room:
 
 
 def _words(host: HostView, device: DeviceView) -> str:
-    parts = [f"{(device.number('free_bytes') or 0) / GIB:.1f} GiB"]
+    parts = [bytes_text(device.number("free_bytes"))]
     since, now = device.number("idle_since_seconds"), host.sampled_seconds
     if since and now is not None and now - since >= 1:
-        parts.append(f"idle for at least {now - since:.0f} s")
+        parts.append(f"idle for at least {age_text(now - since)}")
     owners = _owners(host, device)
     parts += [f"with {owners}"] if owners else []
     return f"GPU {device.definition.index} ({', '.join(parts)})"
@@ -307,7 +308,7 @@ def _holders(host: HostView, size: int, ready: set[str]) -> str:
             steady = "" if device.key in ready else f", but for less than {STEADY_SECONDS:g} s"
             parts.append(f"GPU {device.definition.index} has room{steady}")
             continue
-        words = f"{free / GIB:.1f} GiB free" if free is not None else "free memory unknown"
+        words = f"{bytes_text(free)} free" if free is not None else "free memory unknown"
         owners = _owners(host, device)
         parts.append(f"GPU {device.definition.index} {words}{', held by ' + owners if owners else ''}")
     return "; ".join(parts[:8])

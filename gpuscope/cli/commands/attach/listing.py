@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ....exit_status import ExitStatus
+from ....text import width
+from ....text.units import DASH
 from ....wire.clean import clean
 from ... import output
 
@@ -104,7 +105,7 @@ def text(host: str, rows: Sequence[dict[str, Any]], problems: Sequence[dict[str,
         "Elsewhere:   ", "gpuscope attach USER@HOST    (it needs Python 3.8 there, nothing else)", columns
     )
     for row in problems:
-        lines += _wrapped(f"{output.DASH} ", row["reason"], columns)
+        lines += _wrapped(f"{DASH} ", row["reason"], columns)
     return lines
 
 
@@ -118,8 +119,8 @@ def _table(rows: Sequence[dict[str, Any]], columns: int) -> list[str]:
     gpus = any(row["devices"] for row in rows)
     head = ("PID", "USER", *(("GPU",) if gpus else ()), "RANK", "COMMAND")
     cells = [_cells(row, gpus) for row in ordered]
-    fixed = sum(max(output.cells(one[at]) for one in [head, *cells]) + GAP for at in range(len(head) - 1))
-    longest = max(output.cells(row["needs"]) for row in rows)
+    fixed = sum(max(width.cells(one[at]) for one in [head, *cells]) + GAP for at in range(len(head) - 1))
+    longest = max(width.cells(row["needs"]) for row in rows)
     most = MOST_COMMAND
     if columns:
         most = max(LEAST_COMMAND, min(most, columns - fixed - GAP - min(longest, max(LEAST_NEEDS, columns // 3))))
@@ -138,23 +139,23 @@ def _table(rows: Sequence[dict[str, Any]], columns: int) -> list[str]:
             lines += _wrapped("", _title(group), columns)
         # Columns of the terminal, not characters: what stands before NEEDS may be wide.
         start = line[: len(line) - len(row["needs"])].rstrip() + " "
-        start += " " * (at - output.cells(start))
+        start += " " * (at - width.cells(start))
         lines += _wrapped(start, row["needs"], columns)
     return lines
 
 
 def _cells(row: dict[str, Any], gpus: bool) -> tuple[str, ...]:
-    rank = output.DASH if row["rank"] is None else str(row["rank"])
-    devices = (",".join(map(str, row["devices"])) or output.DASH,) if gpus else ()
-    return str(row["pid"]), row["user"] or output.DASH, *devices, rank, clean(row["command"] or output.DASH, 200)
+    rank = DASH if row["rank"] is None else str(row["rank"])
+    devices = (",".join(map(str, row["devices"])) or DASH,) if gpus else ()
+    return str(row["pid"]), row["user"] or DASH, *devices, rank, clean(row["command"] or DASH, 200)
 
 
 def _short(command: str, most: int) -> str:
     """At most so many cells of a command: where that is not all of it, without the directory of its interpreter."""
-    if output.cells(command) <= most:
+    if width.cells(command) <= most:
         return command
     first, blank, rest = command.partition(" ")
-    return output.cut(first.rpartition("/")[2] + blank + rest, most)
+    return width.cut(first.rpartition("/")[2] + blank + rest, most)
 
 
 def _title(group: Sequence[dict[str, Any]]) -> str:
@@ -168,8 +169,8 @@ def _title(group: Sequence[dict[str, Any]]) -> str:
 
 def _wrapped(start: str, words: str, columns: int) -> Iterable[str]:
     """``start``, and the words behind it; what does not fit goes below them."""
-    indent = output.cells(start)
-    if not columns or indent + output.cells(words) <= columns:
+    indent = width.cells(start)
+    if not columns or indent + width.cells(words) <= columns:
         return [start + words]
-    parts = textwrap.wrap(words, max(LEAST_NEEDS, columns - indent), break_on_hyphens=False) or [""]
+    parts = width.wrap(words, max(LEAST_NEEDS, columns - indent)) or [""]
     return [start + parts[0], *(" " * indent + part for part in parts[1:])]

@@ -14,6 +14,7 @@ from typing import Any
 from .... import paths
 from ....attach.attach_options import Consent, Ladder, look
 from ....attach.inject import METHODS, PATIENCE_SECONDS, CannotInject, inject
+from ....text.units import duration_text
 
 __all__ = ["METHODS", "Consent", "Ladder", "Outcome", "attach_pid", "audit", "audit_path", "look"]
 
@@ -57,7 +58,7 @@ def attach_pid(
         audit(f"inject pid {pid}: {error.code}: {error.why}")
         return Outcome(False, "outside", error.code, _refused(ladder, error))
     audit(f"inject pid {pid}: done, {done.ready_seconds:.2f} s")
-    stood = f"Its main thread stood for {1e3 * done.stop_seconds:.1f} ms. " if done.stop_seconds is not None else ""
+    stood = f"Its main thread stood for {duration_text(done.stop_seconds)}. " if done.stop_seconds is not None else ""
     text = f"The probe is in pid {pid} ({done.method}). {stood}{consent.undo[0].upper()}{consent.undo[1:]}"
     return Outcome(True, done.method, "", text, dict(vars(done)))
 

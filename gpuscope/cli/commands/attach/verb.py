@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
+from ....text.units import duration_text
 from ... import output, remote
 from ...args import driver_timeout
 from ...remote import BadTarget, Target
@@ -191,8 +192,8 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
             lines.append(f"{rank}pid {row['pid']}{where}: a probe listens, it was there before")
             continue
         stood = row["stop_seconds"]
-        stop = f", its main thread stood for {1e3 * stood:.1f} ms" if stood is not None else ""
-        ready = f", ready in {row['ready_seconds']:.2f} s" if row["ready_seconds"] is not None else ""
+        stop = f", its main thread stood for {duration_text(stood)}" if stood is not None else ""
+        ready = f", ready in {duration_text(row['ready_seconds'])}" if row["ready_seconds"] is not None else ""
         lines.append(f"{rank}pid {row['pid']}{where}: the probe is in ({row['method']}){stop}{ready}")
     if any(row["method"] != "probe" for row in rows):
         lines.append(f"Seen by: gpuscope ps. A probe that nobody watches takes itself out after {IDLE_SECONDS:.0f} s.")

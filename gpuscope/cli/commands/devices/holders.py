@@ -7,6 +7,8 @@ from typing import Any
 
 from ....agent.oneshot import OneShot
 from ....agent.picture import Picture
+from ....text import width
+from ....text.units import DASH
 from ....wire.clean import clean
 from ....wire.frames import NO_PERMISSION, NOT_INITIALISED, Unknown
 from ... import output
@@ -79,11 +81,11 @@ def lines(shot: OneShot, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
             out.append(f"GPU {index} is held open by nobody that can be seen")
         for row in one["processes"]:
             who = f"{row['user'] or 'someone'} pid {row['pid']}"
-            out.append(f"GPU {index} is held open by {who}  {output.cut(row['command'] or output.DASH, COMMAND_CHARS)}")
+            out.append(f"GPU {index} is held open by {who}  {width.cut(row['command'] or DASH, COMMAND_CHARS)}")
         if one["more"]:
             out.append(f"GPU {index} is held open by {one['more']} more")
     reasons = dict.fromkeys(one["why"] for one in found.values() if one["why"])
     if isinstance(shot.holders, Unknown):
         reasons[clean(shot.holders.text)] = None
-    out += [f"{output.DASH} {why}" for why in reasons]
+    out += [f"{DASH} {why}" for why in reasons]
     return ["", *out] if out else []

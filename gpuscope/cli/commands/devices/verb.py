@@ -11,12 +11,14 @@ from ....agent.oneshot import OneShot, collect_once
 from ....agent.picture import DevicePicture, Picture
 from ....collect.clock_events import clock_event_words
 from ....collect.xid import HARMLESS, xid_advice, xid_words
+from ....text import width
+from ....text.units import DASH
 from ....model.device_state import faults_of, slowed, unowned
 from ....wire.clean import clean
 from ....wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, NOT_INITIALISED, TIMEOUT, Reading, Unknown
 from ... import cuda_order, free_devices, output, remote
 from ... import watch as cli_watch
-from ...output import Unknowns, exit_code, gib, number, problem
+from ...output import Unknowns, exit_code, gib, number, percent, problem
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
 
@@ -243,17 +245,17 @@ def device_row(device: DevicePicture) -> tuple[str, ...]:
     get = device.readings.get
     return (
         str(device.definition.index),
-        output.cut(clean(device.definition.name or output.DASH), 40),
+        width.cut(clean(device.definition.name or DASH), 40),
         gib(get("used_bytes")),
         gib(get("free_bytes")),
         gib(device.definition.total_bytes),
-        number(get("utilization_percent"), " %"),
-        number(get("sm_active_percent"), " %"),
-        number(get("tensor_active_percent"), " %"),
+        percent(get("utilization_percent")),
+        percent(get("sm_active_percent")),
+        percent(get("tensor_active_percent")),
         number(get("power_watts"), " W"),
         number(get("temperature_celsius"), " °C"),
         number(get("sm_clock_mhz"), " MHz"),
-        str(len(device.processes)) if device.processes is not None else output.DASH,
+        str(len(device.processes)) if device.processes is not None else DASH,
     )
 
 
@@ -267,7 +269,7 @@ def _unowned(picture: Picture) -> list[str]:
         if device.processes is not None
     ]
     return [
-        f"{output.DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope devices --holders"
+        f"{DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope devices --holders"
         for index, size in sizes
         if size
     ]
@@ -282,4 +284,4 @@ def _missing(picture: Picture) -> list[str]:
         for label, reason in shown:
             if isinstance(reason, Unknown) and reason.code not in (LOST, TIMEOUT, DRIVER_ERROR):
                 lines.setdefault(clean(reason.text), []).append(f"GPU {device.definition.index} {label}")
-    return [f"{output.DASH} {', '.join(who)}: {why}" for why, who in lines.items()]
+    return [f"{DASH} {', '.join(who)}: {why}" for why, who in lines.items()]

@@ -21,6 +21,7 @@ from typing import Any
 from ....doctor.finding import Ended, Evidence, Finding, Fix, Report
 from ....probe import blackbox, records
 from ....store.blackbox import BoxReader, how_it_ended
+from ....text.units import age_text
 from ....wire import codec
 from ....wire.clean import clean
 from ....wire.frames import TrainerDef
@@ -63,16 +64,12 @@ def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
 
 
 def _line(death: Death) -> Ended:
-    text = f"{death.name}, {_ago(time.time() - death.ended)} ago, {death.how}"
+    text = f"{death.name}, {age_text(max(time.time() - death.ended, 1.0))} ago, {death.how}"
     known = next((one for one in death.report.findings if one.cause not in ("end.unseen", "end.host_memory")), None)
     verb = "replay"
     if known is not None:
         text, verb = f"{text}. {known.title} [{known.pitfall}]", "doctor"
     return Ended(text=text, command=f"gpuscope {verb} {shlex.quote(str(death.path))}")
-
-
-def _ago(seconds: float) -> str:
-    return f"{max(0.0, seconds) / 60:.0f} min" if seconds >= 90 else f"{max(0.0, seconds):.0f} s"
 
 
 def deaths(

@@ -18,8 +18,10 @@ from ....agent import oneshot
 from ....agent.assembler import Assembler
 from ....agent.picture import Collector
 from ....doctor.finding import Report
+from ....process.procfs import descends
 from ....store.decode import decode
 from ....store.store import Store
+from ....text.units import bytes_text
 from ....wire import codec
 from ....wire.frames import COLUMNS, Frame, Hello, Request, Result
 
@@ -55,7 +57,7 @@ def examine(
     if host is None:
         return Report(problems=("Nothing on this machine answered. Try: gpuscope ps",))
     trainers = [trainer for trainer in host.trainers if trainer.gone is None]
-    chosen = None if pid is None else {t.definition.pid for t in trainers if _descends(t.definition.pid, pid)}
+    chosen = None if pid is None else {t.definition.pid for t in trainers if descends(t.definition.pid, pid)}
     if chosen is not None and not chosen:
         return Report(problems=(_no_probe(host, pid or 0),))
     from ....doctor import live
@@ -87,7 +89,7 @@ def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
 def _no_probe(host: HostView, pid: int) -> str:
     held = [use for one in host.processes if one.definition.pid == pid for use in one.uses if use.gone is None]
     sizes = [size for use in held if (size := use.number("used_bytes")) is not None]
-    shown = f" From outside: it holds {sum(sizes) / (1 << 30):.1f} GiB on {len(sizes)} GPU." if sizes else ""
+    shown = f" From outside: it holds {bytes_text(sum(sizes))} on {len(sizes)} GPU." if sizes else ""
     return (
         f"There is no probe in pid {pid}: what is inside cannot be told, and it was not touched.{shown} "
         "Next run: gpuscope run python train.py"
@@ -146,20 +148,6 @@ def _feed(store: Store, frames: list[Frame]) -> None:
             store.apply(_KEY, decode(codec.encode(frame).rstrip(b"\n")), time.monotonic())
         except codec.WireError:
             continue
-
-
-def _descends(pid: int, ancestor: int) -> bool:
-    """Whether ``pid`` is ``ancestor`` or was started by it, at whatever distance (torchrun, a shell)."""
-    for _ in range(32):
-        if pid == ancestor:
-            return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return False
-        if pid <= 1:
-            return False
-    return False
 
 
 # ── what was before ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from ....lab.claim_table import BY_ID, CLAIMS
 from ....lab.claims import WORDS, Claim, Result
 from ....lab.launch import NoTorch, find_python
 from ....process import atomic_file
+from ....text.units import duration_text
 
 FORMATS = ("text", "md", "json")
 
@@ -86,14 +87,14 @@ def _measure(claims: list[Claim], machine: Machine, options: Options, form: str,
 
     def done(result: Result) -> None:
         results[result.claim.id] = result
-        print(f"        {WORDS[result.verdict]}, {result.seconds:.1f} s", file=sys.stderr, flush=True)
+        print(f"        {WORDS[result.verdict]}, {duration_text(result.seconds)}", file=sys.stderr, flush=True)
         if output is not None:
             _write(output, formatted(_shape(output, form)) + "\n")
 
     expected = expected_seconds(claims, machine, options)
     print(
         f"{machine.name}, torch {machine.facts.get('torch_version')}: {_count(len(claims))}, {options.count} repeats, "
-        f"about {expected / 60:.1f} minutes",
+        f"about {duration_text(expected)}",
         file=sys.stderr, flush=True,
     )  # fmt: skip
     for warning in machine.warnings:
@@ -103,7 +104,7 @@ def _measure(claims: list[Claim], machine: Machine, options: Options, form: str,
         Runner(machine, options, say, done).run(claims)
     except KeyboardInterrupt:
         print("Stopped: the results so far.", file=sys.stderr)
-        code = 130
+        code = ExitStatus.INTERRUPTED
     except OSError as error:
         print(
             f"gpuscope lab claims: stopped.\nWhy: {error}\nNext: df -h {output or tempfile.gettempdir()}",

@@ -19,6 +19,8 @@ from ....agent.picture import DevicePicture, Picture
 from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
 from ....lab.rules import Facts
+from ....text import width
+from ....text.units import bytes_text
 from ....model import cuda_devices
 from ....model.device_state import unowned
 from ....wire.clean import clean
@@ -41,7 +43,7 @@ class Occupant:
     used_bytes: int | None
 
     def __str__(self) -> str:
-        held = f"holds {self.used_bytes / 2**30:,.1f} GiB" if self.used_bytes is not None else "holds memory"
+        held = f"holds {bytes_text(self.used_bytes)}" if self.used_bytes is not None else "holds memory"
         if self.pid is None:
             return f"a process that cannot be seen from here {held} of GPU {self.index}"
         return f"pid {self.pid} ({self.user}: {self.command}) {held} of GPU {self.index}"
@@ -84,7 +86,7 @@ def occupants(device: DevicePicture, picture: Picture) -> list[Occupant]:
         command = clean(known.definition.command or known.definition.name or "?")
         if device_selection.draws_screen(command):
             continue
-        short = command if len(command) <= COMMAND_CHARS else command[: COMMAND_CHARS - 1] + "…"
+        short = width.cut(command, COMMAND_CHARS)
         found.append(Occupant(index, pid, clean(known.definition.user or "?"), short, held))
     nobodys = unowned(device.readings, ()) if not device.processes else None
     if not found and nobodys is not None and nobodys > device_selection.HIDDEN_JOB_BYTES:

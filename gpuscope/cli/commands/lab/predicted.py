@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....lab.config import LabConfig
+from ....text.units import bytes_text
 
 SECONDS = 120.0
 
@@ -42,7 +43,7 @@ def in_words(document: dict[str, Any]) -> str:
     if not found:
         why = next((row["reason"] for row in document["unknown"] if row["path"] == "predicted"), "not known")
         return f"predicted     unknown, {why}"
-    size, low, high = (found[f"peak_allocated_{part}bytes"] / 2**30 for part in ("", "low_", "high_"))
-    text = f"{size:.2f} GiB ({low:.2f} to {high:.2f}) allocated"
+    size, low, high = (bytes_text(found[f"peak_allocated_{part}bytes"]) for part in ("", "low_", "high_"))
+    text = f"{size} ({low} to {high}) allocated"
     off = found.get("peak_allocated_off_percent")
     return f"predicted     {text}" + (f", {off:+.1f} % off" if off is not None else " on a GPU")

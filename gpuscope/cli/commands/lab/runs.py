@@ -15,6 +15,7 @@ from ....lab.compare import Comparison, Row, compare
 from ....lab.ledger import Entry, Ledger, LedgerError
 from ....lab.measures import MEASURES
 from ....lab.sweep import SweepError, stored
+from ....text import width
 from ....wire.clean import clean, clean_lines
 from ... import output
 from .sweep import rendered
@@ -94,7 +95,7 @@ def _list(args: argparse.Namespace, ledger: Ledger) -> int:
     else:
         rows = tables.runs_rows(entries)
         print(
-            "\n".join(output.table([[output.cut(cell, 60) for cell in row] for row in rows], right=[0, 4, 5, 6, 7, 8]))
+            "\n".join(output.table([[width.cut(cell, 60) for cell in row] for row in rows], right=[0, 4, 5, 6, 7, 8]))
         )
     return ExitStatus.OK
 

@@ -34,6 +34,8 @@ from ....lab.sweep import (
     stored,
     unfinished,
 )
+from ....text import width
+from ....text.units import age_text
 from ....wire.clean import clean, clean_lines
 from ... import output as cli_output
 from . import devices as lab_devices
@@ -307,11 +309,11 @@ class Bar:
     def _draw(self, text: str) -> None:
         if not self._live or (not text and not self._width):
             return
-        text = cli_output.cut(text, max(20, shutil.get_terminal_size().columns - 1))
-        gap = " " * max(0, self._width - cli_output.cells(text))
+        text = width.cut(text, max(20, shutil.get_terminal_size().columns - 1))
+        gap = " " * max(0, self._width - width.cells(text))
         self._out.write(f"\r{text}{gap}\r" if not text else f"\r{text}{gap}")
         self._out.flush()
-        self._width = cli_output.cells(text)
+        self._width = width.cells(text)
 
 
 def _progress(state: State) -> str:
@@ -327,9 +329,7 @@ def _left(state: State) -> str:
     eta = state.eta_seconds()
     if eta is None or state.done >= state.total:
         return ""
-    minutes, seconds = divmod(round(eta), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"  {hours}:{minutes:02}:{seconds:02} left" if hours else f"  {minutes}:{seconds:02} left"
+    return f"  {age_text(eta)} left"
 
 
 def _ended(entry: Entry) -> str:

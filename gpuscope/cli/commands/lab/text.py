@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....lab import metrics
+from ....text.units import DASH, bytes_text, duration_text, percent_text
 
 PROGRESS_SECONDS = 1.0
 NAMED_BREAKS = 5
@@ -49,8 +50,8 @@ def introduction(record: metrics.Started) -> str:
 def step(record: metrics.Step) -> str:
     """The newest step."""
     loss = "not finite" if record.loss is None else f"{record.loss:.4f}"
-    pace = "-" if record.samples_per_second is None else f"{record.samples_per_second:,.0f}"
-    parts = [f"step {record.step:,}", f"loss {loss}", f"{pace} samples/s", milliseconds(record.step_seconds)]
+    pace = DASH if record.samples_per_second is None else f"{record.samples_per_second:,.0f}"
+    parts = [f"step {record.step:,}", f"loss {loss}", f"{pace} samples/s", per_step(record.step_seconds)]
     if record.scale is not None:
         parts.append(f"scale {record.scale:g}")
     if record.skipped:
@@ -66,8 +67,9 @@ def step(record: metrics.Step) -> str:
     return "  ".join(parts)
 
 
-def milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:,.1f} ms/step"
+def per_step(seconds: float | None) -> str:
+    """Return how long a step takes: ``52.6 ms/step``."""
+    return DASH if seconds is None else f"{duration_text(seconds)}/step"
 
 
 def in_words(document: Mapping[str, Any]) -> str:
@@ -82,20 +84,20 @@ def in_words(document: Mapping[str, Any]) -> str:
         lines.append(f"throughput    {document['samples_per_second']:,.0f} samples/s")
     if document.get("input_seconds") is not None and document["step_seconds"]:
         share = document["input_seconds"] / document["step_seconds"]["median"]
-        lines.append(f"input         {document['input_seconds'] * 1e3:,.2f} ms of a step, {share:.0%}")
+        lines.append(f"input         {duration_text(document['input_seconds'])} of a step, {percent_text(share)}")
     if document["warmup_seconds"] is not None:
-        lines.append(f"warm-up       {document['warmup_seconds']:.2f} s")
+        lines.append(f"warm-up       {duration_text(document['warmup_seconds'])}")
     lines += _compiled(document.get("compile"))
     if document.get("scale") is not None:
         lines.append(f"grad scaler   {document['scale']:g}, {document['skipped_steps']} steps skipped")
     if document["peak_allocated_bytes"] is not None:
-        allocated, reserved = (_gib(document[f"peak_{key}_bytes"]) for key in ("allocated", "reserved"))
+        allocated, reserved = (bytes_text(document[f"peak_{key}_bytes"]) for key in ("allocated", "reserved"))
         lines.append(f"peak memory   {allocated} allocated, {reserved} reserved")
     if document.get("cache"):
         released, seconds = document["cache"]["released_bytes"], document["cache"]["seconds"]
-        lines.append(f"empty_cache   gave back {_gib(released)} and took {seconds * 1e3:,.2f} ms, each time")
+        lines.append(f"empty_cache   gave back {bytes_text(released)} and took {duration_text(seconds)}, each time")
     if document.get("tensor_active_percent") is not None:
-        lines.append(f"tensor pipes  {document['tensor_active_percent']:.0f} % busy")
+        lines.append(f"tensor pipes  {percent_text(document['tensor_active_percent'] / 100)} busy")
     lines += _ranks(document.get("ranks"))
     lines += [f"{entry['path']}: unknown, {entry['reason']}" for entry in document["unknown"]]
     return "\n".join(lines)
@@ -109,24 +111,14 @@ def _together(document: Mapping[str, Any]) -> str:
 
 
 def _steps(seconds: Mapping[str, Any]) -> str:
-    line = f"step          {_ms(seconds['median'])} median"
+    line = f"step          {duration_text(seconds['median'])} median"
     if seconds.get("low") is not None and seconds.get("high") is not None:
-        line += f" (95 %: {_ms(seconds['low'])} to {_ms(seconds['high'])})"
-    return f"{line}, {_ms(seconds['p95'])} p95"
-
-
-def _ms(seconds: float) -> str:
-    """Three digits: a step takes microseconds in one model and seconds in another."""
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
+        line += f" (95 %: {duration_text(seconds['low'])} to {duration_text(seconds['high'])})"
+    return f"{line}, {duration_text(seconds['p95'])} p95"
 
 
 def _took(seconds: float | None) -> str:
-    return "" if seconds is None else f", {seconds * 1e3:,.1f} ms each"
-
-
-def _gib(value: float) -> str:
-    return f"{value / 2**30:.2f} GiB"
+    return "" if seconds is None else f", {duration_text(seconds)} each"
 
 
 def _compiled(found: Mapping[str, Any] | None) -> list[str]:
@@ -134,7 +126,7 @@ def _compiled(found: Mapping[str, Any] | None) -> list[str]:
     if not found:
         return []
     first = found.get("first_step_seconds")
-    parts = [] if first is None else [f"first step {first:.1f} s"]
+    parts = [] if first is None else [f"first step {duration_text(first)}"]
     graphs = found.get("graphs")
     parts += [] if graphs is None else [f"{graphs} graph{'' if graphs == 1 else 's'}"]
     lines = []
@@ -155,8 +147,8 @@ def _ranks(ranks: Sequence[Mapping[str, Any]] | None) -> list[str]:
         return []
     lines = []
     for rank in ranks:
-        line = f"rank {rank['rank']:<9}{rank['device']}, {milliseconds(rank['step_seconds'])}"
+        line = f"rank {rank['rank']:<9}{rank['device']}, {per_step(rank['step_seconds'])}"
         if rank.get("peak_allocated_bytes") is not None:
-            line += f", {_gib(rank['peak_allocated_bytes'])} allocated"
+            line += f", {bytes_text(rank['peak_allocated_bytes'])} allocated"
         lines.append(line)
     return lines

@@ -8,12 +8,12 @@ from dataclasses import replace
 from ....agent.picture import DevicePicture, Picture
 from ....predict import gpus
 from ....predict.answer import REFERENCE, Card
+from ....text.units import GIB, MIB
 from ....wire.clean import clean
 from ..lab import devices as lab_devices
 from .verb import Usage
 
-GIB = 1 << 30
-_NOTED_BYTES = 256 << 20
+_NOTED_BYTES = 256 * MIB
 """Held by others: less is the driver's own."""
 
 

@@ -19,11 +19,11 @@ from typing import Any
 from ....agent.picture import DevicePicture, Picture
 from ....exit_status import ExitStatus
 from ....predict.context_memory import Outside, keep
+from ....text.units import MIB, bytes_text
 from ....wire.clean import clean
 from ... import output
 from ..lab import devices as lab_devices
 
-MIB = 1 << 20
 LEAST_ERROR = 16 * MIB
 """The driver counts in pages of 2 MiB, and a look is a moment late."""
 SETTLE_SECONDS = 0.4
@@ -60,11 +60,11 @@ def run(args: argparse.Namespace) -> int:
         answer = {"gpu": gpu, "torch": torch, "outside": asdict(found), "stages": stages}
         print(output.dump({**answer, "exit_code": ExitStatus.OK}))
         return ExitStatus.OK
-    bar = f"± {found.error_bytes // MIB} MiB"
-    print(f"{clean(gpu)}, torch {clean(torch)}: {found.context_bytes // MIB} MiB beside torch's allocator, {bar};")
-    print(f"the driver keeps {found.driver_bytes // MIB} MiB. Kept in {path}: predictions for this card use it now.")
+    bar = f"± {bytes_text(found.error_bytes)}"
+    print(f"{clean(gpu)}, torch {clean(torch)}: {bytes_text(found.context_bytes)} beside torch's allocator, {bar};")
+    print(f"the driver keeps {bytes_text(found.driver_bytes)}. Kept in {path}: predictions for this card use it now.")
     for name, size in stages.items():
-        print(f"  after {name:10} {size // MIB:>6} MiB")
+        print(f"  after {name:10} {bytes_text(size):>10}")
     return ExitStatus.OK
 
 

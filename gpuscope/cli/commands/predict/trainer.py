@@ -20,6 +20,7 @@ from ....lab.toggles import BY_NAME
 from ....predict import gpus
 from ....predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
 from ....predict.errors import Figure
+from ....process.procfs import descends
 from ....text.units import amount_text as gib
 from ....wire.clean import clean
 from ... import output
@@ -113,7 +114,7 @@ def live(pid: int) -> Measured:
     store, _ = doctor_live._watch(WATCH_SECONDS, doctor_live._collector)
     host = store.view().host
     trainers = [one for one in host.trainers if one.gone is None] if host is not None else []
-    chosen = [one for one in trainers if doctor_live._descends(one.definition.pid, pid)]
+    chosen = [one for one in trainers if descends(one.definition.pid, pid)]
     if host is None or not chosen:
         raise NotMeasured(
             f"There is no probe in pid {pid}.",

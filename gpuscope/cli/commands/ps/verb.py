@@ -13,7 +13,8 @@ from ....agent.picture import DevicePicture, Picture
 from ....collect.trainers import AllocatorNews, TrainerNews
 from ....store.ranks import SPLIT
 from ....store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
-from ....text.units import bytes_text
+from ....text import width
+from ....text.units import DASH, bytes_text, percent_text
 from ....wire.clean import clean
 from ....wire.columns import told_sizes
 from ....wire.frames import (
@@ -27,7 +28,7 @@ from ....wire.frames import (
 )
 from ... import dead_trainers, output, remote
 from ... import watch as cli_watch
-from ...output import Unknowns, exit_code, gib, number, problem, seconds
+from ...output import Unknowns, exit_code, gib, number, percent, problem, seconds
 from ..devices.verb import reason_of
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
@@ -269,7 +270,7 @@ def text(result: Mapping[str, Any]) -> str:
     if not result["processes"]:
         lines.append("No process here uses a GPU, and no trainer has a probe." if not notes else "Nothing to show yet.")
         lines.append("See a trainer from the inside: gpuscope run python train.py")
-    return "\n".join([*lines, "", *(f"{output.DASH} {note}" for note in notes)] if notes else lines)
+    return "\n".join([*lines, "", *(f"{DASH} {note}" for note in notes)] if notes else lines)
 
 
 def _table(processes: list[dict[str, Any]]) -> list[str]:
@@ -284,16 +285,16 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
         rows.append(
             (
                 str(process["pid"]),
-                process["user"] or output.DASH,
-                ",".join(str(device["index"]) for device in process["devices"]) or output.DASH,
-                gib(sum(used)) if used and None not in used else output.DASH,
+                process["user"] or DASH,
+                ",".join(str(device["index"]) for device in process["devices"]) or DASH,
+                gib(sum(used)) if used and None not in used else DASH,
                 _sm(process["devices"]),
-                output.DASH if rank is None else f"{rank}/{world}" if world else str(rank),
+                DASH if rank is None else f"{rank}/{world}" if world else str(rank),
                 number(trainer.get("step")),
                 seconds(trainer.get("step_seconds")),
                 gib(trainer.get("allocated_bytes")),
                 gib(trainer.get("reserved_bytes")),
-                output.cut(process["command"] or output.DASH, _room()),
+                width.cut(process["command"] or DASH, _room()),
             )
         )
     first, *others = output.table(rows, right=(0, 3, 4, 6, 7, 8, 9))
@@ -309,7 +310,7 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
 def _sm(devices: list[dict[str, Any]]) -> str:
     """The largest share of a device that the process keeps busy."""
     known = [device["sm_percent"] for device in devices if device["sm_percent"] is not None]
-    return number(max(known), " %") if known else output.DASH
+    return percent(max(known)) if known else DASH
 
 
 def _notes(trainer: Mapping[str, Any]) -> list[str]:
@@ -321,7 +322,7 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
     parts = {name: value for name in SPLIT if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0}
     total = sum(parts.values())
     if total > 0:
-        shares = [f"{name} {value / total * 100:.0f} %" for name, value in parts.items() if value >= 0.005 * total]
+        shares = [f"{name} {percent_text(value / total)}" for name, value in parts.items() if value >= 0.005 * total]
         lines.append(f"mean step {seconds(total)}: " + " · ".join(shares))
     if trainer.get("step_source") not in (None, "optimizer steps"):
         lines.append(f"its steps are {trainer['step_source']}")

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....agent.oneshot import OneShot
+from ....text import width
+from ....text.units import DASH
 from ... import output
 from ... import watch as cli_watch
-from ...output import gib, number, seconds
+from ...output import gib, number, percent, seconds
 from .verb import document, find_problems
 
 COMMAND_CHARS = 80
@@ -38,9 +40,9 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
 
 def _line(process: Mapping[str, Any]) -> str:
     trainer = process["trainer"] or {}
-    parts = [f"pid {process['pid']} {process['user'] or output.DASH}"]
+    parts = [f"pid {process['pid']} {process['user'] or DASH}"]
     for device in process["devices"]:
-        parts.append(f"GPU {device['index']} {gib(device['used_bytes'])} GiB sm {number(device['sm_percent'], ' %')}")
+        parts.append(f"GPU {device['index']} {gib(device['used_bytes'])} GiB sm {percent(device['sm_percent'])}")
     if trainer.get("rank") is not None:
         parts.append(f"rank {trainer['rank']}/{trainer.get('world_size') or '?'}")
     if trainer:
@@ -48,4 +50,4 @@ def _line(process: Mapping[str, Any]) -> str:
         parts.append(f"allocated {gib(trainer.get('allocated_bytes'))} GiB")
         if trainer.get("stall_at"):
             parts.append(f"stands at {trainer['stall_at']}")
-    return " · ".join([*parts, output.cut(process["command"] or output.DASH, COMMAND_CHARS)])
+    return " · ".join([*parts, width.cut(process["command"] or DASH, COMMAND_CHARS)])

@@ -14,6 +14,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
+from ....text.units import bytes_text, duration_text, percent_text
 from ... import remote
 from ...args import whole_between
 
@@ -195,7 +196,9 @@ def _not_found(host: HostView | None, pid: int) -> str:
     if host is None or host.sampled_seconds is None:
         why = f": {host.link.text}" if host is not None and host.link.text else ""
         return f"the agent on this machine says nothing{why}.\nTry: gpuscope ps"
-    below = [t for t in host.trainers if pid > 1 and t.gone is None and _descends(t.definition.pid, pid)]
+    from ....process.procfs import descends
+
+    below = [t for t in host.trainers if t.gone is None and t.definition.pid != pid and descends(t.definition.pid, pid)]
     if below:
         names = [f"  gpuscope snapshot {t.definition.pid}    ({_rank(t)})" for t in below[:16]]
         one = "a trainer" if len(below) == 1 else f"{len(below)} trainers"
@@ -213,20 +216,6 @@ def _rank(trainer: TrainerView) -> str:
     from ....store.ranks import name_of
 
     return f"{name_of(trainer)}, {(trainer.definition.script or 'trainer').rsplit('/', 1)[-1]}"
-
-
-def _descends(pid: int, ancestor: int) -> bool:
-    """Whether a process was started, through whomever, by another."""
-    for _ in range(64):
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        except (OSError, ValueError, IndexError):
-            return False
-        if pid == ancestor:
-            return True
-        if pid <= 1:
-            return False
-    return False
 
 
 def _leader(pid: int) -> int:
@@ -294,7 +283,7 @@ def _show_progress(progress: Progress | None) -> None:
 
     if not sys.stderr.isatty():
         return
-    share = f"{progress.fraction * 100:.0f}% " if progress is not None and progress.fraction is not None else ""
+    share = f"{percent_text(progress.fraction)} " if progress is not None and progress.fraction is not None else ""
     words = clean(progress.text)[:60] if progress is not None else ""
     print(f"\r{share}{words}\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -305,9 +294,9 @@ def _text(answer: Mapping[str, Any], target: str) -> str:
     from ....wire.clean import clean
 
     size, entries, path = answer["bytes"], answer["entries"], clean(answer["path"])
-    lines = [f"{path}: {size / 1e6:,.1f} MB" if size >= 1e5 else f"{path}: {size:,} bytes"]
+    lines = [f"{path}: {bytes_text(size)}"]
     if answer["snapshot_seconds"] is not None:
-        lines[0] += f", the trainer stood {answer['snapshot_seconds'] * 1e3:.0f} ms"
+        lines[0] += f", the trainer stood {duration_text(answer['snapshot_seconds'])}"
     held = f"{entries:,} events of history" if entries else "no events"
     stacks = "with stacks" if answer["history"] else "no stacks, because history was off"
     lines.append(f"In it: every segment and block of the allocator, {held}; {stacks}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
 from ....snapshot.limits import FLOOR_BYTES
+from ....text.units import percent_text
 from ....wire.clean import clean
 from ....wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from ... import output, remote
@@ -168,7 +169,7 @@ def _usage(text: str) -> int:
 def _progress(args: argparse.Namespace) -> Any:
     if args.json or not sys.stderr.isatty():
         return None
-    return lambda share: print(f"\rreading {share * 100:.0f} %\x1b[K", end="", file=sys.stderr, flush=True)
+    return lambda share: print(f"\rreading {percent_text(share)}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _clear_progress() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
 from ....text.units import MIB
+from ....text.width import wrap
 from ....wire.clean import clean
 from ....wire.frames import NOT_SUPPORTED, Unknown
 from ... import output
