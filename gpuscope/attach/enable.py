@@ -14,7 +14,7 @@ from typing import List, Optional
 
 from ..process import atomic_file
 from . import enable_files as files
-from .enable_target import Refused, Target, compiled
+from .enable_target import CannotEnable, Target, compiled
 
 ABSENT, INTACT, OUTDATED, CHANGED, HALF = "absent", "intact", "outdated", "changed", "half"
 
@@ -55,11 +55,11 @@ class Plan:
 
 
 def folder_of(target: Target, user: bool, command: str = "enable") -> str:
-    """The site-packages directory that is meant. Raises :class:`Refused`."""
+    """The site-packages directory that is meant. Raises :class:`CannotEnable`."""
     if not user:
         return target.site
     if not target.reads_user_site:
-        raise Refused(
+        raise CannotEnable(
             f"{target.python} does not read the user's site-packages ({target.user_site}): "
             f"{'an environment of its own' if target.is_environment else 'switched off, see PYTHONNOUSERSITE'}. "
             f"Without --user:  gpuscope {command} --python {shlex.quote(target.python)}"
@@ -90,26 +90,28 @@ def look(folder: str, target: Target) -> Found:
 
 
 def plan(target: Target, user: bool, allow_attach: bool, even_if_managed: bool, named: bool) -> Plan:
-    """What is to be done, with nothing written yet. ``named``: the Python was named by hand. Raises :class:`Refused`
-    for an environment that should not, or cannot, be written to, and OSError."""
+    """Return what is to be done, with nothing written yet. ``named``: the Python was named by hand.
+
+    Raises :class:`CannotEnable` for an environment that should not, or cannot, be written to, and OSError.
+    """
     folder = folder_of(target, user)
     python = shlex.quote(target.python)
     if target.is_own and not named and not target.torch:
-        raise Refused(
+        raise CannotEnable(
             f"{target.prefix} is gpuscope's own environment and has no torch: nothing trains there. "
             "Activate the environment that trains, or name its Python:  gpuscope enable --python /path/to/python"
         )
     if target.managed and not target.is_environment and not user and not even_if_managed:
         own = f"gpuscope enable --python {python} --user" if target.reads_user_site else "python3 -m venv DIRECTORY"
-        raise Refused(
+        raise CannotEnable(
             f"{target.prefix} belongs to the system's package manager (EXTERNALLY-MANAGED). For your account only:  "
             f"{own}    Where this is a container of yours:  gpuscope enable --python {python} --break-system-packages"
         )
     if not user and os.path.realpath(folder) not in {os.path.realpath(path) for path in target.sites}:
-        raise Refused(f"{target.python} reads no .pth in {folder}. For one training:  gpuscope run SCRIPT")
+        raise CannotEnable(f"{target.python} reads no .pth in {folder}. For one training:  gpuscope run SCRIPT")
     before = look(folder, target)
     if before.state == CHANGED:
-        raise Refused(
+        raise CannotEnable(
             f"{before.reason}, and is left alone: {before.folder}. Look at it, remove it, and try again:  "
             f"rm {shlex.quote(before.pth)} {shlex.quote(before.zip)}"
         )
@@ -123,8 +125,11 @@ def plan(target: Target, user: bool, allow_attach: bool, even_if_managed: bool, 
 
 
 def apply(found: Plan) -> Found:
-    """Write what the plan says: the zip before the ``.pth`` that names it. Between the two a Python that starts with
-    the old ``.pth`` finds a zip that is not its own, and runs without the probe. Raises :class:`Refused`, OSError."""
+    """Write what the plan says: the zip before the ``.pth`` that names it.
+
+    Between the two a Python that starts with the old ``.pth`` finds a zip that is not its own, and runs without the
+    probe. Raises :class:`CannotEnable` and OSError.
+    """
     folder = found.before.folder
     if not found.nothing_to_do:
         content = files.zip_bytes(compiled(files.sources(), found.target, files.ZIP))
@@ -139,11 +144,13 @@ def apply(found: Plan) -> Found:
 
 
 def remove(found: Found) -> List[str]:
-    """Take out what :func:`apply` wrote; the paths removed, the ``.pth`` first. Raises :class:`Refused` for a changed
-    file, which stays with the other one, and OSError."""
+    """Take out what :func:`apply` wrote, and return the paths that are gone, the ``.pth`` first.
+
+    Raises :class:`CannotEnable` for a changed file, which stays with the other one, and OSError.
+    """
     if found.state == CHANGED or (found.state == HALF and found.enabled is None):
         what = found.reason if found.state == CHANGED else f"{files.PTH} is missing, so nothing says whose zip it is"
-        raise Refused(
+        raise CannotEnable(
             f"{what}: nothing is deleted in {found.folder}. Look at it, then by hand:  "
             f"rm {shlex.quote(found.pth)} {shlex.quote(found.zip)}"
         )
@@ -158,7 +165,7 @@ def remove(found: Found) -> List[str]:
 
 
 def _check_writable(folder: str, target: Target, user: bool) -> None:
-    """Raises :class:`Refused` where nothing can be written, with what works instead."""
+    """Raises :class:`CannotEnable` where nothing can be written, with what works instead."""
     place = folder
     while not os.path.lexists(place) and place != os.path.dirname(place):
         place = os.path.dirname(place)
@@ -168,4 +175,4 @@ def _check_writable(folder: str, target: Target, user: bool) -> None:
         instead = "For one training:  gpuscope run SCRIPT"
     else:
         instead = f"For your account only:  gpuscope enable --python {shlex.quote(target.python)} --user"
-    raise Refused(f"{folder} cannot be written to. {instead}")
+    raise CannotEnable(f"{folder} cannot be written to. {instead}")

@@ -43,7 +43,7 @@ for folder, _, names in os.walk(sys.argv[1]):
 """
 
 
-class Refused(Exception):
+class CannotEnable(Exception):
     """It cannot or should not be done. The text says what, why and the next command."""
 
 
@@ -72,13 +72,13 @@ class Target:
 
 def find(python: Optional[str], env: Mapping[str, str]) -> Target:
     """The Python named by ``python`` (a program, or the directory of an environment), else that of the active
-    environment, else of PATH, as ``gpuscope run`` takes it. Raises :class:`Refused`."""
+    environment, else of PATH, as ``gpuscope run`` takes it. Raises :class:`CannotEnable`."""
     if python is None:
         try:
             program = run.python(env)
         except run.Usage as error:
             reason = str(error).split(". ", 1)[0]
-            raise Refused(f"{reason}. Name it:  gpuscope enable --python /path/to/python") from None
+            raise CannotEnable(f"{reason}. Name it:  gpuscope enable --python /path/to/python") from None
         variables = ("VIRTUAL_ENV", "CONDA_PREFIX")
         active = next((v for v in variables if env.get(v) and program.startswith(env[v])), "PATH")
         return ask(program, "found in PATH, no environment is active" if active == "PATH" else f"${active}")
@@ -86,12 +86,14 @@ def find(python: Optional[str], env: Mapping[str, str]) -> Target:
     program = os.path.abspath(os.path.expanduser(inside if os.path.isdir(python) else python))
     if not os.path.exists(program):
         what = "an environment without bin/python" if os.path.isdir(python) else "no such program"
-        raise Refused(f"{python}: {what}. In the environment that trains, this prints its Python:  command -v python")
+        raise CannotEnable(
+            f"{python}: {what}. In the environment that trains, this prints its Python:  command -v python"
+        )
     return ask(program, "--python")
 
 
 def ask(program: str, why: str) -> Target:
-    """What ``program`` says of itself. Raises :class:`Refused` where it is no Python that can hold the probe."""
+    """What ``program`` says of itself. Raises :class:`CannotEnable` where it is no Python that can hold the probe."""
     output = _execute([program, "-c", _ASK.format(mark=_MARK)], program)
     line = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), "")
     try:
@@ -103,11 +105,11 @@ def ask(program: str, why: str) -> Target:
             bool(facts["reads_user_site"]), bool(facts["is_environment"]), bool(facts["managed"]), bool(facts["torch"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError):
-        raise Refused(
+        raise CannotEnable(
             f"{program} does not answer as a Python 3 does. Name another:  --python /path/to/python"
         ) from None
     if version < (3, 8) or facts["implementation"] != "cpython":
-        raise Refused(
+        raise CannotEnable(
             f"{program} is {facts['implementation']} {target.version}: the probe needs CPython 3.8 or newer. "
             "Name another:  --python /path/to/python"
         )
@@ -116,7 +118,7 @@ def ask(program: str, why: str) -> Target:
 
 def compiled(contents: Contents, target: Target, shown: str) -> Contents:
     """``contents`` with the byte code of the target's own Python beside each source; ``shown`` is the directory that
-    its tracebacks name. Raises :class:`Refused`."""
+    its tracebacks name. Raises :class:`CannotEnable`."""
     with tempfile.TemporaryDirectory(prefix="gpuscope-") as folder:
         for name, content in contents.items():
             path = os.path.join(folder, *name.split("/"))
@@ -139,11 +141,13 @@ def _execute(argv: List[str], program: str) -> str:
             timeout=PATIENCE_SECONDS, env={**os.environ, "GPUSCOPE": "0"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise Refused(f"{program} did not answer within {PATIENCE_SECONDS:.0f} s. Try:  {program} -c pass") from None
+        raise CannotEnable(
+            f"{program} did not answer within {PATIENCE_SECONDS:.0f} s. Try:  {program} -c pass"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise Refused(f"{program} cannot be started: {reason}. Name another:  --python /path/to/python") from None
+        raise CannotEnable(f"{program} cannot be started: {reason}. Name another:  --python /path/to/python") from None
     if done.returncode:
         last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
-        raise Refused(f"{program} failed ({done.returncode}): {last}. Try:  {program} -c pass")
+        raise CannotEnable(f"{program} failed ({done.returncode}): {last}. Try:  {program} -c pass")
     return done.stdout.decode("utf-8", "replace")

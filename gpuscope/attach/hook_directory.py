@@ -28,7 +28,7 @@ def contents() -> Dict[str, bytes]:
 def prepare() -> str:
     """The path of a directory with exactly these contents, made if needed. Appears whole or not at all.
 
-    Raises :class:`rendezvous.Refused` or OSError where none can be made."""
+    Raises :class:`rendezvous.RendezvousError` or OSError where none can be made."""
     files = contents()
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):

@@ -12,7 +12,7 @@ import sys
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..probe import rendezvous
-from ..probe.rendezvous import Refused
+from ..probe.rendezvous import RendezvousError
 from ..wire.clean import clean
 from ..wire.files import NotAFile, open_regular
 from .hook_directory import prepare
@@ -146,8 +146,12 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
         return argv, dict(env), f"{who} runs without the probe: python {hidden} keeps it out. {outside}"
     try:
         hook = prepare()
-    except (Refused, OSError) as error:
-        why = error if isinstance(error, Refused) else f"no room for it in {rendezvous.directory()}: {error.strerror}"
+    except (RendezvousError, OSError) as error:
+        why = (
+            error
+            if isinstance(error, RendezvousError)
+            else f"no room for it in {rendezvous.directory()}: {error.strerror}"
+        )
         return argv, dict(env), f"{who} runs without the probe: {why}. {outside}"
     line = f"gpuscope: watching pid {os.getpid()} ({program}). See it from another terminal:  gpuscope"
     if env.get("GPUSCOPE_HISTORY", "0").strip("0"):

@@ -100,7 +100,7 @@ class MissingWrapper(Exception):
     """The installed pynvml has no such function."""
 
 
-class Refused(Exception):
+class NvmlCallRefused(Exception):
     """A call that we make past pynvml's wrapper returned ``value`` (nvmlReturn_t), not success."""
 
     def __init__(self, value: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Union
 
 from ..wire.frames import NOT_INITIALISED, Unknown
 from .nvml_calls import Calls
-from .nvml_errors import INSUFFICIENT_SIZE, Refused
+from .nvml_errors import INSUFFICIENT_SIZE, NvmlCallRefused
 
 CALL, NEWER_CALL = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
 MAX_ROWS = 65536
@@ -112,7 +112,7 @@ class ProcessLoad:
             if code in (0, _NOT_FOUND):
                 return _rows(room, count.value) if code == 0 else []
             if code != INSUFFICIENT_SIZE or len(room) >= MAX_ROWS:
-                raise Refused(code)
+                raise NvmlCallRefused(code)
             room = self._rooms[CALL] = (Sample * _larger(len(room), count.value))()
 
     def _ask_newer(self, handle: Any, since: int) -> List[_Row]:
@@ -124,7 +124,7 @@ class ProcessLoad:
             if code in (0, _NOT_FOUND):
                 return _rows(room, request.count) if code == 0 else []
             if code != INSUFFICIENT_SIZE or len(room) >= MAX_ROWS:
-                raise Refused(code)
+                raise NvmlCallRefused(code)
             room = self._rooms[NEWER_CALL] = (NewerSample * _larger(len(room), request.count))()
 
 

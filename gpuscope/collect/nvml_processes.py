@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 from ..wire.frames import HIDDEN_BY_CONTAINER, NOT_SUPPORTED, Reading, Unknown
 from .nvml_calls import Calls
-from .nvml_errors import INSUFFICIENT_SIZE, Refused
+from .nvml_errors import INSUFFICIENT_SIZE, NvmlCallRefused
 
 MAX_PROCESSES = 65536
 _FIRST_ROOM = 64  # rows asked for at first: enough for one call per list nearly always
@@ -113,7 +113,7 @@ class ProcessLists:
                 if code == 0:
                     break
                 if code != INSUFFICIENT_SIZE or len(room) >= MAX_PROCESSES:
-                    raise Refused(code)
+                    raise NvmlCallRefused(code)
                 wanted = max(count.value * 2, len(room) * 2)  # a storm may go on while we ask
                 room = self._rooms[name] = (struct * min(MAX_PROCESSES, wanted))()
             rows = room[: min(count.value, len(room))]

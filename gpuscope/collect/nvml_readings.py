@@ -11,7 +11,7 @@ import ctypes
 from typing import Any, Callable, NamedTuple, Tuple
 
 from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, NOT_SUPPORTED, Reading, Unknown
-from .nvml_errors import Refused, from_return
+from .nvml_errors import NvmlCallRefused, from_return
 
 CLOCK_SM, CLOCK_MEMORY = 1, 2  # nvmlClockType_t
 SENSOR_GPU = 0  # nvmlTemperatureSensors_t
@@ -160,7 +160,7 @@ def _memory_temperature(n: Any, h: Any) -> Tuple[Reading, ...]:
     values[0].field = _FIELD_MEMORY_TEMPERATURE
     refused = n.function(call)(h, 1, ctypes.byref(values)) or values[0].answer
     if refused:
-        raise Refused(refused)
+        raise NvmlCallRefused(refused)
     if values[0].kind != _KIND_UNSIGNED:
         return (Unknown(DRIVER_ERROR, f"{call}: the driver answered with a type that was not asked for"),)
     heat = plausible(call, int(values[0].value), 250)

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from ..wire.frames import DRIVER_ERROR, Reading, Unknown
 from .nvml_calls import Calls
-from .nvml_errors import Refused
+from .nvml_errors import NvmlCallRefused
 
 CALL = "nvmlDeviceGetSamples"
 _GPU_UTILIZATION = 1  # nvmlSamplingType_t
@@ -35,7 +35,7 @@ def idle_seconds(function: Callable[[str], Any], calls: Calls, handle: Any, wall
             handle, _GPU_UTILIZATION, ctypes.c_ulonglong(0), ctypes.byref(kind), ctypes.byref(count), room
         )  # fmt: skip
         if code and code != _NOT_FOUND:
-            raise Refused(code)
+            raise NvmlCallRefused(code)
         if code == 0 and kind.value != _UNSIGNED:
             return Unknown(DRIVER_ERROR, f"{CALL}: the driver answered with a type that was not asked for")
         now = wall()

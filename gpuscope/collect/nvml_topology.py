@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..wire.frames import DRIVER_ERROR, Reading, Unknown
 from .nvml_calls import Calls
-from .nvml_errors import NOT_SUPPORTED_RETURN, Refused, from_return
+from .nvml_errors import NOT_SUPPORTED_RETURN, NvmlCallRefused, from_return
 
 MAX_LINKS = 18
 """NVLinks of a GPU today (Hopper, Blackwell); those before have 4, 6 or 12."""
@@ -164,7 +164,7 @@ def _fabric_by(binding: Any, call: str, handle: Any, versioned: bool) -> Reading
     info: Any = _FabricV2(version=_FABRIC_V2) if versioned else _FabricV1()
     refused: Optional[int] = binding.function(call)(handle, ctypes.byref(info))
     if refused:
-        raise Refused(refused)
+        raise NvmlCallRefused(refused)
     if info.state == _COMPLETED and info.status:
         return _FAILED
     return _among(call, info.state, FABRIC, 0)

@@ -37,7 +37,7 @@ Place = Tuple[int, int, str]
 """Device and inode of a directory, and a socket's name there: a probe that has bound anew is still the same."""
 
 
-class Refused(Exception):
+class ProbeSocketRefused(Exception):
     """A directory that is not searched, or a socket that is left alone. The text says why."""
 
 
@@ -116,7 +116,8 @@ def _add_everybodys(places: Places) -> None:
 class Directory:
     """An open socket directory, checked: what was checked is what is used. A context manager.
 
-    Opening raises :class:`Refused` for one that is not safe and ``FileNotFoundError`` where there is none."""
+    Opening raises :class:`ProbeSocketRefused` for one that is not safe, ``FileNotFoundError`` where there is none.
+    """
 
     def __init__(self, path: str, owner: int) -> None:
         self.owner = owner
@@ -128,14 +129,16 @@ class Directory:
             raise
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise Refused(f"{path} is a symlink or no directory: not searched for trainers") from None
-            raise Refused(f"{path} cannot be searched for trainers: {error.strerror}") from None
+                raise ProbeSocketRefused(f"{path} is a symlink or no directory: not searched for trainers") from None
+            raise ProbeSocketRefused(f"{path} cannot be searched for trainers: {error.strerror}") from None
         self._stat = os.fstat(self._fd)
         if self._stat.st_uid != owner or stat.S_IMODE(self._stat.st_mode) & 0o077:
             os.close(self._fd)
             if self._stat.st_uid != owner:
-                raise Refused(f"{path} belongs to uid {self._stat.st_uid}, not {owner}: not searched for trainers")
-            raise Refused(f"{path} is open to others: not searched for trainers. Next: chmod 700 {path}")
+                raise ProbeSocketRefused(
+                    f"{path} belongs to uid {self._stat.st_uid}, not {owner}: not searched for trainers"
+                )
+            raise ProbeSocketRefused(f"{path} is open to others: not searched for trainers. Next: chmod 700 {path}")
 
     def __enter__(self) -> Directory:
         return self
@@ -171,7 +174,7 @@ class Directory:
     def connect(self, found: Found) -> Optional[Tuple[socket.socket, Optional[int]]]:
         """A non-blocking connection and the peer's pid (None: of another pid namespace); None when nobody is there (our
         own dead socket is removed: a probe gives its name only to one that listens) or for now too many wait. Raises
-        :class:`Refused`."""
+        :class:`ProbeSocketRefused`."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             # Through the open directory: no path is too long for sun_path either.
@@ -183,21 +186,21 @@ class Directory:
             if error.errno == errno.ECONNREFUSED:  # killed, or became another program: nobody will listen here again
                 self._remove(found.name)
             elif error.errno not in (errno.ENOENT, errno.EAGAIN):
-                raise Refused(f"no answer ({error.strerror})") from None
+                raise ProbeSocketRefused(f"no answer ({error.strerror})") from None
             return None
-        except Refused:
+        except ProbeSocketRefused:
             sock.close()
             raise
         return sock, peer_pid or None
 
     def _check(self, found: Found, peer_pid: int, peer_uid: int) -> None:
         if peer_uid != self.owner:
-            raise Refused(f"served by uid {peer_uid}, not {self.owner}: left alone")
+            raise ProbeSocketRefused(f"served by uid {peer_uid}, not {self.owner}: left alone")
         if peer_pid not in (0, found.pid) and containers.number_inside(peer_pid) != found.pid:
-            raise Refused(f"served by pid {peer_pid}, not the one it is named for: left alone")
+            raise ProbeSocketRefused(f"served by pid {peer_pid}, not the one it is named for: left alone")
         ticks = start_ticks(peer_pid or found.pid)
         if peer_pid and ticks is not None and ticks != found.start:
-            raise Refused("named for an earlier process with this pid: left alone")
+            raise ProbeSocketRefused("named for an earlier process with this pid: left alone")
 
     def _remove(self, name: str) -> None:
         if self.owner != os.geteuid():

@@ -16,7 +16,7 @@ from ..process.procfs import stat_of
 from ..wire import frames
 from . import containers, probe_sockets
 from .probe_link import MAX_REASON_CHARS, Answer, Entity, ProbeLink
-from .probe_sockets import Place, Refused
+from .probe_sockets import Place, ProbeSocketRefused
 
 OnAnswer = Callable[[ProbeLink, Answer], None]
 
@@ -200,7 +200,7 @@ class Probes:
                         self._left_out.append(f"{path} has {directory.left_out}")
             except FileNotFoundError:
                 continue
-            except Refused as error:
+            except ProbeSocketRefused as error:
                 self._problem(owner, str(error))
             except OSError as error:
                 self._problem(owner, f"{path} could not be searched for trainers: {error.strerror}")
@@ -222,7 +222,7 @@ class Probes:
                     return
             try:
                 connected = directory.connect(found)
-            except Refused as error:
+            except ProbeSocketRefused as error:
                 self._problem(directory.owner, f"{path}/{found.name}: {error}")
                 delay = min(60.0, 2 * retry.delay if retry else SCAN_SECONDS)
                 self._retries[found.place] = _Retry(now + delay, delay)

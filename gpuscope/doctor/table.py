@@ -17,7 +17,7 @@ from .finding import Fix
 FILE = Path(__file__).with_name("pitfalls.toml")
 
 
-class TableError(Exception):
+class PitfallTableError(Exception):
     """The table is missing or not as it should be. The text says what and where."""
 
 
@@ -49,22 +49,22 @@ class Pitfall:
 
 @cache
 def load() -> dict[str, Pitfall]:
-    """All rows by their id, in the order of the file. Raises :class:`TableError`."""
+    """All rows by their id, in the order of the file. Raises :class:`PitfallTableError`."""
     try:
         rows = toml.loads(FILE.read_text(encoding="utf-8")).get("pitfall")
     except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
-        raise TableError(f"{FILE.name} cannot be read: {error}") from None
+        raise PitfallTableError(f"{FILE.name} cannot be read: {error}") from None
     if not isinstance(rows, list):
-        raise TableError(f"{FILE.name} holds no [[pitfall]]")
+        raise PitfallTableError(f"{FILE.name} holds no [[pitfall]]")
     table: dict[str, Pitfall] = {}
     for row in rows:
         name = row.get("id", f"row {len(table) + 1}") if isinstance(row, dict) else "a row"
         try:
             pitfall = _pitfall(row)
         except (TypeError, ValueError) as error:
-            raise TableError(f"{FILE.name}: {name}: {error}") from None
+            raise PitfallTableError(f"{FILE.name}: {name}: {error}") from None
         if pitfall.id in table:
-            raise TableError(f"{FILE.name}: there are two of {pitfall.id}")
+            raise PitfallTableError(f"{FILE.name}: there are two of {pitfall.id}")
         table[pitfall.id] = pitfall
     return table
 

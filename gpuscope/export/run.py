@@ -32,11 +32,11 @@ FIRST_SECONDS = 10.0
 """How long the first reading of all may take, before a file is written without it."""
 
 
-class Refused(Exception):
+class CannotExport(Exception):
     """It cannot be served or written. The text says what, why and the next command."""
 
 
-class Misused(Refused):
+class ExportMisused(CannotExport):
     """The command line cannot mean anything: a fault of usage, wherever it is run."""
 
 
@@ -122,19 +122,24 @@ def families(page: Page) -> Iterator[Family]:
 
 
 def address(text: str, allow_remote: bool) -> tuple[str, int]:
-    """(host, port) of ``HOST:PORT``. Raises :class:`Misused` for what is none, :class:`Refused` for a host that is not
-    known and, without consent, for every address that other machines reach."""
+    """Return host and port of ``HOST:PORT``.
+
+    Raises :class:`ExportMisused` for what is none, and :class:`CannotExport` for a host that is not known and, without
+    consent, for every address that other machines reach.
+    """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise Misused(f"--listen needs HOST:PORT, not {text!r}. Example:  gpuscope export --listen 127.0.0.1:9400")
+        raise ExportMisused(
+            f"--listen needs HOST:PORT, not {text!r}. Example:  gpuscope export --listen 127.0.0.1:9400"
+        )
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)}
         outside = [one for one in found if not ipaddress.ip_address(one.partition("%")[0]).is_loopback]
     except (OSError, UnicodeError, ValueError):
-        raise Refused(f"no such address: {host!r}. Example:  gpuscope export --listen 127.0.0.1:9400") from None
+        raise CannotExport(f"no such address: {host!r}. Example:  gpuscope export --listen 127.0.0.1:9400") from None
     if outside and not allow_remote:
-        raise Refused(
+        raise CannotExport(
             f"{text} is reached by other machines, and whoever reaches it reads names of jobs, pods and scripts here, "
             f"without a password. If you want that:  gpuscope export --listen {text} --allow-remote"
         )
@@ -142,15 +147,15 @@ def address(text: str, allow_remote: bool) -> tuple[str, int]:
 
 
 async def serve(exporter: Exporter, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT. Raises :class:`Refused` when the port cannot be had, or the source ends."""
+    """Serve until SIGTERM or SIGINT. Raises :class:`CannotExport` when the port cannot be had, or the source ends."""
     try:
         server, thread = start_http_server(port, host, exporter.registry)
     except OSError as error:
         at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
             why = f"{at} is taken. Who has it:  ss -ltnp 'sport = :{port}'    Another:"
-            raise Refused(f"{why}  gpuscope export --listen {host}:{port + 1 if port < 65535 else 9400}") from None
-        raise Refused(f"cannot listen at {at}: {error.strerror or error}") from None
+            raise CannotExport(f"{why}  gpuscope export --listen {host}:{port + 1 if port < 65535 else 9400}") from None
+        raise CannotExport(f"cannot listen at {at}: {error.strerror or error}") from None
     try:
         await _until_told(exporter, None, 0.0)
     finally:
@@ -161,7 +166,7 @@ async def serve(exporter: Exporter, host: str, port: int) -> None:
 
 async def write(exporter: Exporter, path: Path, interval: float) -> None:
     """Write ``path`` every ``interval`` seconds until SIGTERM or SIGINT, then remove it: what nobody renews is stale.
-    Raises :class:`Refused`."""
+    Raises :class:`CannotExport`."""
     try:
         await _until_told(exporter, path, interval)
     finally:
@@ -169,12 +174,12 @@ async def write(exporter: Exporter, path: Path, interval: float) -> None:
 
 
 async def once(exporter: Exporter) -> bytes:
-    """The page after the first reading. Raises :class:`Refused` when none comes."""
+    """The page after the first reading. Raises :class:`CannotExport` when none comes."""
     following = asyncio.ensure_future(exporter.follow())
     try:
         await _first(exporter, following)
         if exporter.say():
-            raise Refused(f"nothing was read: {exporter.say()}")
+            raise CannotExport(f"nothing was read: {exporter.say()}")
         return exporter.text()
     finally:
         await exporter.close()
@@ -200,10 +205,10 @@ async def _until_told(exporter: Exporter, path: Path | None, interval: float) ->
                 try:
                     await asyncio.to_thread(put, path, exporter.text())
                 except OSError as error:
-                    raise Refused(f"cannot write {path}: {error.strerror or error}") from None
+                    raise CannotExport(f"cannot write {path}: {error.strerror or error}") from None
             await asyncio.wait({following, waiting}, timeout=interval or None, return_when=asyncio.FIRST_COMPLETED)
             if following.done() and not told.is_set():
-                raise Refused(f"there is nothing to export any more: {exporter.say()}")
+                raise CannotExport(f"there is nothing to export any more: {exporter.say()}")
     finally:
         waiting.cancel()
         await exporter.close()

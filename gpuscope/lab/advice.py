@@ -16,7 +16,7 @@ MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
 def said_itself(error: BaseException) -> bool:
     """Whether it was raised on purpose, with what, why and next."""
-    return type(error).__name__ in ("Refused", "BadFactory", "CannotJoin") and len(error.args) == 3
+    return type(error).__name__ in ("TrainingRefused", "BadFactory", "CannotJoin") and len(error.args) == 3
 
 
 def explain(error: BaseException, config: LabConfig, tally: Tally, batch: int | None = None) -> metrics.Failure:

@@ -21,25 +21,25 @@ _KINDS: dict[str, Any] = {"str": str, "bool": bool, "int": int, "float | None": 
 """What TOML gives for each type of field; for all others a table."""
 
 
-class TableError(Exception):
+class ClaimTableError(Exception):
     """The table is not as it should be. The text says in which file, row and key."""
 
 
 def load(file: Path = FILE) -> tuple[Claim, ...]:
-    """All claims in the order of the file. Raises :class:`TableError`."""
+    """All claims in the order of the file. Raises :class:`ClaimTableError`."""
     try:
         rows = tomllib.loads(file.read_text(encoding="utf-8"))["claim"]
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
-        raise TableError(f"{file.name} cannot be read: {error}") from None
+        raise ClaimTableError(f"{file.name} cannot be read: {error}") from None
     claims: dict[str, Claim] = {}
     for number, row in enumerate(rows, 1):
         name = row.get("id", f"row {number}") if isinstance(row, dict) else f"row {number}"
         try:
             claim = _claim(row)
         except (TypeError, ValueError) as error:
-            raise TableError(f"{file.name}: {name}: {error}") from None
+            raise ClaimTableError(f"{file.name}: {name}: {error}") from None
         if claim.id in claims:
-            raise TableError(f"{file.name}: there are two of {claim.id}")
+            raise ClaimTableError(f"{file.name}: there are two of {claim.id}")
         claims[claim.id] = claim
     return tuple(claims.values())
 

@@ -30,7 +30,7 @@ MOST_STEPS = 4096
 """Steps in one report at most."""
 
 
-class Refused(Exception):
+class TrainingRefused(Exception):
     """This configuration cannot run here. ``args``: what, why, next."""
 
 
@@ -67,7 +67,7 @@ class Run:
         self._buffer: Tensor | None = None
 
     def train(self) -> None:
-        """The whole run. Raises what torch raises, :class:`Refused`, ``CannotJoin`` and ``BadFactory``."""
+        """The whole run. Raises what torch raises, :class:`TrainingRefused`, ``CannotJoin`` and ``BadFactory``."""
         machine.apply(self.config)
         refuse_missing_device(self.config)
         self.world = world = parallel.join(self.config)
@@ -77,7 +77,7 @@ class Run:
         for verdict in verdicts:
             if verdict.level == "refuse":
                 failure = verdict.failure()
-                raise Refused(failure.what, failure.why, failure.next)
+                raise TrainingRefused(failure.what, failure.why, failure.next)
         self.set_up(Training(self.config, world, user), [str(verdict) for verdict in verdicts])
         training = self._training
         os.environ["GPUSCOPE_ORIGIN"] = "lab"
@@ -266,14 +266,14 @@ class Run:
 
 
 def refuse_missing_device(config: LabConfig) -> None:
-    """Raises :class:`Refused` where ``config`` asks for CUDA and torch finds none."""
+    """Raises :class:`TrainingRefused` where ``config`` asks for CUDA and torch finds none."""
     if config.device != "cuda" or torch.cuda.is_available():
         return
     if torch.version.cuda is None:
         why = f"this torch ({torch.__version__}, {sys.executable}) is built without CUDA."
     else:
         why = f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no CUDA device: no driver, or all hidden."
-    raise Refused("The lab cannot train on cuda here.", why, config.command(device="cpu"))
+    raise TrainingRefused("The lab cannot train on cuda here.", why, config.command(device="cpu"))
 
 
 def introduction(

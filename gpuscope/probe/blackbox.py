@@ -148,7 +148,7 @@ class BlackBox:
                 self._remade += 1
                 if self._remade > MAX_REMADE:
                     self._give_up("it was removed again and again")
-            except (OSError, rendezvous.Refused) as error:
+            except (OSError, rendezvous.RendezvousError) as error:
                 self._give_up(str(error))
             self.seconds += time.perf_counter() - begin
             self.writes += 1

@@ -26,7 +26,7 @@ def directory() -> str:
         try:
             place = rendezvous.checked_directory() if path is None else path
             left = free_bytes(place)
-        except (OSError, rendezvous.Refused):
+        except (OSError, rendezvous.RendezvousError):
             continue
         if left > SPARE_BYTES and os.access(place, os.W_OK | os.X_OK):
             return place

@@ -17,7 +17,7 @@ from .gauges import Gauges
 from .hooks import Hooks
 from .ledger import Ledger
 from .on_import import OnImport, debug
-from .rendezvous import Refused
+from .rendezvous import RendezvousError
 from .requests import Requests
 from .safety import Safety
 from .sampler import TRAINER_ID, Sampler
@@ -94,7 +94,7 @@ class Probe:
                 safety.install(server)
                 if cuda.initialised():
                     safety.cuda_initialised()
-            except (Refused, OSError, RuntimeError) as error:
+            except (RendezvousError, OSError, RuntimeError) as error:
                 self.problem = str(error)
                 debug("nobody can see this trainer", error)
 

@@ -100,7 +100,7 @@ def _is_first(text: str) -> bool:
 
     try:
         place = rendezvous.checked_directory()
-    except rendezvous.Refused:
+    except rendezvous.RendezvousError:
         return True
     _clean(place)
     if "LOCAL_RANK" not in os.environ:

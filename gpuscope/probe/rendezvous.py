@@ -13,7 +13,7 @@ BASE = "/tmp"
 SUN_PATH_BYTES = 107
 
 
-class Refused(Exception):
+class RendezvousError(Exception):
     """The place is not safe to use. The text says why, in words for the user."""
 
 
@@ -22,24 +22,27 @@ def directory() -> str:
 
 
 def checked_directory() -> str:
-    """The private directory, made if needed. Raises :class:`Refused` where it is a symlink, someone else's, or open."""
+    """Return the private directory, made if needed.
+
+    Raises :class:`RendezvousError` where it is a symlink, someone else's, or open to others.
+    """
     path = directory()
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         pass
     except OSError as error:
-        raise Refused(f"cannot make {path}: {error.strerror}") from None
+        raise RendezvousError(f"cannot make {path}: {error.strerror}") from None
     try:
         found = os.lstat(path)
     except OSError as error:
-        raise Refused(f"cannot look at {path}: {error.strerror}") from None
+        raise RendezvousError(f"cannot look at {path}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode):
-        raise Refused(f"{path} is not a directory (a symlink or a file is in its place)")
+        raise RendezvousError(f"{path} is not a directory (a symlink or a file is in its place)")
     if found.st_uid != os.geteuid():
-        raise Refused(f"{path} belongs to uid {found.st_uid}, not to you")
+        raise RendezvousError(f"{path} belongs to uid {found.st_uid}, not to you")
     if stat.S_IMODE(found.st_mode) != 0o700:
-        raise Refused(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, it must be 0700 (chmod 700 {path})")
+        raise RendezvousError(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, it must be 0700 (chmod 700 {path})")
     return path
 
 
@@ -58,11 +61,11 @@ def bind() -> Tuple[socket.socket, str, Tuple[int, int]]:
     """A listening socket at this process's place, the path, and (device, inode) to recognise it by.
 
     Bound beside and renamed into place: nobody ever sees it not listening. What stood there is replaced: pid and start
-    time are ours, so it is from before an ``exec`` or a detach. Raises :class:`Refused`."""
+    time are ours, so it is from before an ``exec`` or a detach. Raises :class:`RendezvousError`."""
     path = os.path.join(checked_directory(), f"{os.getpid()}-{start_ticks()}.sock")
     beside = path[: -len(".sock")] + ".new"
     if len(os.fsencode(path)) > SUN_PATH_BYTES:
-        raise Refused(f"{path} is too long for a socket")
+        raise RendezvousError(f"{path} is too long for a socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
@@ -77,7 +80,7 @@ def bind() -> Tuple[socket.socket, str, Tuple[int, int]]:
         os.rename(beside, path)
     except OSError as error:
         listener.close()
-        raise Refused(f"cannot listen at {path}: {error.strerror or error}") from None
+        raise RendezvousError(f"cannot listen at {path}: {error.strerror or error}") from None
     return listener, path, (found.st_dev, found.st_ino)
 
 

@@ -73,7 +73,7 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="gpuscope-probe", daemon=True)
 
     def start(self) -> None:
-        """Raises :class:`rendezvous.Refused` where the place is not safe; nothing is left open then."""
+        """Raises :class:`rendezvous.RendezvousError` where the place is not safe; nothing is left open then."""
         self._open()
         try:
             self._thread.start()
@@ -99,7 +99,7 @@ class Server:
             os.set_blocking(self._wake[1], False)
         except OSError as error:
             self._close()
-            raise rendezvous.Refused(f"no descriptor is free: {error.strerror}") from None
+            raise rendezvous.RendezvousError(f"no descriptor is free: {error.strerror}") from None
         for number in self._wake:
             self._mark(number)
 
@@ -350,7 +350,7 @@ class Server:
             return
         try:
             fresh = rendezvous.bind()
-        except rendezvous.Refused as error:
+        except rendezvous.RendezvousError as error:
             debug("the socket is gone and cannot be made again", error)
             return
         old = self._listener

@@ -31,7 +31,7 @@ def whole(value: Any, limit: int = SIZE_LIMIT) -> int | None:
     return value if type(value) is int and 0 <= value < limit else None
 
 
-class TooMuch(Exception):
+class TooManyBlocks(Exception):
     """The file names the same lists again and again."""
 
 
@@ -80,7 +80,7 @@ def read_segments(segments: Any, stacks: StackTable, budget: int) -> dict[int, D
     """By device, in the order of the file. What is not a segment or a block is counted in ``malformed`` and left out.
 
     ``budget``: most blocks that a file of this size can hold; a pickle may name one list many times over, and more work
-    than that raises :class:`TooMuch`."""
+    than that raises :class:`TooManyBlocks`."""
     devices: dict[int, DeviceBlocks] = {}
     for one in segments if isinstance(segments, (list, tuple)) else ():
         if not isinstance(one, dict):
@@ -95,7 +95,7 @@ def read_segments(segments: Any, stacks: StackTable, budget: int) -> dict[int, D
             continue
         budget -= len(blocks) + 1
         if budget < 0:
-            raise TooMuch
+            raise TooManyBlocks
         _add_segment(here, one, blocks, total, stacks)
     return devices
 

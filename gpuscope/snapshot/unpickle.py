@@ -29,7 +29,7 @@ _PROGRESS_BYTES = 8 << 20
 _LEGACY_CHECKPOINT = 0x1950A86A20F9469CFC6C  # the first object of a torch.save() file before 1.6
 
 
-class Refused(Exception):
+class ForbiddenPickle(Exception):
     """The pickle asks for a global: it wants to run something."""
 
 
@@ -45,10 +45,10 @@ class Restricted(pickle.Unpickler):
     """Refuses every global. Extension codes are looked up in an empty registry, and would come through here too."""
 
     def find_class(self, module: str, name: str, /) -> NoReturn:
-        raise Refused(f"{module}.{name}"[:200])
+        raise ForbiddenPickle(f"{module}.{name}"[:200])
 
     def persistent_load(self, pid: Any, /) -> NoReturn:
-        raise Refused("a persistent id")
+        raise ForbiddenPickle("a persistent id")
 
 
 @dataclass
@@ -98,7 +98,8 @@ class _Counting(io.RawIOBase):
 def load(path: str, on_progress: Callable[[float], None], more_memory: Callable[[], None]) -> Loaded:
     """Reads the pickle at ``path``. ``more_memory`` is called when memory is at its cap, before anything is saved.
 
-    Raises :class:`Unreadable`, also for :class:`Refused`: of a file that wants to run something nothing is shown.
+    Raises :class:`Unreadable`, also for :class:`ForbiddenPickle`: nothing is shown of a file that wants to run
+    something.
 
     From protocol 4 on a pickle comes in frames of 64 KiB, and the unpickler wants a whole one before it looks. A file
     that was cut is read once more with an end added, so that what it has of its last frame counts too."""
@@ -135,7 +136,7 @@ def _attempt(
     root: Any = None
     try:
         root = unpickler.load()
-    except Refused as error:
+    except ForbiddenPickle as error:
         raise Unreadable(
             "hostile",
             f"this pickle wants to import {error}: a snapshot never does. Nothing was run, nothing of it is shown.",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..text.units import bytes_text
 from ..wire.clean import clean
-from .blocks import DeviceBlocks, LiveTable, TooMuch, device_view, has_stacks, read_segments
+from .blocks import DeviceBlocks, LiveTable, TooManyBlocks, device_view, has_stacks, read_segments
 from .columns import ACTIONS, OTHER, Columns, read_trace
 from .history import SegmentTable, table_of
 from .model import Device, Note, Summary, Totals, Trace
@@ -51,7 +51,7 @@ class Snapshot:
             found = read_segments(root.get("segments"), self.stacks, budget)
             entries = _traces(root, budget) if traces else {}
             pinned = read_segments(root.get("host_segments"), StackTable(), budget)
-        except TooMuch:
+        except TooManyBlocks:
             raise Unreadable(
                 "hostile",
                 "this pickle names the same lists again and again: more blocks than a file of its size can hold.",
@@ -157,7 +157,7 @@ class Snapshot:
 
 
 def _traces(root: dict[str, Any], budget: int) -> dict[int, list[Any]]:
-    """Each device's entries; a list that is named twice is taken once. Raises :class:`TooMuch`."""
+    """Each device's entries; a list that is named twice is taken once. Raises :class:`TooManyBlocks`."""
     traces = root.get("device_traces", root.get("traces"))
     out: dict[int, list[Any]] = {}
     seen: set[int] = set()
@@ -167,7 +167,7 @@ def _traces(root: dict[str, Any], budget: int) -> dict[int, list[Any]]:
                 seen.add(id(one))
                 out[number] = one
         if sum(map(len, out.values())) > budget:
-            raise TooMuch
+            raise TooManyBlocks
     return out
 
 

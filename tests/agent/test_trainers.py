@@ -167,7 +167,7 @@ def test_a_socket_that_somebody_else_serves_is_left_alone(sockets):
             os.chown(path, 12345, -1)
         with probe_sockets.Directory(str(sockets), 12345) as directory:
             (found,) = directory.sockets()
-            with pytest.raises(probe_sockets.Refused, match="served by uid 0, not 12345"):
+            with pytest.raises(probe_sockets.ProbeSocketRefused, match="served by uid 0, not 12345"):
                 directory.connect(found)
 
 

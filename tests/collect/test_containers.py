@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.collect import containers, probe_sockets
-from gpuscope.collect.probe_sockets import Directory, Refused
+from gpuscope.collect.probe_sockets import Directory, ProbeSocketRefused
 from gpuscope.collect.trainers import Probes
 from tests.fakes.waiting import until
 
@@ -97,7 +97,7 @@ def test_who_serves_under_another_number_is_still_left_alone(tmp_path):
         server.listen(1)
         with Directory(str(folder), os.geteuid()) as directory:
             (found,) = directory.sockets()
-            with pytest.raises(Refused, match="not the one it is named for"):
+            with pytest.raises(ProbeSocketRefused, match="not the one it is named for"):
                 directory.connect(found)
 
 

@@ -329,13 +329,13 @@ def test_a_port_that_is_taken_is_said():
 
 def test_other_machines_only_with_consent():
     for where in ("0.0.0.0:9400", "[::]:9400", "192.0.2.1:9400"):
-        with pytest.raises(run.Refused, match=f"--listen {re.escape(where)} --allow-remote"):
+        with pytest.raises(run.CannotExport, match=f"--listen {re.escape(where)} --allow-remote"):
             run.address(where, False)
         assert run.address(where, True)[1] == 9400
     assert run.address("[::1]:9400", False) == ("::1", 9400)
     assert run.address("localhost:80", False) == ("localhost", 80)
     for wrong in ("9400", ":9400", "localhost", "localhost:0", "localhost:70000", "localhost:x", "no such.host:1"):
-        with pytest.raises(run.Refused, match=r"gpuscope export --listen 127\.0\.0\.1:9400"):
+        with pytest.raises(run.CannotExport, match=r"gpuscope export --listen 127\.0\.0\.1:9400"):
             run.address(wrong, False)
     assert "reached by other machines" in refused("--listen", "0.0.0.0:9400")
 

@@ -187,7 +187,7 @@ def test_a_row_that_is_wrong_is_named_with_its_file_and_key(what: str, tmp_path:
     assert BAD[what][0] in row
     file = tmp_path / "claims.toml"
     file.write_text("[[claim]]" + row.replace(*BAD[what], 1))
-    with pytest.raises(claim_table.TableError, match=r"claims\.toml: dp-cpu: ") as caught:
+    with pytest.raises(claim_table.ClaimTableError, match=r"claims\.toml: dp-cpu: ") as caught:
         claim_table.load(file)
     assert what in str(caught.value)
 

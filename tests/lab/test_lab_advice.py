@@ -14,7 +14,7 @@ class OutOfMemoryError(RuntimeError):
     """As torch names its own."""
 
 
-class Refused(Exception):
+class TrainingRefused(Exception):
     pass
 
 
@@ -24,7 +24,7 @@ def told(error: BaseException, **toggles: object) -> metrics.Failure:
 
 
 def test_what_was_refused_on_purpose_keeps_its_words() -> None:
-    assert told(Refused("what", "why", "next")) == metrics.Failure("what", "why", "next")
+    assert told(TrainingRefused("what", "why", "next")) == metrics.Failure("what", "why", "next")
 
 
 @pytest.mark.parametrize(

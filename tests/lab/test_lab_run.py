@@ -12,7 +12,7 @@ from gpuscope.lab.config import LabConfig
 
 torch = pytest.importorskip("torch")
 
-from gpuscope.lab.run import Refused, Run  # noqa: E402
+from gpuscope.lab.run import Run, TrainingRefused  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_dataloader_with_processes_trains_on_the_same_samples() -> None:
 
 
 def test_a_combination_that_cannot_be_is_refused_before_anything_is_built() -> None:
-    with pytest.raises(Refused, match="--foreach"):
+    with pytest.raises(TrainingRefused, match="--foreach"):
         all_records(model="mlp-tiny", foreach=True, fused=True, steps=2)
 
 

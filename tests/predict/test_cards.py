@@ -123,7 +123,7 @@ def test_measuring_asks_the_driver_after_each_stage(monkeypatch):
     ],
 )
 def test_a_measurement_that_fails_says_why_within_its_time(code, why):
-    with FakeNvml(gpus=1).install(), pytest.raises(predict_measure.NotMeasured) as caught:
+    with FakeNvml(gpus=1).install(), pytest.raises(predict_measure.ContextNotMeasured) as caught:
         predict_measure.measure(1.5, [sys.executable, "-c", code])
     assert why in str(caught.value.args[1])
 

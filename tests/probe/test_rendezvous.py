@@ -36,7 +36,7 @@ def test_start_ticks_are_the_kernels():
 
 
 def refused(base):
-    with pytest.raises(rendezvous.Refused) as caught:
+    with pytest.raises(rendezvous.RendezvousError) as caught:
         rendezvous.bind()
     return str(caught.value)
 

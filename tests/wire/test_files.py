@@ -74,7 +74,7 @@ def toggles(path):
 
 
 def script(path):
-    with pytest.raises(script_files.Refused) as caught:
+    with pytest.raises(script_files.SourceNotChecked) as caught:
         script_files.read(str(path))
     return str(caught.value)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...attach import enable
 from ...attach.enable import Found
-from ...attach.enable_target import Refused, Target, find
+from ...attach.enable_target import CannotEnable, Target, find
 from ...exit_status import ExitStatus
 from ...text.units import bytes_text
 from ...wire.clean import clean
@@ -78,8 +78,10 @@ def run(args: argparse.Namespace) -> int:
             return ExitStatus.OK
         found = enable.apply(plan)
         if found.state != enable.INTACT:
-            raise Refused(f"{found.folder} does not hold what was written: {found.reason or found.state}. Try again")
-    except Refused as error:
+            raise CannotEnable(
+                f"{found.folder} does not hold what was written: {found.reason or found.state}. Try again"
+            )
+    except CannotEnable as error:
         print(f"gpuscope enable: {clean(str(error))}", file=sys.stderr)
         return ExitStatus.UNCHECKED if args.status else ExitStatus.PROBLEMS
     except OSError as error:

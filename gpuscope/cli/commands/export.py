@@ -71,17 +71,17 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.textfile is not None and args.textfile.suffix != ".prom":
             other = shlex.quote(str(args.textfile.with_suffix(".prom")))
-            raise export.Refused(f"node_exporter reads *.prom only. Next:  gpuscope export --textfile {other}")
+            raise export.CannotExport(f"node_exporter reads *.prom only. Next:  gpuscope export --textfile {other}")
         if args.textfile is not None and args.listen and not args.once:
-            raise export.Refused("--textfile and --listen do not go together: start two")
+            raise export.CannotExport("--textfile and --listen do not go together: start two")
         if args.textfile is not None and not args.textfile.parent.is_dir():
-            raise export.Refused(f"no such directory: {args.textfile.parent}. Next:  mkdir {args.textfile.parent}")
+            raise export.CannotExport(f"no such directory: {args.textfile.parent}. Next:  mkdir {args.textfile.parent}")
         at = export.address(args.listen or LISTEN, args.allow_remote)
         exporter = export.Exporter(_source(args.hz), Limits(trainers=args.max_trainers))
         return asyncio.run(_run(args, exporter, at))
-    except export.Refused as error:
+    except export.CannotExport as error:
         print(f"gpuscope export: {clean(str(error))}", file=sys.stderr)
-        return ExitStatus.USAGE if isinstance(error, export.Misused) else ExitStatus.UNCHECKED
+        return ExitStatus.USAGE if isinstance(error, export.ExportMisused) else ExitStatus.UNCHECKED
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         print(f"gpuscope export: cannot write{clean(where)}: {error.strerror or error}", file=sys.stderr)

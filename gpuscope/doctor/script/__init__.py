@@ -59,7 +59,7 @@ def report(paths: Iterable[str], on_cpu: bool = False) -> Report:
 def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list[Finding], list[Abstained]]:
     from . import checks
     from .facts import Script
-    from .source import TooMuch
+    from .source import SourceTooLarge
 
     if "torch" not in text:
         return [], []
@@ -78,7 +78,7 @@ def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list
         return [], []
     try:
         return _findings(script, problems, on_cpu), list(checks.undecided(script))
-    except (TooMuch, RecursionError):
+    except (SourceTooLarge, RecursionError):
         problems.append(f"{path} was not checked: its code is too large or too deeply nested to be followed in time.")
         return [], []
 

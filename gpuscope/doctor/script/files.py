@@ -19,7 +19,7 @@ _SKIPPED = {
 }  # fmt: skip
 
 
-class Refused(Exception):
+class SourceNotChecked(Exception):
     """A path that is not checked. The text is a whole sentence that says which one and why."""
 
 
@@ -28,7 +28,7 @@ def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
     if not os.path.isdir(path):
         try:
             yield path, read(path)
-        except Refused as error:
+        except SourceNotChecked as error:
             refused.append(str(error))
         return
     files, whole = _below(path, refused)
@@ -38,7 +38,7 @@ def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
     for file in files:
         try:
             text = read(file)
-        except Refused as error:
+        except SourceNotChecked as error:
             refused.append(str(error))
             continue
         total += len(text)
@@ -81,14 +81,14 @@ def read(path: str) -> str:
         with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise Refused(f"{path} was not checked: {error.strerror or error}.") from None
+        raise SourceNotChecked(f"{path} was not checked: {error.strerror or error}.") from None
     if len(data) > MAX_FILE_BYTES:
-        raise Refused(f"{path} was not checked: it is larger than {bytes_text(MAX_FILE_BYTES)}.")
+        raise SourceNotChecked(f"{path} was not checked: it is larger than {bytes_text(MAX_FILE_BYTES)}.")
     if b"\0" in data:
-        raise Refused(f"{path} was not checked: it is binary, not Python source.")
+        raise SourceNotChecked(f"{path} was not checked: it is binary, not Python source.")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        raise Refused(f"{path} was not checked: its text cannot be decoded ({error}).") from None
+        raise SourceNotChecked(f"{path} was not checked: its text cannot be decoded ({error}).") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")

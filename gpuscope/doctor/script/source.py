@@ -39,7 +39,7 @@ _SAME = {
 }
 
 
-class TooMuch(Exception):
+class SourceTooLarge(Exception):
     """The file is so large or so entangled that checking it would take long."""
 
 
@@ -106,7 +106,7 @@ class Source:
     def _spend(self, looks: int) -> None:
         self._looks += looks
         if self._looks > self._LOOKS:
-            raise TooMuch
+            raise SourceTooLarge
 
     def calls_to(self, *names: str) -> list[ast.Call]:
         """The calls of these full names."""

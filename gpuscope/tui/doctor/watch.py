@@ -87,7 +87,7 @@ class Watch:
 
         try:
             self.table = table.load()
-        except table.TableError as error:
+        except table.PitfallTableError as error:
             self.problem = f"The pitfall table: {error}. Install gpuscope again."
 
     def begin(self) -> None:

@@ -38,7 +38,7 @@ _TRAINING = re.compile(
 _HOST = re.compile(r"[\w.-]+@[\w.-]+")
 
 
-class Refused(Exception):
+class CannotExamine(Exception):
     """A target that cannot be examined; the text is a whole sentence and says what to do."""
 
 
@@ -61,7 +61,7 @@ def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any =
                 report += _ask(clean(target, 200), "gpuscope.cli.commands.doctor.remote", target, ways, timeout)
             else:
                 report += _examine(target, timeout)
-        except Refused as why:
+        except CannotExamine as why:
             report += Report(problems=(str(why),))
     if ask_torch:
         report += _ask("The environment", "gpuscope.cli.commands.doctor.environment", ask_torch=True, timeout=timeout)
@@ -89,24 +89,24 @@ def _examine(target: str, timeout: float) -> Report:
     if target == "-":
         return _standard_input()
     if not target:
-        raise Refused("an empty word is no target. Next: a file, a PID, or no target at all for this machine.")
+        raise CannotExamine("an empty word is no target. Next: a file, a PID, or no target at all for this machine.")
     path = Path(target)
     name = clean(path.name or target, 200)
     if target.isascii() and target.isdigit() and not os.path.lexists(target):
         if not 0 < int(target[:12]) < 1 << 22:
-            raise Refused(f"{name}: no process can have this number.")
+            raise CannotExamine(f"{name}: no process can have this number.")
         return _ask(f"Process {target}", "gpuscope.cli.commands.doctor.live", int(target), timeout)
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except (OSError, ValueError) as error:
-        raise Refused(_no_such(target, error)) from None
+        raise CannotExamine(_no_such(target, error)) from None
     if kind == stat.S_IFDIR:
         return _ask(name, "gpuscope.doctor.script:report", [str(path)])
     try:
         with _opened(path, name, kind == stat.S_IFIFO, timeout) as file:
             return _file(file, path, name, kind == stat.S_IFREG)
     except OSError as error:
-        raise Refused(f"{name}: cannot be read ({error.strerror or error}).") from None
+        raise CannotExamine(f"{name}: cannot be read ({error.strerror or error}).") from None
 
 
 def _no_such(target: str, error: Exception) -> str:
@@ -120,13 +120,13 @@ def _no_such(target: str, error: Exception) -> str:
 def _standard_input() -> Report:
     stream = getattr(sys.stdin, "buffer", None)
     if stream is None:
-        raise Refused("standard input cannot be read.")
+        raise CannotExamine("standard input cannot be read.")
     if sys.stdin.isatty():
         sys.stderr.write("gpuscope doctor: reads a log or a traceback from the terminal; Ctrl-D ends it\n")
     head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     what = _binary(head)
     if what in ("snapshot", "recording", "box"):
-        raise Refused("standard input: not a text. Next: write it to a file, and give its name.")
+        raise CannotExamine("standard input: not a text. Next: write it to a file, and give its name.")
     return _text(stream, head, "log", "standard input")
 
 
@@ -137,7 +137,9 @@ def _file(file: Any, path: Path, name: str, regular: bool) -> Report:
         return found if found.findings or found.problems else found + _of_no_use(file, head, name)
     if path.suffix == ".ipynb":
         stem = clean(path.stem, 100)
-        raise Refused(f"{name}: a notebook. Next: jupyter nbconvert --to script {name}; gpuscope doctor {stem}.py")
+        raise CannotExamine(
+            f"{name}: a notebook. Next: jupyter nbconvert --to script {name}; gpuscope doctor {stem}.py"
+        )
     kind = _binary(head) if regular else ""
     if kind:
         return _ask(name, "gpuscope.doctor.postmortem", path, kind)
@@ -175,7 +177,7 @@ def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
             break
         if time.monotonic() >= until:
             os.close(descriptor)
-            raise Refused(f"{name}: a pipe that nobody has opened to write within {timeout:g} s.")
+            raise CannotExamine(f"{name}: a pipe that nobody has opened to write within {timeout:g} s.")
     os.set_blocking(descriptor, True)
     rest = io.FileIO(descriptor, "rb")
     return io.BufferedReader(_Begun(first, rest) if first else rest, HEAD_BYTES)
@@ -224,12 +226,12 @@ def _unpacked(head: bytes) -> bytes:
 def _text(stream: Any, head: bytes, name: str, what: str) -> Report:
     """A log, unpacked and as UTF-8, whatever it comes in."""
     if not head:
-        raise Refused(f"{what}: it is empty, there is nothing to examine.")
+        raise CannotExamine(f"{what}: it is empty, there is nothing to examine.")
     if head.startswith(_GZIP):
         head = _unpacked(head)
         stream = gzip.GzipFile(fileobj=stream)
         if not head:
-            raise Refused(f"{what}: a damaged or empty gzip file.")
+            raise CannotExamine(f"{what}: a damaged or empty gzip file.")
     if head.startswith(_UTF16):
         stream = codecs.EncodedFile(stream, "utf-8", "utf-16", errors="replace")
     else:
@@ -239,7 +241,7 @@ def _text(stream: Any, head: bytes, name: str, what: str) -> Report:
     if text.problem:
         found += Report(problems=(f"{what}: was read only in part ({text.problem}).",))
     elif not text.of_training and found == Report(examined=found.examined):
-        raise Refused(f"{what}: nothing in it is of a training with PyTorch, so there is nothing to examine.")
+        raise CannotExamine(f"{what}: nothing in it is of a training with PyTorch, so there is nothing to examine.")
     return found
 
 
@@ -274,7 +276,7 @@ class _Text:
 
 def _refuse_binary(head: bytes, what: str) -> None:
     if head.startswith(b"PK\x03\x04"):
-        raise Refused(f"{what}: a zip file, such as torch.save() writes: a checkpoint says nothing of a failure.")
+        raise CannotExamine(f"{what}: a zip file, such as torch.save() writes: a checkpoint says nothing of a failure.")
     strange = len(head.translate(None, _NOT_TEXT))
     if strange > max(1, _BINARY_SHARE * len(head)):
-        raise Refused(f"{what}: a binary file of a kind that is not known here, neither text nor snapshot.")
+        raise CannotExamine(f"{what}: a binary file of a kind that is not known here, neither text nor snapshot.")

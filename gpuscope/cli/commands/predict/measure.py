@@ -30,7 +30,7 @@ SETTLE_SECONDS = 0.4
 MODULE = "gpuscope.predict.tracing.context"
 
 
-class NotMeasured(Exception):
+class ContextNotMeasured(Exception):
     """``args``: what, why, next."""
 
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         gpu, torch, found, stages = measure(args.seconds)
         path = keep(gpu, torch, found)
-    except NotMeasured as trouble:
+    except ContextNotMeasured as trouble:
         what, why, then = map(str, trouble.args)
         if args.json:
             print(
@@ -72,17 +72,17 @@ def measure(
     seconds: float, command: list[str] | None = None, look: Callable[[], Picture] = lab_devices.look
 ) -> tuple[str, str, Outside, dict[str, int]]:
     """The card's name, torch's version, what was found, and bytes beside the allocator by stage. ``command`` and
-    ``look`` are for tests. Raises :class:`NotMeasured`."""
+    ``look`` are for tests. Raises :class:`ContextNotMeasured`."""
     before = look()
     if not before.devices:
         why = before.nvml.text if before.nvml is not None else "the driver has no devices"
-        raise NotMeasured(
+        raise ContextNotMeasured(
             "There is no GPU here to measure.", why, "run it on the machine that trains; --gpu NAME needs none"
         )
     with _Child(command or [sys.executable, "-m", MODULE], seconds) as child:
         ready = child.stage()
         if ready["stage"] != "ready":
-            raise NotMeasured("CUDA was not measured.", f"torch {ready.get('torch')} finds no CUDA device",
+            raise ContextNotMeasured("CUDA was not measured.", f"torch {ready.get('torch')} finds no CUDA device",
                               "use the Python that trains: its torch must be a CUDA build")  # fmt: skip
         device = _device(before, str(ready.get("uuid", "")))
         idle = device.readings.get("used_bytes")
@@ -93,8 +93,11 @@ def measure(
             time.sleep(SETTLE_SECONDS)
             held = _held(_device(look(), device.definition.uuid), child.pid, idle)
             if held is None:
-                raise NotMeasured("The driver does not say what is used.", "neither by process nor for the device",
-                                  "--gpu NAME predicts with what is known of such cards")  # fmt: skip
+                raise ContextNotMeasured(
+                    "The driver does not say what is used.",
+                    "neither by process nor for the device",
+                    "--gpu NAME predicts with what is known of such cards",
+                )
             stages[name] = max(0, held - reserved)
     driver = device.readings.get("driver_reserved_bytes")
     low, high = stages["products"], stages["kernels"]
@@ -108,7 +111,7 @@ def _device(picture: Picture, uuid: str) -> DevicePicture:
     found = picture.device(uuid) if uuid else None
     visible = lab_devices.visible(picture.devices) or picture.devices
     if found is None and not visible:
-        raise NotMeasured("The GPU is gone.", "the driver names none any more", "gpuscope devices")
+        raise ContextNotMeasured("The GPU is gone.", "the driver names none any more", "gpuscope devices")
     return found or visible[0]
 
 
@@ -147,13 +150,13 @@ class _Child:
             pass
 
     def stage(self) -> dict[str, Any]:
-        """The next stage. Raises :class:`NotMeasured`."""
+        """The next stage. Raises :class:`ContextNotMeasured`."""
         out = self._process.stdout
         assert out is not None
         with selectors.DefaultSelector() as ready:
             ready.register(out, selectors.EVENT_READ)
             if not ready.select(max(0.0, self._ends - time.monotonic())):
-                raise NotMeasured(
+                raise ContextNotMeasured(
                     "CUDA did not come up in time.", "the measuring child is silent", "--seconds gives more"
                 )
         line = out.readline(1 << 16)
@@ -165,7 +168,7 @@ class _Child:
             self._process.kill()
             said = (self._process.stderr.read(4096) if self._process.stderr else "").strip().splitlines()
             why = clean(said[-1], 300) if said else "the measuring child ended without a word"
-            raise NotMeasured(
+            raise ContextNotMeasured(
                 "The measurement failed.", why, "gpuscope doctor   says what is wrong with torch here"
             ) from None
 

@@ -36,7 +36,7 @@ WATCH_SECONDS = 6.0
 WORDS = {"fits": "fits", "too_close": "is too close to tell", "does_not_fit": "does not fit"}
 
 
-class NotMeasured(Exception):
+class TrainerNotMeasured(Exception):
     """``args``: what, why, next."""
 
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, target: str) -> int:
     try:
         found = live(int(target)) if target.isdigit() else recorded(target)
         document = _document(args, found, began)
-    except NotMeasured as trouble:
+    except TrainerNotMeasured as trouble:
         what, why, then = map(str, trouble.args)
         if args.json:
             keys = [f"{name}_{part}" for name in FIGURES for part in PARTS]
@@ -108,7 +108,7 @@ def is_recording(word: str) -> bool:
 
 
 def live(pid: int) -> Measured:
-    """A trainer of this host with a probe in it. Raises :class:`NotMeasured`."""
+    """A trainer of this host with a probe in it. Raises :class:`TrainerNotMeasured`."""
     from ..doctor import live as doctor_live
 
     store, _ = doctor_live._watch(WATCH_SECONDS, doctor_live._collector)
@@ -116,7 +116,7 @@ def live(pid: int) -> Measured:
     trainers = [one for one in host.trainers if one.gone is None] if host is not None else []
     chosen = [one for one in trainers if descends(one.definition.pid, pid)]
     if host is None or not chosen:
-        raise NotMeasured(
+        raise TrainerNotMeasured(
             f"There is no probe in pid {pid}.",
             "without one nothing is known of its tensors, and it was not touched",
             "gpuscope attach --inject   puts one in; next run: gpuscope run python train.py",
@@ -125,7 +125,7 @@ def live(pid: int) -> Measured:
 
 
 def recorded(target: str) -> Measured:
-    """A training in a recording; ``FILE:PID`` says which. Raises :class:`NotMeasured`."""
+    """A training in a recording; ``FILE:PID`` says which. Raises :class:`TrainerNotMeasured`."""
     path, pid = (
         (target, None) if os.path.isfile(target) else (target.rpartition(":")[0], int(target.rpartition(":")[2]))
     )
@@ -134,11 +134,13 @@ def recorded(target: str) -> Measured:
     chosen = [pair for pair in pairs if pid is None or pair[1].definition.pid == pid]
     jobs = {trainer.definition.job or trainer.key for _, trainer in chosen if _allocators(trainer)}
     if not chosen:
-        raise NotMeasured(f"{name} holds no such training.", "it has no trainer with a probe, or not this pid",
+        raise TrainerNotMeasured(f"{name} holds no such training.", "it has no trainer with a probe, or not this pid",
                           f"gpuscope replay {path}   shows what it holds")  # fmt: skip
     if len(jobs) > 1:
         each = "   ".join(f"{clean(path)}:{one.definition.pid}" for _, one in chosen if _allocators(one))
-        raise NotMeasured(f"{name} holds {len(jobs)} trainings.", "which one is meant is not said", f"one of: {each}")
+        raise TrainerNotMeasured(
+            f"{name} holds {len(jobs)} trainings.", "which one is meant is not said", f"one of: {each}"
+        )
     return _largest(chosen, name)
 
 
@@ -152,7 +154,9 @@ def _hosts(path: str) -> Iterator[HostView]:
     reader: Any = BoxReader(path) if is_box(path) else RecordingReader(path)
     if not reader.header:
         why = reader.problem.text if reader.problem else "its first line is not that of a recording"
-        raise NotMeasured(f"{clean(Path(path).name, 80)} is no recording.", why, "gpuscope record FILE   makes one")
+        raise TrainerNotMeasured(
+            f"{clean(Path(path).name, 80)} is no recording.", why, "gpuscope record FILE   makes one"
+        )
     store, seen = Store(), set()
     for line in reader.lines():
         key = str(line.source)
@@ -176,7 +180,9 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
     if not every:
         cpu = all(not trainer.definition.cuda for _, trainer in pairs)
         why = "it trains on a CPU, where torch keeps no such statistics" if cpu else "its probe has told none yet"
-        raise NotMeasured(f"The peaks of {name} are not known.", why, "gpuscope predict MODULE:FACTORY   needs no run")
+        raise TrainerNotMeasured(
+            f"The peaks of {name} are not known.", why, "gpuscope predict MODULE:FACTORY   needs no run"
+        )
     host, trainer, best = max(every, key=lambda one: one[2].number("peak_reserved_bytes") or 0)
     device = next((one for one in host.devices if one.id == best.gpu), None)
     definition = trainer.definition
