@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..agent.picture import Picture
-from ..text import width
 from ..model.cuda_devices import ORDER, VISIBLE, names_by_number, ordinals
+from ..text import width
 from ..wire.clean import clean
 from ..wire.frames import NO_PERMISSION, Unknown
 from . import output

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..agent.picture import DevicePicture, Picture
-from ..text.units import age_text, bytes_text
 from ..model.device_state import DeviceState, full, state_of
+from ..text.units import age_text, bytes_text
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 

@@ -18,9 +18,9 @@ from ...agent.picture import DevicePicture, Picture
 from ...exit_status import ExitStatus
 from ...text.units import GIB
 from ...wire.clean import clean
-from ..output import exit_code
 from ...wire.frames import Reading, Unknown
 from .. import free_devices
+from ..output import exit_code
 from .devices import verb as devices_verb
 
 TIMEOUT_SECONDS = 5.0

@@ -11,9 +11,9 @@ from ....agent.oneshot import OneShot, collect_once
 from ....agent.picture import DevicePicture, Picture
 from ....collect.clock_events import clock_event_words
 from ....collect.xid import HARMLESS, xid_advice, xid_words
+from ....model.device_state import faults_of, slowed, unowned
 from ....text import width
 from ....text.units import DASH
-from ....model.device_state import faults_of, slowed, unowned
 from ....wire.clean import clean
 from ....wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, NOT_INITIALISED, TIMEOUT, Reading, Unknown
 from ... import cuda_order, free_devices, output, remote

@@ -19,10 +19,10 @@ from ....agent.picture import DevicePicture, Picture
 from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
 from ....lab.rules import Facts
-from ....text import width
-from ....text.units import bytes_text
 from ....model import cuda_devices
 from ....model.device_state import unowned
+from ....text import width
+from ....text.units import bytes_text
 from ....wire.clean import clean
 from ....wire.frames import Unknown
 
