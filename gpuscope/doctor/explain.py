@@ -81,6 +81,7 @@ document.
 ```
 gpuscope doctor --list              all of them
 gpuscope doctor --explain ID        one of them, as below
+gpuscope doctor --symptom 'WORDS'   those that your own words speak for, such as 'loss is nan after 200 steps in fp16'
 ```
 
 This page is made of `gpuscope/doctor/pitfalls.toml` by `python -m gpuscope.doctor.table`.

@@ -117,6 +117,8 @@ def test_list_and_explain_as_json(capsys):
         (("--explain", ""), "no such pitfall"),
         (("--list", "log"), "stand alone"),
         (("--list", "--explain", "pin-memory"), "stand alone"),
+        (("--list", "--symptom", "it is slow"), "stand alone"),
+        (("--symptom", " "), "--symptom takes words"),
     ],
 )
 def test_usage_errors_name_what_there_is(capsys, words, says):
@@ -124,6 +126,38 @@ def test_usage_errors_name_what_there_is(capsys, words, says):
     assert (code, out) == (64, "")
     assert says in err
     assert "\x1b" not in err
+
+
+# ── a symptom in words ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_symptom_alone_is_judged_without_looking_at_this_machine(capsys):
+    code, out, _ = run(capsys, "--json", "--symptom", "loss is nan after 200 steps in fp16")
+    document = json.loads(out)
+    first = document["findings"][0]
+    assert (first["pitfall"], first["severity"], code) == ("bf16-instead-of-fp16", "warning", 1)
+    assert first["evidence"][0]["source"] == "symptom"
+    assert document["examined"] == ["the symptom"]
+
+
+def test_words_that_name_nothing_known_are_said_to_do_so(capsys):
+    code, out, _ = run(capsys, "--json", "--symptom", "the kettle whistles")
+    document = json.loads(out)
+    assert (code, document["findings"], document["examined"]) == (3, [], [])
+    assert document["problems"][0]["reason"].startswith("The symptom: these words name no failure")
+
+
+def test_a_symptom_beside_a_log_and_a_script(capsys, tmp_path):
+    log, script = tmp_path / "a.log", tmp_path / "train.py"
+    log.write_text("RuntimeError: CUDA out of memory.\n")
+    script.write_text("import torch\n")
+    words = ("--json", "--symptom", "it happens in the first validation")
+    document = json.loads(run(capsys, *words, log, script)[1])
+    assert document["examined"] == ["a.log", "the symptom", str(script)]
+    assert document["findings"][0]["pitfall"] == "no-grad-eval"
+    document = json.loads(run(capsys, "--json", "--symptom", "the loss is nan in fp16", script)[1])
+    assert document["examined"] == [str(script), "the symptom"]
+    assert document["findings"][0]["pitfall"] == "bf16-instead-of-fp16"
 
 
 # ── the bundle ──────────────────────────────────────────────────────────────────────────────────────────────────────

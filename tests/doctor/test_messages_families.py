@@ -91,6 +91,10 @@ def names(text: str) -> list[str]:
     return [one.pitfall for one in found(text)]
 
 
+def named(symptom: str) -> list[str]:
+    return [one.pitfall for one in rank(examine((), symptom=symptom)[0])]
+
+
 @pytest.mark.parametrize(("text", "pitfall"), MESSAGES, ids=short)
 def test_the_message_speaks_for(text, pitfall):
     assert names(text)[0] == pitfall
@@ -105,7 +109,7 @@ def test_the_message_in_a_long_log(text):
 
 @pytest.mark.parametrize(("text", "pitfall"), SYMPTOMS, ids=short)
 def test_the_symptom_speaks_for(text, pitfall):
-    assert pitfall in names(f"symptom: {text}")[:2]
+    assert pitfall in named(text)[:2]
 
 
 @pytest.mark.parametrize(
@@ -122,8 +126,22 @@ def test_what_is_no_failure(text):
 
 
 def test_a_hang_that_is_only_told_of_is_one_of_three():
-    told = names("symptom: the run on two GPUs freezes and prints nothing")
+    told = named("the run on two GPUs freezes and prints nothing")
     assert told == ["hang-in-collective", "hang-in-loader", "hang-alone"]
+
+
+@pytest.mark.parametrize("text", [text for text, _ in SYMPTOMS], ids=short)
+@pytest.mark.parametrize("marker", ["symptom: ", "Symptom:\n", "step 3\nsymptom: "])
+def test_no_marker_in_a_log_makes_it_a_description(text, marker):
+    assert examine((marker + text).split("\n")) == examine((marker.replace("ymptom", "ummary") + text).split("\n"))
+
+
+def test_words_beside_a_log_are_circumstances_of_its_message():
+    log = ["RuntimeError: CUDA out of memory."]
+    alone = rank(examine(log)[0])
+    told = rank(examine(log, symptom="it happens in the first validation")[0])
+    assert (alone[0].pitfall, alone[0].confidence) == ("reduce-batch-size", "prior")
+    assert (told[0].pitfall, told[0].confidence, told[0].evidence[0].source) == ("no-grad-eval", "likely", "log:1")
 
 
 def test_several_causes_come_with_their_alternatives():

@@ -112,11 +112,11 @@ def test_hostile_text():
         "[rank" * 10_000, "\x1b[" * 5000, "&lt;" * 20_000, 'File "' + "a" * 90_000, "memory in use. " * 4000,
         "1: " * 5000, "dataloader " * 20_000, "nccl " * 100_000,
         "torch too many open files " * 19_000, "defaultcpuallocator " * 25_000,
-        "tried to allocate " * 25_000, "error out of memory " * 25_000, "symptom: " + "memory grow " * 9000,
+        "tried to allocate " * 25_000, "error out of memory " * 25_000, "memory grow " * 9000,
     )  # fmt: skip
     for text in samples:
         began = time.process_time()
-        examine([text])
+        examine([text], symptom=text)
         assert time.process_time() - began < 2
 
 

@@ -12,27 +12,57 @@ from typing import IO
 
 from ..finding import Abstained, Finding, Report
 
-__all__ = ["examine", "report"]
+__all__ = ["THE_SYMPTOM", "examine", "of_symptom", "report"]
+
+SYMPTOM = "symptom"
+"""What evidence calls the user's own words."""
+THE_SYMPTOM = "the symptom"
+"""What a report calls them among what it looked at."""
+NOTHING_KNOWN = (
+    "The symptom: these words name no failure that is known here. Next: say what happens (slow, memory grows, hangs, "
+    "loss is nan) and when, or give the log: gpuscope doctor LOG"
+)
 
 
 def examine(
-    source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str = "log"
+    source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str = "log", symptom: str = ""
 ) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
-    """The findings of a log, best first, and what could not be decided. ``source`` is a path, an open stream or lines;
-    ``name`` is what evidence calls it (``log:1204``). A log that says nothing known gives nothing.
-    Raises OSError where a path cannot be read."""
+    """The findings of a log, best first, and what could not be decided.
+
+    ``source`` is a path, an open stream or lines; ``name`` is what evidence calls it (``log:1204``). ``symptom`` is
+    what the user says of the failure in plain words, alone or beside the log. Texts that say nothing known give
+    nothing. Raises OSError where a path cannot be read.
+    """
     from . import reading
 
-    excerpt = reading.read(source)
-    if excerpt.binary or not any(text.strip() for _, text in excerpt.lines):
+    excerpts = (reading.read(source), name), (reading.read(symptom.splitlines()), SYMPTOM)
+    known = [not one.binary and any(text.strip() for _, text in one.lines) for one, _ in excerpts]
+    if not any(known):
         return (), ()
     from .judge import judge
     from .text import Log
 
-    return judge(Log(excerpt, name))
+    log, described = (Log(*pair) if told else None for pair, told in zip(excerpts, known, strict=True))
+    return judge(log, described)
 
 
-def report(source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str, examined: str) -> Report:
-    """The same as a report; ``examined`` is what that calls the log."""
-    findings, abstained = examine(source, name)
-    return Report(findings=findings, abstained=abstained, examined=(examined,))
+def report(
+    source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str, examined: str, symptom: str = ""
+) -> Report:
+    """The same as a report; ``examined`` is what that calls the log.
+
+    Words of the user that name nothing known are said to do so where the log says nothing either: silence would read
+    as praise.
+    """
+    findings, abstained = examine(source, name, symptom)
+    looked_at = (examined, THE_SYMPTOM) if symptom else (examined,)
+    problems = (NOTHING_KNOWN,) if symptom and not findings and not abstained else ()
+    return Report(findings=findings, abstained=abstained, examined=looked_at, problems=problems)
+
+
+def of_symptom(symptom: str) -> Report:
+    """What the user's words alone speak for."""
+    findings, abstained = examine((), symptom=symptom)
+    if not findings and not abstained:
+        return Report(problems=(NOTHING_KNOWN,))
+    return Report(findings=findings, abstained=abstained, examined=(THE_SYMPTOM,))

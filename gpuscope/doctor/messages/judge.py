@@ -25,9 +25,29 @@ MOST_REFUSALS = 4
 _PINNED = ("host.pinned",)
 
 
-def judge(log: Log) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
-    """Findings, best first, and abstentions."""
-    scene = scenes.read(log)
+def judge(log: Log | None, symptom: Log | None = None) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
+    """The findings, best first, and the abstentions, of a log, of a symptom in the user's own words, or of both.
+
+    The words are circumstances of what the log says. What they say by themselves is a warning at most.
+    """
+    scenes_read = [scenes.read(text) for text in (log, symptom) if text is not None]
+    scene = scenes_read[0]
+    for other in scenes_read[1:]:
+        scene.facts = {**other.facts, **scene.facts}
+    votes: list[Vote] = []
+    refusals: list[OutOfMemory] = []
+    if log is not None:
+        votes, refusals = _votes(log, scene, described=False)
+    if symptom is not None:
+        said, refused = _votes(symptom, scene, described=True)
+        votes += [replace(vote, severity="warning") if vote.severity == "problem" else vote for vote in said]
+        refusals += refused
+    chosen = best(votes)
+    return with_effects(map(finding, chosen), refusals), tuple(_abstained(chosen, refusals))
+
+
+def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[OutOfMemory]]:
+    """The votes of one text and the refusals of memory in it. ``described``: somebody describes what happens."""
     grown = growth.steady(log)
     if grown:
         scene.facts.setdefault("growth", grown)
@@ -41,17 +61,13 @@ def judge(log: Log) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
     if not any(vote.cause in _PINNED for vote in votes):
         for one in _device(refusals, votes)[-MOST_REFUSALS:]:
             votes += causes.votes(log, scene, one)
-    described = log.flat.lstrip().startswith("symptom:") or " symptom:" in log.flat[:400]
     if described or not any(vote.confidence != "prior" for vote in votes):
-        votes += symptoms.votes(log)
-    if described:
-        votes = [replace(vote, severity="warning") if vote.severity == "problem" else vote for vote in votes]
+        votes += symptoms.votes(log, described)
     if not votes:
         votes += smi.votes(log)
     if not votes and grown:
         votes += _growth(grown, log)
-    chosen = best(votes)
-    return with_effects(map(finding, chosen), refusals), tuple(_abstained(chosen, refusals))
+    return votes, refusals
 
 
 def _messages(log: Log, scene: Scene) -> Iterator[Vote]:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """A pattern in the flat lower-case text, and the causes it speaks for with their weights. ``described``: only where
-    the text is a description and no program's output."""
+    """A pattern in the flat lower-case text, and the causes it speaks for with their weights."""
 
     cause: str
     pattern: str
     votes: tuple[tuple[str, str, float], ...]
-    described: bool = True

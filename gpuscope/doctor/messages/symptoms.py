@@ -13,9 +13,8 @@ from .text import Log
 from .votes import Vote
 
 
-def votes(log: Log) -> Iterator[Vote]:
-    """Votes of a description (a text that says ``symptom:``, or is short prose), or of printed readings."""
-    described = log.flat.lstrip().startswith("symptom:") or " symptom:" in log.flat[:20_000]
+def votes(log: Log, described: bool) -> Iterator[Vote]:
+    """The votes of a text that somebody wrote to describe what happens, or of the readings that a log prints."""
     for symptom in (*symptoms_speed.SYMPTOMS, *symptoms_memory.SYMPTOMS) if described else symptoms_speed.PRINTED:
         found = log.words(symptom.pattern)
         if found is None:

@@ -171,7 +171,6 @@ PRINTED = (
             ("too-small-workload", "The work may be too small for a device", 0.5),
             ("synchronize-timing", "What is timed may be the launch, not the work", 0.4),
         ),
-        described=False,
     ),
     Symptom(
         "printed.available",
@@ -181,13 +180,11 @@ PRINTED = (
             ("driver-cuda-mismatch", "Driver and CUDA runtime may not fit together", 0.45),
             ("visible-devices", "The device may be hidden", 0.4),
         ),
-        described=False,
     ),
     Symptom(
         "printed.waiting",
         r"\.(?:cpu|item|numpy|tolist)\(\)[^a-z0-9]{0,12}\d+(?:\.\d+)? ?(?:s|ms|sec\w*)\b",
         (("synchronize-timing", "The first call that waits gets the time of all that was launched", 0.6),),
-        described=False,
     ),
     Symptom(
         "printed.reserved",
@@ -199,7 +196,6 @@ PRINTED = (
                 0.5,
             ),
         ),
-        described=False,
     ),
     Symptom(
         "printed.time",
@@ -209,6 +205,5 @@ PRINTED = (
             ("synchronize-timing", "What is timed may be the launch, not the work", 0.35),
             ("num-workers", "The step may wait for the loader", 0.2),
         ),
-        described=False,
     ),
 )

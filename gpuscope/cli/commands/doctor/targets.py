@@ -15,11 +15,13 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ....doctor.finding import Report
+from ....doctor.messages import THE_SYMPTOM
 from ....wire.clean import clean
 from ....wire.files import open_regular
 from ... import remote
@@ -42,13 +44,17 @@ class CannotExamine(Exception):
     """A target that cannot be examined; the text is a whole sentence and says what to do."""
 
 
-def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any = None) -> Report:
-    """Everything that is asked for, in this order. Without targets: the environment, every trainer here, and those
-    that died in the last hour. ``ways``:
-    the verb's arguments, where targets on other hosts may be asked for."""
+def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any = None, symptom: str = "") -> Report:
+    """Everything that is asked for, in this order. Without targets and without a symptom: the environment, every
+    trainer here, and those that died in the last hour.
+
+    ``ways`` are the verb's arguments, where targets on other hosts may be asked for. ``symptom`` is what the user says
+    of the failure: a log is read in its light, beside any other target it is judged by itself.
+    """
     if not targets and ways is not None and ways.via:
-        return _ask("The trainers there", "gpuscope.cli.commands.doctor.remote", None, ways, timeout)
-    if not targets:
+        there = _ask("The trainers there", "gpuscope.cli.commands.doctor.remote", None, ways, timeout)
+        return there + _described(symptom)
+    if not targets and not symptom:
         environment = _ask(
             "The environment", "gpuscope.cli.commands.doctor.environment", ask_torch=ask_torch, timeout=timeout
         )
@@ -60,12 +66,21 @@ def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any =
             if ways is not None and remote.is_remote(ways, target):
                 report += _ask(clean(target, 200), "gpuscope.cli.commands.doctor.remote", target, ways, timeout)
             else:
-                report += _examine(target, timeout)
+                report += _examine(target, timeout, symptom)
         except CannotExamine as why:
             report += Report(problems=(str(why),))
+    if THE_SYMPTOM in report.examined:
+        report = replace(report, examined=tuple(dict.fromkeys(report.examined)))
+    else:
+        report += _described(symptom)
     if ask_torch:
         report += _ask("The environment", "gpuscope.cli.commands.doctor.environment", ask_torch=True, timeout=timeout)
     return report
+
+
+def _described(symptom: str) -> Report:
+    """What the user's words speak for by themselves."""
+    return _ask("The symptom", "gpuscope.doctor.messages:of_symptom", symptom) if symptom else Report()
 
 
 def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
@@ -85,9 +100,9 @@ def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
     return result
 
 
-def _examine(target: str, timeout: float) -> Report:
+def _examine(target: str, timeout: float, symptom: str) -> Report:
     if target == "-":
-        return _standard_input()
+        return _standard_input(symptom)
     if not target:
         raise CannotExamine("an empty word is no target. Next: a file, a PID, or no target at all for this machine.")
     path = Path(target)
@@ -104,7 +119,7 @@ def _examine(target: str, timeout: float) -> Report:
         return _ask(name, "gpuscope.doctor.script:report", [str(path)])
     try:
         with _opened(path, name, kind == stat.S_IFIFO, timeout) as file:
-            return _file(file, path, name, kind == stat.S_IFREG)
+            return _file(file, path, name, kind == stat.S_IFREG, symptom)
     except OSError as error:
         raise CannotExamine(f"{name}: cannot be read ({error.strerror or error}).") from None
 
@@ -117,7 +132,7 @@ def _no_such(target: str, error: Exception) -> str:
     return f"{shown}: cannot be examined ({why})."
 
 
-def _standard_input() -> Report:
+def _standard_input(symptom: str) -> Report:
     stream = getattr(sys.stdin, "buffer", None)
     if stream is None:
         raise CannotExamine("standard input cannot be read.")
@@ -127,10 +142,10 @@ def _standard_input() -> Report:
     what = _binary(head)
     if what in ("snapshot", "recording", "box"):
         raise CannotExamine("standard input: not a text. Next: write it to a file, and give its name.")
-    return _text(stream, head, "log", "standard input")
+    return _text(stream, head, "log", "standard input", symptom)
 
 
-def _file(file: Any, path: Path, name: str, regular: bool) -> Report:
+def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Report:
     head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
     if path.suffix in (".py", ".pyw") or _PYTHON_LINE.match(head):
         found = _ask(name, "gpuscope.doctor.script:report", [str(path)])
@@ -143,7 +158,7 @@ def _file(file: Any, path: Path, name: str, regular: bool) -> Report:
     kind = _binary(head) if regular else ""
     if kind:
         return _ask(name, "gpuscope.doctor.postmortem", path, kind)
-    return _text(file, head, name, name)
+    return _text(file, head, name, name, symptom)
 
 
 def _of_no_use(file: Any, head: bytes, name: str) -> Report:
@@ -223,7 +238,7 @@ def _unpacked(head: bytes) -> bytes:
         return b""
 
 
-def _text(stream: Any, head: bytes, name: str, what: str) -> Report:
+def _text(stream: Any, head: bytes, name: str, what: str, symptom: str) -> Report:
     """A log, unpacked and as UTF-8, whatever it comes in."""
     if not head:
         raise CannotExamine(f"{what}: it is empty, there is nothing to examine.")
@@ -237,7 +252,7 @@ def _text(stream: Any, head: bytes, name: str, what: str) -> Report:
     else:
         _refuse_binary(head, what)
     text = _Text(stream)
-    found = _ask(what, "gpuscope.doctor.messages:report", text, name, what)
+    found = _ask(what, "gpuscope.doctor.messages:report", text, name, what, symptom)
     if text.problem:
         found += Report(problems=(f"{what}: was read only in part ({text.problem}).",))
     elif not text.of_training and found == Report(examined=found.examined):

@@ -41,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--predict", metavar="'WORDS'",
         help="of memory findings: what each fix would free of the model that these words name, as for gpuscope predict",
     )  # fmt: skip
+    parser.add_argument(
+        "--symptom", metavar="'WORDS'",
+        help="what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. Alone, or beside targets: "
+        "a log is read in its light",
+    )  # fmt: skip
     parser.add_argument("--bundle", metavar="FILE", help="also write a redacted .zip to send to somebody who helps")
     parser.add_argument("--list", action="store_true", help="every pitfall that is known")
     parser.add_argument("--explain", metavar="ID", help="one pitfall: how it shows, its fixes, when not to apply them")
@@ -55,7 +60,11 @@ def run(args: argparse.Namespace) -> int:
         return ExitStatus.UNCHECKED
     if args.list or args.explain is not None:
         return _explain(args, known)
-    found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout, args), known)
+    symptom = (args.symptom or "").strip()
+    if args.symptom is not None and not symptom:
+        print("gpuscope doctor: --symptom takes words, such as 'memory grows with every epoch'", file=sys.stderr)
+        return EXIT_USAGE
+    found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout, args, symptom), known)
     if args.predict:
         from .predicted import with_predictions
 
@@ -73,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
     from ....doctor import explain
 
-    if args.targets or (args.list and args.explain is not None):
+    if args.targets or args.symptom is not None or (args.list and args.explain is not None):
         print("gpuscope doctor: --list and --explain ID stand alone\nSee: gpuscope doctor --help", file=sys.stderr)
         return ExitStatus.USAGE
     if args.list:
