@@ -6,19 +6,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .. import toml
 from .finding import Fix
+from .rows import TableError, checked
+
+__all__ = ["FILE", "Pitfall", "TableError", "load"]
 
 FILE = Path(__file__).with_name("pitfalls.toml")
-
-
-class PitfallTableError(Exception):
-    """The table is missing or not as it should be. The text says what and where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,47 +48,29 @@ class Pitfall:
 
 @cache
 def load() -> dict[str, Pitfall]:
-    """All rows by their id, in the order of the file. Raises :class:`PitfallTableError`."""
+    """All rows by their id, in the order of the file. Raises :class:`TableError`."""
     try:
         rows = toml.loads(FILE.read_text(encoding="utf-8")).get("pitfall")
     except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
-        raise PitfallTableError(f"{FILE.name} cannot be read: {error}") from None
+        raise TableError(f"{FILE.name} cannot be read: {error}") from None
     if not isinstance(rows, list):
-        raise PitfallTableError(f"{FILE.name} holds no [[pitfall]]")
+        raise TableError(f"{FILE.name} holds no [[pitfall]]")
     table: dict[str, Pitfall] = {}
     for row in rows:
         name = row.get("id", f"row {len(table) + 1}") if isinstance(row, dict) else "a row"
         try:
             pitfall = _pitfall(row)
         except (TypeError, ValueError) as error:
-            raise PitfallTableError(f"{FILE.name}: {name}: {error}") from None
+            raise TableError(f"{FILE.name}: {name}: {error}") from None
         if pitfall.id in table:
-            raise PitfallTableError(f"{FILE.name}: there are two of {pitfall.id}")
+            raise TableError(f"{FILE.name}: there are two of {pitfall.id}")
         table[pitfall.id] = pitfall
     return table
 
 
 def _pitfall(row: Any) -> Pitfall:
-    values = _checked(row, Pitfall, {"fix": "fixes"})
-    return Pitfall(**{**values, "fixes": tuple(Fix(**_checked(one, Fix, {})) for one in values.get("fixes", ()))})
-
-
-def _checked(row: Any, kind: type, names: dict[str, str]) -> dict[str, Any]:
-    """The values of a TOML table by the field each fills. Raises :class:`ValueError` for a key that is none, a value of
-    another kind and an empty one."""
-    if not isinstance(row, dict):
-        raise ValueError(f"{row!r} is no table")
-    known = {field.name: str(field.type) for field in fields(kind)}
-    values: dict[str, Any] = {names.get(key, str(key)): value for key, value in row.items()}
-    for key, value in values.items():
-        wanted = known.get(key)
-        if wanted is None:
-            raise ValueError(f"no such key: {key}. There are: {', '.join(known)}")
-        if type(value) is not {"str": str, "bool": bool}.get(wanted, list) or value in ("", []):
-            raise ValueError(f"{key} cannot be {value!r}")
-        if isinstance(value, list) and "str" in wanted and any(type(item) is not str for item in value):
-            raise ValueError(f"{key} takes strings")
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    values = checked(row, Pitfall, {"fix": "fixes"})
+    return Pitfall(**{**values, "fixes": tuple(Fix(**checked(one, Fix)) for one in values.get("fixes", ()))})
 
 
 if __name__ == "__main__":

@@ -152,5 +152,5 @@ def test_a_table_is_read(other):
 )
 def test_a_table_that_is_not_as_it_should_be_is_named(other, text, says):
     other(text)
-    with pytest.raises(table.PitfallTableError, match=re.escape(says)):
+    with pytest.raises(table.TableError, match=re.escape(says)):
         table.load()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuscope.doctor import table
-from gpuscope.doctor.messages import examine
+from gpuscope.doctor.messages import examine, tables, weights
 from gpuscope.doctor.order import rank
 
 from . import message_templates as say
@@ -167,24 +167,10 @@ def test_wrapping_and_prefixes_change_nothing(text):
 
 def test_every_name_is_in_the_table():
     """Also of the causes that the samples above do not reach."""
-    from gpuscope.doctor.messages import (
-        rules_build,
-        rules_data,
-        rules_devices,
-        rules_distributed,
-        rules_host,
-        rules_libraries,
-        rules_training,
-        symptoms_memory,
-        symptoms_speed,
-        weights,
-    )  # fmt: skip
-
     rows = table.load()
-    rooms = (rules_build, rules_data, rules_devices, rules_distributed, rules_host, rules_libraries, rules_training)
-    used = {(one.pitfall, rule.cause) for room in rooms for rule in room.RULES for one in rule.options}
-    for symptom in (*symptoms_memory.SYMPTOMS, *symptoms_speed.SYMPTOMS, *symptoms_speed.PRINTED):
-        used |= {(pitfall, symptom.cause) for pitfall, _, _ in symptom.votes}
+    used = {(one.pitfall, rule.cause) for rule in tables.rules() for one in rule.options}
+    for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PRINTED)):
+        used |= {(one.pitfall, symptom.cause) for one in symptom.votes}
     weighed = set(weights.BASE) | {pitfall for shift in weights.SHIFTS.values() for pitfall in shift}
     used |= {(pitfall, weights.CAUSES.get(pitfall, f"oom.{pitfall}")) for pitfall in weighed}
     assert {pitfall for pitfall, _ in used} <= set(rows)

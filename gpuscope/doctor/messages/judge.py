@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 
 from ..finding import Abstained, Finding
-from . import causes, growth, oom, rule, smi, symptoms
+from . import causes, growth, oom, rule, smi, symptoms, tables
 from . import scene as scenes
 from .oom import OutOfMemory
 from .predicted import with_effects
@@ -16,10 +15,6 @@ from .text import Log
 from .votes import Vote, best, finding
 from .weights import TITLES
 
-_TABLES = (
-    "rules_devices", "rules_distributed", "rules_host", "rules_build", "rules_libraries", "rules_training",
-    "rules_data",
-)  # fmt: skip
 MOST_REFUSALS = 4
 """Refusals of one log that are judged; a loop that catches them repeats itself."""
 _PINNED = ("host.pinned",)
@@ -51,7 +46,7 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
     grown = growth.steady(log)
     if grown:
         scene.facts.setdefault("growth", grown)
-    votes = list(_messages(log, scene))
+    votes = list(rule.apply(tables.rules(), log, scene))
     refusals = oom.find(log)
     tries = len(log.find_all("tried to allocate", 50))
     if tries > 1 and scene.any("rerun", "notebook"):
@@ -68,11 +63,6 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
     if not votes and grown:
         votes += _growth(grown, log)
     return votes, refusals
-
-
-def _messages(log: Log, scene: Scene) -> Iterator[Vote]:
-    for name in _TABLES:
-        yield from rule.apply(import_module(f"{__package__}.{name}").RULES, log, scene)
 
 
 def _device(refusals: list[OutOfMemory], votes: list[Vote]) -> list[OutOfMemory]:

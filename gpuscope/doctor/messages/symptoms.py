@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..finding import Confidence
-from . import symptoms_memory, symptoms_speed
+from . import tables
 from .text import Log
 from .votes import Vote
 
 
 def votes(log: Log, described: bool) -> Iterator[Vote]:
     """The votes of a text that somebody wrote to describe what happens, or of the readings that a log prints."""
-    for symptom in (*symptoms_speed.SYMPTOMS, *symptoms_memory.SYMPTOMS) if described else symptoms_speed.PRINTED:
+    for symptom in tables.symptoms(tables.DESCRIBED if described else tables.PRINTED):
         found = log.words(symptom.pattern)
         if found is None:
             continue
         words = log.flat[max(0, found.start() - 40) : found.end() + 60].strip()
-        for pitfall, title, weight in symptom.votes:
+        for one in symptom.votes:
             yield Vote(
-                pitfall=pitfall, cause=symptom.cause, title=title, weight=weight,
-                confidence=_confidence(weight, described),
+                pitfall=one.pitfall, cause=symptom.cause, title=one.title, weight=one.weight,
+                confidence=_confidence(one.weight, described),
                 severity="warning" if described else "info", evidence=((words, log.source),),
             )  # fmt: skip
 

@@ -1,224 +1,41 @@
-"""Weights of the causes of a device that ran out of memory: what they are called, and what speaks for them."""
+"""Weights of the causes of a device that ran out of memory, read from ``rules/weights.json`` and checked.
+
+``TITLES``: what the causes are called, ``CAUSES``: the table's names of them, ``BASE``: how much each is to be expected
+where nothing else is known, ``SHIFTS``: for each circumstance what it speaks for or against.
+"""
 
 from __future__ import annotations
 
-TITLES = {
-    "reduce-batch-size": "The batch does not fit: live tensors fill the device",
-    "reduce-seq-length-or-resolution": "Sequence length or resolution asks for more than the device has",
-    "no-grad-eval": "Evaluation keeps graphs for a backward that never comes",
-    "gradient-checkpointing": "Activations fill the device; they can be recomputed",
-    "gradient-accumulation": "The same effective batch fits in several smaller ones",
-    "mixed-precision": "Activations in fp32 take twice what autocast needs",
-    "flash-attention-sdpa": "A score matrix of attention is materialised",
-    "detach-loss-accumulation": "A kept loss keeps the graph of its step",
-    "memory-leak-in-user-list": "A container keeps tensors of earlier steps",
-    "load-checkpoint-map-location-cpu": "The checkpoint is loaded onto the device beside the model",
-    "optimizer-state": "The optimizer's states do not fit beside weights and gradients",
-    "fsdp-or-zero": "Weights, gradients and states are too large for one device",
-    "tensor-parallel": "The weights are too large for one device",
-    "lora-or-quantisation": "All weights are trained or held in full precision",
-    "offload-cpu": "Weights that are not needed now occupy the device",
-    "expandable-segments": "The allocator's free memory is in pieces too small",
-    "max-split-size": "The allocator's free memory is in pieces too small",
-    "other-process-holds-gpu": "Another process holds part of the device",
-    "kill-zombie-process": "A left-over process may still hold memory",
-    "visible-devices": "The job may run on another device than intended",
-    "oom-exception-holds-frames": "A notebook or a caught exception holds tensors of an earlier try",
-    "dp-imbalance-gpu0": "DataParallel gathers all outputs on its first device",
-    "ddp-instead-of-dp": "DataParallel loads its first device most",
-    "set-device-per-rank": "Several ranks share one device",
-    "image-validation-full-set-on-gpu": "A whole set or a full-size image is evaluated at once",
-    "late-phase-or-multiscale": "A later phase or a larger scale needs more than the first",
-    "compile-mode": "Compiled code or CUDA graphs hold memory of their own",
-    "empty-cache": "Others need room that the allocator holds back",
-    "memory-fraction-cap": "The share of the device given to the process is wrong",
-    "retain-graph": "A kept graph grows from step to step",
-    "cudnn-benchmark-off": "Workspaces of the convolution search need memory",
-    "host-memory-limit": "The host's memory ran out",
-    "upgrade-library": "A library's version needs more memory than it should",
-    "pin-memory": "Pinning host memory was refused",
-    "buffers-not-registered": "Tensors outside the module's registry stay on the device",
-}
+from typing import Any
 
-# The table's names of these causes.
-CAUSES = {
-    "reduce-batch-size": "oom.genuine",
-    "reduce-seq-length-or-resolution": "oom.shape",
-    "no-grad-eval": "oom.validation",
-    "gradient-checkpointing": "oom.activations",
-    "gradient-accumulation": "oom.batch",
-    "mixed-precision": "oom.activations",
-    "flash-attention-sdpa": "oom.attention",
-    "detach-loss-accumulation": "oom.growth",
-    "memory-leak-in-user-list": "oom.growth",
-    "load-checkpoint-map-location-cpu": "oom.resume",
-    "optimizer-state": "oom.optimizer-state",
-    "fsdp-or-zero": "oom.states",
-    "tensor-parallel": "oom.weights",
-    "lora-or-quantisation": "oom.weights",
-    "offload-cpu": "oom.weights",
-    "expandable-segments": "oom.fragmentation",
-    "max-split-size": "oom.fragmentation",
-    "other-process-holds-gpu": "oom.other-process",
-    "kill-zombie-process": "oom.other-process",
-    "oom-exception-holds-frames": "oom.after-exception",
-    "late-phase-or-multiscale": "oom.late-phase",
-    "image-validation-full-set-on-gpu": "oom.validation-size",
-    "dp-imbalance-gpu0": "dp.imbalance",
-    "ddp-instead-of-dp": "dp.slow",
-    "set-device-per-rank": "ddp.shared-device",
-    "compile-mode": "compile.memory",
-    "empty-cache": "oom.other-library",
-    "memory-fraction-cap": "oom.fraction",
-    "retain-graph": "oom.growth",
-    "cudnn-benchmark-off": "cudnn.workspace",
-    "visible-devices": "device.hidden",
-    "upgrade-library": "version.known-fault",
-    "mps-watermark-ratio": "oom.mps",
-    "pin-memory": "host.pinned",
-}
+from ..rows import TableError
+from .tables import document
 
-# What a genuine lack of memory is cured by where nothing else is known, as weights of one scale.
-BASE = {
-    "reduce-batch-size": 0.40,
-    "reduce-seq-length-or-resolution": 0.26,
-    "no-grad-eval": 0.24,
-    "gradient-checkpointing": 0.20,
-    "detach-loss-accumulation": 0.16,
-    "mixed-precision": 0.12,
-    "gradient-accumulation": 0.10,
-    "memory-leak-in-user-list": 0.09,
-    "fsdp-or-zero": 0.09,
-    "optimizer-state": 0.08,
-    "expandable-segments": 0.08,
-    "offload-cpu": 0.07,
-    "other-process-holds-gpu": 0.15,
-    "load-checkpoint-map-location-cpu": 0.06,
-    "flash-attention-sdpa": 0.06,
-    "lora-or-quantisation": 0.05,
-    "kill-zombie-process": 0.04,
-    "oom-exception-holds-frames": 0.04,
-}
+NAME = "weights"
 
-# Circumstance → what it speaks for or against.
-SHIFTS: dict[str, dict[str, float]] = {
-    "evaluation": {
-        "no-grad-eval": 0.42,
-        "image-validation-full-set-on-gpu": 0.22,
-        "memory-leak-in-user-list": 0.10,
-        "gradient-checkpointing": -0.1,
-        "detach-loss-accumulation": -0.08,
-    },
-    "no-grad": {
-        "no-grad-eval": -2.0,
-        "reduce-seq-length-or-resolution": 0.22,
-        "offload-cpu": 0.15,
-        "mixed-precision": 0.04,
-        "detach-loss-accumulation": -1.0,
-        "gradient-checkpointing": -1.0,
-        "gradient-accumulation": -1.0,
-        "optimizer-state": -1.0,
-    },
-    "backward": {"no-grad-eval": -0.4, "gradient-checkpointing": 0.06, "load-checkpoint-map-location-cpu": -0.2},
-    "loading": {
-        "load-checkpoint-map-location-cpu": 0.55,
-        "other-process-holds-gpu": 0.14,
-        "reduce-batch-size": -0.2,
-        "no-grad-eval": -0.2,
-        "fsdp-or-zero": 0.08,
-    },
-    "resume": {"load-checkpoint-map-location-cpu": 0.45},
-    "comfyui": {
-        "offload-cpu": 0.45,
-        "reduce-seq-length-or-resolution": 0.12,
-        "lora-or-quantisation": 0.2,
-        "no-grad-eval": -1.0,
-        "detach-loss-accumulation": -1.0,
-        "gradient-checkpointing": -1.0,
-        "reduce-batch-size": -0.05,
-    },
-    "weights-loading": {
-        "lora-or-quantisation": 0.28,
-        "offload-cpu": 0.25,
-        "tensor-parallel": 0.22,
-        "fsdp-or-zero": 0.16,
-        "other-process-holds-gpu": 0.08,
-        "reduce-batch-size": -0.25,
-        "no-grad-eval": -0.3,
-        "gradient-checkpointing": -0.2,
-    },
-    "model-to-device": {
-        "other-process-holds-gpu": 0.22,
-        "fsdp-or-zero": 0.18,
-        "offload-cpu": 0.18,
-        "no-grad-eval": -0.2,
-        "lora-or-quantisation": 0.16,
-        "visible-devices": 0.14,
-        "reduce-batch-size": -0.1,
-        "kill-zombie-process": 0.1,
-    },
-    "optimizer": {"optimizer-state": 0.50, "fsdp-or-zero": 0.16, "lora-or-quantisation": 0.10, "no-grad-eval": -0.3},
-    "optimizer-second-step": {"optimizer-state": 0.50},
-    "attention": {"flash-attention-sdpa": 0.26, "reduce-seq-length-or-resolution": 0.20},
-    "logits": {"reduce-seq-length-or-resolution": 0.16},
-    "gather": {"dp-imbalance-gpu0": 0.45, "ddp-instead-of-dp": 0.30},
-    "dataparallel": {"dp-imbalance-gpu0": 0.35, "ddp-instead-of-dp": 0.38},
-    "fsdp": {"fsdp-or-zero": 0.40, "load-checkpoint-map-location-cpu": 0.05},
-    "deepspeed": {"fsdp-or-zero": 0.22, "offload-cpu": 0.20},
-    "ddp": {"set-device-per-rank": 0.16, "load-checkpoint-map-location-cpu": 0.10, "fsdp-or-zero": 0.08},
-    "saving": {"fsdp-or-zero": 0.12, "offload-cpu": 0.06},
-    "checkpointing": {"gradient-checkpointing": -0.3, "reduce-seq-length-or-resolution": 0.06},
-    "vllm": {
-        "reduce-seq-length-or-resolution": 0.40,
-        "tensor-parallel": 0.22,
-        "memory-fraction-cap": 0.24,
-        "no-grad-eval": -1,
-        "lora-or-quantisation": 0.10,
-        "gradient-checkpointing": -1,
-        "detach-loss-accumulation": -1,
-        "compile-mode": 0.12,
-    },
-    "diffusion": {"reduce-seq-length-or-resolution": 0.22, "offload-cpu": 0.20, "lora-or-quantisation": 0.08},
-    "llm": {
-        "reduce-seq-length-or-resolution": 0.10,
-        "gradient-checkpointing": 0.12,
-        "lora-or-quantisation": 0.15,
-        "fsdp-or-zero": 0.12,
-        "optimizer-state": 0.06,
-        "no-grad-eval": -0.06,
-    },
-    "lora": {"lora-or-quantisation": 0.10, "fsdp-or-zero": 0.08, "gradient-checkpointing": 0.08},
-    "context-length": {"reduce-seq-length-or-resolution": 0.30, "flash-attention-sdpa": 0.10},
-    "image-size": {"reduce-seq-length-or-resolution": 0.20, "image-validation-full-set-on-gpu": 0.06},
-    "growth": {
-        "detach-loss-accumulation": 0.42,
-        "memory-leak-in-user-list": 0.40,
-        "reduce-batch-size": -0.1,
-        "retain-graph": 0.12,
-        "upgrade-library": 0.12,
-    },
-    "late": {
-        "detach-loss-accumulation": 0.18,
-        "memory-leak-in-user-list": 0.18,
-        "late-phase-or-multiscale": 0.34,
-        "no-grad-eval": 0.08,
-    },
-    "appending": {"memory-leak-in-user-list": 0.20, "no-grad-eval": 0.04, "detach-loss-accumulation": 0.08},
-    "collecting": {
-        "image-validation-full-set-on-gpu": 0.62,
-        "memory-leak-in-user-list": 0.50,
-        "no-grad-eval": -0.15,
-    },
-    "metric": {"image-validation-full-set-on-gpu": 0.16, "memory-leak-in-user-list": 0.08, "no-grad-eval": 0.08},
-    "notebook": {"oom-exception-holds-frames": 0.30, "kill-zombie-process": 0.06},
-    "rerun": {"oom-exception-holds-frames": 0.34, "kill-zombie-process": 0.12},
-    "repeated": {"oom-exception-holds-frames": 0.24, "empty-cache": 0.12},
-    "compile": {"compile-mode": 0.36, "no-grad-eval": -0.1},
-    "dead-process": {"kill-zombie-process": 0.60, "other-process-holds-gpu": 0.10},
-    "gpu-process-table": {"other-process-holds-gpu": 0.20, "kill-zombie-process": 0.24},
-    # Until 0.4 an evaluation had to be marked volatile and a summed loss was a graph; messages had no figures yet.
-    "old-torch": {"no-grad-eval": 0.10, "detach-loss-accumulation": 0.16, "reduce-seq-length-or-resolution": -0.06},
-    # torch's allocator prints figures: a bare refusal came from elsewhere, often before torch had taken anything.
-    "bare": {"other-process-holds-gpu": 0.14, "visible-devices": 0.06, "pin-memory": 0.08},
-    "cudnn-benchmark": {"cudnn-benchmark-off": 0.35},
-}
+
+def _texts(values: Any, key: str) -> dict[str, str]:
+    if not isinstance(values, dict):
+        raise TableError(f"{NAME}.json: {key} is no object")
+    for name, text in values.items():
+        if not isinstance(text, str) or not text:
+            raise TableError(f"{NAME}.json: {key}: {name} cannot be {text!r}")
+    return values
+
+
+def _numbers(values: Any, key: str) -> dict[str, float]:
+    if not isinstance(values, dict):
+        raise TableError(f"{NAME}.json: {key} is no object")
+    for name, weight in values.items():
+        if type(weight) not in (float, int):
+            raise TableError(f"{NAME}.json: {key}: {name} cannot be {weight!r}")
+        if name not in TITLES:
+            raise TableError(f"{NAME}.json: {key}: {name} has no title")
+    return values
+
+
+_found = document(NAME)
+TITLES = _texts(_found.get("titles"), "titles")
+CAUSES = _texts(_found.get("causes"), "causes")
+BASE = _numbers(_found.get("base"), "base")
+SHIFTS = {fact: _numbers(values, f"shifts: {fact}") for fact, values in _found.get("shifts", {}).items()}

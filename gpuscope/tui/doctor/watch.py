@@ -87,7 +87,7 @@ class Watch:
 
         try:
             self.table = table.load()
-        except table.PitfallTableError as error:
+        except table.TableError as error:
             self.problem = f"The pitfall table: {error}. Install gpuscope again."
 
     def begin(self) -> None:

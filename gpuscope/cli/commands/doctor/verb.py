@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """0: nothing wrong; 1: warnings; 2: problems; 3: something could not be checked; 64: usage."""
     try:
         known = table.load()
-    except table.PitfallTableError as error:
+    except table.TableError as error:
         print(f"gpuscope doctor: {error}", file=sys.stderr)
         return ExitStatus.UNCHECKED
     if args.list or args.explain is not None:

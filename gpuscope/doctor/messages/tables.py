@@ -1,0 +1,121 @@
+"""Reads the rules on messages and symptoms from the JSON files in ``rules`` beside this file, and checks them.
+
+A file has ``about`` and ``notes`` for whoever reads it, ``parts`` (patterns with a name, which other patterns use as
+``{{name}}``) and its rows. A long pattern is a list of pieces, which are joined. JSON, because a log is judged within a
+few milliseconds and reading these files as TOML would take many times as long.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..rows import TableError, checked
+from .rule import Option, Rule
+from .symptom import Symptom, SymptomVote
+
+FOLDER = Path(__file__).with_name("rules")
+MESSAGES = ("devices", "distributed", "host", "build", "libraries", "training", "data")
+"""Files with rules on messages, in the order in which they are asked."""
+DESCRIBED = ("symptoms_speed", "symptoms_memory")
+"""Files with what a user's words speak for."""
+PRINTED = ("symptoms_printed",)
+"""Files with what readings that a program prints speak for."""
+
+_PATTERNS = ("pattern", "words", "unlike")
+_PART = re.compile(r"\{\{(\w+)\}\}")
+_Row = TypeVar("_Row")
+
+
+@cache
+def rules(names: tuple[str, ...] = MESSAGES) -> tuple[Rule, ...]:
+    """The rules on messages of these files. Raises :class:`TableError`."""
+    return tuple(row for name in names for row in _rows(name, "rules", _rule))
+
+
+@cache
+def symptoms(names: tuple[str, ...]) -> tuple[Symptom, ...]:
+    """The symptoms of these files. Raises :class:`TableError`."""
+    return tuple(row for name in names for row in _rows(name, "symptoms", _symptom))
+
+
+def document(name: str) -> dict[str, Any]:
+    """A file as it stands there. Raises :class:`TableError`."""
+    path = FOLDER / f"{name}.json"
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise TableError(f"{path.name} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise TableError(f"{path.name} holds no object")
+    return found
+
+
+def _rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row]) -> list[_Row]:
+    found = document(name)
+    unknown = set(found) - {"about", "notes", "parts", key}
+    if unknown or not isinstance(found.get(key), list):
+        raise TableError(f"{name}.json: its keys are about, notes, parts and {key}, not {', '.join(sorted(found))}")
+    parts: dict[str, str] = {}
+    place = "parts"
+    rows = []
+    try:
+        for part, pattern in found.get("parts", {}).items():
+            place = f"parts: {part}"
+            parts[part] = _pattern(pattern, parts)
+        for number, row in enumerate(found[key], 1):
+            place = f"{key} {number} ({row.get('cause') if isinstance(row, dict) else row})"
+            rows.append(made(row, parts))
+    except (TypeError, ValueError) as error:
+        raise TableError(f"{name}.json: {place}: {error}") from None
+    return rows
+
+
+def _rule(row: Any, parts: dict[str, str]) -> Rule:
+    values = checked(_expanded(row, parts), Rule)
+    return Rule(**{**values, "options": _inner(values.get("options", ()), Option, parts)})
+
+
+def _symptom(row: Any, parts: dict[str, str]) -> Symptom:
+    values = checked(_expanded(row, parts), Symptom)
+    return Symptom(**{**values, "votes": _inner(values.get("votes", ()), SymptomVote, parts)})
+
+
+def _inner(rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str]) -> tuple[_Row, ...]:
+    """The causes of one row, each with a weight from 0 to 1."""
+    made = []
+    for number, row in enumerate(rows, 1):
+        try:
+            values = checked(_expanded(row, parts), kind)
+            if not 0 <= values.get("weight", 0) <= 1:
+                raise ValueError(f"weight is {values['weight']}, and goes from 0 to 1")
+            made.append(kind(**values))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"cause {number}: {error}") from None
+    if not made:
+        raise ValueError("it names no causes")
+    return tuple(made)
+
+
+def _expanded(row: Any, parts: dict[str, str]) -> Any:
+    """The row with its patterns in one piece each."""
+    if not isinstance(row, dict) or row.keys().isdisjoint(_PATTERNS):
+        return row
+    return {key: _pattern(value, parts) if key in _PATTERNS else value for key, value in row.items()}
+
+
+def _pattern(value: Any, parts: dict[str, str]) -> str:
+    pieces = value if isinstance(value, list) else [value]
+    if not value or not all(isinstance(piece, str) for piece in pieces):
+        raise ValueError(f"a pattern is a string or a list of strings, not {value!r}")
+    text = "".join(pieces)
+    if "{{" not in text:
+        return text
+    try:
+        return _PART.sub(lambda match: parts[match[1]], text)
+    except KeyError as error:
+        raise ValueError(f"no part before this one is called {error.args[0]}") from None

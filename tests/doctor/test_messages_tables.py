@@ -1,0 +1,67 @@
+"""The rules on messages as data: every pattern is one, and a mistake is named by file, row and key."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from gpuscope.doctor.messages import tables, text
+from gpuscope.doctor.rows import TableError
+
+OPTION = {"pitfall": "shm-size", "title": "t", "weight": 0.5}
+RULE = {"cause": "host.bus-error", "gate": ["bus error"], "options": [OPTION]}
+
+
+def test_every_pattern_compiles_and_every_rule_can_fire():
+    assert len(tables.rules()) > 100
+    for rule in tables.rules():
+        for pattern in (rule.pattern, rule.unlike, *(one for o in rule.options for one in (o.words, o.unlike))):
+            re.compile(text.tight(pattern))
+            assert "{{" not in pattern
+        assert all(gate == gate.lower() and gate.strip() for gate in rule.gate), rule.cause
+    for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PRINTED)):
+        re.compile(symptom.pattern)
+
+
+def test_every_file_is_read():
+    read = {f"{name}.json" for name in (*tables.MESSAGES, *tables.DESCRIBED, *tables.PRINTED, "weights")}
+    assert {path.name for path in tables.FOLDER.iterdir()} == read
+
+
+def test_a_part_is_used_by_its_name_and_long_patterns_are_joined(tmp_path, monkeypatch):
+    rule = {**RULE, "pattern": ["{{card}} is ", "gone|{{two}}"]}
+    document = {"parts": {"card": ["(?:cuda", "|xpu)"], "two": "{{card}}:1"}, "rules": [rule]}
+    (tmp_path / "made.json").write_text(json.dumps(document))
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    (one,) = tables.rules(("made",))
+    assert one.pattern == "(?:cuda|xpu) is gone|(?:cuda|xpu):1"
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ("{", "bad.json cannot be read: "),
+        ([], "bad.json holds no object"),
+        ({"rows": []}, "bad.json: its keys are about, notes, parts and rules, not rows"),
+        ({"rules": [RULE, 7]}, "bad.json: rules 2 (7): 7 is no table"),
+        ({"rules": [{**RULE, "gates": ["x"]}]}, "bad.json: rules 1 (host.bus-error): no such key: gates."),
+        ({"rules": [{**RULE, "gate": "bus"}]}, "bad.json: rules 1 (host.bus-error): gate cannot be 'bus'"),
+        ({"rules": [{**RULE, "gate": [7]}]}, "bad.json: rules 1 (host.bus-error): gate takes strings"),
+        ({"rules": [{**RULE, "severity": "bad"}]}, "severity cannot be 'bad'. It is one of: problem, warning, info"),
+        ({"rules": [{**RULE, "options": []}]}, "options cannot be []"),
+        ({"rules": [{**RULE, "options": [{**OPTION, "weight": "1"}]}]}, "error): cause 1: weight cannot be '1'"),
+        ({"rules": [{**RULE, "options": [{**OPTION, "weight": 2}]}]}, "cause 1: weight is 2, and goes from 0 to 1"),
+        ({"rules": [{**RULE, "options": [{"pitfall": "shm-size"}]}]}, "cause 1: Option.__init__() missing 2 required"),
+        ({"rules": [{**RULE, "pattern": "{{card}}"}]}, "no part before this one is called card"),
+        ({"parts": {"card": 7}, "rules": []}, "parts: card: a pattern is a string or a list of strings, not 7"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_by_file_row_and_key(tmp_path, monkeypatch, document, says):
+    (tmp_path / "bad.json").write_text(document if isinstance(document, str) else json.dumps(document))
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    with pytest.raises(TableError) as error:
+        tables.rules(("bad",))
+    assert says in str(error.value)
+    assert str(error.value).startswith("bad.json")
