@@ -86,7 +86,7 @@ def test_a_leak_is_named_by_its_line_and_by_the_graph_it_keeps():
     first = found(DEMOS / "snapshots" / "leak-after.pickle.gz", "snapshot")[0]
     assert (first.pitfall, first.severity) == ("detach-loss-accumulation", "warning")
     assert first.where.startswith("make.py:95")
-    assert "27 MiB of the second quarter of the history, 27 MiB of the third" in text(first)
+    assert "27.1 MiB of the second quarter of the history, 27.1 MiB of the third" in text(first)
     assert "a whole graph is kept" in text(first)
 
 
@@ -99,7 +99,7 @@ def test_scattered_free_memory_without_a_failure_is_no_warning():
     only = found(DEMOS / "snapshots" / "fragmented.pickle.gz", "snapshot")
     assert [(one.pitfall, one.severity) for one in only] == [("expandable-segments", "info")]
     assert "inactive split 192 MiB of 486 MiB reserved (40 %)" in text(only[0])
-    assert "the largest 20 MiB" in text(only[0])
+    assert "the largest 20.0 MiB" in text(only[0])
 
 
 def test_a_file_that_is_no_snapshot_is_a_problem_in_words(tmp_path):
@@ -125,7 +125,7 @@ def test_a_record_whose_free_pieces_are_too_small_is_definitely_fragmentation(tm
     first = found(record(tmp_path / "oom.pickle.gz"), "snapshot")[0]
     assert (first.pitfall, first.severity, first.confidence) == ("expandable-segments", "problem", "definite")
     assert "212 MiB were free in the cache" in text(first)
-    assert "the largest piece 20 MiB: 64 MiB did not fit in one piece" in text(first)
+    assert "the largest piece 20.0 MiB: 64.0 MiB did not fit in one piece" in text(first)
     assert first.where == "cuda:0, train.py:88"
 
 

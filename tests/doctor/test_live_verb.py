@@ -86,7 +86,7 @@ def test_growth_is_judged_at_once_by_what_the_trainer_remembers(fake, sockets):
         fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
         report = look(sockets, trainer.pid)
     growing = next(one for one in report.findings if one.cause == "live.memory_grows" and one.confidence == "likely")
-    assert "0.8 MiB per step" in growing.evidence[0].text
+    assert "768 KiB per step" in growing.evidence[0].text
 
 
 def test_a_level_past_is_no_growth_and_without_a_box_it_is_left_open(fake, sockets):
