@@ -7,8 +7,8 @@ from ..store.ranks import headroom, name_of, stands
 from ..store.view import AllocView, JobView
 from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
-from .finding import Abstained, Confidence, Evidence, Finding, Fix
-from .live_scene import Said, Scene, living, place, warmed_up
+from .finding import Abstained, Confidence, Evidence
+from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
 """Less than that is a context, a desktop, a monitor."""
@@ -48,25 +48,15 @@ def foreign(scene: Scene, job: JobView) -> Said:
                     else "what is left is unknown"
                 )
             )
-            mine = [p for p, _ in others if p.definition.mine]
-            fixes = [
-                Fix(
-                    title="Choose a card that is free", command="gpuscope devices", environment="CUDA_VISIBLE_DEVICES=N"
-                )
-            ]
-            if mine:
-                pids = " ".join(str(p.definition.pid) for p in mine[:8])
-                fixes.insert(0, Fix(title="End yours, if it is left over", now=True, command=f"kill {pids}"))
-            yield Finding(
-                pitfall="other-process-holds-gpu",
-                cause="live.shared_device",
+            mine = " ".join(str(p.definition.pid) for p in [p for p, _ in others if p.definition.mine][:8])
+            yield WORDINGS.finding(
+                "live.shared_device",
+                {"held": bytes_text(held), "gpu": device.definition.index, "pids": mine or None},
                 confidence="definite",
                 severity="warning" if tight else "info",
                 where=place(scene, trainer, allocator),
                 rank=held / total,
-                title=f"Other programs hold {bytes_text(held)} of GPU {device.definition.index}",
                 evidence=tuple(evidence),
-                fixes=tuple(fixes),
             )
 
 
@@ -88,29 +78,21 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
             names = ", ".join(name_of(t) for t in homes[:8])
             text = f"{names} all train on GPU {device.definition.index}; {len(scene.host.devices)} GPUs are here"
             evidence = [Evidence(text=text, source="probe")]
-            title = f"{len(homes)} ranks share GPU {device.definition.index}"
+            name, count = "ranks.one_device", len(homes)
         elif extra and len(here) > 1 and len(homes) == 1:
             names = ", ".join(f"pid {p.definition.pid}" for p in extra[:8])
             evidence = [Evidence(text=f"{names} hold {bytes_text(shown)} there and train elsewhere", source="nvml")]
-            title = f"{len(extra)} ranks also hold memory on GPU {device.definition.index}, which is not theirs"
+            name, count = "ranks.one_device.also", len(extra)
             sure = "likely"  # gloo between GPUs does the same
         else:
             continue
-        yield Finding(
-            pitfall="set-device-per-rank",
-            cause="ranks.one_device",
+        yield WORDINGS.finding(
+            name,
+            {"count": count, "gpu": device.definition.index},
             severity="warning",
             confidence=sure,
-            title=title,
             evidence=tuple(evidence),
             where=f"GPU {device.definition.index}",
-            fixes=(
-                Fix(
-                    title="Choose the card before anything touches CUDA",
-                    code='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
-                ),
-                Fix(title="Load checkpoints to the CPU first", code='torch.load(path, map_location="cpu")'),
-            ),
         )
 
 
@@ -143,24 +125,20 @@ def data_parallel(scene: Scene, job: JobView) -> Said:
             ),
             Evidence(text=f"most allocated so far: {text}", source="probe"),
         )
-        yield Finding(
-            pitfall="ddp-instead-of-dp",
-            cause="live.data_parallel",
+        yield WORDINGS.finding(
+            "live.data_parallel",
             severity="info",
             confidence="likely",
-            title="One process drives several GPUs, as nn.DataParallel does",
             evidence=evidence,
             where=place(scene, trainer),
             rank=0.5,
         )
         if held[first] > UNEVEN * (sum(held.values()) / len(held)):
-            yield Finding(
-                pitfall="dp-imbalance-gpu0",
-                cause="live.data_parallel_imbalance",
+            yield WORDINGS.finding(
+                "live.data_parallel_imbalance",
+                {"first": first, "times": f"{held[first] / max(others):.1f}"},
                 severity="info",
                 confidence="likely",
-                title=f"cuda:{first} holds {held[first] / max(others):.1f} times as much as the others: outputs and "
-                "gradients are gathered there",
                 evidence=evidence,
                 where=place(scene, trainer),
             )
@@ -203,24 +181,14 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
             )
         if version.endswith("+cpu"):
             evidence.append(Evidence(text=f"torch {version}: a build without CUDA", source="probe"))
-            pitfall, cause, title = (
-                "wrong-torch-build-cpu-only",
-                "live.cpu_build",
-                "torch is a build for CPUs, and there are GPUs here",
-            )
+            name = "live.cpu_build"
         else:
-            pitfall, cause, title = (
-                "move-model-to-device",
-                "live.model_on_cpu",
-                "The model trains on the CPU, and there are GPUs here",
-            )
+            name = "live.model_on_cpu"
         cuda = "initialised" if trainer.definition.cuda else "never used"
         pace = f", a step takes {duration_text(step)}" if step is not None else ""
         evidence.append(Evidence(text=f"CUDA is {cuda} in this process{pace}", source="probe"))
-        yield Finding(
-            pitfall=pitfall,
-            cause=cause,
-            title=title,
+        yield WORDINGS.finding(
+            name,
             severity="warning" if meant or version.endswith("+cpu") else "info",
             confidence="definite" if meant or version.endswith("+cpu") else "likely",
             evidence=tuple(evidence),
@@ -261,12 +229,10 @@ def host_memory(scene: Scene) -> Said:
     swap = host.number("swap_used_bytes")
     if swap:
         evidence.append(Evidence(text=f"{bytes_text(swap)} are swapped out", source="/proc/meminfo"))
-    yield Finding(
-        pitfall="host-memory-limit",
-        cause="host.memory_short",
+    yield WORDINGS.finding(
+        "host.memory_short",
         severity="warning",
         confidence="definite",
-        title="The host is about to run out of memory: the kernel then kills the trainer without a traceback",
         evidence=tuple(evidence),
         where="host",
         rank=0.8,
@@ -279,12 +245,10 @@ def shared_memory(scene: Scene) -> Said:
     if not total or used is None or used < FULL_SHM * total:
         return
     text = f"{bytes_text(used)} of {bytes_text(total)} in /dev/shm are in use: {percent_text(used / total)}"
-    yield Finding(
-        pitfall="shm-size",
-        cause="host.shm_full",
+    yield WORDINGS.finding(
+        "host.shm_full",
         severity="warning",
         confidence="definite",
         where="host",
-        title="/dev/shm is nearly full: loader workers will die with a bus error",
         evidence=(Evidence(text=text, source="/dev/shm"),),
     )

@@ -9,15 +9,14 @@ from __future__ import annotations
 from ..store.ranks import find_stall, input_share, input_wait, name_of
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
-from .finding import Abstained, Confidence, Evidence, Finding, Fix
-from .live_scene import Said, Scene, living, place, warmed_up
+from .finding import Abstained, Confidence, Evidence, Fix
+from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 
 STARVED, STARVED_CPU = 0.20, 0.50
 """On a CPU the loader and the training share the cores: while one waits the other works, up to a point."""
 BUSY_HOST = 90.0
 MOST_WORKERS = 8
 """For each rank, as a start: more of them take memory, and seldom help."""
-CHEAPER = Fix(title="Make the preparation cheaper: prepare once and store, decode smaller, augment on the GPU")
 
 
 def steady_ranks(job: JobView) -> list[TrainerView]:
@@ -44,26 +43,19 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
     _, step = input_wait(trainer)
     cpu = scene.mean(scene.host, "cpu_percent")
     busy = cpu is not None and cpu >= BUSY_HOST
-    fixes, room = workers_fixes(scene, job, trainer)
+    fixes, room = workers_fixes(scene, job, trainer, (step * (1 - share), step) if step else None)
     if room is not None:
         evidence.append(room)
-    effect = (
-        f"at best {duration_text(step * (1 - share))} instead of {duration_text(step)} a step on average"
-        if step
-        else ""
-    )
-    first = Fix(title=fixes[0].title, code=fixes[0].code, cost=fixes[0].cost, effect=effect)
-    yield Finding(
-        pitfall="num-workers",
-        cause="live.input_bound",
+    who = name_of(trainer)
+    yield WORDINGS.finding(
+        "live.input_bound",
+        {"who": who[:1].upper() + who[1:], "share": percent_text(share)},
+        fixes,
         severity="warning" if trainer.definition.cuda or (share >= STARVED_CPU and not busy) else "info",
         confidence=confidence,
-        title=f"{name_of(trainer)} waits for its input {percent_text(share)} of each step".capitalize(),
         evidence=tuple(evidence),
         where=place(scene, trainer),
         rank=share,
-        fixes=(first, *fixes[1:]),
-        verify="gpuscope lab pitfall slow-input",
     )
 
 
@@ -91,14 +83,21 @@ def _judged(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list
 # ── how many workers ──
 
 
-def workers_fixes(scene: Scene, job: JobView, trainer: TrainerView) -> tuple[list[Fix], Evidence | None]:
+def workers_fixes(
+    scene: Scene, job: JobView, trainer: TrainerView, seconds: tuple[float, float] | None = None
+) -> tuple[list[Fix], Evidence | None]:
     """Worker processes for the loader of ``trainer``, as many as its cores have room for, and what that rests on.
-    Where there is no room, cheaper preparation comes first."""
+
+    Where there is no room, cheaper preparation comes first. ``seconds``: what a step takes at best without waiting for
+    input, and what it takes now; the first fix says so.
+    """
+    best, now = map(duration_text, seconds) if seconds is not None else (None, None)
+    gain: dict[str, str | None] = {"best": best, "now": now}
     cores, busy = usable_cores(scene, job, trainer), scene.mean(scene.host, "cpu_percent")
     total = scene.host.definition.cpu_count
     idle = total * (1 - busy / 100) if total and busy is not None else None
     if cores is None or idle is None:
-        return [_workers("N", trainer)], None
+        return _workers("N", trainer, gain), None
     room = min(cores, idle)
     number = max(1, min(MOST_WORKERS, int(room)))
     text = f"{percent_text(busy / 100)} of the host's {total} cores are busy" if busy is not None else ""
@@ -106,8 +105,9 @@ def workers_fixes(scene: Scene, job: JobView, trainer: TrainerView) -> tuple[lis
         text += f", and {name_of(trainer)} may use {cores:g} of them"
     if room < 1:
         text += ": workers have less than one core to themselves, they help only where they wait for storage"
-        return [CHEAPER, _workers(str(number), trainer)], Evidence(text=text, source="host")
-    return [_workers(str(number), trainer)], Evidence(text=f"{text}: there is room for workers", source="host")
+        fixes = WORDINGS.fixes(["cheaper-preparation"], gain) + _workers(str(number), trainer, dict.fromkeys(gain))
+        return fixes, Evidence(text=text, source="host")
+    return _workers(str(number), trainer, gain), Evidence(text=f"{text}: there is room for workers", source="host")
 
 
 def usable_cores(scene: Scene, job: JobView, trainer: TrainerView) -> float | None:
@@ -121,11 +121,7 @@ def usable_cores(scene: Scene, job: JobView, trainer: TrainerView) -> float | No
     return own if own * ranks <= (total or own) else own / ranks
 
 
-def _workers(number: str, trainer: TrainerView) -> Fix:
+def _workers(number: str, trainer: TrainerView, gain: dict[str, str | None]) -> list[Fix]:
     pinned = ", pin_memory=True" if trainer.definition.cuda else ""
-    many = number != "1"
-    return Fix(
-        title=f"Load in {'worker processes' if many else 'a worker process'}, so that the next batches are ready",
-        code=f"DataLoader(…, num_workers={number}{pinned}, persistent_workers=True)",
-        cost=f"memory of the host for {'each' if many else 'the'} worker",
-    )
+    figures = {"workers": number, "pinned": pinned, **gain}
+    return WORDINGS.fixes(["one-worker" if number == "1" else "workers"], figures)

@@ -8,8 +8,8 @@ from ..store.growth import MIN_POINTS, Forecast, Trend
 from ..store.ranks import MemoryRoom, name_of, rooms
 from ..store.view import AllocView, JobView, TrainerView
 from ..text.units import bytes_text, duration_text, signed_bytes_text
-from .finding import Abstained, Evidence, Finding, Fix, Severity
-from .live_scene import Said, Scene, place
+from .finding import Abstained, Evidence, Severity
+from .live_scene import WORDINGS, Said, Scene, place
 
 NEAR = 4.0
 """Growth is a warning where the memory ends within so many times the steps over which it was seen to grow: it has
@@ -19,15 +19,9 @@ FRAGMENTED = 0.10
 FULL = 0.90
 TENSOR_BLOCKS = 3.0
 """Live blocks a step leaves: a list of tensors one or two, a graph that is kept many more."""
-EXPANDABLE = Fix(
-    title="Let segments grow instead of being cut: for the next run",
-    environment="PYTORCH_ALLOC_CONF=expandable_segments:True",
-    cost="none known on Linux; not for memory that other processes map",
-)
 STEPS_BETWEEN = 3.0
 CLIMB_SHARE, CLIMBS = 0.05, 5
 """Between two steps memory climbs: by so much of the card, in so many readings, and in none does it fall back."""
-SAVE = Fix(title="Save a checkpoint if your trainer can", now=True)
 
 
 def growth(scene: Scene, job: JobView) -> Said:
@@ -73,54 +67,40 @@ def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
             )
         )
     if ends is not None and near and not ends_first:
-        title = f"{_capital(name_of(trainer))} runs out of memory in {_steps(ends)}"
+        name = "live.memory_runs_out"
         severity: Severity = "problem" if ends.steps <= trend.steps else "warning"
     else:
-        title = f"Memory of {name_of(trainer)} grows by {bytes_text(trend.slope)} a step"
+        name = "live.memory_grows"
         severity = "info"
         if not ends_first:
             evidence.append(
                 Evidence(text="far from its end, and a cache that fills in the first epoch looks the same so far")
             )
     where = place(scene, trainer, room.allocator)
-    pid = trainer.definition.pid
-    find = Fix(
-        title="Find the line that keeps it",
-        now=True,
-        cost="slows steps down while it is on: --trial measures it",
-        command=f"gpuscope snapshot {pid} --history 100000; sleep 60; gpuscope snapshot {pid} -o grown.pickle; "
-        "gpuscope doctor grown.pickle",
-    )
-    keeps_graph = Fix(
-        title="Keep numbers, not tensors with their graph",
-        before="losses.append(loss)",
-        code="losses.append(loss.item())",
-        effect=f"memory after a step stays level instead of +{bytes_text(trend.slope)} a step",
-    )
-    bounded = Fix(title="Bound or empty the list, dictionary or cache that keeps tensors; .cpu() what must stay")
-    graph, kept = ("detach-loss-accumulation", keeps_graph), ("memory-leak-in-user-list", bounded)
-    first, second = (kept, graph) if blocks is not None and blocks <= TENSOR_BLOCKS else (graph, kept)
+    who = name_of(trainer)
+    figures = {
+        "who": _capital(who) if name == "live.memory_runs_out" else who,
+        "steps": _steps(ends) if ends is not None else None,
+        "slope": bytes_text(trend.slope),
+        "pid": trainer.definition.pid,
+    }
+    kept = blocks is not None and blocks <= TENSOR_BLOCKS
     told = tuple(evidence)
-    yield Finding(
-        pitfall=first[0],
-        cause="live.memory_grows",
-        title=title,
+    yield WORDINGS.finding(
+        f"{name}.list" if kept else name,
+        figures,
         severity=severity,
         confidence="likely",
         evidence=told,
-        fixes=(SAVE, find, first[1]),
         where=where,
         rank=1.0,
-        verify=f"gpuscope doctor {pid}    on the next run, after 60 steps",
     )
-    yield Finding(
-        pitfall=second[0],
-        cause="live.memory_grows",
-        title="The same growth, kept another way",
+    yield WORDINGS.finding(
+        "live.memory_grows_otherwise" if kept else "live.memory_grows_otherwise.list",
+        figures,
         severity="info",
         confidence="prior",
         evidence=told[:1],
-        fixes=(find, second[1]),
         where=where,
     )
 
@@ -190,11 +170,9 @@ def evaluation(scene: Scene, job: JobView) -> Said:
                 )
             )
         soon = ends is not None and ends <= NEAR * took
-        when = f" and is full in about {duration_text(ends)}" if soon and ends is not None else ""
-        yield Finding(
-            pitfall="no-grad-eval",
-            cause="live.evaluation_grows",
-            title=f"Between two steps the memory of {name_of(trainer)} climbs{when}",
+        yield WORDINGS.finding(
+            "live.evaluation_runs_out" if soon else "live.evaluation_grows",
+            {"who": name_of(trainer), "ends": duration_text(ends) if ends is not None else None},
             severity="problem" if soon else "warning" if phase == "eval" else "info",
             confidence="likely",
             evidence=tuple(evidence),
@@ -241,24 +219,20 @@ def pressure(scene: Scene, job: JobView) -> Said:
             split = allocator.number("inactive_split_bytes")
             if split is not None:
                 evidence.append(Evidence(text=f"inactive split now: {bytes_text(split)}", source="probe"))
-            yield Finding(
-                pitfall="expandable-segments",
-                cause="live.fragmentation",
+            yield WORDINGS.finding(
+                "live.fragmentation",
+                {"gap": bytes_text(gap), "who": name_of(trainer)},
                 where=where,
                 confidence="likely",
-                title=f"Fragmentation keeps {bytes_text(gap)} of {name_of(trainer)}'s memory from use",
                 severity="warning" if lately else "info",
                 evidence=tuple(evidence),
-                fixes=(EXPANDABLE,),
-                verify="the next run: alloc_retries stays at 0 (gpuscope ps --json)",
             )
         elif lately:
-            yield Finding(
-                pitfall="reduce-batch-size",
-                cause="live.at_the_edge",
+            yield WORDINGS.finding(
+                "live.at_the_edge",
+                {"who": _capital(name_of(trainer))},
                 where=where,
                 confidence="definite",
-                title=f"{_capital(name_of(trainer))} trains at the edge of its memory: its cache is emptied in steps",
                 severity="warning",
                 evidence=(
                     *evidence,
@@ -308,13 +282,11 @@ def full_but_steady(scene: Scene, job: JobView) -> Said:
         ]
         if peak is not None:
             evidence.append(Evidence(text=f"the largest ever allocated: {bytes_text(peak)}", source="probe"))
-        yield Finding(
-            pitfall="benign-warning",
-            cause="live.full_but_steady",
+        yield WORDINGS.finding(
+            "live.full_but_steady",
+            {"share": f"{100 * used / total:.0f} %"},
             severity="info",
             confidence="definite",
-            title=f"{100 * used / total:.0f} % of the memory is in use, and that is not a problem: it is steady",
             evidence=tuple(evidence),
             where=place(scene, trainer, allocator),
-            fixes=(Fix(title="Nothing to do; a longer sample or a second program on this card would not fit"),),
         )

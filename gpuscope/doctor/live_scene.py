@@ -21,13 +21,15 @@ from ..store.view import (
     no_history,
 )
 from .finding import Abstained, Finding
+from .wordings import Wordings
 
-__all__ = ["MIN_STEPS", "Said", "Scene", "living", "place", "warmed_up"]
+__all__ = ["MIN_STEPS", "WORDINGS", "Said", "Scene", "living", "place", "warmed_up"]
 
 Said = Iterator[Finding | Abstained]
 MIN_STEPS = 30
 """Steps before these are warm-up: autotuning, the first epoch's files, worker processes that start."""
 RECENT_SECONDS = 60.0
+WORDINGS = Wordings("live")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from ..store.ranks import place as stands_at
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text
 from ..wire.frames import Unknown
-from .finding import Abstained, Evidence, Finding, Fix
-from .live_scene import Said, Scene, living, place
+from .finding import Abstained, Evidence, Finding
+from .live_scene import WORDINGS, Said, Scene, living, place
 
 _LOADER = re.compile(r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler", re.I)
 
@@ -43,59 +43,31 @@ def _finding(
     first = culprits[0] if culprits else living(job)[0]
     at, function = stands_at(first)
     where = place(scene, first) + (f", {at}" if at else "")
-    pid = first.definition.pid
-    look = Fix(title="See where every thread of it stands: S on its row", now=True, command=f"gpuscope attach {pid}")
     alone = len(living(job)) == 1 and (first.definition.world_size or 1) <= 1
     if not culprits:
-        pitfall, cause = "hang-in-collective", "stall.all_in_collective"
-        title = f"No step on any rank: all wait in {function or 'a collective'}"
+        name = "stall.all_in_collective"
         evidence.append(
             Evidence(text="all ranks launched as many collectives: none is behind, the transport is suspect")
         )
-        fixes: tuple[Fix, ...] = (
-            look,
-            Fix(title="Let NCCL say which transport it chose, next run", environment="NCCL_DEBUG=INFO"),
-            Fix(title="Rule out a broken peer path, next run", environment="NCCL_P2P_DISABLE=1"),
-        )
     elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
-        pitfall, cause = "hang-in-loader", "stall.loader"
-        title = f"Standing still: {stall.text}"
+        name = "stall.loader"
         evidence.append(Evidence(text=f"{function or at} is the input pipeline: it waits for data, not for the GPU"))
-        fixes = (
-            look,
-            Fix(title="Find what it opens or waits for there: a file server, a lock, a worker that died"),
-            Fix(title="Fail instead of hanging, next run", code="DataLoader(…, num_workers=N, timeout=120)"),
-        )
     elif not alone:
-        pitfall, cause = "hang-in-collective", "stall.ranks_differ"
-        title = f"Standing still: {stall.text}"
-        fixes = (
-            look,
-            Fix(
-                title="Make every rank take as many steps, and call the same collectives in the same order: no "
-                "collective under if rank == 0, batches of equal number (DistributedSampler, Join)"
-            ),
-        )
+        name = "stall.ranks_differ"
+    elif first.definition.cuda:
+        name = "stall.alone.cuda"
+        evidence.append(Evidence(text="with CUDA that line may wait for a kernel of an earlier one"))
     else:
-        pitfall, cause = "hang-alone", "stall.alone"
-        title = f"Standing still: {stall.text}"
-        fixes = (look,)
-        if first.definition.cuda:
-            evidence.append(Evidence(text="with CUDA that line may wait for a kernel of an earlier one"))
-            launches = "Find the kernel that does not end, next run"
-            fixes += (Fix(title=launches, environment="CUDA_LAUNCH_BLOCKING=1"),)
+        name = "stall.alone"
     sure = bool(culprits) and bool(at)
-    return Finding(
-        pitfall=pitfall,
-        cause=cause,
-        title=title,
+    return WORDINGS.finding(
+        name,
+        {"pid": first.definition.pid, "stall": stall.text, "collective": function or "a collective"},
         severity="problem",
         confidence="definite" if sure else "likely",
         evidence=tuple(evidence),
-        fixes=fixes,
         where=where,
         rank=2.0,
-        verify=f"gpuscope doctor {pid}    shows its steps",
     )
 
 
@@ -134,20 +106,12 @@ def lost_ranks(scene: Scene, job: JobView) -> Said:
     evidence = [Evidence(text=f"{name_of(t)}: {t.gone.reason}", source="agent") for t in gone[:8] if t.gone is not None]
     evidence += [_rank(trainer) for trainer in here[:4]]
     pids = " ".join(str(t.definition.pid) for t in here[:16])
-    yield Finding(
-        pitfall="kill-zombie-process",
-        cause="stall.rank_gone",
+    yield WORDINGS.finding(
+        "stall.rank_gone.one_left" if len(here) == 1 else "stall.rank_gone",
+        {"gone": names_of(gone), "here": names_of(here), "pids": pids},
         severity="problem",
         confidence="definite",
-        title=f"{names_of(gone)} ended, {names_of(here)} wait{'s' if len(here) == 1 else ''} for what will not come",
         evidence=tuple(evidence),
         where=place(scene, gone[0]),
         rank=3.0,
-        fixes=(
-            Fix(title="End the ranks that are left: their memory and time are lost", now=True, command=f"kill {pids}"),
-            Fix(
-                title="Start it under torchrun, which ends all ranks when one fails",
-                command="gpuscope run -- torchrun …",
-            ),
-        ),
     )

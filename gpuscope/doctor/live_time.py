@@ -8,9 +8,9 @@ from __future__ import annotations
 from ..store.ranks import input_wait, name_of, one_works_longest, shares_of, split_of, straggler
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
-from .finding import Abstained, Evidence, Finding, Fix
+from .finding import Abstained, Evidence, Finding
 from .live_input import STARVED, steady_ranks, workers_fixes
-from .live_scene import MIN_STEPS, Said, Scene, place
+from .live_scene import MIN_STEPS, WORDINGS, Said, Scene, place
 
 COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
@@ -23,14 +23,6 @@ SHORT_STEP = 0.01
 SKIPPED_STEPS, SKIPPED_SHARE = 10, 0.05
 SETTLED = 2.0
 """So many times as many steps without one left out as were left out before: the scaler has found its scale."""
-LAUNCHES = (
-    Fix(title="More work per launch: a larger batch"),
-    Fix(
-        title="Fewer launches",
-        code='model = torch.compile(model, mode="reduce-overhead")',
-        cost="the first steps compile",
-    ),
-)
 
 
 def copies(scene: Scene, job: JobView) -> Said:
@@ -41,21 +33,14 @@ def copies(scene: Scene, job: JobView) -> Said:
         if share is None or took is None or share < COPIES:
             continue
         text = f"{duration_text(took)} a step are copies from host to device: {percent_text(share)}"
-        yield Finding(
-            pitfall="pin-memory",
-            cause="live.copies",
+        yield WORDINGS.finding(
+            "live.copies",
+            {"share": percent_text(share)},
             confidence="likely",
             where=place(scene, trainer),
             rank=share,
             severity="warning" if share >= MANY_COPIES else "info",
-            title=f"Copying batches to the GPU takes {percent_text(share)} of each step",
             evidence=(Evidence(text=text, source="probe"),),
-            fixes=(
-                Fix(
-                    title="Pinned memory and copies that do not wait",
-                    code="DataLoader(…, pin_memory=True); batch.to(device, non_blocking=True)",
-                ),
-            ),
         )
 
 
@@ -74,26 +59,18 @@ def communication(scene: Scene, job: JobView) -> Said:
         f"mean of {len(ranks)} ranks: {percent_text(share)} of a step, up to {duration_text(took)}, are "
         "exposed collectives"
     )
-    yield Finding(
-        pitfall="nccl-config",
-        cause="live.communication",
+    yield WORDINGS.finding(
+        "live.communication",
+        {"share": percent_text(share)},
         confidence="likely",
         where=place(scene, ranks[0]),
         rank=share,
         severity="warning" if share >= TALKS_MUCH and on_gpu else "info",
-        title=f"{percent_text(share)} of each step is communication",
         evidence=(
             Evidence(text=text, source="probe"),
             Evidence(
                 text="no rank is behind the others: it is the transport, or too little work between", source="probe"
             ),
-        ),
-        fixes=(
-            Fix(
-                title="More work between two exchanges: a larger batch, or accumulate under no_sync()",
-                code="with model.no_sync():  # for all micro-batches but the last",
-            ),
-            Fix(title="See which transport NCCL took", environment="NCCL_DEBUG=INFO", command="nvidia-smi topo -m"),
         ),
     )
 
@@ -113,13 +90,13 @@ def straggling(scene: Scene, job: JobView) -> Said:
     evidence = [Evidence(text=found.text, source="probe")]
     parts = split_of(slow)
     waits = parts.get("input", 0.0) > 0.5 * (own - usual)
-    pitfall, cause = ("num-workers", "ranks.slow_input") if waits else ("distributed-sampler", "ranks.straggler")
+    name = "ranks.slow_input" if waits else "ranks.straggler"
     fixes = workers_fixes(scene, job, slow)[0] if waits else []
     for device in scene.devices(slow):
         foreign = scene.others(device, job)
         alike = all(scene.others(d, job) for t in ranks if t is not slow for d in scene.devices(t))
         if foreign and not alike and not waits:
-            pitfall, cause = "other-process-holds-gpu", "ranks.shared_device"
+            name = "ranks.shared_device"
             pids = ", ".join(str(process.definition.pid) for process, _ in foreign[:4])
             evidence.append(Evidence(text=f"GPU {device.definition.index} is shared with pid {pids}", source="nvml"))
         reasons = scene.mean(device, "sm_clock_mhz")
@@ -134,15 +111,13 @@ def straggling(scene: Scene, job: JobView) -> Said:
             evidence.append(
                 Evidence(text=f"its SM clock is {reasons:.0f} MHz, the others' {max(peers):.0f} MHz", source="nvml")
             )
-    fixes += [Fix(title="Give every rank as much work: batches of like size and length, nothing extra on one rank")]
-    yield Finding(
-        pitfall=pitfall,
-        cause=cause,
+    yield WORDINGS.finding(
+        name,
+        {"who": name_of(slow).capitalize()},
+        [*fixes, *WORDINGS.fixes(["equal-work"], {})],
         severity="warning" if own >= STRAGGLES_MUCH * usual and slow.definition.cuda else "info",
         confidence="likely",
-        title=f"{name_of(slow).capitalize()} keeps the others waiting in every step",
         evidence=tuple(evidence),
-        fixes=tuple(fixes),
         where=place(scene, slow),
         rank=own / usual - 1,
     )
@@ -167,17 +142,12 @@ def _paced_by_its_cpu(scene: Scene, slow: TrainerView) -> Evidence | None:
 
 
 def _late_launches(scene: Scene, slow: TrainerView, paced: Evidence) -> Finding:
-    return Finding(
-        pitfall="too-small-workload",
-        cause="ranks.host_paced",
+    return WORDINGS.finding(
+        "ranks.host_paced",
+        {"who": name_of(slow)},
         severity="info",
         confidence="likely",
-        title=f"Starting kernels sets the pace, and {name_of(slow)}'s CPU starts them last",
         evidence=(Evidence(text=f"the others wait for {name_of(slow)} in every step", source="probe"), paced),
-        fixes=(
-            *LAUNCHES,
-            Fix(title="Cores of its own for every rank, those next to its GPU", command="nvidia-smi topo -m"),
-        ),
         where=place(scene, slow),
         rank=0.0,
     )
@@ -221,20 +191,14 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
                 else f", of which input is {percent_text(min(1.0, wait / step))}"
             )
             evidence.append(Evidence(text=f"{duration_text(step)} a step on average{part}", source="probe"))
-        yield Finding(
-            pitfall="too-small-workload",
-            cause="live.launch_bound",
+        yield WORDINGS.finding(
+            "live.launch_bound",
+            {"sm": _little(sm)},
             severity="info",
             confidence="likely",
-            title=f"The work is too small for this GPU: {_little(sm)} of its SMs' time is used",
             evidence=tuple(evidence),
             where=place(scene, trainer),
             rank=1 - sm / 100,
-            fixes=(
-                *LAUNCHES,
-                Fix(title="Where the model stays this small, a CPU may be as fast"),
-            ),
-            verify="gpuscope lab --compile reduce-overhead    against    gpuscope lab",
         )
 
 
@@ -258,13 +222,12 @@ def skipped(scene: Scene, job: JobView) -> Said:
         )
         evidence = [Evidence(text=text + (f"; {lately:.0f} in the last minute" if lately else ""), source="probe")]
         evidence.append(Evidence(text="a healthy scaler leaves out a few at its start, then about one in 2,000"))
-        yield Finding(
-            pitfall="bf16-instead-of-fp16",
-            cause="live.skipped_steps",
+        yield WORDINGS.finding(
+            "live.skipped_steps",
+            {"share": percent_text(share)},
             confidence="likely",
             where=place(scene, trainer),
             severity="warning",
-            title=f"The grad scaler leaves out {percent_text(share)} of the steps",
             evidence=tuple(evidence),
             rank=share,
         )

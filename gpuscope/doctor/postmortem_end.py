@@ -104,13 +104,11 @@ def _killed(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:
             if short and free is not None and total
             else (f"{bytes_text(used or 0)} of the {bytes_text(limit or 0)} that the cgroup allows were in use")
         )
-        return Finding(
-            pitfall="host-memory-limit",
-            cause="end.host_memory",
+        return postmortem_oom.WORDINGS.finding(
+            "end.host_memory",
             severity="problem",
             confidence="likely",
             where=where,
-            title="It ended without a word while the host's memory was short: the kernel's OOM killer",
             evidence=(
                 Evidence(text=text, source="recording"),
                 Evidence(text=trainer.gone.reason if trainer.gone else ""),

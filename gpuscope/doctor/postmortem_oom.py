@@ -6,14 +6,15 @@ free block of the cache nor the free part of the device holds it in one piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..text.units import GIB, MIB, bytes_text, percent_text
 from . import effects
-from .finding import Confidence, Evidence, Finding, Fix
-from .live_memory import EXPANDABLE
+from .finding import Confidence, Evidence, Finding
+from .wordings import Wordings
 
+WORDINGS = Wordings("postmortem")
 OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
 FRAGMENTED = 0.10
 PART = 0.35
@@ -102,23 +103,19 @@ def _held(facts: Facts) -> Evidence | None:
 
 def _make(
     facts: Facts,
-    pitfall: str,
-    cause: str,
-    title: str,
+    name: str,
     confidence: Confidence,
     *more: Evidence,
-    fixes: tuple[Fix, ...] = (),
+    figures: Mapping[str, object] | None = None,
     rank: float = 1.0,
 ) -> Finding:
     evidence = tuple(one for one in (asked(facts), _held(facts), *more) if one is not None)
-    return Finding(
-        pitfall=pitfall,
-        cause=cause,
-        title=title,
+    return WORDINGS.finding(
+        name,
+        figures,
         severity="problem",
         confidence=confidence,
         evidence=evidence,
-        fixes=fixes,
         where=facts.where,
         rank=rank,
     )
@@ -132,9 +129,7 @@ def _giant(facts: Facts) -> Finding | None:
     )
     return _make(
         facts,
-        "reduce-seq-length-or-resolution",
         "oom.giant_request",
-        "One tensor larger than the card was asked for",
         "definite",
         more,
         rank=3.0,
@@ -152,18 +147,12 @@ def _outside(facts: Facts) -> Finding | None:
         f"here = {bytes_text(outside)} "
         f"({percent_text(outside / facts.total)}) outside this allocator: other programs, or libraries of this one"
     )
-    fixes = (
-        Fix(title="Who holds it", now=True, command="gpuscope ps"),
-        Fix(title="Choose a card that is free", command="gpuscope devices", environment="CUDA_VISIBLE_DEVICES=N"),
-    )
     return _make(
         facts,
-        "other-process-holds-gpu",
         "oom.outside",
-        f"{bytes_text(outside)} of the card were not this trainer's",
         "definite",
         more,
-        fixes=fixes,
+        figures={"outside": bytes_text(outside)},
         rank=2.5,
     )
 
@@ -174,9 +163,7 @@ def _capped(facts: Facts) -> Finding | None:
     more = Evidence(text="the device had room for it: a limit of this process refused it, not the card")
     return _make(
         facts,
-        "memory-fraction-cap",
         "oom.capped",
-        "A limit on this process refused the request, not the card",
         "likely",
         more,
         rank=2.2,
@@ -204,12 +191,10 @@ def _fragmented(facts: Facts) -> Finding | None:
     )
     return _make(
         facts,
-        "expandable-segments",
         "oom.fragmentation",
-        f"Fragmentation: {bytes_text(facts.cached)} were free, in pieces too small",
         "definite" if facts.largest_free is not None else "likely",
         more,
-        fixes=(EXPANDABLE,),
+        figures={"cached": bytes_text(facts.cached)},
         rank=2.0,
     )
 
@@ -222,12 +207,10 @@ def _pools(facts: Facts) -> Finding | None:
     )
     return _make(
         facts,
-        "compile-mode",
         "oom.private_pools",
-        f"CUDA graphs keep {bytes_text(facts.private_idle)} for themselves",
         "likely",
         more,
-        fixes=(Fix(title="Compile without CUDA graphs", before='mode="reduce-overhead"', code='mode="default"'),),
+        figures={"idle": bytes_text(facts.private_idle)},
         rank=1.5,
     )
 
@@ -255,17 +238,10 @@ def _too_much(facts: Facts) -> Finding:
         )
         if facts.optimizer and facts.optimizer >= PART * facts.allocated:
             share = percent_text(facts.optimizer / facts.allocated)
-            return _make(
-                facts,
-                "optimizer-state",
-                "oom.optimizer_state",
-                f"The card is full, {share} of it with optimizer state",
-                "likely",
-                *more,
-            )
+            return _make(facts, "oom.optimizer_state", "likely", *more, figures={"share": share})
         fixed = sum(value for _, value in known)
         if facts.parameters and fixed >= 0.7 * facts.allocated:
-            title = f"The card is full, {percent_text(fixed / facts.allocated)} of it with what the model itself needs"
-            return _make(facts, "fsdp-or-zero", "oom.model_state", title, "likely", *more)
+            share = percent_text(fixed / facts.allocated)
+            return _make(facts, "oom.model_state", "likely", *more, figures={"share": share})
     sure: Confidence = "prior" if apart or facts.allocated is None else "likely"
-    return _make(facts, "reduce-batch-size", "oom.live_tensors", "The card was full with live tensors", sure, *more)
+    return _make(facts, "oom.live_tensors", sure, *more)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..text.units import bytes_text
 from .finding import Effect, Evidence, Finding, Fix
-from .live_memory import EXPANDABLE
+from .postmortem_oom import WORDINGS
 
 if TYPE_CHECKING:
     from ..predict.replay import Replayed
@@ -86,14 +86,12 @@ def _effect(found: Replayed) -> Effect:
 
 def _told(one: Finding, found: Replayed) -> Finding:
     told = replace(one, effect=_effect(found))
-    return told if found.settings.expandable else replace(told, fixes=(_fix(found),))
+    return told if found.settings.expandable else replace(told, fixes=_fixes(found))
 
 
-def _fix(found: Replayed) -> Fix:
-    if found.settings.expandable:
-        return EXPANDABLE
-    title = "These settings of the allocator, with which the same requests fit: for the next run"
-    return Fix(title=title, environment=f"PYTORCH_ALLOC_CONF={found.settings.text()}")
+def _fixes(found: Replayed) -> tuple[Fix, ...]:
+    name = "expandable-segments" if found.settings.expandable else "settings-that-fit"
+    return tuple(WORDINGS.fixes([name], {"settings": found.settings.text()}))
 
 
 def _new(found: Replayed, facts: Facts) -> Finding:
@@ -101,14 +99,13 @@ def _new(found: Replayed, facts: Facts) -> Finding:
     wanted = bytes_text(found.outcomes[-1].requested_bytes)
     text = f"{bytes_text(cached)} were cached when {wanted} did not fit; with these settings the same requests fit"
     more = Evidence(text=text, source=facts.source)
-    return Finding(
-        pitfall=_PITFALL,
-        cause="oom.fragmentation",
-        title=f"With {found.settings.text()} the same requests would have fit",
+    return WORDINGS.finding(
+        "oom.fragmentation.replayed",
+        {"settings": found.settings.text()},
+        _fixes(found),
         severity="problem",
         confidence="likely",
         evidence=(more,),
-        fixes=(_fix(found),),
         where=facts.where,
         rank=1.9,
         effect=_effect(found),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ..text.units import GIB, MIB, bytes_text, percent_text
 from ..wire.clean import clean
 from . import postmortem_oom, postmortem_replay
-from .finding import Abstained, Evidence, Finding, Fix, Report
-from .live_memory import EXPANDABLE
+from .finding import Abstained, Evidence, Finding, Report
+from .postmortem_oom import WORDINGS
 
 if TYPE_CHECKING:
     from ..snapshot.model import Device, Frame, Mark, StackRow, Summary
@@ -240,33 +240,17 @@ def _leak(device: Device, at: str, second: float, third: float, total: float, st
                 source="snapshot",
             )
         )
-        pitfall, cause = "detach-loss-accumulation", "snapshot.graph_kept"
-        fixes: tuple[Fix, ...] = (
-            Fix(
-                title="Keep numbers, not tensors with their graph",
-                before="outputs.append(out)",
-                code="outputs.append(out.detach().cpu())",
-            ),
-            Fix(
-                title="The number alone, where that is all you need",
-                before="losses.append(loss)",
-                code="losses.append(loss.item())",
-            ),
-        )
+        name = "snapshot.graph_kept"
     else:
-        pitfall, cause = "memory-leak-in-user-list", "snapshot.tensors_kept"
-        fixes = (Fix(title="Bound or empty what keeps the tensors made there; .cpu() what must stay"),)
-    return Finding(
-        pitfall=pitfall,
-        cause=cause,
+        name = "snapshot.tensors_kept"
+    return WORDINGS.finding(
+        name,
+        {"place": at, "kept": bytes_text(second + third)},
         severity="warning",
         confidence="likely",
         where=f"{at}, cuda:{device.device}",
         rank=2.5,
-        title=f"What {at} allocates stays: {bytes_text(second + third)} in half of the history",
         evidence=tuple(evidence),
-        fixes=fixes,
-        verify="take a later one and compare: gpuscope snapshot BEFORE AFTER",
     )
 
 
@@ -282,16 +266,14 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
     share = percent_text(held / device.totals.allocated_bytes)
     live = bytes_text(device.totals.allocated_bytes)
     text = f"{bytes_text(held)} of {live} live ({share}) were made in {frame.function} ({_at(frame)})"
-    yield Finding(
-        pitfall="no-grad-eval",
-        cause="snapshot.evaluation",
+    yield WORDINGS.finding(
+        "snapshot.evaluation",
+        {"function": frame.function, "held": bytes_text(held)},
         severity="problem",
         confidence="likely",
         rank=2.4,
-        title=f"{frame.function} keeps {bytes_text(held)}: an evaluation without no_grad",
         evidence=(Evidence(text=text, source="snapshot"),),
         where=f"{_at(frame)}, cuda:{device.device}",
-        fixes=(Fix(title="Evaluate without recording a graph", code="with torch.inference_mode():"),),
     )
 
 
@@ -320,14 +302,12 @@ def _scattered(summary: Summary, device: Device) -> Iterator[Finding]:
     if peak is not None:
         evidence.append(Evidence(text=f"at the peak of the history {bytes_text(peak)} were in use", source="snapshot"))
     expandable = "expandable_segments:True" in _settings(summary)
-    yield Finding(
-        pitfall="max-split-size" if expandable else "expandable-segments",
-        cause="snapshot.fragmentation",
+    yield WORDINGS.finding(
+        "snapshot.fragmentation.expandable" if expandable else "snapshot.fragmentation",
+        {"free": bytes_text(totals.inactive_split_bytes), "device": device.device},
         severity="info",
         confidence="likely",
-        title=f"{bytes_text(totals.inactive_split_bytes)} lie free in pieces on device {device.device}",
         evidence=tuple(evidence),
-        fixes=() if expandable else (EXPANDABLE,),
         where=f"cuda:{device.device}",
         rank=0.5,
     )
@@ -343,12 +323,11 @@ def _pools(device: Device, failed: bool) -> Iterator[Finding]:
         for pool in device.pools
         if pool.private
     )
-    yield Finding(
-        pitfall="compile-mode",
-        cause="snapshot.private_pools",
+    yield WORDINGS.finding(
+        "snapshot.private_pools",
+        {"idle": bytes_text(idle)},
         severity="info",
         confidence="likely",
         where=f"cuda:{device.device}",
-        title=f"CUDA graphs keep {bytes_text(idle)} for themselves",
         evidence=(Evidence(text=names[:400], source="snapshot"),),
     )

@@ -1,0 +1,130 @@
+"""The titles and fixes of findings that a room of rules makes, read from ``findings/ROOM.toml`` beside this file.
+
+The rules bring evidence and figures. A field such as ``{held}`` in a text is filled in with the figure of that name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .. import toml
+from .finding import Finding, Fix
+from .rows import TableError, checked
+
+FOLDER = Path(__file__).with_name("findings")
+COMMON = "common"
+"""The file with the fixes that every room may name."""
+_FIELD = re.compile(r"\{([a-z_]+)\}")
+_FIX_TEXTS = ("title", "before", "code", "environment", "command")
+_REMARKS = ("effect", "cost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """What is said of one finding. ``cause`` is the ``id`` where the row names none; ``fixes`` are ids of fixes."""
+
+    id: str
+    pitfall: str
+    title: str
+    cause: str = ""
+    verify: str = ""
+    fixes: tuple[str, ...] = ()
+
+
+class Wordings:
+    """The wordings of one room, read and checked when the first is asked for. Raises :class:`TableError` then."""
+
+    def __init__(self, room: str) -> None:
+        self.room = room
+
+    @cached_property
+    def findings(self) -> dict[str, Wording]:
+        """Every finding of the room by its id."""
+        return self._read[0]
+
+    @cached_property
+    def fix_rows(self) -> dict[str, Fix]:
+        """Every fix of the room by its id, with its fields not yet filled in."""
+        return self._read[1]
+
+    def finding(
+        self, name: str, figures: Mapping[str, object] | None = None, fixes: Sequence[Fix] | None = None, **rest: Any
+    ) -> Finding:
+        """The finding of this id with its figures. ``fixes`` are others than those of the row, ``rest`` is what the
+        evidence says of it: severity, confidence, evidence, where, rank."""
+        row = self.findings[name]
+        given = figures or {}
+        return Finding(
+            **{
+                "pitfall": row.pitfall,
+                "cause": row.cause or row.id,
+                "title": _filled(row.title, given),
+                "verify": _filled(row.verify, given) or "",
+                "fixes": tuple(self.fixes(row.fixes, given) if fixes is None else fixes),
+                **rest,
+            }
+        )
+
+    def fixes(self, names: Sequence[str], figures: Mapping[str, object]) -> list[Fix]:
+        """The fixes of these ids with their figures. An effect or cost whose figure is None is left out; where any
+        other text of a fix lacks one, the fix is left out."""
+        found = []
+        for row in map(self.fix_rows.__getitem__, names):
+            texts = {key: _filled(getattr(row, key), figures) for key in _FIX_TEXTS}
+            remarks = {key: _filled(getattr(row, key), figures) or "" for key in _REMARKS}
+            if None not in texts.values():
+                found.append(replace(row, **{**texts, **remarks}))  # type: ignore[arg-type]
+        return found
+
+    @cached_property
+    def _read(self) -> tuple[dict[str, Wording], dict[str, Fix]]:
+        findings: dict[str, Wording] = {}
+        fixes: dict[str, Fix] = {}
+        for name in (COMMON, self.room):
+            _read(FOLDER / f"{name}.toml", findings, fixes)
+        return findings, fixes
+
+
+def _read(path: Path, findings: dict[str, Wording], fixes: dict[str, Fix]) -> None:
+    """Adds the rows of one file."""
+    try:
+        document = toml.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
+        raise TableError(f"{path.name} cannot be read: {error}") from None
+    place = "its keys"
+    try:
+        if set(document) - {"fix", "finding"}:
+            raise ValueError(f"are fix and finding, not {', '.join(document)}")
+        for row in document.get("fix", ()):
+            place = f"fix {row.get('id')}"
+            _add(fixes, row.get("id"), Fix(**checked({key: row[key] for key in row if key != "id"}, Fix)))
+        for row in document.get("finding", ()):
+            place = f"finding {row.get('id')}"
+            wording = Wording(**checked(row, Wording))
+            unknown = [name for name in wording.fixes if name not in fixes]
+            if unknown:
+                raise ValueError(f"fixes: there is no fix {', '.join(unknown)}")
+            _add(findings, wording.id, wording)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TableError(f"{path.name}: {place}: {error}") from None
+
+
+def _add(rows: dict[str, Any], name: Any, row: Any) -> None:
+    if not isinstance(name, str) or not name or name in rows:
+        raise ValueError(f"id cannot be {name!r}: every row has one of its own")
+    rows[name] = row
+
+
+def _filled(text: str, figures: Mapping[str, object]) -> str | None:
+    """The text with its fields filled in, None where a figure that it names is None. Raises :class:`KeyError` for a
+    field that nobody fills."""
+    if "{" not in text:
+        return text
+    if any(figures[name] is None for name in _FIELD.findall(text)):
+        return None
+    return _FIELD.sub(lambda match: str(figures[match[1]]), text)

@@ -1,0 +1,77 @@
+"""What findings say, as data: every text can be filled in, names a pitfall that there is, and is used."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuscope.doctor import table, wordings
+from gpuscope.doctor.rows import TableError
+from gpuscope.doctor.wordings import Wordings
+
+ROOMS = ("live", "postmortem")
+FIX = '[[fix]]\nid = "look"\ntitle = "Look at {pid}"\neffect = "{gain} less"\n'
+FINDING = '[[finding]]\nid = "x.y"\npitfall = "shm-size"\ntitle = "{held} of {gpu}"\nfixes = ["look"]\n'
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(wordings, "FOLDER", tmp_path)
+    (tmp_path / "common.toml").write_text("")
+    return tmp_path
+
+
+def test_every_file_is_a_rooms():
+    assert {path.name for path in wordings.FOLDER.iterdir()} == {f"{room}.toml" for room in (*ROOMS, wordings.COMMON)}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_finding_is_of_a_pitfall_that_answers_its_cause(room):
+    rows = table.load()
+    for one in Wordings(room).findings.values():
+        assert (one.cause or one.id) in rows[one.pitfall].causes, one.id
+
+
+def test_every_row_is_used():
+    """A finding by a rule, which names it; a fix by a finding or by a rule."""
+    sources = "".join(path.read_text() for path in wordings.FOLDER.parent.rglob("*.py"))
+    named, fixes = set(), set()
+    for room in ROOMS:
+        words = Wordings(room)
+        fixes |= set(words.fix_rows)
+        for one in words.findings.values():
+            named |= set(one.fixes)
+            assert f'"{one.id}"' in sources or f'"{one.id.rpartition(".")[0]}"' in sources, one.id
+    assert {name for name in fixes - named if f'"{name}"' not in sources} == set()
+
+
+def test_fields_are_filled_in_and_what_is_unknown_is_left_out(folder):
+    (folder / "made.toml").write_text(FIX + FINDING)
+    figures = {"held": "3 GiB", "gpu": 2, "pid": 7, "gain": None}
+    rest = {"severity": "info", "confidence": "likely", "evidence": ()}
+    one = Wordings("made").finding("x.y", figures, **rest)
+    assert (one.title, one.pitfall, one.cause) == ("3 GiB of 2", "shm-size", "x.y")
+    assert [(fix.title, fix.effect) for fix in one.fixes] == [("Look at 7", "")]
+    assert Wordings("made").finding("x.y", {**figures, "pid": None}, **rest).fixes == ()
+    with pytest.raises(KeyError):
+        Wordings("made").finding("x.y", {"held": "3 GiB"}, **rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[fix", "made.toml cannot be read: "),
+        ("[[fixes]]\nid = 1\n", "made.toml: its keys: are fix and finding, not fixes"),
+        ('[[fix]]\nid = "a"\ntitel = "b"\n', "made.toml: fix a: no such key: titel."),
+        ('[[fix]]\nid = "a"\ntitle = 7\n', "made.toml: fix a: title cannot be 7"),
+        ('[[fix]]\ntitle = "b"\n', "made.toml: fix None: id cannot be None: every row has one of its own"),
+        (FIX + FIX, "made.toml: fix look: id cannot be 'look': every row has one of its own"),
+        (FINDING, "made.toml: finding x.y: fixes: there is no fix look"),
+        (FIX + FINDING + "cause = true\n", "made.toml: finding x.y: cause cannot be True"),
+        ('[[finding]]\nid = "x.y"\n', "made.toml: finding x.y: Wording.__init__() missing 2 required"),
+    ],
+)
+def test_a_mistake_is_named_by_file_row_and_key(folder, text, says):
+    (folder / "made.toml").write_text(text)
+    with pytest.raises(TableError) as error:
+        _ = Wordings("made").findings
+    assert str(error.value).startswith(says)
