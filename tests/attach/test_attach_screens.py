@@ -15,7 +15,7 @@ from gpuscope.tui.hosts.sources import Hosts
 from gpuscope.tui.hosts.ssh_dialog import SshPrompt
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.trainer.attach_screen import AttachScreen, open_attach
+from gpuscope.tui.trainer.attach_screen import AttachScreen
 from tests.tui.pilot import WAIT_SECONDS, in_loop
 from tests.tui.snapshots import text
 from tests.tui.test_attach import CLOSED, Host, process, ranks
@@ -43,7 +43,7 @@ class Telling(Host):
 def came_for(pid: int, processes: list[Any]) -> GpuscopeApp:
     source = Telling(processes)
     made: list[GpuscopeApp] = []
-    hosts = Hosts([source], [(source.key, pid)], lambda pid: open_attach(made[0], made[0].session, pid))
+    hosts = Hosts([source], [(source.key, pid)], lambda pid: made[0].open("attach", pid))
     made.append(GpuscopeApp(Session(make_hosts=lambda hz: hosts), "overview"))
     return made[0]
 

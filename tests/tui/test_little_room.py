@@ -12,7 +12,7 @@ from textual.color import Color
 from gpuscope.store.trace import Table, TimeLine
 from gpuscope.text.width import cells as text_cells
 from gpuscope.tui.device import text as words
-from gpuscope.tui.processes.signal_dialog import SIGNALS, open_signal
+from gpuscope.tui.processes.signal_dialog import SIGNALS
 from gpuscope.tui.terminal.filters import PlainAscii
 from gpuscope.tui.theme import UNICODE
 from gpuscope.tui.trainer.profile_screen import summary
@@ -119,7 +119,7 @@ async def test_the_signal_that_would_be_sent_is_always_in_sight():
         app.session.why_not = lambda name: ""  # type: ignore[method-assign]
         host = app.session.host
         assert host is not None
-        open_signal(app, app.session, next(p for p in host.processes if p.definition.pid == 51120))
+        app.open("signal", next(p for p in host.processes if p.definition.pid == 51120))
         await until(pilot, "▸ TERM", "pid 51120")
         for name in [*list(SIGNALS)[1:], "TERM"]:
             await pilot.press("j")
@@ -135,7 +135,7 @@ async def test_what_a_signal_does_goes_on_below_itself():
         app.session.why_not = lambda name: ""  # type: ignore[method-assign]
         host = app.session.host
         assert host is not None
-        open_signal(app, app.session, host.processes[0])
+        app.open("signal", host.processes[0])
         lines = (await until(pilot, "▸ TERM")).splitlines()
         at = next(number for number, line in enumerate(lines) if "▸ TERM" in line)
         assert lines[at].index("asks it to end") == len(lines[at + 1]) - len(lines[at + 1].lstrip(" │"))

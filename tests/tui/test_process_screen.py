@@ -344,12 +344,11 @@ async def test_a_real_process_ends_by_a_real_agent():
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, "live")
             from gpuscope.store.view import ProcView
-            from gpuscope.tui.processes.signal_dialog import open_signal
 
             definition = f.ProcDef(
                 child.pid, start_ticks(child.pid), None, "me", "sleep 60", "sleep", os.getpid(), True
             )
-            open_signal(app, session, ProcView(1, "x", {}, None, None, definition, (), None))
+            app.open("signal", ProcView(1, "x", {}, None, None, definition, (), None))
             await until(pilot, "Send a signal")
             await pilot.press("enter")
             await until(pilot, "Sent.")

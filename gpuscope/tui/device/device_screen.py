@@ -12,6 +12,7 @@ from ...text.units import GIB, window_text
 from ..charts.line import Series
 from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
+from ..widgets.program import program
 from ..widgets.text import Lines
 from . import text as words
 
@@ -130,8 +131,6 @@ class DeviceScreen(ChartedScreen):
 
     def action_holders(self) -> None:
         """Who has the device open, by the open files of all processes."""
-        from .holders_dialog import HoldersDialog
-
         _, device = self._found()
         if device is not None:
-            self.app.push_screen(HoldersDialog(self.session, device))
+            program(self.app).open("holders", device)

@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
+from ..lab.demo import Demo, state_text
 from ...text import styled
 from ...text.styled import Line
-from ..lab.demo import Demo
 from ..lab.dialogs import LabDialog
 from ..lab.text import occupant_text
 from ..widgets.dialog import Dialog
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ...doctor.table import Pitfall
     from ..lab.devices import Occupant
     from ..lab.runs import LabRuns
-    from ..shell.main_screen import MainScreen
-    from ..shell.session import Session
     from .proof import Proof
 
 OUTPUT_ROWS = 14
@@ -67,26 +65,6 @@ def _indented(line: Line) -> Line:
     text, token = line[0]
     rest = text.lstrip(" +-")
     return [(text[: len(text) - len(rest)], token), (rest, token), *line[1:]]
-
-
-async def prove(main: MainScreen, session: Session, proof: Proof) -> None:
-    """Go to the Lab and lay the proof ready there; nothing starts before it is confirmed."""
-    runs = session.labs
-    await main.show_tab("lab")
-    if proof.pitfall:
-        from ..lab.pitfalls_dialog import PitfallsDialog
-
-        main.app.push_screen(PitfallsDialog(runs, proof.pitfall))
-    elif proof.words:
-        main.app.push_screen(CommandDialog(runs, proof))
-    elif len(proof.configs) == 2:
-        from ..lab.dialogs import RepeatDialog
-
-        main.app.push_screen(RepeatDialog(runs, *proof.configs))
-    else:
-        runs.take(proof.configs[0])
-        flags = " ".join(proof.configs[0].flags())
-        session.notices.say(f"the proof's switches are set ({flags}): r runs them, then compare with a run without")
 
 
 def command_of(proof: Proof) -> list[str]:
@@ -142,8 +120,6 @@ class CommandDialog(LabDialog):
             yield [("         ", "text"), ("!", "accent"), (": start beside it: both get slower", "muted")]
         demo = self._demo
         if demo is not None:
-            from ..lab.pitfalls_dialog import state_text
-
             yield [("state    ", "muted"), (state_text(demo), "text")]
 
     def redraw(self) -> None:

@@ -12,6 +12,7 @@ from ...doctor.order import SEVERITIES
 from ...store.view import HostView, TrainerView
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .proof import Proof, proof_of
@@ -248,28 +249,40 @@ class DoctorPane(Pane):
         group = self._group()
         mark = marked(group.first, self._turned) if group is not None else None
         if group is None or mark is None:
-            copy_screen(main)
+            copy_screen(main, self.session.notices)
         else:
-            copy_text(main, paste_of(group.first.finding.fixes[mark]) + "\n")
+            copy_text(self.app, self.session.notices, paste_of(group.first.finding.fixes[mark]) + "\n")
         main._frame()
 
     def do_open(self) -> None:
         """The whole explanation of the pitfall."""
-        from .dialogs import ExplainDialog
-
         group = self._group()
         row = (self.doctor.table or {}).get(group.first.finding.pitfall) if group is not None else None
         if row is not None:
-            self.app.push_screen(ExplainDialog(row))
+            program(self.app).open("pitfall", row)
 
     async def do_prove(self) -> None:
         """Prove it in the Lab: by a script, by switches, or by measuring; each asks before it starts."""
-        from .dialogs import prove
-
         group = self._group()
         proof = self._proof(group) if group is not None else ""
         if isinstance(proof, Proof):
-            await prove(self.app.main, self.session, proof)  # type: ignore[attr-defined]
+            await self._prove(proof)
+
+    async def _prove(self, proof: Proof) -> None:
+        """Go to the Lab and lay the proof ready there; nothing starts before it is confirmed."""
+        app, runs = program(self.app), self.session.labs
+        await app.action_do("lab")
+        if proof.pitfall:
+            app.open("lab_pitfalls", runs, proof.pitfall)
+        elif proof.words:
+            app.open("proof", runs, proof)
+        elif len(proof.configs) == 2:
+            app.open("lab_repeat", runs, *proof.configs)
+        else:
+            runs.take(proof.configs[0])
+            flags = " ".join(proof.configs[0].flags())
+            said = f"the proof's switches are set ({flags}): r runs them, then compare with a run without"
+            self.session.notices.say(said)
 
 
 def _text_of(group: Group) -> str:

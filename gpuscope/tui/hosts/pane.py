@@ -11,13 +11,13 @@ from textual.app import ComposeResult
 from ...text.width import cells as text_cells
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .rows import columns, detail_lines, host_row, totals_lines, without_domain
 
 if TYPE_CHECKING:
     from ...store.view import HostView
-    from ..shell.main_screen import MainScreen
     from .summary import Summary
 
 TINY_ROWS, ROOMY_ROWS = 20, 32
@@ -140,7 +140,7 @@ class FleetPane(Pane):
         key = self._hosts.cursor_key
         if key is not None:
             self.session.look_at(key)
-            await self._main.show_tab("overview")
+            await program(self.app).action_do("overview")
 
     def do_next_host(self) -> None:
         """Here the next line."""
@@ -149,14 +149,6 @@ class FleetPane(Pane):
     def do_previous_host(self) -> None:
         """The line before."""
         self._hosts.action_move(-1)
-
-    @property
-    def _main(self) -> MainScreen:
-        from ..shell.main_screen import MainScreen
-
-        screen = self.screen
-        assert isinstance(screen, MainScreen)
-        return screen
 
     def _sort(self, by: int) -> None:
         name = self.session.fleet.sort_by(by)

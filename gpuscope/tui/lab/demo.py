@@ -114,3 +114,11 @@ class Demo:
                 os.killpg(self._process.pid, number)
             except (ProcessLookupError, PermissionError):
                 pass
+
+
+def state_text(demo: Demo) -> str:
+    """``slow-input, cured · running · pid 4711``."""
+    parts = [demo.name + (", cured" if demo.cured else ""), demo.state, f"pid {demo.pid}" if demo.pid else ""]
+    if demo.code is not None:
+        parts[1] = f"ended, exit code {demo.code}" if demo.code >= 0 else f"ended by signal {-demo.code}"
+    return " · ".join(part for part in parts if part)

@@ -14,6 +14,7 @@ from ...text import styled
 from ...text.styled import Line
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
+from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .compare import comparison_lines
@@ -299,9 +300,7 @@ class LabPane(Pane):
 
     def do_open(self) -> None:
         """Any value of the switch under the cursor, by typing it."""
-        from .dialogs import ValueDialog
-
-        self.app.push_screen(ValueDialog(self.runs, self._switches.current))
+        program(self.app).open("lab_value", self.runs, self._switches.current)
 
     def do_lab_next(self) -> None:
         """Change the switch under the cursor."""
@@ -331,9 +330,7 @@ class LabPane(Pane):
         """Start, or restart with these switches; ask first where somebody else uses the device."""
         outcome = self.runs.start()
         if outcome == "held":
-            from .dialogs import HeldDialog
-
-            self.app.push_screen(HeldDialog(self.runs))
+            program(self.app).open("lab_held", self.runs)
         elif outcome == "refused":
             key = "  n: the nearest that works" if self.runs.nearest is not None else ""
             refusal = self.runs.refusal
@@ -347,27 +344,21 @@ class LabPane(Pane):
 
     def do_lab_repeat(self) -> None:
         """Choose how often, then measure A and B in turns."""
-        from .dialogs import RepeatDialog
-
         a, b = self._pair.configs(self.runs)
         if a is None or b is None:
             self._warn("a run in the table is needed as A; B is another one, or the switches as they are")
         elif self.runs.repeats is not None and not self.runs.repeats.over:
             self._warn("a series is under way: x stops it")
         else:
-            self.app.push_screen(RepeatDialog(self.runs, a, b))
+            program(self.app).open("lab_repeat", self.runs, a, b)
 
     def do_lab_pitfalls(self) -> None:
         """The list of demonstration scripts."""
-        from .pitfalls_dialog import PitfallsDialog
-
-        self.app.push_screen(PitfallsDialog(self.runs))
+        program(self.app).open("lab_pitfalls", self.runs)
 
     def do_lab_recording(self) -> None:
         """A recording becomes B."""
-        from .recording_dialog import RecordingDialog
-
-        self.app.push_screen(RecordingDialog(self.runs, self._take_recording))
+        program(self.app).open("lab_recording", self.runs, self._take_recording)
 
     def _take_recording(self, entry: Entry) -> None:
         self._pair.follow(self.runs.book.entries or (), None)
@@ -408,12 +399,10 @@ class LabPane(Pane):
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
-        from .run_dialog import RunDialog
-
         shown = next((one for one in self._shown if one.key == event.key), None)
         run = self.runs.current if event.key == NOW else None
         if shown is not None or run is not None:
-            self.app.push_screen(RunDialog(self.runs, list(shown.entries) if shown else [], run))
+            program(self.app).open("lab_run", self.runs, list(shown.entries) if shown else [], run)
 
 
 def _text_of(row: TableRow) -> str:

@@ -15,8 +15,8 @@ from ...text.styled import Line
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import Key, KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
+from .demo import Demo, state_text
 from ..widgets.text import Lines
-from .demo import Demo
 from .ledger_view import aside
 from .runs import LabRuns
 from .text import occupant_text
@@ -213,11 +213,3 @@ class PitfallsDialog(Dialog):
         if self.runs.demo is not None:
             self.runs.demo.stop()
         self._show()
-
-
-def state_text(demo: Demo) -> str:
-    """``slow-input, cured · running · pid 4711``."""
-    parts = [demo.name + (", cured" if demo.cured else ""), demo.state, f"pid {demo.pid}" if demo.pid else ""]
-    if demo.code is not None:
-        parts[1] = f"ended, exit code {demo.code}" if demo.code >= 0 else f"ended by signal {-demo.code}"
-    return " · ".join(part for part in parts if part)

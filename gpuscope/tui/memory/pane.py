@@ -12,6 +12,7 @@ from ...store.view import HostView, TrainerView
 from ...text.units import window_text
 from ..shell.session import Session
 from ..widgets.pane import Pane
+from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .advice import MEMORY, SaidBefore, advice, fitting
@@ -316,7 +317,7 @@ class MemoryPane(Pane, can_focus=True):
             if not isinstance(config, str):
                 self.session.labs.take(config)
                 self.session.notices.say(f"set in the Lab: {chosen[1].fix.title}. r: run it")
-                await self.app.main.show_tab("lab")  # type: ignore[attr-defined]
+                await program(self.app).action_do("lab")
                 return
             chosen = f"{chosen[1].fix.title}: {config}"
         self.session.notices.say(chosen, "warn")
@@ -363,16 +364,13 @@ class MemoryPane(Pane, can_focus=True):
         host = self.session.host
         subject = self._subject_now(host) if host else None
         text = self._summary.text(subject) if self._view == "summary" and subject else ""
-        main = self.app.main  # type: ignore[attr-defined]
         if text:
-            copy_text(main, text)
+            copy_text(self.app, self.session.notices, text)
         else:
-            copy_screen(main)
+            copy_screen(self.screen, self.session.notices)
 
     async def do_open(self) -> None:
         """Every reading of the trainer, or of the device when no trainer is on it; in the tree, a branch; a fix."""
-        from ..overview.detail_screen import DetailScreen
-
         if self._view == "modules":
             self._modules.turn()
             return
@@ -382,7 +380,7 @@ class MemoryPane(Pane, can_focus=True):
         host = self.session.host
         subject = self._subject_now(host) if host else None
         if subject is not None and subject.entity is not None:
-            self.app.push_screen(DetailScreen(self.session, subject.entity.key))
+            program(self.app).open("readings", subject.entity.key)
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()

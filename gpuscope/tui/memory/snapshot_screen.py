@@ -22,7 +22,6 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..charts.moments import MomentChart
-from ..shell.notices import Notices
 from ..widgets.dialog import Dialog
 from ..widgets.full_screen import Room, named_path
 from ..widgets.pane import set_title
@@ -69,10 +68,9 @@ class SnapshotScreen(Room):
         Binding("b", "files", show=False),
     ]
 
-    def __init__(self, path: Path, notices: Notices | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self._notices = notices
         self._reading: Reading | None = None
         self._summary: Summary | None = None
         self._problem = ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
@@ -24,12 +24,10 @@ from ..memory.timeline import WINDOWS
 from ..shell.session import Session
 from ..widgets.dialog import Dialog
 from ..widgets.full_screen import TIME_KEYS, absent, not_now, timed
+from ..widgets.program import program
 from ..widgets.text import Lines
 from .job_rows import end_word
 from .sparklines import course_lines
-
-if TYPE_CHECKING:
-    from ..shell.app import GpuscopeApp
 
 NAME_CELLS = 30
 OURS = ("start", "proc", "gpu", "trainer")
@@ -109,25 +107,13 @@ class DetailScreen(Dialog):
 
     async def action_look(self, name: str) -> None:
         """Another moment; see :data:`TIME_KEYS`."""
-        await cast("GpuscopeApp", self.app).action_do(name)
+        await program(self.app).action_do(name)
         self._show()
 
     def action_zoom(self, by: int) -> None:
         """The courses below over a longer or shorter time."""
         self._window = WINDOWS[min(max(WINDOWS.index(self._window) + by, 0), len(WINDOWS) - 1)]
         self._show()
-
-
-def open_process(app: App[Any], session: Session, host: HostView, pid: int) -> None:
-    """What there is to see of a process: its job's ranks where a probe is in it, else every reading of it."""
-    job = next((j for j in host.jobs if any(t.definition.pid == pid for t in j.trainers)), None)
-    process = next((p for p in host.processes if p.definition.pid == pid), None)
-    if job is not None:
-        from ..trainer.job_screen import JobScreen
-
-        app.push_screen(JobScreen(session, job.key))
-    elif process is not None:
-        app.push_screen(DetailScreen(session, process.key))
 
 
 def find(host: HostView, key: str) -> Entity | None:

@@ -17,6 +17,7 @@ from ...wire.frames import NOT_INITIALISED
 from ..shell.session import Session
 from ..shell.state import SORTS
 from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.program import program
 from ..widgets.status import short_script
 from ..widgets.table import Column, LiveTable
 from ..widgets.text import Lines
@@ -328,23 +329,17 @@ class OverviewPane(Pane):
 
     def do_open(self) -> None:
         """The ranks of the job under the cursor; every reading of another row."""
-        from .detail_screen import DetailScreen
-
         host = self.session.host
         if host is None:
             return
         line = self._jobs.current if self._jobs.has_focus else None
         entity = line.entity if line else self.highlighted(host)
         if line is not None and any(job.key == line.key and job.trainers for job in host.jobs):
-            from ..trainer.job_screen import JobScreen
-
-            self.app.push_screen(JobScreen(self.session, line.key))
+            program(self.app).open("job", line.key)
         elif line is None and entity is not None:
-            from ..device.device_screen import DeviceScreen
-
-            self.app.push_screen(DeviceScreen(self.session, entity.key))
+            program(self.app).open("device", entity.key)
         elif entity is not None:
-            self.app.push_screen(DetailScreen(self.session, entity.key))
+            program(self.app).open("readings", entity.key)
 
     def do_zoom(self) -> None:
         """Charts over a longer time, as far as there is history."""

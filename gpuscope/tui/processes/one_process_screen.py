@@ -17,6 +17,7 @@ from ..charts.line import Series
 from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
 from ..widgets.full_screen import possible
 from ..widgets.pane import set_title
+from ..widgets.program import program
 from ..widgets.question_dialog import ask
 from ..widgets.text import Lines
 from . import text as words
@@ -137,17 +138,13 @@ class OneProcessScreen(ChartedScreen):
 
     def action_signal(self) -> None:
         """Ask which signal to send."""
-        from .signal_dialog import open_signal
-
         _, process = self._found()
         if process is not None:
-            open_signal(self.app, self.session, process)
+            program(self.app).open("signal", process)
             self._show()
 
     def action_environment(self) -> None:
         """What it was started with, as far as an allow-list goes."""
-        from .environment_dialog import EnvironmentDialog
-
         _, process = self._found()
         if process is not None:
-            self.app.push_screen(EnvironmentDialog(self.session, process))
+            program(self.app).open("environment", process)

@@ -12,6 +12,7 @@ from textual.widgets import Input
 from ...text import styled
 from ..widgets.filter import TYPING_KEYS
 from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, possible, timed
+from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .idle import Idleness
@@ -179,9 +180,7 @@ class ProcessScreen(Room):
 
     def action_column(self) -> None:
         """Choose the columns."""
-        from .columns_dialog import ColumnDialog
-
-        self.app.push_screen(ColumnDialog(self.session), lambda _: self.show_now())
+        program(self.app).open("columns", then=lambda _: self.show_now())
 
     async def action_filter(self) -> None:
         """Open the line to type into. Awaited: the next key belongs to it already."""
@@ -234,23 +233,17 @@ class ProcessScreen(Room):
             self.session.notices.say("Signal: to one process at a time; put the cursor on a rank", "warn")
             self.show_now()
         elif process is not None:
-            from .signal_dialog import open_signal
-
-            open_signal(self.app, self.session, process)
+            program(self.app).open("signal", process)
             self.show_now()
 
     def action_environment(self) -> None:
         """What the process was started with, as far as an allow-list goes."""
         process = self.chosen()
         if process is not None:
-            from .environment_dialog import EnvironmentDialog
-
-            self.app.push_screen(EnvironmentDialog(self.session, process))
+            program(self.app).open("environment", process)
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
-        from .one_process_screen import OneProcessScreen
-
         process = self.chosen()
         if process is not None:
-            self.app.push_screen(OneProcessScreen(self.session, process.key))
+            program(self.app).open("process", process.key)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
@@ -37,25 +37,25 @@ SIGNALS = {
 }
 
 
-def open_signal(app: App[Any], session: Session, process: ProcView) -> None:
-    """The question, or a notice why there is none."""
+def signal_dialog(session: Session, process: ProcView) -> SignalDialog | None:
+    """The question; None, and a notice why, where there is none to ask."""
     reason = session.why_not("signal") or _never(process)
     if not reason and process.definition.start is None:
         reason = f"it is not known when pid {process.definition.pid} started, and without that another may be hit"
     if reason:
         session.notices.say(f"Signal: {reason}", "warn")
-    else:
-        app.push_screen(SignalDialog(session, process))
+        return None
+    return SignalDialog(session, process)
 
 
-def open_signal_to(app: App[Any], session: Session, pid: int | None) -> None:
+def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
     """The same for a process of the host that is looked at, or what to do where none is meant."""
     living = [p for p in session.host.processes if p.gone is None] if session.host is not None else []
     process = next((p for p in living if p.definition.pid == pid), None)
     if process is not None:
-        open_signal(app, session, process)
-    else:
-        session.notices.say("Signal: put the cursor on a job with one process, or choose it with P", "warn")
+        return signal_dialog(session, process)
+    session.notices.say("Signal: put the cursor on a job with one process, or choose it with P", "warn")
+    return None
 
 
 def _never(process: ProcView) -> str:

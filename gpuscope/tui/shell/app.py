@@ -94,6 +94,14 @@ class GpuscopeApp(LeanApp[int]):
         """Carry out an action of the registry, whatever lies over the main screen."""
         await self.main.action_do(name)
 
+    def open(self, kind: str, *args: object, then: Callable[[Any], None] | None = None) -> None:
+        """Open the screen for this kind of thing; ``then`` gets what it returns when it closes."""
+        from .navigation import screen_for
+
+        screen = screen_for(kind, self.session, *args)
+        if screen is not None:
+            self.push_screen(screen, then)
+
     def carry_out(self, name: str) -> None:
         """Carry out an action of the registry once the palette has gone."""
         self.call_later(self.main.action_do, name)

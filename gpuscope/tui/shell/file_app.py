@@ -28,9 +28,7 @@ class FileApp(GpuscopeApp):
 
     def on_mount(self) -> None:
         super().on_mount()
-        from ..memory.snapshot_screen import SnapshotScreen
-
-        self.push_screen(SnapshotScreen(self._path), lambda _: self.leave())
+        self.open("snapshot", self._path, then=lambda _: self.leave())
 
     async def action_do(self, name: str) -> None:
         """There are no tabs to act on: only leaving."""

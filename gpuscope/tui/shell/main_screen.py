@@ -7,7 +7,7 @@ import math
 import time
 from importlib import import_module
 from inspect import isawaitable
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -17,6 +17,7 @@ from textual.screen import Screen
 from ...text.styled import Line
 from ..charts.chart_schedule import ChartPace
 from ..widgets.pane import Pane, ViewChanged, Waiting
+from ..widgets.program import program
 from ..widgets.status import Situation, StatusLine
 from .actions import ACTIONS, BY_NAME
 from .header import FooterLine, TabLine
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from ...store.view import HostView
-    from .app import GpuscopeApp
 
 TABS = {
     "fleet": ("hosts", "FleetPane"), "overview": ("overview", "OverviewPane"), "memory": ("memory", "MemoryPane"),
@@ -324,9 +324,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             return
         found = self.session.sought()
         if found is not None:
-            from ..overview.detail_screen import open_process
-
-            open_process(self.app, self.session, *found)
+            program(self.app).open("pid", *found)
 
     def do_mine(self) -> None:
         self.session.state.mine = not self.session.state.mine
@@ -370,7 +368,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def do_copy(self) -> None:
         from ..terminal.copying import copy_screen
 
-        copy_screen(self)
+        copy_screen(self, self.session.notices)
         self._frame()
 
     def do_theme(self) -> None:
@@ -384,27 +382,21 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.app.action_command_palette()
 
     def _act(self, name: str) -> None:
-        from ..trainer.action_dialog import open_act
+        from ..trainer.trainer_actions import open_act
 
         host = self.session.host
-        open_act(self.app, self.session, name, self.pane.chosen(host) if host is not None else None)
+        open_act(program(self.app), name, self.pane.chosen(host) if host is not None else None)
         self._frame()
 
     def do_attach(self) -> None:
-        from ..trainer.attach_screen import open_attach
-
-        open_attach(self.app, self.session, self.pane.chosen_pid())
+        program(self.app).open("attach", self.pane.chosen_pid())
 
     def do_processes(self) -> None:
-        from ..processes.process_screen import ProcessScreen
-
-        self.app.push_screen(ProcessScreen(self.session))
+        program(self.app).open("processes")
 
     def do_signal(self) -> None:
         """To the process that is looked at."""
-        from ..processes.signal_dialog import open_signal_to
-
-        open_signal_to(self.app, self.session, self.pane.chosen_pid())
+        program(self.app).open("signal_to", self.pane.chosen_pid())
         self._frame()
 
     def do_snapshot(self) -> None:
@@ -420,12 +412,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._act("history")
 
     def do_redraw(self) -> None:
-        cast("GpuscopeApp", self.app).redraw()
+        program(self.app).redraw()
 
     def do_help(self) -> None:
-        from .help_screen import HelpScreen
-
-        self.app.push_screen(HelpScreen(self.session.why_not))
+        program(self.app).open("help", self.session.why_not)
 
     def do_quit(self) -> None:
-        cast("GpuscopeApp", self.app).leave()
+        program(self.app).leave()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
 
 from textual import events
 from textual.app import ComposeResult
 from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from ..widgets.dialog import ClosesOnce
+from ..widgets.program import program
 from .actions import ACTIONS, Action
 from .keymap import shown_keys
-
-if TYPE_CHECKING:
-    from .app import GpuscopeApp
 
 
 class Entries(CommandList):
@@ -37,7 +34,7 @@ class ActionProvider(Provider):
     """Answers the palette from the registry. What cannot be done here says why in its help line."""
 
     def _entry(self, action: Action) -> tuple[str, str, Callable[[], object]]:
-        app = cast("GpuscopeApp", self.app)
+        app = program(self.app)
         reason = app.session.why_not(action.name)
         where = f" ({', '.join(action.where)})" if action.where else ""
         help_text = f"not here: {reason}" if reason else f"{action.help}{where}"

@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from textual.app import App
 from textual.screen import Screen
 
 from ... import paths
 from ..cells import visible
 
 if TYPE_CHECKING:
-    from ..shell.main_screen import MainScreen
+    from ..shell.notices import Notices
 
 OSC52_LIMIT_BYTES = 70_000
 """Terminals drop longer ones, some of them the whole session with it; the file has everything."""
@@ -36,16 +37,15 @@ def write(text: str, folder: Path | None = None) -> Path:
     return path
 
 
-def copy_screen(screen: MainScreen) -> None:
+def copy_screen(screen: Screen[Any], notices: Notices) -> None:
     """The screen, both ways."""
-    copy_text(screen, text_of(screen))
+    copy_text(screen.app, notices, text_of(screen))
 
 
-def copy_text(screen: MainScreen, text: str) -> None:
+def copy_text(app: App[Any], notices: Notices, text: str) -> None:
     """Both ways, and a notice that says where the file is."""
-    notices = screen.session.notices
     if len(text.encode()) <= OSC52_LIMIT_BYTES:
-        screen.app.copy_to_clipboard(text)
+        app.copy_to_clipboard(text)
     try:
         path = str(write(text))
         home = str(Path.home())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,6 +19,7 @@ from ..shell.result_files import file_for, short_path
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
+from ..widgets.program import program
 from ..widgets.text import Lines
 from .trainer_actions import (
     ACTS,
@@ -35,27 +36,11 @@ from .trainer_actions import (
 )
 
 if TYPE_CHECKING:
-    from textual.app import App
-
     from ...store.view import HostView, TrainerView
     from ...wire.frames import Progress
     from ..shell.session import Session
 
 BAR_CELLS = 30
-
-
-def open_act(app: App[Any], session: Session, name: str, chosen: TrainerView | None) -> None:
-    """Open what an action on a trainer opens; ``chosen`` is the trainer under the cursor."""
-    host = session.host
-    found = candidates(host, chosen) if host is not None else []
-    if not found:
-        session.notices.say("no trainer with a probe is here:  gpuscope run python train.py", "warn")
-    elif name == "stacks":
-        from .stacks_screen import StacksScreen
-
-        app.push_screen(StacksScreen(session, found[0].key))
-    else:
-        app.push_screen(ActDialog(session, ACTS[name], found[0].key))
 
 
 class ActDialog(Dialog):
@@ -191,9 +176,9 @@ class ActDialog(Dialog):
     def action_history(self) -> None:
         """From a snapshot: history first."""
         if self.act.name == "snapshot" and self.state != "running" and not self._why_not():
-            app, session, key = self.app, self.session, self._key
+            app, key = program(self.app), self._key
             self.dismiss()
-            app.push_screen(ActDialog(session, ACTS["history"], key))
+            app.open("act", ACTS["history"], key)
 
     def action_leave(self) -> None:
         """Close, or cancel what runs."""
@@ -215,16 +200,9 @@ class ActDialog(Dialog):
             self._show()
 
     def _open(self, path: Path) -> None:
-        app, session = self.app, self.session
+        app = program(self.app)
         self.dismiss()
-        if self.act.keeps == "profile":
-            from .profile_screen import ProfileScreen
-
-            app.push_screen(ProfileScreen(path, session.notices))
-        else:
-            from ..memory.snapshot_screen import SnapshotScreen
-
-            app.push_screen(SnapshotScreen(path, session.notices))
+        app.open("profile" if self.act.keeps == "profile" else "snapshot", path)
 
     # ── asking ──
 

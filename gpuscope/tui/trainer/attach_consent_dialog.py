@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -41,8 +41,16 @@ class ConsentDialog(Dialog):
         Binding("escape,q,n", "leave", show=False),
     ]
 
-    def __init__(self, session: Session, items: Sequence[Item], of: int, taking_out: bool = False) -> None:
-        """``of``: how many ranks the job has, with those that are not asked for."""
+    def __init__(
+        self,
+        session: Session,
+        items: Sequence[Item],
+        of: int,
+        taking_out: bool = False,
+        opened: Callable[[Item], None] | None = None,
+    ) -> None:
+        """``of``: how many ranks the job has, with those that are not asked for. ``opened``: what follows where the
+        user wants to see the trainer that was attached to."""
         super().__init__()
         self.session = session
         self.items = tuple(items)
@@ -50,6 +58,7 @@ class ConsentDialog(Dialog):
         self.report = Report()
         self._of = of
         self._taking_out = taking_out
+        self._opened = opened
         self._lines = Lines()
         self._came: list[Line] = []
         self._now: tuple[int, str] = (0, "")
@@ -168,16 +177,9 @@ class ConsentDialog(Dialog):
     def action_enter(self) -> None:
         """Only at the end it opens the trainer; never does it agree."""
         if self.state == "done" and self._seen():
-            from ..overview.detail_screen import open_process
-            from .attach_screen import AttachScreen
-
-            app, session, item = self.app, self.session, self.items[0]
-            host = session.host_of(item.source.key)
             self.dismiss()
-            if host is not None:
-                if isinstance(app.screen, AttachScreen):
-                    app.screen.dismiss()
-                open_process(app, session, host, item.pid)
+            if self._opened is not None:
+                self._opened(self.items[0])
         elif self.state == "asking":
             self._hint = self._possible
             self._show()

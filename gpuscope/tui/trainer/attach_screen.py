@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,14 +15,13 @@ from ...text import styled
 from ...text.styled import Line
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
+from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .attach_work import look_around
 from .attachable import COLUMNS, Found, Group, Item, about, rows
 
 if TYPE_CHECKING:
-    from textual.app import App
-
     from ..shell.session import Session
 
 log = logging.getLogger("gpuscope.tui")
@@ -33,13 +32,10 @@ NOTHING = (
 LEAST_ABOUT = 3
 
 
-def open_attach(app: App[Any], session: Session, pid: int | None = None) -> None:
-    """Show the list; the cursor on process ``pid`` where it is there."""
-    app.push_screen(AttachScreen(session, pid))
-
-
 class AttachScreen(Dialog):
-    """Enter leads to the question for a rank, or for a whole job; ``d`` to that for taking a probe out."""
+    """Enter leads to the question for a rank, or for a whole job; ``d`` to that for taking a probe out.
+
+    The cursor begins on process ``pid`` where it is there."""
 
     DEFAULT_CSS = """
     AttachScreen .dialog { width: 112; max-width: 100%; height: auto; max-height: 96%; }
@@ -173,8 +169,6 @@ class AttachScreen(Dialog):
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
-        from .attach_consent_dialog import ConsentDialog
-
         group, item = self.under_cursor()
         if group is None:
             return
@@ -184,21 +178,18 @@ class AttachScreen(Dialog):
         elif not items:
             self.session.notices.say("all of its ranks that can be attached to have a probe")
         else:
-            self.app.push_screen(ConsentDialog(self.session, items, len(group.items) if item is None else 1))
+            of = len(group.items) if item is None else 1
+            program(self.app).open("consent", items, of, False, self._open)
 
     def _open(self, item: Item) -> None:
-        from ..overview.detail_screen import open_process
-
+        """Look at the process itself; the list closes."""
         host = self.session.host_of(item.source.key)
         if host is not None:
-            app, session = self.app, self.session
             self.dismiss()
-            open_process(app, session, host, item.pid)
+            program(self.app).open("pid", host, item.pid)
 
     def action_detach(self) -> None:
         """The question for taking an injected probe out."""
-        from .attach_consent_dialog import ConsentDialog
-
         _, item = self.under_cursor()
         if item is None or not item.has_probe:
             return
@@ -209,7 +200,7 @@ class AttachScreen(Dialog):
         if host is None or host.key != item.source.key:
             self.session.notices.say(f"{item.name} is on {item.host}: f goes there first", "warn")
             return
-        self.app.push_screen(ConsentDialog(self.session, (item,), 1, taking_out=True))
+        program(self.app).open("consent", (item,), 1, True)
 
     def action_scroll(self, by: int) -> None:
         """The list moves by itself."""

@@ -33,7 +33,9 @@ from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth
 from ..widgets.bars import Bar
 from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, absent, possible, timed
 from ..widgets.pane import set_title
+from ..widgets.program import program
 from ..widgets.table import Cell, Column, LiveTable, TableRow
+from .trainer_actions import open_act
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
@@ -155,21 +157,17 @@ class JobScreen(Room):
 
     def action_act(self, name: str) -> None:
         """Ask the rank under the cursor."""
-        from .action_dialog import open_act
-
         reason = self.session.why_not(name)
         if reason:
             self.session.notices.say(f"{name}: {reason}", "warn")
             self._show()
         else:
-            open_act(self.app, self.session, name, self._chosen())
+            open_act(program(self.app), name, self._chosen())
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
-        from ..overview.detail_screen import DetailScreen
-
         if event.key != OTHERS:
-            self.app.push_screen(DetailScreen(self.session, event.key))
+            program(self.app).open("readings", event.key)
 
 
 _KEYS = (

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,7 +19,6 @@ from ...text.styled import Line, Piece
 from ...text.units import MIB, duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import visible
-from ..shell.notices import Notices
 from ..shell.result_files import short_path
 from ..theme import Glyphs
 from ..widgets.bars import stacked_bar
@@ -27,6 +26,9 @@ from ..widgets.full_screen import Room, named_path
 from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
+
+if TYPE_CHECKING:
+    from ..shell.session import Session
 
 MAX_ANSWER_BYTES = 16 * MIB
 KINDS = {
@@ -84,10 +86,10 @@ class ProfileScreen(Room):
         Binding("y", "copy", show=False),
     ]
 
-    def __init__(self, path: Path, notices: Notices | None = None) -> None:
+    def __init__(self, session: Session, path: Path) -> None:
         super().__init__()
         self.path = path
-        self._notices = notices
+        self._notices = session.notices
         self._table: Table | None = None
         self._kind, self._sort = "", "self_seconds"
         self._lines = Lines([[("reading the trace", "muted")]], id="lines", classes="panel")
@@ -158,8 +160,7 @@ class ProfileScreen(Room):
     def action_copy(self) -> None:
         """The path of the trace: it opens in Perfetto and in chrome://tracing."""
         self.app.copy_to_clipboard(str(self.path))
-        if self._notices is not None:
-            self._notices.say(f"copied the path: {short_path(self.path)}")
+        self._notices.say(f"copied the path: {short_path(self.path)}")
 
 
 def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:

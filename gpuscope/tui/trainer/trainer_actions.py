@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...store.ranks import is_overdue, name_of
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text, duration_text
 from ...wire.frames import Scalar
+if TYPE_CHECKING:
+    from ..widgets.program import Program
+
 
 HISTORY_ENTRIES = 100_000
 TRIAL_STEPS = 20
@@ -223,6 +226,18 @@ def failure(code: str, reason: str) -> Iterable[Line]:
 
 
 # ── whom to ask ──
+
+
+def open_act(app: Program, name: str, chosen: TrainerView | None) -> None:
+    """Open what an action on a trainer opens; ``chosen`` is the trainer under the cursor."""
+    host = app.session.host
+    found = candidates(host, chosen) if host is not None else []
+    if not found:
+        app.session.notices.say("no trainer with a probe is here:  gpuscope run python train.py", "warn")
+    elif name == "stacks":
+        app.open("stacks", found[0].key)
+    else:
+        app.open("act", ACTS[name], found[0].key)
 
 
 def candidates(host: HostView, first: TrainerView | None) -> list[TrainerView]:

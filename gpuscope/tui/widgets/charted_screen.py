@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from ...text.styled import Piece
 from ..charts.line import LineChart
 from .full_screen import PAUSE_KEY, TIME_KEYS, Keys, Room, absent, timed
+from .program import program
 
 if TYPE_CHECKING:
     from ..shell.session import Session
@@ -139,6 +140,4 @@ class ChartedScreen(Room):
 
     def action_readings(self) -> None:
         """Every reading with its reason, as it came."""
-        from ..overview.detail_screen import DetailScreen
-
-        self.app.push_screen(DetailScreen(self.session, self._key))
+        program(self.app).open("readings", self._key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
@@ -10,11 +10,22 @@ from textual.widgets import Input
 from ..shell.header import FooterLine
 
 if TYPE_CHECKING:
-    from ..shell.main_screen import MainScreen
+    from .pane import Pane
 
 
 TYPING_KEYS = (("Enter", "keep it"), ("Esc", "drop it"))
 """Of a filter that is being typed, and what they do. All others are its letters."""
+
+
+class Filtered(Protocol):
+    """The screen that a filter is part of."""
+
+    @property
+    def pane(self) -> Pane:
+        """Whose rows are filtered; it gets the keyboard back."""
+
+    def set_filter(self, text: str) -> None:
+        """Show only rows that contain the text."""
 
 
 class FilterLine(Input):
@@ -31,8 +42,8 @@ class FilterLine(Input):
         )
 
     @property
-    def _main(self) -> MainScreen:
-        return cast("MainScreen", self.screen)
+    def _filtered(self) -> Filtered:
+        return cast(Filtered, self.screen)
 
     def on_focus(self) -> None:
         """The footer's keys are letters now."""
@@ -48,7 +59,7 @@ class FilterLine(Input):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._main.set_filter(event.value)
+        self._filtered.set_filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -56,11 +67,11 @@ class FilterLine(Input):
 
     def action_drop(self) -> None:
         """Close and show everything again."""
-        self._main.set_filter("")
+        self._filtered.set_filter("")
         self._leave()
 
     def _leave(self) -> None:
-        pane = self._main.pane
+        pane = self._filtered.pane
         self._tell(())
         self.remove()
         pane.take_focus()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
@@ -13,10 +13,10 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ..shell.result_files import short_path
 from .dialog import ClosesOnce
+from .program import program
 from .text import Lines
 
 if TYPE_CHECKING:
-    from ..shell.app import GpuscopeApp
     from ..shell.session import Session
 
 Keys = Sequence[tuple[str, str]]
@@ -92,7 +92,7 @@ class Room(ClosesOnce, ModalScreen[None]):
 
     async def action_look(self, name: str) -> None:
         """Stop, go on or move in time by this action of the registry; what lies below moves along."""
-        await cast("GpuscopeApp", self.app).action_do(name)
+        await program(self.app).action_do(name)
         self.moved()
 
     def moved(self) -> None:

@@ -208,7 +208,6 @@ def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prom
     from ....tui.hosts.sources import Hosts
     from ....tui.shell.launch import local_source
     from ....tui.shell.session import LOCAL, REMOTE_HZ
-    from ....tui.trainer.attach_screen import open_attach
 
     settings, _ = load()
     ways = remote.Ways(args, prompts.answer, settings.redact)
@@ -225,6 +224,6 @@ def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prom
 
     def unseen(pid: int) -> None:
         if prompts.app is not None:
-            open_attach(prompts.app, prompts.app.session, pid)
+            prompts.app.open("attach", pid)
 
     return Hosts(list(sources.values()), wanted, unseen), ways

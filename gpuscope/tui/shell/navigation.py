@@ -1,0 +1,78 @@
+"""Which screen or dialog opens for which kind of thing.
+
+Screens do not import each other: they ask the application for a kind. Its module is imported when it is first opened,
+so that none of them delays the start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from ...store.view import HostView
+    from .session import Session
+
+
+class Place(NamedTuple):
+    """A module below ``gpuscope.tui``, and the class or function there that makes the screen.
+
+    It gets the session first, if ``with_session``. A function may return None where there is nothing to open; it has
+    told the user why then."""
+
+    module: str
+    name: str
+    with_session: bool = True
+
+
+PLACES: dict[str, Place] = {
+    # What is looked at closely, by its key.
+    "readings": Place("overview.detail_screen", "DetailScreen"),
+    "job": Place("trainer.job_screen", "JobScreen"),
+    "device": Place("device.device_screen", "DeviceScreen"),
+    "process": Place("processes.one_process_screen", "OneProcessScreen"),
+    "pid": Place("shell.navigation", "of_process"),
+    "processes": Place("processes.process_screen", "ProcessScreen"),
+    "snapshot": Place("memory.snapshot_screen", "SnapshotScreen", with_session=False),
+    "profile": Place("trainer.profile_screen", "ProfileScreen"),
+    # What is asked of a trainer, a process or a device.
+    "act": Place("trainer.action_dialog", "ActDialog"),
+    "stacks": Place("trainer.stacks_screen", "StacksScreen"),
+    "attach": Place("trainer.attach_screen", "AttachScreen"),
+    "consent": Place("trainer.attach_consent_dialog", "ConsentDialog"),
+    "signal": Place("processes.signal_dialog", "signal_dialog"),
+    "signal_to": Place("processes.signal_dialog", "signal_dialog_to"),
+    "environment": Place("processes.environment_dialog", "EnvironmentDialog"),
+    "columns": Place("processes.columns_dialog", "ColumnDialog"),
+    "holders": Place("device.holders_dialog", "HoldersDialog"),
+    # The Doctor, and the Lab, whose dialogs get its runs.
+    "pitfall": Place("doctor.dialogs", "ExplainDialog", with_session=False),
+    "proof": Place("doctor.dialogs", "CommandDialog", with_session=False),
+    "lab_value": Place("lab.dialogs", "ValueDialog", with_session=False),
+    "lab_held": Place("lab.dialogs", "HeldDialog", with_session=False),
+    "lab_repeat": Place("lab.dialogs", "RepeatDialog", with_session=False),
+    "lab_pitfalls": Place("lab.pitfalls_dialog", "PitfallsDialog", with_session=False),
+    "lab_recording": Place("lab.recording_dialog", "RecordingDialog", with_session=False),
+    "lab_run": Place("lab.run_dialog", "RunDialog", with_session=False),
+    # The program itself.
+    "help": Place("shell.help_screen", "HelpScreen", with_session=False),
+}
+
+
+def screen_for(kind: str, session: Session, *args: object) -> Screen[Any] | None:
+    """The screen for this kind of thing; None where there is nothing to open."""
+    place = PLACES[kind]
+    make = getattr(import_module(f"gpuscope.tui.{place.module}"), place.name)
+    screen: Screen[Any] | None = make(session, *args) if place.with_session else make(*args)
+    return screen
+
+
+def of_process(session: Session, host: HostView, pid: int) -> Screen[Any] | None:
+    """What there is to see of a process: its job's ranks where a probe is in it, else every reading of it."""
+    job = next((j for j in host.jobs if any(t.definition.pid == pid for t in j.trainers)), None)
+    if job is not None:
+        return screen_for("job", session, job.key)
+    process = next((p for p in host.processes if p.definition.pid == pid), None)
+    return screen_for("readings", session, process.key) if process is not None else None

@@ -1,0 +1,41 @@
+"""The program as its screens know it: they ask it for each other, and import neither it nor one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from textual.app import App
+
+if TYPE_CHECKING:
+    from ..shell.session import Session
+
+
+class Program(Protocol):
+    """What a screen, a dialog or a tab may ask of the application that it is in."""
+
+    @property
+    def session(self) -> Session:
+        """What is looked at."""
+
+    def open(self, kind: str, *args: object, then: Callable[[Any], None] | None = None) -> None:
+        """Open the screen for this kind of thing; see :data:`gpuscope.tui.shell.navigation.PLACES`.
+
+        ``then`` gets what the screen returns when it closes."""
+
+    async def action_do(self, name: str) -> None:
+        """Carry out an action of the registry, whatever lies over the tabs."""
+
+    def carry_out(self, name: str) -> None:
+        """Carry out an action of the registry once the screen on top has gone."""
+
+    def redraw(self) -> None:
+        """Write the whole screen to the terminal again."""
+
+    def leave(self, code: int = 0) -> None:
+        """End the program."""
+
+
+def program(app: App[Any]) -> Program:
+    """The application of a screen or widget, ``program(self.app)``."""
+    return cast(Program, app)
