@@ -18,11 +18,11 @@ from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from ..widgets.bars import stacked_bar
 from ..widgets.table import THUMB, thumb
+from ..widgets.text import DASH, cut, hang
 
 if TYPE_CHECKING:
     from .job_rows import JobLine
 
-DASH: Piece = ("–", "faint")
 HEADINGS = {
     "job": "JOB", "gpu": "GPU", "step": "STEP", "pace": "S/STEP", "age": "LAST", "eta": "ETA", "loss": "LOSS",
     "input": "INPUT", "memory": "ALLOC/RESERVED", "left": "LEFT",

@@ -14,6 +14,9 @@ from ..cells import visible_line
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 
+DASH = ("–", "faint")
+"""The piece that stands in a cell with nothing to say."""
+
 
 class Lines(Painted):
     """Lines of pieces; too long ones are cut with an ellipsis. Its natural height is their number."""
