@@ -1,0 +1,167 @@
+"""No file imports one that imports it again, over whatever way. The list of circles that are left can only shrink.
+
+Imports inside functions and imports for types count: both say that neither file can be understood, moved or left out
+without the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+Graph = dict[str, set[str]]
+
+LEFT: list[list[str]] = [
+    [
+        "gpuscope",
+        "gpuscope.probe",
+        "gpuscope.probe.blackbox",
+        "gpuscope.probe.clients",
+        "gpuscope.probe.core",
+        "gpuscope.probe.history",
+        "gpuscope.probe.oom",
+        "gpuscope.probe.profiling",
+        "gpuscope.probe.requests",
+        "gpuscope.probe.safety",
+        "gpuscope.probe.sampler",
+        "gpuscope.probe.server",
+        "gpuscope.probe.stall",
+        "gpuscope.probe.standing_history",
+    ],
+    ["gpuscope.agent.hello", "gpuscope.agent.main", "gpuscope.agent.requests"],
+    ["gpuscope.cli.commands.devices.verb", "gpuscope.cli.commands.devices.watch"],
+    [
+        "gpuscope.cli.commands.predict.card",
+        "gpuscope.cli.commands.predict.trainer",
+        "gpuscope.cli.commands.predict.verb",
+    ],
+    ["gpuscope.cli.commands.ps.verb", "gpuscope.cli.commands.ps.watch"],
+    ["gpuscope.cli.remote", "gpuscope.cli.remote_look"],
+    ["gpuscope.doctor.explain", "gpuscope.doctor.report", "gpuscope.doctor.table"],
+    ["gpuscope.lab.elastic", "gpuscope.lab.worker"],
+    [
+        "gpuscope.predict.allocator_engine",
+        "gpuscope.predict.allocator_expandable",
+        "gpuscope.predict.allocator_release",
+    ],
+    ["gpuscope.predict.tracing.data_dependent", "gpuscope.predict.tracing.fakes"],
+    [
+        "gpuscope.tui.charts.strips",
+        "gpuscope.tui.terminal.direct_paint",
+        "gpuscope.tui.terminal.minimal_updates",
+        "gpuscope.tui.terminal.screen_shadow",
+    ],
+    ["gpuscope.tui.lab.repeats", "gpuscope.tui.lab.runs"],
+    ["gpuscope.tui.shell.action_availability", "gpuscope.tui.shell.session"],
+    ["gpuscope.tui.trainer.probe_queries", "gpuscope.tui.trainer.remembered"],
+]
+"""Circles that are left, each the files in it. Take one off when it is gone; none may be added or grow."""
+
+
+def modules_below(package: Path) -> dict[str, Path]:
+    """Every module of a package, by its name."""
+    found = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_of(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules that one of them names in an import, wherever that stands."""
+    parts = name.split(".")
+    package = parts if path.name == "__init__.py" else parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*start, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inside = f"{source}.{alias.name}"
+                if inside in known or source in known:
+                    yield inside if inside in known else source
+
+
+def graph_of(package: Path) -> Graph:
+    """Each module with those it imports."""
+    known = modules_below(package)
+    return {name: set(imports_of(name, path, known)) - {name} for name, path in known.items()}
+
+
+def reached(graph: Graph, start: str) -> set[str]:
+    """What is imported by a module, by what it imports, and so on."""
+    seen: set[str] = set()
+    ahead = [start]
+    while ahead:
+        for name in graph[ahead.pop()] - seen:
+            seen.add(name)
+            ahead.append(name)
+    return seen
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Groups of modules each of which reaches all others of its group."""
+    reach = {name: reached(graph, name) for name in graph}
+    groups = {
+        tuple(sorted(other for other in found if name in reach[other]))
+        for name, found in reach.items()
+        if name in found
+    }
+    return sorted(list(group) for group in groups)
+
+
+@cache
+def gpuscope() -> Graph:
+    return graph_of(ROOT / "gpuscope")
+
+
+def test_the_circles_of_imports_become_fewer():
+    assert circles(gpuscope()) == sorted(sorted(circle) for circle in LEFT)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "from . import b",
+        "from .b import thing",
+        "from package.b import thing",
+        "import package.b",
+        "def later():\n    from .b import thing",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import thing",
+    ],
+)
+def test_a_circle_is_found_whichever_way_it_is_imported(tmp_path, way):
+    package = tmp_path / "package"
+    package.mkdir()
+    for name, text in (
+        ("__init__", ""),
+        ("a", way),
+        ("b", "from .c import thing"),
+        ("c", "from . import a"),
+        ("d", way),
+    ):
+        (package / f"{name}.py").write_text(text + "\n")
+    assert circles(graph_of(package)) == [["package.a", "package.b", "package.c"]]
+
+
+def test_screens_do_not_import_each_other():
+    """The application opens them by :mod:`gpuscope.tui.shell.navigation`; what they derive from is in ``widgets``."""
+    graph = gpuscope()
+    screens = {name for name in graph if re.fullmatch(r"gpuscope\.tui\.(?!widgets\.).*(_screen|dialogs?)", name)}
+    importers = {(name, other) for name, found in graph.items() for other in found & screens}
+    assert len(screens) > 15
+    assert importers == {
+        ("gpuscope.cli.commands.attach.verb", "gpuscope.tui.hosts.ssh_dialog"),  # asks from another thread
+        ("gpuscope.tui.shell.launch", "gpuscope.tui.hosts.ssh_dialog"),
+        ("gpuscope.tui.shell.app", "gpuscope.tui.shell.main_screen"),  # the one below all others
+        ("gpuscope.tui.doctor.dialogs", "gpuscope.tui.lab.dialogs"),  # what the Lab's dialogs have in common
+        ("gpuscope.tui.lab.recording_dialog", "gpuscope.tui.lab.dialogs"),
+    }
