@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.fakes import views
 from tests.tui.pilot import in_loop, make_app, until
 
 
+@cache
 def kinds_opened() -> set[str]:
     """The kinds of all calls of ``open`` or ``screen_for`` in the package that name one of them."""
     found = set()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...text.units import GIB, window_text
 from ..charts.line import Series
+from ..shell.keymap import bindings_of
 from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
@@ -43,18 +44,10 @@ CHARTS = (
                            ("PCIe out", "pcie_tx_bytes_per_second"), ("PCIe in", "pcie_rx_bytes_per_second")),
           None, "", 1e-6),
 )  # fmt: skip
-_KEYS = (
-    ("Esc", "back"), ("c", "chart"), ("+ -", "zoom"), ("n b", "GPU"), ("Enter", "readings"), ("o", "holders"),
-    ("j k", "scroll"),
-)  # fmt: skip
 
 
 class DeviceScreen(ChartedScreen):
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("o", "holders", show=False),
-        Binding("n,right", "device(1)", show=False),
-        Binding("b,left", "device(-1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DeviceScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
         super().__init__(session, key, histories=len(CHARTS), charts=3)
@@ -90,7 +83,7 @@ class DeviceScreen(ChartedScreen):
         if host is None or device is None:
             self._missing("GPU")
             return
-        self._present(words.head(host, device), _KEYS)
+        self._present(words.head(host, device))
         cells = max(30, (width // 2 if self.wide else width) - 5)
         glyphs = self._load.tokens.glyphs
         small = height < TALL

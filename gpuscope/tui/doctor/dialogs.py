@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ..lab.demo import Demo, state_text
@@ -15,8 +15,9 @@ from ...text import styled
 from ...text.styled import Line
 from ..lab.dialogs import LabDialog
 from ..lab.text import occupant_text
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
-from ..widgets.key_line import Key, KeyLine
+from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ OUTPUT_ROWS = 14
 class ExplainDialog(Dialog):
     """One pitfall in full: how it shows, its fixes, when not to apply them, what it costs, where it is from."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "dismiss", "Close", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ExplainDialog")]
 
     def __init__(self, row: Pitfall) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class ExplainDialog(Dialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = self._row.id
-            body.border_subtitle = "j k: scroll   Esc: close"
+            body.border_subtitle = self.own_keys()
             yield self._lines
 
     def on_mount(self) -> None:
@@ -79,11 +80,7 @@ class CommandDialog(LabDialog):
     CommandDialog .dialog { width: 100; }
     CommandDialog #output { height: 14; margin: 1 0 0 0; border-top: solid $gs-border; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "begin", show=False),
-        Binding("x", "stop", show=False),
-        Binding("exclamation_mark", "force", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("CommandDialog")]
 
     def __init__(self, runs: LabRuns, proof: Proof) -> None:
         super().__init__(runs)
@@ -97,8 +94,7 @@ class CommandDialog(LabDialog):
             body.border_title = "Proof"
             yield self.lines
             yield self._output
-            yield KeyLine((Key("Enter", "measure", "begin"), Key("x", "stop", "stop"),
-                           Key("!", "beside others", "force"), Key("Esc", "close", "dismiss")))  # fmt: skip
+            yield KeyLine.of(self)
 
     @property
     def _demo(self) -> Demo | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 
 from ...doctor.order import SEVERITIES
 from ...store.view import HostView, TrainerView
+from ..shell.keymap import bindings_of
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
@@ -34,13 +35,7 @@ LIST_SHARE, LIST_ROWS = 0.34, 3
 class CaseTable(LiveTable, inherit_bindings=False):
     """The list of findings; a page down reads on in the finding, not in the list."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", "Down", show=False),
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("home,g", "edge(-1)", "First", show=False),
-        Binding("end,G", "edge(1)", "Last", show=False),
-        Binding("enter", "select", "Select", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("CaseTable")]
 
 
 class DoctorPane(Pane):

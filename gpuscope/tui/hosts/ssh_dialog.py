@@ -8,11 +8,12 @@ import concurrent.futures
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ..widgets.dialog import ClosesOnce
 from ..widgets.text import Lines
@@ -35,7 +36,7 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
     }
     SshPrompt Input, SshPrompt Input:focus { border: none; height: 1; padding: 0; background: $panel; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "refuse", "Refuse", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SshPrompt")]
 
     def __init__(self, question: Question) -> None:
         super().__init__()

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from ...lab.config import ConfigError, LabConfig
 from ...lab.toggles import Toggle, Value
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
 from ..widgets.dialog import Dialog
-from ..widgets.key_line import Key, KeyLine
+from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from .choices import choices, does_nothing
@@ -65,7 +66,7 @@ class ValueDialog(LabDialog):
     ValueDialog Input { height: 1; border: none; margin: 1 0 0 0; padding: 0 1; background: $panel; }
     ValueDialog Input:focus { border: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "other", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ValueDialog")]
 
     def __init__(self, runs: LabRuns, toggle: Toggle) -> None:
         super().__init__(runs)
@@ -85,8 +86,10 @@ class ValueDialog(LabDialog):
             if typed:
                 self._input = Input(placeholder=f"or type: {self._takes()}", max_length=200)
                 yield self._input
-            keys = (Key("Tab", "list or typing", "other"),) if typed else ()
-            yield KeyLine((Key("Enter", "take it", "take"), *keys, Key("Esc", "leave", "dismiss")))
+            yield KeyLine.of(self)
+
+    def key_states(self) -> Collection[str]:
+        return ("typed",) if self._input is not None else ()
 
     def _takes(self) -> str:
         return "MODULE:FACTORY, your own model" if self.toggle.factory else self.toggle.takes
@@ -145,13 +148,13 @@ class ValueDialog(LabDialog):
 class HeldDialog(LabDialog):
     """A device that a run would take is in use: who, and how much. Enter starts all the same."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "force", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HeldDialog")]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Another job is there"
             yield self.lines
-            yield KeyLine((Key("Enter", "start all the same", "force"), Key("Esc", "leave it alone", "dismiss")))
+            yield KeyLine.of(self)
 
     def text(self) -> Iterable[Line]:
         many = len({one.index for one in self.runs.held})
@@ -178,22 +181,10 @@ class HeldDialog(LabDialog):
         self.dismiss()
 
 
-KEYS = (
-    Key("Enter", "begin", "begin"), Key("←", "fewer", "repeats(-1)"), Key("→", "more", "repeats(1)"),
-    Key("↓", "shorter", "steps(-1)"), Key("↑", "longer", "steps(1)"), Key("Esc", "leave", "dismiss"),
-)  # fmt: skip
-
-
 class RepeatDialog(LabDialog):
     """How often, and how many steps each: ← → and ↑ ↓."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "begin", show=False),
-        Binding("left,h", "repeats(-1)", show=False),
-        Binding("right,l", "repeats(1)", show=False),
-        Binding("down,j", "steps(-1)", show=False),
-        Binding("up,k", "steps(1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RepeatDialog")]
 
     def __init__(self, runs: LabRuns, a: LabConfig, b: LabConfig) -> None:
         super().__init__(runs)
@@ -204,7 +195,7 @@ class RepeatDialog(LabDialog):
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Measure A and B in turns"
             yield self.lines
-            yield KeyLine(KEYS)
+            yield KeyLine.of(self)
 
     def text(self) -> Iterable[Line]:
         total = 2 * self.repeats

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ..widgets.dialog import Dialog
-from ..widgets.key_line import Key, KeyLine
+from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from .demo import Demo, state_text
 from ..widgets.text import Lines
@@ -30,10 +31,6 @@ COLUMNS = (
     Column("needs", "RUNS ON", 9),
     Column("shows", "SHOWS AS", 8, priority=2),
 )
-KEYS = (
-    Key("Enter", "faulty", "start(False)"), Key("c", "cured", "start(True)"), Key("x", "stop", "stop"),
-    Key("!", "beside others", "force"), Key("Esc", "close", "dismiss"),
-)  # fmt: skip
 
 
 def load_pitfalls() -> list[Pitfall]:
@@ -58,11 +55,7 @@ class PitfallsDialog(Dialog):
     PitfallsDialog KeyLine { margin: 0; }
     PitfallsDialog #pitfall-output { height: 30%; border-top: solid $gs-border; border-title-color: $gs-title; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "start(True)", show=False),
-        Binding("x", "stop", show=False),
-        Binding("exclamation_mark", "force", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("PitfallsDialog")]
 
     def __init__(self, runs: LabRuns, first: str = "") -> None:
         """``first`` names the script that the cursor is on."""
@@ -84,7 +77,7 @@ class PitfallsDialog(Dialog):
             yield self._table
             yield self._about
             yield self._output
-            yield KeyLine(KEYS)
+            yield KeyLine.of(self)
 
     async def on_mount(self) -> None:
         self.set_focus(self._table)  # now: the next key may be there already

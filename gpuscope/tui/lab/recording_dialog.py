@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
+from ..shell.keymap import bindings_of
+from ..widgets.key_line import KeyLine
 from ...text.styled import Line
-from ..widgets.key_line import Key, KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from .dialogs import LabDialog
 from .ledger_view import aside
@@ -40,7 +41,7 @@ class RecordingDialog(LabDialog):
     RecordingDialog Input:focus { border: none; }
     RecordingDialog LiveTable { height: 8; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "other", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RecordingDialog")]
 
     def __init__(self, runs: LabRuns, taken: Callable[[Entry], None]) -> None:
         super().__init__(runs)
@@ -58,7 +59,7 @@ class RecordingDialog(LabDialog):
             yield self._input
             self._table.display = False
             yield self._table
-            yield KeyLine((Key("Enter", "read it, take it", "go_on"), Key("Esc", "leave", "dismiss")))
+            yield KeyLine.of(self)
 
     def on_mount(self) -> None:
         super().on_mount()

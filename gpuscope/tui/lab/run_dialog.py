@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..cells import fit
 from ..widgets.dialog import Dialog
-from ..widgets.key_line import Key, KeyLine
+from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
 from .run import Run
 from .run_facts import facts_of, named_events
@@ -38,7 +39,7 @@ class RunDialog(Dialog):
     """Enter takes the run's switches."""
 
     DEFAULT_CSS = "RunDialog KeyLine { dock: bottom; margin: 0; background: $surface; }"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RunDialog")]
 
     def __init__(self, runs: LabRuns, entries: Sequence[Entry], run: Run | None) -> None:
         super().__init__()
@@ -51,8 +52,10 @@ class RunDialog(Dialog):
             many = f" and {len(self._entries) - 1} repeats" if len(self._entries) > 1 else ""
             body.border_title = f"Run {run_name(self._entries[0].id)}{many}" if self._entries else "The run in progress"
             yield self._lines
-            take = (Key("Enter", "take these switches", "take"),) if self._config() else ()
-            yield KeyLine((*take, Key("Esc", "close", "dismiss")))
+            yield KeyLine.of(self)
+
+    def key_states(self) -> Collection[str]:
+        return ("switches",) if self._config() is not None else ()
 
     def _config(self) -> LabConfig | None:
         return self._entries[0].config if self._entries else self._run.config if self._run else None

@@ -7,12 +7,12 @@ leaving kills the child.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...paths import data_folder
@@ -22,6 +22,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..charts.moments import MomentChart
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.full_screen import Room, named_path
 from ..widgets.pane import set_title
@@ -56,17 +57,7 @@ class SnapshotScreen(Room):
     SnapshotScreen #moments { height: 40%; max-height: 14; display: none; }
     SnapshotScreen #rows { height: 1fr; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(number), f"view('{name}')", show=False) for number, name in enumerate(VIEWS, 1)),
-        Binding("tab", "next_view", show=False),
-        Binding("d", "device", show=False),
-        Binding("left,comma", "move(-1)", show=False),
-        Binding("right,full_stop", "move(1)", show=False),
-        Binding("shift+left,left_square_bracket", "move(-20)", show=False),
-        Binding("shift+right,right_square_bracket", "move(20)", show=False),
-        Binding("P", "peak", show=False),
-        Binding("b", "files", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SnapshotScreen")]
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -177,13 +168,7 @@ class SnapshotScreen(Room):
         if not self.is_mounted:
             return
         self.say_head([("Snapshot  ", "bold accent"), *named_path(self.path)])
-        keys = [("Esc", "back"), ("1–5", "views")]
-        if self._view not in ("map", "sizes"):
-            keys.append(("Enter", "compare" if self._view == "diff" and self._diff is None else "whole stack"))
-        keys += [("← →", "move the moment"), ("P", "peak")] if self._view == "time" else []
-        keys += [("b", "another file")] if self._view == "diff" and self._diff is not None else []
-        keys += [("d", "device")] if self._summary is not None and len(self._summary.devices) > 1 else []
-        self.say_keys(keys)
+        self.say_own_keys()
         cells = max(30, self._about.size.width or 76)
         self._about.show(styled.hang_lines(self._head_lines(), cells))
         device = self._device
@@ -193,6 +178,16 @@ class SnapshotScreen(Room):
         elif self._summary is not None or self._problem:
             self._rows.show([])
             self._rows.show_empty("nothing to show")
+
+    def key_states(self) -> Collection[str]:
+        states = {self._view}
+        if self._view == "diff":
+            states.add("files" if self._diff is None else "compared")
+        if states & {"stacks", "time", "compared"}:
+            states.add("stacks")
+        if self._summary is not None and len(self._summary.devices) > 1:
+            states.add("devices")
+        return states
 
     def _head_lines(self) -> Iterable[Line]:
         if self._problem:
@@ -375,7 +370,7 @@ class StackDialog(Dialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Stack, innermost frame first"
-            body.border_subtitle = "Esc: close"
+            body.border_subtitle = self.own_keys()
             yield self._lines
 
     def on_mount(self) -> None:

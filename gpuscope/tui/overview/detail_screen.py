@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...collect.clock_events import clock_event_words
@@ -21,9 +21,10 @@ from ..cells import fit
 from ..charts.strips import text_of
 from ..device.device_state import token_of
 from ..memory.timeline import WINDOWS
+from ..shell.keymap import bindings_of, keys_of
 from ..shell.session import Session
 from ..widgets.dialog import Dialog
-from ..widgets.full_screen import TIME_KEYS, absent, not_now, timed
+from ..widgets.full_screen import absent, footer_keys, not_now
 from ..widgets.program import program
 from ..widgets.text import Lines
 from .job_rows import end_word
@@ -57,12 +58,7 @@ UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 class DetailScreen(Dialog):
     """Kept up to date while it is open. Enter closes it, too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *TIME_KEYS,
-        Binding("enter", "dismiss", "Close", show=False),
-        Binding("z", "zoom(1)", show=False),
-        Binding("Z", "zoom(-1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DetailScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
         super().__init__()
@@ -99,14 +95,15 @@ class DetailScreen(Dialog):
         """What it is and of which moment, and the keys that lead to another."""
         tokens = self._lines.tokens
         state = not_now(self.session)
-        keys = "  ".join(f"{key}: {what}" for key, what in timed(self.session, (("Esc", "close"),)) if key != "space")
+        shown = footer_keys(self.session, keys_of(type(self)))
+        keys = "  ".join(f"{key}: {what}" for key, what in shown)
         said = ([(self._title, "title"), *([(" ", "text")] if state else []), *state], keys)
         if said != self._framed:
             self._framed = said
             self.body.border_title, self.body.border_subtitle = text_of(said[0], tokens), said[1]
 
     async def action_look(self, name: str) -> None:
-        """Another moment; see :data:`TIME_KEYS`."""
+        """Stop, go on or move in time by this action of the registry."""
         await program(self.app).action_do(name)
         self._show()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 from .rows import CHOICES, COLUMNS
@@ -28,11 +29,7 @@ WORDS = {
 class ColumnDialog(Dialog):
     """A line for each column that can be left out; space or Enter changes it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "move(1)", show=False),
-        Binding("k,up", "move(-1)", show=False),
-        Binding("space,enter", "change", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ColumnDialog")]
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -43,7 +40,7 @@ class ColumnDialog(Dialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_title, body.border_subtitle = "Columns", "space: show or leave out    Esc: close"
+            body.border_title, body.border_subtitle = "Columns", self.own_keys("    ")
             yield self._lines
 
     def on_mount(self) -> None:

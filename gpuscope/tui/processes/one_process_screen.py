@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import GIB, window_text
 from ..charts.line import Series
+from ..shell.keymap import bindings_of
 from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
-from ..widgets.full_screen import possible
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.question_dialog import ask
@@ -29,17 +29,10 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 5.0
 CHARTS = ("GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB")
-_KEYS = (
-    ("Esc", "back"), ("+ -", "zoom"), ("c", "chart"), ("K", "signal"), ("e", "environment"), ("Enter", "readings"),
-    ("j k", "scroll"),
-)  # fmt: skip
 
 
 class OneProcessScreen(ChartedScreen):
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("K,f9", "signal", show=False),
-        Binding("e", "environment", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("OneProcessScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
         super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS))
@@ -77,7 +70,7 @@ class OneProcessScreen(ChartedScreen):
         if host is None or process is None:
             self._missing("Process")
             return
-        self._present(words.head(host, process), possible(self.session, _KEYS))
+        self._present(words.head(host, process))
         width = self.terminal[0]
         cells = max(30, (width // 2 if self.wide else width) - 5)
         history = self.session.history

@@ -6,12 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widgets import Input
 
+from ..shell.keymap import bindings_of
+from ..widgets.filter import typing_keys
+from ..widgets.full_screen import Room
 from ...text import styled
-from ..widgets.filter import TYPING_KEYS
-from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, possible, timed
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
@@ -23,19 +24,13 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 ASK_SECONDS = 5.0
-_KEYS = (
-    ("Esc", "back"), ("Enter", "open"), ("K", "signal"), ("e", "environment"), ("/", "filter"), ("u", "mine"),
-    ("< >", "sort"), ("T", "tree"), ("J", "my Slurm job"), ("c", "columns"), ("j k", "move"),
-)  # fmt: skip
-AFTER_TIME = 4
-"""Of these keys come after those through time."""
 
 
 class FilterInput(Input):
     """Filters while it is typed. Enter keeps the filter, Esc drops it."""
 
     DEFAULT_CSS = "FilterInput { height: 1; border: none; padding: 0 1; } FilterInput:focus { border: none; }"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "drop", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FilterInput")]
 
     def action_drop(self) -> None:
         """Close it and show everything again."""
@@ -51,19 +46,7 @@ class ProcessScreen(Room):
     ProcessScreen #processes { height: 1fr; }
     ProcessScreen #notes { height: auto; max-height: 5; padding: 0 2; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *TIME_KEYS,
-        PAUSE_KEY,
-        Binding("greater_than_sign", "sort(1)", show=False),
-        Binding("less_than_sign", "sort(-1)", show=False),
-        Binding("u", "mine", show=False),
-        Binding("T", "tree", show=False),
-        Binding("J", "job", show=False),
-        Binding("c", "column", show=False),
-        Binding("slash", "filter", show=False),
-        Binding("K,f9", "signal", show=False),
-        Binding("e", "environment", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ProcessScreen")]
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -114,9 +97,10 @@ class ProcessScreen(Room):
         if not self.is_mounted:
             return
         host, choice = self.session.host, self.choice
-        keys = possible(self.session, _KEYS)
-        typing = isinstance(self.focused, FilterInput)
-        self.say_keys(TYPING_KEYS if typing else timed(self.session, keys, len(keys) - AFTER_TIME), self.session)
+        if isinstance(self.focused, FilterInput):
+            self.say_keys(typing_keys(), self.session)
+        else:
+            self.say_own_keys(self.session)
         if host is None:
             self.say_head([("Processes  ", "bold accent"), ("waiting for the first reading", "muted")])
             return

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
@@ -71,11 +72,7 @@ def _never(process: ProcView) -> str:
 class SignalDialog(Dialog):
     """``state``: asking, running or done."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down,right,l", "choose(1)", show=False),
-        Binding("k,up,left,h", "choose(-1)", show=False),
-        Binding("enter", "go_on", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SignalDialog")]
 
     def __init__(self, session: Session, process: ProcView) -> None:
         super().__init__()

@@ -136,7 +136,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("redraw", ("ctrl+l",), "Redraw", "the whole screen, if another program wrote on it", "Program"),
     Action("palette", ("colon", "ctrl+p"), "Palette", "find an action by its name", "Program", footer=2),
     Action("help", ("question_mark",), "Help", "keys, words and glyphs", "Program", footer=2),
-    Action("quit", ("q", "ctrl+c"), "Quit", "leave; inside a dialog q closes the dialog", "Program", footer=1),
+    Action("quit", ("q", "ctrl+c", "ctrl+q"), "Quit", "leave; inside a dialog q closes the dialog", "Program",
+           footer=1),
 )  # fmt: skip
 
 BY_NAME = {action.name: action for action in ACTIONS}

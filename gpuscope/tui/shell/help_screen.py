@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import ClassVar
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
+from ..widgets.dialog import ClosesOnce, Dialog
 from ...text import styled
 from ...text.styled import Line
 from ...text.width import cells as text_cells
 from ..cells import fit
-from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 from .actions import ACTIONS, GROUPS
-from .keymap import shown_keys
+from .keymap import KEY_CELLS, Section, bindings_of, sections_of, shown_keys, shown_whole
 
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from .session import Session
+
+LABEL_CELLS = 16
+NOT_NOW = "nothing to do it with at this moment"
 WORDS = (
     ("allocated", "bytes of live tensors, as torch's allocator hands them out"),
     ("cached", "reserved by torch's allocator and not allocated: empty_cache() can return what is not split"),
@@ -49,17 +56,20 @@ MARKS = (
 class HelpScreen(Dialog):
     """Opened by ``?``, which closes it, too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "dismiss", "Close", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HelpScreen")]
 
-    def __init__(self, why_not: Callable[[str], str]) -> None:
+    def __init__(self, session: Session, screen: Screen[Any], on_tab: Collection[str] = ()) -> None:
+        """``screen``: whose keys come first. ``on_tab``: the keys that the actions of its tab tell of."""
         super().__init__()
         self._lines = Lines()
-        self._why_not = why_not
+        self._why_not = session.why_not
+        self._sections = sections_of(screen, on_tab)
+        self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Help"
-            body.border_subtitle = "j k: scroll   space: on   Esc: close"
+            body.border_subtitle = self.own_keys()
             yield self._lines
 
     def on_mount(self) -> None:
@@ -74,15 +84,15 @@ class HelpScreen(Dialog):
 
     def _text(self) -> Iterator[Line]:
         glyphs = self._lines.tokens.glyphs
+        for section in self._sections:
+            yield from self._here(section)
+            yield []
         for group in GROUPS:
             yield [(group, "title")]
             for action in (a for a in ACTIONS if a.group == group):
                 reason = self._why_not(action.name)
                 where = f" ({', '.join(action.where)})" if action.where else ""
-                keys = f"  {fit(shown_keys(action), 9)}{fit(action.label, 16)}"
-                yield [(keys, "faint" if reason else "accent"), (action.help + where, "faint" if reason else "text")]
-                if reason:
-                    yield [(" " * text_cells(keys), "faint"), (f"not here: {reason}", "faint")]
+                yield from _entry(shown_keys(action), action.label, action.help + where, reason)
             yield []
         yield [("Memory", "title")]
         for layer, text in WORDS:
@@ -96,3 +106,22 @@ class HelpScreen(Dialog):
         yield [("States", "title")]
         for state, text in GLYPHS:
             yield [(f"  {getattr(glyphs, state)}   ", "series4" if state == "shared" else state), (text, "muted")]
+
+    def _here(self, section: Section) -> Iterator[list[Piece]]:
+        """What the keys do on the screen below, or in the part of it that has the keyboard."""
+        yield [(section.title, "title")]
+        for key in section.keys:
+            reason = self._why_not(key.needs) if key.needs else ""
+            if key.when and key.when not in self._states:
+                reason = NOT_NOW
+            yield from _entry(shown_whole(key), key.label, key.help, reason)
+        if section.more:
+            yield [(f"  {' ' * KEY_CELLS}{fit('as usual', LABEL_CELLS)}", "accent"), (section.more, "text")]
+
+
+def _entry(keys: str, label: str, help_text: str, reason: str) -> Iterator[list[Piece]]:
+    """A key, its word and what it does; below that ``reason``, why not here."""
+    head = f"  {fit(keys, KEY_CELLS)}{fit(label, LABEL_CELLS)}"
+    yield [(head, "faint" if reason else "accent"), (help_text, "faint" if reason else "text")]
+    if reason:
+        yield [(" " * width(head), "faint"), (f"not here: {reason}", "faint")]

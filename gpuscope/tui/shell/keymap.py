@@ -1,22 +1,34 @@
-"""From the registry of actions to Textual's bindings and to the names of keys as people write them."""
+"""From the registry of keys to Textual's bindings, to the words of ``?`` and of footers, and to keys as people write
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textual.binding import Binding
 
 from .actions import ACTIONS, Action
+from .screen_keys import BY_TEXTUAL, KEYS, TITLES, Key
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
 
 _SHOWN = {
     "slash": "/", "colon": ":", "question_mark": "?", "plus": "+", "minus": "-", "equals_sign": "=", "comma": ",",
     "full_stop": ".", "less_than_sign": "<", "greater_than_sign": ">", "left_square_bracket": "[",
-    "right_square_bracket": "]", "left_curly_bracket": "{",
+    "right_square_bracket": "]", "left_curly_bracket": "{", "exclamation_mark": "!",
     "right_curly_bracket": "}", "escape": "Esc", "enter": "Enter", "up": "↑", "down": "↓", "left": "←",
-    "right": "→", "tab": "Tab", "space": "space", "pagedown": "PgDn", "pageup": "PgUp", "f5": "F5",
+    "right": "→", "tab": "Tab", "space": "space", "pagedown": "PgDn", "pageup": "PgUp", "f5": "F5", "f9": "F9",
+    "home": "Home", "end": "End",
 }  # fmt: skip
-ALWAYS = ("ctrl+c",)
+ALWAYS = ("ctrl+c", "ctrl+q")
 """Keys that act before any widget or dialog sees them: leaving must not depend on what has the focus."""
+KEY_CELLS = 11
+"""Of a column of keys, with the gap behind it."""
+
+NOT_IN_FOOTER = 1000
+"""Where entries come that the line at the bottom has no place for."""
 
 
 def shown(key: str) -> str:
@@ -48,3 +60,98 @@ def always() -> list[Binding]:
         for key in action.keys
         if key in ALWAYS
     ]
+
+
+# ── screens, dialogs and lists ──
+
+
+def bindings_of(name: str) -> list[Binding]:
+    """The bindings of a class of this name; those of its base classes are added by Textual."""
+    own = (key for key in KEYS[name] if not key.via)
+    return [Binding(keys, action, key.label, show=False) for key in own for keys, action in key.binds]
+
+
+def names_in(key: Key) -> list[str]:
+    """The names of all keys of an entry."""
+    return [name for names, _ in key.binds for name in names.split(",")]
+
+
+def keys_of(kind: type) -> list[Key]:
+    """The entries of a class and of its base classes, without the keys that a nearer class gives another meaning."""
+    out: list[Key] = []
+    taken: set[str] = set()
+    for base in kind.__mro__:
+        own = KEYS.get(base.__name__, ())
+        out += [left for key in own if (left := _without(key, taken)) is not None]
+        taken.update(name for key in own for name in names_in(key))
+        if not base.__dict__.get("_inherit_bindings", True):
+            break
+    return out
+
+
+def in_order(keys: Iterable[Key]) -> list[Key]:
+    """Those of the line at the bottom first, in its order."""
+    return sorted(keys, key=lambda key: key.footer or NOT_IN_FOOTER)
+
+
+def _without(key: Key, taken: Collection[str]) -> Key | None:
+    """The entry without some of its keys; None where that leaves nothing."""
+    if not any(name in taken for name in names_in(key)):
+        return key
+    left = ((",".join(name for name in names.split(",") if name not in taken), action) for names, action in key.binds)
+    binds = tuple((names, action) for names, action in left if names)
+    return key._replace(binds=binds, shown="") if binds else None
+
+
+def shown_short(key: Key) -> str:
+    """One key for each of its actions, ``← →``."""
+    return key.shown or " ".join(shown(names.split(",")[0]) for names, _ in key.binds)
+
+
+def shown_whole(key: Key) -> str:
+    """All its keys where a column of keys has room for them."""
+    whole = " ".join(map(shown, names_in(key)))
+    return whole if len(whole) < KEY_CELLS else shown_short(key)
+
+
+def in_footer(keys: Iterable[Key], states: Collection[str] = ()) -> list[Key]:
+    """The entries for the line at the bottom of a screen in these states, in their order."""
+    return sorted((k for k in keys if k.footer and (not k.when or k.when in states)), key=lambda k: k.footer)
+
+
+def footer(
+    keys: Sequence[Key], states: Collection[str], why_not: Callable[[str], str], still: bool
+) -> list[tuple[str, str]]:
+    """(Keys, what they do) for the line at the bottom, without those that would only say why not.
+
+    ``still``: the screen stands still. What leads on from there comes behind the first."""
+    line = [key for key in in_footer(keys, states) if not (key.needs and why_not(key.needs))]
+    if not still:
+        return [(shown_short(key), key.label) for key in line]
+    leading = [(shown_short(key), key.still) for key in keys if key.still]
+    first, *rest = [(shown_short(key), key.label) for key in line if not key.still]
+    return [first, *leading, *rest]
+
+
+class Section(NamedTuple):
+    """The keys of a screen, or of the part of it that has the keyboard. ``more`` are Textual's, in words."""
+
+    title: str
+    keys: Sequence[Key]
+    more: str = ""
+
+
+def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Section]:
+    """What the keys do here. ``on_tab``: names of keys that the actions of the tab tell of."""
+    out = []
+    whole = keys_of(type(screen))
+    if whole:
+        out.append(Section(TITLES.get(type(screen).__name__, "This dialog"), in_order(whole)))
+    if (part := screen.focused) is not None:
+        told = {*on_tab, *(name for key in whole if key.via for name in names_in(key))}
+        keys = [left for key in keys_of(type(part)) if (left := _without(key, told)) is not None]
+        more = next((BY_TEXTUAL[base.__name__] for base in type(part).__mro__ if base.__name__ in BY_TEXTUAL), "")
+        title = next((TITLES[base.__name__] for base in type(part).__mro__ if base.__name__ in TITLES), "")
+        if keys or more:
+            out.append(Section(title or "With the keyboard here", keys, more))
+    return out

@@ -415,7 +415,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         program(self.app).redraw()
 
     def do_help(self) -> None:
-        program(self.app).open("help", self.session.why_not)
+        top = self.app.screen  # another one, where the palette over it was asked
+        on_tab = [key for action in ACTIONS if action.applies(self.tab) for key in action.keys] if top is self else []
+        program(self.app).open("help", top, on_tab)
 
     def do_quit(self) -> None:
         program(self.app).leave()

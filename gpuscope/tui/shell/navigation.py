@@ -57,7 +57,7 @@ PLACES: dict[str, Place] = {
     "lab_recording": Place("lab.recording_dialog", "RecordingDialog", with_session=False),
     "lab_run": Place("lab.run_dialog", "RunDialog", with_session=False),
     # The program itself.
-    "help": Place("shell.help_screen", "HelpScreen", with_session=False),
+    "help": Place("shell.help_screen", "HelpScreen"),
 }
 
 

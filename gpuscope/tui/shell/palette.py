@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from textual import events
 from textual.app import ComposeResult
@@ -11,7 +12,7 @@ from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits
 from ..widgets.dialog import ClosesOnce
 from ..widgets.program import program
 from .actions import ACTIONS, Action
-from .keymap import shown_keys
+from .keymap import in_order, keys_of, shown_keys, shown_whole
 
 
 class Entries(CommandList):
@@ -40,15 +41,27 @@ class ActionProvider(Provider):
         help_text = f"not here: {reason}" if reason else f"{action.help}{where}"
         return f"{action.label}  {shown_keys(action)}", help_text, lambda: app.carry_out(action.name)
 
+    def _here(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        """What the screen below the palette has keys for, besides the actions."""
+        session, screen = program(self.app).session, self.screen
+        for key in in_order(keys_of(type(screen))):
+            if not key.via and key.binds[0][1] != "keys_here":  # which is an action of its own, below
+                reason = session.why_not(key.needs) if key.needs else ""
+                run = partial(screen.call_later, screen.run_action, key.binds[0][1])
+                title = f"{key.label[:1].upper()}{key.label[1:]}  {shown_whole(key)}"
+                yield title, f"not here: {reason}" if reason else key.help, run
+
     async def discover(self) -> Hits:
+        for title, help_text, run in self._here():
+            yield DiscoveryHit(title, run, help=help_text)
         for action in sorted(ACTIONS, key=lambda action: action.group == "Move"):  # those keys are known best
             title, help_text, run = self._entry(action)
             yield DiscoveryHit(title, run, help=help_text)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for action in ACTIONS:
-            title, help_text, run = self._entry(action)
-            score = max(matcher.match(title), matcher.match(f"{action.name} {action.help}") * 0.8)
+        named = [(action.name, self._entry(action)) for action in ACTIONS]
+        for name, (title, help_text, run) in [*(("", entry) for entry in self._here()), *named]:
+            score = max(matcher.match(title), matcher.match(f"{name} {help_text}") * 0.8)
             if score > 0:
                 yield Hit(score, matcher.highlight(title), run, text=title, help=help_text)

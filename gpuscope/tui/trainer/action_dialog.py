@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
@@ -46,14 +47,7 @@ BAR_CELLS = 30
 class ActDialog(Dialog):
     """Enter does it, Esc leaves; while it runs, Esc cancels it. ``state``: asking, running, done, failed."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "go_on", show=False),
-        Binding("escape,q", "leave", show=False),
-        Binding("left", "choose(-1)", show=False),
-        Binding("right", "choose(1)", show=False),
-        Binding("h", "history", show=False),
-        Binding("tab", "other", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ActDialog")]
 
     def __init__(self, session: Session, act: Act, trainer_key: str) -> None:
         super().__init__()

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
@@ -35,11 +36,7 @@ SAID = {"busy": "busy, not attached", "cancelled": "cancelled", "gone": "it has 
 class ConsentDialog(Dialog):
     """``y`` does it, and no other key: not Enter, which may be pressed by habit. ``state``: asking, running, done."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "agree", show=False),
-        Binding("enter", "enter", show=False),
-        Binding("escape,q,n", "leave", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ConsentDialog")]
 
     def __init__(
         self,

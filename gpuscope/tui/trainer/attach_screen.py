@@ -7,10 +7,11 @@ import logging
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 
 from ...store.pending_requests import SourceError
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ..widgets.dialog import Dialog
@@ -43,11 +44,7 @@ class AttachScreen(Dialog):
     AttachScreen #about { height: auto; margin: 1 0; }
     AttachScreen #keys { height: 1; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("d", "detach", show=False),
-        Binding("r", "again", show=False),
-        Binding("a", "again", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("AttachScreen")]
 
     def __init__(self, session: Session, pid: int | None = None) -> None:
         super().__init__()

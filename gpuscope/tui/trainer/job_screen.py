@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from ...store.ranks import (
     IMBALANCED,
@@ -29,9 +29,10 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, amount_text, bytes_text, duration_text
 from ...wire.frames import Unknown
+from ..shell.keymap import bindings_of, keys_of
 from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces, step_age_text
 from ..widgets.bars import Bar
-from ..widgets.full_screen import PAUSE_KEY, TIME_KEYS, Room, absent, possible, timed
+from ..widgets.full_screen import Room, absent, footer_keys
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import Cell, Column, LiveTable, TableRow
@@ -70,15 +71,7 @@ class JobScreen(Room):
     JobScreen #notes { height: auto; max-height: 50%; }
     JobScreen #ranks { height: 1fr; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *TIME_KEYS,
-        PAUSE_KEY,
-        Binding("a", "all", show=False),
-        Binding("s", "act('snapshot')", show=False),
-        Binding("p", "act('profile')", show=False),
-        Binding("S,i", "act('stacks')", show=False),
-        Binding("H", "act('history')", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("JobScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
         super().__init__()
@@ -115,8 +108,7 @@ class JobScreen(Room):
         if notice is not None and notice.severity != "ok":
             self.foot.show([[(f" {notice.text}", notice.severity)]])
         else:
-            keys = possible(self.session, _KEYS)
-            self.say_keys(timed(self.session, keys, len(keys) - 2))
+            self.say_keys(footer_keys(self.session, keys_of(type(self))))
         if host is None or job is None:
             self.say_head([("Job  ", "bold accent"), (absent(self.session), "muted")], self.session)
             self._notes.show([])
@@ -168,12 +160,6 @@ class JobScreen(Room):
         event.stop()
         if event.key != OTHERS:
             program(self.app).open("readings", event.key)
-
-
-_KEYS = (
-    ("Esc", "back"), ("Enter", "all readings"), ("s", "snapshot"), ("p", "profile"), ("S", "stacks"), ("H", "history"),
-    ("a", "all ranks"), ("j k", "move"),
-)  # fmt: skip
 
 
 def head_of(job: JobView) -> Line:

@@ -10,10 +10,11 @@ from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from ...process.async_child import Child
 from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import MIB, duration_text, percent_text
@@ -79,12 +80,7 @@ class ProfileScreen(Room):
     ProfileScreen #lines { height: auto; }
     ProfileScreen #rows { height: 1fr; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c,tab", "kind", show=False),
-        Binding("greater_than_sign", "sort(1)", show=False),
-        Binding("less_than_sign", "sort(-1)", show=False),
-        Binding("y", "copy", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ProfileScreen")]
 
     def __init__(self, session: Session, path: Path) -> None:
         super().__init__()
@@ -133,7 +129,7 @@ class ProfileScreen(Room):
         if not self.is_mounted:
             return
         self.say_head([("Profile  ", "bold accent"), *named_path(self.path)])
-        self.say_keys((("Esc", "back"), ("c", "kernels / collectives / CPU"), ("< >", "sort"), ("y", "copy the path")))
+        self.say_own_keys()
         table = self._table
         if table is None:
             return

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import bytes_text, duration_text
@@ -33,12 +34,7 @@ class StacksScreen(Dialog):
     """``r`` asks again, ← and → go to other trainers, ``a`` shows all frames."""
 
     DEFAULT_CSS = "StacksScreen .dialog { width: 130; }"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r,enter", "again", show=False),
-        Binding("left", "other(-1)", show=False),
-        Binding("right", "other(1)", show=False),
-        Binding("a", "all", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("StacksScreen")]
 
     def __init__(self, session: Session, trainer_key: str) -> None:
         super().__init__()
@@ -52,7 +48,7 @@ class StacksScreen(Dialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_subtitle = "r: again   ← →: other trainer   a: all frames   Esc: close"
+            body.border_subtitle = self.own_keys()
             yield self._lines
 
     def on_mount(self) -> None:

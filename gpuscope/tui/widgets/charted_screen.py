@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from ...text.styled import Piece
 from ..charts.line import LineChart
-from .full_screen import PAUSE_KEY, TIME_KEYS, Keys, Room, absent, timed
+from ..shell.keymap import bindings_of
+from ..shell.screen_keys import KEYS, PAUSE, TIME
+from .full_screen import Room, absent, footer_keys
 from .program import program
 
 if TYPE_CHECKING:
@@ -40,16 +42,7 @@ class ChartedScreen(Room):
     ChartedScreen.-narrow #left, ChartedScreen.-narrow #right { width: 1fr; height: auto; }
     ChartedScreen.-narrow .chart { height: 9; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *TIME_KEYS,
-        PAUSE_KEY,
-        Binding("enter", "readings", show=False),
-        Binding("plus,equals_sign", "zoom(-1)", show=False),
-        Binding("minus", "zoom(1)", show=False),
-        Binding("c", "chart(1)", show=False),
-        Binding("j,down", "scroll(1)", show=False),
-        Binding("k,up", "scroll(-1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ChartedScreen")]
 
     def __init__(self, session: Session, key: str, histories: int, charts: int) -> None:
         super().__init__()
@@ -105,14 +98,14 @@ class ChartedScreen(Room):
     def _missing(self, what: str) -> None:
         """There is nothing to show at this moment: what stood here before goes."""
         self.say_head([(f"{what}  ", "bold accent"), (absent(self.session), "muted")], self.session)
-        self.say_keys(timed(self.session, (("Esc", "back"),)), self.session)
+        self.say_keys(footer_keys(self.session, (*KEYS["Room"], PAUSE, *TIME)), self.session)
         self.query_one("#columns").display = False
 
-    def _present(self, head: Sequence[Piece], keys: Keys) -> None:
-        """There is: the line at the top, and the keys at the bottom, those through time after the first."""
+    def _present(self, head: Sequence[Piece]) -> None:
+        """There is: the line at the top, and the keys at the bottom."""
         self.query_one("#columns").display = True
         self.say_head(head, self.session)
-        self.say_keys(timed(self.session, keys), self.session)
+        self.say_own_keys(self.session)
 
     def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
         """The charts that ``rows`` have room for, each with the number of its history; the rest hide."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.await_complete import AwaitComplete
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
+
+from ..shell.keymap import bindings_of, in_footer, keys_of, shown_short
+from .program import program
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -22,6 +26,14 @@ class ClosesOnce(Base):
 
     Textual's ``dismiss`` takes away whatever lies on top: with two clicks that came together, the screen below as
     well, and the program ends where there is none."""
+
+    def key_states(self) -> Collection[str]:
+        """The states, of those that the registry of keys names for this screen, that it is in."""
+        return ()
+
+    def action_keys_here(self) -> None:
+        """What the keys do here."""
+        program(self.app).open("help", self)
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Close this screen, if it is the one on top."""
@@ -40,13 +52,12 @@ class Dialog(ClosesOnce, ModalScreen[None]):
         border-title-color: $gs-title; border-subtitle-color: $gs-muted; scrollbar-gutter: stable;
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "Close", show=False),
-        Binding("j,down", "scroll(1)", show=False),
-        Binding("k,up", "scroll(-1)", show=False),
-        Binding("pagedown,space", "page(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Dialog")]
+
+    def own_keys(self, gap: str = "   ") -> str:
+        """The keys that the line below a dialog names, with their words."""
+        states = self.key_states()
+        return gap.join(f"{shown_short(key)}: {key.label}" for key in in_footer(keys_of(type(self)), states))
 
     @property
     def is_open(self) -> bool:

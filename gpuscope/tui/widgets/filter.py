@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widgets import Input
 
 from ..shell.header import FooterLine
+from ..shell.keymap import bindings_of, in_footer, shown_short
+from ..shell.screen_keys import KEYS
 
 if TYPE_CHECKING:
     from .pane import Pane
 
 
-TYPING_KEYS = (("Enter", "keep it"), ("Esc", "drop it"))
-"""Of a filter that is being typed, and what they do. All others are its letters."""
+def typing_keys() -> list[tuple[str, str]]:
+    """The keys of a filter that is being typed, and what they do. All others are its letters."""
+    return [(shown_short(key), key.label) for key in in_footer(KEYS["FilterLine"])]
 
 
 class Filtered(Protocol):
@@ -34,7 +38,7 @@ class FilterLine(Input):
     DEFAULT_CSS = (
         "FilterLine { height: 1; border: none; padding: 0 1; background: $panel; } FilterLine:focus { border: none; }"
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "drop", "Drop", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FilterLine")]
 
     def __init__(self, value: str) -> None:
         super().__init__(
@@ -47,13 +51,13 @@ class FilterLine(Input):
 
     def on_focus(self) -> None:
         """The footer's keys are letters now."""
-        self._tell(TYPING_KEYS)
+        self._tell(typing_keys())
 
     def on_blur(self) -> None:
         """They are keys again."""
         self._tell(())
 
-    def _tell(self, keys: tuple[tuple[str, str], ...]) -> None:
+    def _tell(self, keys: Sequence[tuple[str, str]]) -> None:
         for footer in self.app.query(FooterLine):  # none while the screen is being closed
             footer.show_typing(keys)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.screen import ModalScreen
 
+from ..shell.keymap import bindings_of, footer, keys_of
 from ...text import styled
 from ...text.styled import Line, Piece
 from ..shell.result_files import short_path
@@ -17,18 +18,11 @@ from .program import program
 from .text import Lines
 
 if TYPE_CHECKING:
+    from ..shell.screen_keys import Key
     from ..shell.session import Session
 
 Keys = Sequence[tuple[str, str]]
 """(keys, what they do) as the line at the bottom says it."""
-TIME_KEYS: tuple[BindingType, ...] = (
-    Binding("comma", "look('replay_back')", show=False),
-    Binding("full_stop", "look('replay_forward')", show=False),
-    Binding("left_curly_bracket", "look('far_back')", show=False),
-    Binding("right_curly_bracket", "look('far_forward')", show=False),
-)
-"""Through time, as on the tabs. A screen that has them implements ``action_look``."""
-PAUSE_KEY = Binding("space", "look('pause')", show=False)
 
 
 def not_now(session: Session) -> Line:
@@ -47,20 +41,9 @@ def absent(session: Session) -> str:
     return "it is not there any more" if session.paused_seconds is None else "no reading of it is from then"
 
 
-ACTING_KEYS = {"s": "snapshot", "p": "profile", "S": "stacks", "H": "history", "K": "signal"}
-"""Keys of these screens → the action of the registry that a session may be unable to carry out."""
-
-
-def possible(session: Session, keys: Keys) -> Keys:
-    """``keys`` without those that would only say why not; the help names the reasons."""
-    return [(key, does) for key, does in keys if key not in ACTING_KEYS or not session.why_not(ACTING_KEYS[key])]
-
-
-def timed(session: Session, keys: Keys, at: int = 1) -> Keys:
-    """``keys`` with those through time at this place; where the screen stands still all of them, behind the first."""
-    if session.paused_seconds is None:
-        return (*keys[:at], (", .", "past"), *keys[at:])
-    return (*keys[:1], ("space", "now"), (", .", "10 s"), ("{ }", "5 min"), *keys[1:])
+def footer_keys(session: Session, keys: Sequence[Key], states: Collection[str] = ()) -> Keys:
+    """What the line at the bottom says of these entries of the registry: those that do something here and now."""
+    return footer(keys, states, session.why_not, session.paused_seconds is not None)
 
 
 def named_path(path: Path) -> Line:
@@ -76,7 +59,7 @@ class Room(ClosesOnce, ModalScreen[None]):
     Room .head { height: 1; background: $panel; }
     Room .foot { height: 1; dock: bottom; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Close", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Room")]
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +79,13 @@ class Room(ClosesOnce, ModalScreen[None]):
         self.moved()
 
     def moved(self) -> None:
-        """Another moment is shown: draw it. For screens that have :data:`TIME_KEYS`."""
+        """Another moment is shown: draw it. For screens that go through time."""
+
+    def say_own_keys(self, session: Session | None = None) -> None:
+        """The line at the bottom from the registry. Without a session nothing here depends on one."""
+        keys, states = keys_of(type(self)), self.key_states()
+        nothing_missing: Keys = footer(keys, states, lambda name: "", still=False)
+        self.say_keys(footer_keys(session, keys, states) if session is not None else nothing_missing, session)
 
     def say_keys(self, keys: Keys, session: Session | None = None) -> None:
         """The line at the bottom: as many as fit, or while it is new what ``session`` has to say."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from textual import events
 from textual.strip import Strip
@@ -11,19 +11,16 @@ from textual.strip import Strip
 from ...text import styled
 from ...text.styled import Line
 from ..charts.strips import Painted, strip_of
+from ..shell.keymap import in_footer, keys_of, shown_short
+from ..shell.screen_keys import Key
 from ..theme import Tokens
 
-
-class Key(NamedTuple):
-    """``action`` is one of the dialog's own, as its bindings name it."""
-
-    shown: str
-    label: str
-    action: str
+if TYPE_CHECKING:
+    from .dialog import Dialog
 
 
 class KeyLine(Painted):
-    """A click on a key does what the key does."""
+    """Entries of the registry. A click on a key does what the key does."""
 
     DEFAULT_CSS = "KeyLine { height: 1; margin: 1 0 0 0; }"
 
@@ -31,9 +28,14 @@ class KeyLine(Painted):
         super().__init__(**kwargs)
         self._keys = tuple(keys)
 
+    @classmethod
+    def of(cls, dialog: Dialog) -> KeyLine:
+        """The line of this dialog, in the state that it is in."""
+        return cls(in_footer(keys_of(type(dialog)), dialog.key_states()))
+
     @staticmethod
     def _entry(key: Key) -> Line:
-        return [(key.shown, "bold accent"), (f" {key.label}   ", "muted")]
+        return [(shown_short(key), "bold accent"), (f" {key.label}   ", "muted")]
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         pieces = [piece for key in self._keys for piece in self._entry(key)]
@@ -46,5 +48,5 @@ class KeyLine(Painted):
             x -= styled.cells(self._entry(key))
             if x < 0:
                 event.stop()
-                await self.screen.run_action(key.action)
+                await self.screen.run_action(key.binds[0][1])
                 return

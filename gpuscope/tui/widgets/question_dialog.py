@@ -52,7 +52,7 @@ class AskedOnce(Dialog):
         with VerticalScroll(classes="dialog") as body:
             # asked of the host as it is, also where the screen shows what was
             body.border_title = self._title + (", now" if self.session.paused_seconds is not None else "")
-            body.border_subtitle = "Esc: close"
+            body.border_subtitle = self.own_keys()
             yield self._lines
 
     def on_mount(self) -> None:

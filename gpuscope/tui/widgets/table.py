@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 from textual.strip import Strip
 
+from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line, Piece
 from ..cells import Align, fit, visible_line
@@ -99,15 +100,7 @@ def lay_out(columns: Sequence[Column], width: int, gap: int = GAP) -> list[Place
 class LiveTable(Painted, can_focus=True):
     """Rows of cells under a header. The cursor is a marked row; Enter or a click on it sends :class:`Selected`."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", "Down", show=False),
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False),
-        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False),
-        Binding("home,g", "edge(-1)", "First", show=False),
-        Binding("end,G", "edge(1)", "Last", show=False),
-        Binding("enter", "select", "Select", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("LiveTable")]
 
     class Highlighted(Message):
         """The cursor stands on another row, or on none (``key`` is None)."""

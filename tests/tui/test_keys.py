@@ -1,0 +1,206 @@
+"""One registry has the keys of all screens, dialogs and lists: nothing is bound past it, nothing in it does nothing."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+
+import pytest
+from textual.app import App
+from textual.dom import DOMNode
+
+import gpuscope.tui
+from gpuscope.tui.memory.snapshot_screen import VIEWS, SnapshotScreen
+from gpuscope.tui.processes.columns_dialog import ColumnDialog
+from gpuscope.tui.processes.process_screen import ProcessScreen
+from gpuscope.tui.shell.actions import ACTIONS, BY_NAME
+from gpuscope.tui.shell.help_screen import HelpScreen
+from gpuscope.tui.shell.keymap import always, bindings, bindings_of, footer, keys_of, names_in, shown_short, shown_whole
+from gpuscope.tui.shell.main_screen import TABS
+from gpuscope.tui.shell.palette import ActionProvider
+from gpuscope.tui.shell.screen_keys import BY_TEXTUAL, KEYS, TITLES
+from gpuscope.tui.widgets.table import LiveTable
+from tests.fakes import jobs, views
+from tests.tui.pilot import in_loop, make_app, until
+
+
+def below(kind: type) -> Iterator[type]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from below(one)
+
+
+@cache
+def classes() -> dict[str, type]:
+    """All screens, widgets and apps of gpuscope, by name."""
+    for module in pkgutil.walk_packages(gpuscope.tui.__path__, "gpuscope.tui."):
+        import_module(module.name)
+    return {one.__name__: one for one in below(DOMNode) if one.__module__.startswith("gpuscope.")}
+
+
+def test_every_binding_comes_from_the_registry():
+    """All classes are walked: each binding that a class adds of its own is one of the registry."""
+    tabs = {"MainScreen": bindings(), "GpuscopeApp": always()}
+    for name, kind in classes().items():
+        own = kind.__dict__.get("BINDINGS")
+        if own is not None:
+            assert own == tabs.get(name) or own == bindings_of(name), name
+    with_bindings = {name for name, kind in classes().items() if "BINDINGS" in kind.__dict__}
+    assert set(KEYS) == with_bindings - set(tabs)
+
+
+def test_what_is_active_on_a_screen_is_known():
+    """With all that a class inherits: a binding is of the registry, or one of Textual's that it has words for."""
+    known = {(key, action) for name in KEYS for key, action in pairs(name)}
+    known |= {(key, f"do('{action.name}')") for action in ACTIONS for key in action.keys}
+    for name, kind in classes().items():
+        theirs = {key for base in kind.__mro__ if base.__name__ in BY_TEXTUAL for key in textual_keys(base)}
+        for key, found in kind._merge_bindings().key_to_bindings.items():
+            for binding in found:
+                assert (key, binding.action) in known or key in theirs or issubclass(kind, App), (name, key)
+
+
+def test_the_app_itself_adds_nothing_but_leaving_and_the_palette():
+    app = make_app(views.training(4.0))
+    assert set(app._bindings.key_to_bindings) == {"ctrl+c", "ctrl+q", "ctrl+p"}
+    assert {"ctrl+c", "ctrl+q"} <= set(BY_NAME["quit"].keys)
+    assert "ctrl+p" in BY_NAME["palette"].keys
+
+
+def pairs(name: str) -> list[tuple[str, str]]:
+    """(Key, action) of a class, each key by itself."""
+    return [(one, action) for key in KEYS[name] for names, action in key.binds for one in names.split(",")]
+
+
+def textual_keys(base: type) -> set[str]:
+    found = base.__dict__.get("BINDINGS", ())
+    return {key.strip() for one in found for key in (one[0] if isinstance(one, tuple) else one.key).split(",")}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_means_one_thing_on_a_screen(name):
+    """But for states of a screen that exclude each other."""
+    taken: set[tuple[str, str]] = set()
+    for key in KEYS[name]:
+        for one in names_in(key):
+            assert not taken & {(one, ""), (one, key.when)}, one
+            assert key.when or not any(one == other for other, _ in taken), one
+            taken.add((one, key.when))
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_an_entry_has_its_action_and_words(name):
+    kind = classes()[name]
+    places = [entry.footer for entry in keys_of(kind) if entry.footer and not entry.when]
+    assert len(places) == len(set(places)), "two keys for one place in the footer"
+    for key in KEYS[name]:
+        assert key.label, key
+        assert key.help, key
+        assert not key.needs or key.needs in BY_NAME
+        for names, action in key.binds:
+            method = f"action_{action.partition('(')[0]}"
+            if not key.via:
+                assert hasattr(kind, method), (name, action)
+            elif key.via == "Input":
+                assert "enter" in names
+            else:
+                listed = {one for entry in KEYS[key.via] for one in names_in(entry)}
+                assert set(names.split(",")) <= listed, (name, names)
+
+
+def test_states_are_those_that_a_screen_can_be_in(tmp_path):
+    named = {key.when for key in KEYS["SnapshotScreen"] if key.when}
+    assert named <= {*VIEWS, "files", "compared", "devices"}
+    screen = SnapshotScreen(tmp_path / "none.pickle")
+    screen._view = "diff"
+    assert "files" in screen.key_states()
+    assert "compared" not in screen.key_states()
+
+
+def test_lists_on_the_tabs_share_keys_with_actions_only_where_they_mean_the_same():
+    moving = {key for name in ("down", "up", "open") for key in BY_NAME[name].keys}
+    for tab in TABS:
+        on_tab = {key for action in ACTIONS if action.applies(tab) for key in action.keys}
+        listed = "CaseTable" if tab == "doctor" else "LiveTable"
+        assert on_tab & {key for entry in KEYS[listed] for key in names_in(entry)} <= moving
+
+
+def test_titles_are_of_classes_that_have_keys():
+    assert set(TITLES) <= set(KEYS)
+
+
+def test_a_nearer_class_takes_a_key_from_those_it_derives_from():
+    page = [key for key in keys_of(ColumnDialog) if "pagedown" in names_in(key)]
+    assert [names_in(key) for key in page] == [["pagedown"]], "space shows a column there"
+    assert shown_short(page[0]) == "PgDn"
+
+
+def test_the_footer_names_what_can_be_done_and_where_time_leads():
+    keys = keys_of(classes()["JobScreen"])
+    going = [label for _, label in footer(keys, (), lambda name: "", still=False)]
+    still = footer(keys, (), lambda name: "no probe" if name == "profile" else "", still=True)
+    assert going == [
+        "back", "all readings", "snapshot", "profile", "stacks", "history", "past", "all ranks", "move",
+    ]  # fmt: skip
+    assert still[:4] == [("Esc", "back"), ("space", "now"), (", .", "10 s"), ("{ }", "5 min")]
+    assert [label for _, label in still[4:]] == [
+        "all readings", "snapshot", "stacks", "history", "all ranks", "move",
+    ]  # fmt: skip
+
+
+@in_loop
+async def test_help_on_a_screen_begins_with_its_keys():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        app.open("processes")
+        await until(pilot, "RSS GiB")
+        assert isinstance(app.screen, ProcessScreen)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, HelpScreen)
+        lines = ["".join(text for text, _ in line) for line in app.screen._text()]
+        assert lines[0] == "Processes"
+        upto = lines.index("In the list")
+        for key in KEYS["ProcessScreen"]:
+            assert any(shown_whole(key) in line and key.help in line for line in lines[:upto]), key
+        assert any("PgDn PgUp  page" in line for line in lines[upto : upto + 4])
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, ProcessScreen)
+
+
+@in_loop
+async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        assert isinstance(app.screen.focused, LiveTable)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, HelpScreen)
+        lines = ["".join(text for text, _ in line) for line in app.screen._text()]
+        assert lines[0] == "In the list"
+        assert "PgDn PgUp" in lines[1]
+        assert lines[3] == ""
+
+
+@in_loop
+async def test_the_palette_knows_the_keys_of_the_screen_below_and_carries_one_out():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        app.open("processes")
+        await until(pilot, "RSS GiB")
+        provider = ActionProvider(app.screen)
+        titles = [str(hit.display) async for hit in provider.discover()]
+        assert "My Slurm job  J" in titles[: len(KEYS["ProcessScreen"])]
+        assert titles.count("Help  ?") == 1
+        found = [hit async for hit in provider.search("children below")]
+        assert [str(hit.text) for hit in found] == ["Tree  T"]
+        before = app.session.state.process_tree
+        found[0].command()
+        await pilot.pause()
+        assert app.session.state.process_tree is not before
