@@ -151,7 +151,7 @@ def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Secti
         told = {*on_tab, *(name for key in whole if key.via for name in names_in(key))}
         keys = [left for key in keys_of(type(part)) if (left := _without(key, told)) is not None]
         more = next((BY_TEXTUAL[base.__name__] for base in type(part).__mro__ if base.__name__ in BY_TEXTUAL), "")
-        title = next((TITLES[base.__name__] for base in type(part).__mro__ if base.__name__ in TITLES), "")
+        title = next((TITLES[base.__name__] for base in type(part).__mro__ if base.__name__ in TITLES), "Here")
         if keys or more:
-            out.append(Section(title or "With the keyboard here", keys, more))
+            out.append(Section(title, keys, more))
     return out

@@ -37,7 +37,7 @@ def one(keys: str, action: str, label: str, does: str, footer: int = 0, needs: s
 
 LEAVE = 90
 """The place of the key that leaves, in the line of a dialog: the last."""
-CLOSE = one("escape,q", "dismiss", "close", "close it", LEAVE)
+CLOSE = one("escape,q", "dismiss", "close", "back to what lies below", LEAVE)
 SCROLL = Key((("j,down", "scroll(1)"), ("k,up", "scroll(-1)")), "scroll", "line by line")
 PAGE = one("pagedown,space", "page(1)", "on", "read on, a page further", shown="space")
 HELP = one("question_mark", "keys_here", "help", "these keys, and the words and glyphs in use")
@@ -121,7 +121,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "DetailScreen": (
         *TIME,
         CLOSE._replace(footer=10),
-        one("enter", "dismiss", "close", "close it"),
+        one("enter", "dismiss", "close", "back to what lies below"),
         Key((("z", "zoom(1)"), ("Z", "zoom(-1)")), "zoom", "histories over a longer or shorter time"),
     ),
     "ProfileScreen": (
@@ -155,7 +155,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "HelpScreen": (
         SCROLL._replace(footer=10),
         PAGE._replace(footer=20),
-        one("question_mark", "dismiss", "close", "close it"),
+        one("question_mark", "dismiss", "close", "back to what lies below"),
     ),
     # Asked before something is done.
     "AttachScreen": (
@@ -186,7 +186,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
     ),
     "ExplainDialog": (
         SCROLL._replace(footer=10),
-        one("enter", "dismiss", "close", "close it"),
+        one("enter", "dismiss", "close", "back to what lies below"),
     ),
     "SshPrompt": (
         one("enter", "submit", "answer", "give ssh what is typed", via="Input"),
@@ -247,7 +247,7 @@ TITLES = {
     "ProcessScreen": "Processes", "OneProcessScreen": "A process", "DeviceScreen": "A GPU", "JobScreen": "A job",
     "DetailScreen": "Readings", "ProfileScreen": "A profile", "SnapshotScreen": "A snapshot",
     "StacksScreen": "Stacks", "LiveTable": "In the list", "CaseTable": "In the list", "FilterLine": "The filter",
-    "FilterInput": "The filter",
+    "FilterInput": "The filter", "Input": "The line to type into", "ScrollableContainer": "The text",
 }  # fmt: skip
 """What ``?`` calls a screen or a part of one; the others are "This dialog"."""
 
