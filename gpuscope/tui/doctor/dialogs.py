@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ..lab.demo import Demo, state_text
 from ...text import styled
 from ...text.styled import Line
+from ..lab.demo import Demo, state_text
 from ..lab.dialogs import LabDialog
 from ..lab.text import occupant_text
 from ..shell.keymap import bindings_of

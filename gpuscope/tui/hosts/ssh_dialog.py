@@ -13,8 +13,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from ..shell.keymap import bindings_of
 from ...text import styled
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import ClosesOnce
 from ..widgets.text import Lines
 

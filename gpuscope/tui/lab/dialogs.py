@@ -13,11 +13,11 @@ from textual.widgets import Input
 
 from ...lab.config import ConfigError, LabConfig
 from ...lab.toggles import Toggle, Value
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow

@@ -10,14 +10,14 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
-from .demo import Demo, state_text
 from ..widgets.text import Lines
+from .demo import Demo, state_text
 from .ledger_view import aside
 from .runs import LabRuns
 from .text import occupant_text

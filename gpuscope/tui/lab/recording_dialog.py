@@ -12,9 +12,9 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
+from ...text.styled import Line
 from ..shell.keymap import bindings_of
 from ..widgets.key_line import KeyLine
-from ...text.styled import Line
 from ..widgets.table import Column, LiveTable, TableRow
 from .dialogs import LabDialog
 from .ledger_view import aside

@@ -10,11 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..cells import fit
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines

@@ -18,7 +18,7 @@ from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from ..widgets.bars import stacked_bar
 from ..widgets.table import THUMB, thumb
-from ..widgets.text import DASH, cut, hang
+from ..widgets.text import DASH
 
 if TYPE_CHECKING:
     from .job_rows import JobLine

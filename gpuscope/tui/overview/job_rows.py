@@ -24,8 +24,8 @@ from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerVie
 from ...text.styled import Line, Piece
 from ...text.units import GIB, age_text, amount_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
-from ..widgets.text import DASH
 from ..device.device_state import ranges
+from ..widgets.text import DASH
 
 NEAR = 4.0
 """Growth is worth a warning where memory ends within so many times the steps over which it was seen to grow."""

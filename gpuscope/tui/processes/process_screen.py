@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
+from ...text import styled
 from ..shell.keymap import bindings_of
 from ..widgets.filter import typing_keys
 from ..widgets.full_screen import Room
-from ...text import styled
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines

@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 

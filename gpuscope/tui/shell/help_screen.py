@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ..widgets.dialog import ClosesOnce, Dialog
 from ...text import styled
 from ...text.styled import Line
 from ...text.width import cells as text_cells
 from ..cells import fit
+from ..widgets.dialog import ClosesOnce, Dialog
 from ..widgets.text import Lines
 from .actions import ACTIONS, GROUPS
 from .keymap import KEY_CELLS, Section, bindings_of, sections_of, shown_keys, shown_whole
@@ -107,7 +107,7 @@ class HelpScreen(Dialog):
         for state, text in GLYPHS:
             yield [(f"  {getattr(glyphs, state)}   ", "series4" if state == "shared" else state), (text, "muted")]
 
-    def _here(self, section: Section) -> Iterator[list[Piece]]:
+    def _here(self, section: Section) -> Iterator[Line]:
         """What the keys do on the screen below, or in the part of it that has the keyboard."""
         yield [(section.title, "title")]
         for key in section.keys:
@@ -119,9 +119,9 @@ class HelpScreen(Dialog):
             yield [(f"  {' ' * KEY_CELLS}{fit('as usual', LABEL_CELLS)}", "accent"), (section.more, "text")]
 
 
-def _entry(keys: str, label: str, help_text: str, reason: str) -> Iterator[list[Piece]]:
+def _entry(keys: str, label: str, help_text: str, reason: str) -> Iterator[Line]:
     """A key, its word and what it does; below that ``reason``, why not here."""
     head = f"  {fit(keys, KEY_CELLS)}{fit(label, LABEL_CELLS)}"
     yield [(head, "faint" if reason else "accent"), (help_text, "faint" if reason else "text")]
     if reason:
-        yield [(" " * width(head), "faint"), (f"not here: {reason}", "faint")]
+        yield [(" " * text_cells(head), "faint"), (f"not here: {reason}", "faint")]

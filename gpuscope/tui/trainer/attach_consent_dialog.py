@@ -12,10 +12,10 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
+from ..shell.keymap import bindings_of
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines

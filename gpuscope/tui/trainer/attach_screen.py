@@ -11,9 +11,9 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 
 from ...store.pending_requests import SourceError
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.program import program

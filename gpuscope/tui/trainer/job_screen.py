@@ -29,15 +29,15 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, amount_text, bytes_text, duration_text
 from ...wire.frames import Unknown
-from ..shell.keymap import bindings_of, keys_of
 from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces, step_age_text
+from ..shell.keymap import bindings_of, keys_of
 from ..widgets.bars import Bar
 from ..widgets.full_screen import Room, absent, footer_keys
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import Cell, Column, LiveTable, TableRow
-from .trainer_actions import open_act
 from ..widgets.text import Lines
+from .trainer_actions import open_act
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView

@@ -14,12 +14,12 @@ from textual.binding import BindingType
 
 from ...process.async_child import Child
 from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import MIB, duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import visible
+from ..shell.keymap import bindings_of
 from ..shell.result_files import short_path
 from ..theme import Glyphs
 from ..widgets.bars import stacked_bar

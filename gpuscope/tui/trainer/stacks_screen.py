@@ -11,10 +11,10 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import bytes_text, duration_text
+from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.text import Lines

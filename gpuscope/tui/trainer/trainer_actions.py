@@ -14,6 +14,7 @@ from ...store.view import HostView, TrainerView
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text, duration_text
 from ...wire.frames import Scalar
+
 if TYPE_CHECKING:
     from ..widgets.program import Program
 

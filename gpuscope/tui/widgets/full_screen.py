@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from ..shell.keymap import bindings_of, footer, keys_of
 from ...text import styled
 from ...text.styled import Line, Piece
+from ..shell.keymap import bindings_of, footer, keys_of
 from ..shell.result_files import short_path
 from .dialog import ClosesOnce
 from .program import program

@@ -11,11 +11,11 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.strip import Strip
 
-from ..shell.keymap import bindings_of
 from ...text import styled
 from ...text.styled import Line, Piece
 from ..cells import Align, fit, visible_line
 from ..charts.strips import Painted, strip_of
+from ..shell.keymap import bindings_of
 from ..theme import Glyphs, Tokens
 
 
