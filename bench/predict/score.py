@@ -136,7 +136,7 @@ def scored(row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | No
     except CannotPredict as trouble:
         result.reason = " ".join(map(str, trouble.args[:2]))
         return result
-    found = asking.answer
+    found = asking.answer.prediction
     outside = outside_bytes(row)
     truth = {
         "allocated": row["peak_allocated_bytes"],
@@ -147,7 +147,7 @@ def scored(row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | No
         result.errors[name] = figure.bytes / truth[name] - 1
         result.covered[name] = figure.low <= truth[name] <= figure.high
         result.width[name] = (figure.high - figure.low) / 2 / figure.bytes
-    result.doubts = [f"{doubt.code} {doubt.operation}" for doubt in found.doubts]
+    result.doubts = [f"{doubt.code} {doubt.operation}" for doubt in asking.answer.doubts]
     result.seconds = traces.last
     for share in CAPACITIES if verdicts else ():
         capacity = int(share * truth["device"])

@@ -18,6 +18,7 @@ from .chunked import NotHere, in_chunks
 from .context_memory import Outside, outside
 from .errors import Figure
 from .largest import Largest
+from .prediction import Prediction, allocated_figure, held_with_other_scratch, predict
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .settings import DEFAULT, Settings
 from .trace import Trace
@@ -68,14 +69,16 @@ class Tried:
     """A fix and what it came to. ``verdict`` None without a card."""
 
     fix: Fix
-    allocated: Figure
-    reserved: Figure
-    device: Figure
+    prediction: Prediction
     freed_bytes: int
     """Of the peak that is allocated."""
     freed_reserved_bytes: int
     verdict: Verdict | None
     seconds: float
+
+    def subject_of(self, prediction: Prediction) -> Figure:
+        """The total that the fix is about: what is reserved where it only changes where blocks lie."""
+        return prediction.allocated if self.fix.settings is None else prediction.reserved
 
     @property
     def freed(self) -> int:
@@ -95,10 +98,7 @@ class Answer:
     batch: int
     parameters: int
     torch: str
-    allocated: Figure
-    reserved: Figure
-    device: Figure
-    categories: dict[str, int]
+    prediction: Prediction
     modules: dict[str, int]
     peak_at: Where
     operation: str
@@ -180,7 +180,7 @@ class Asking:
             return limit + more > 0 and simulate(trace, settings, limit + more).fits
 
         def error(trace: Trace) -> tuple[int, int]:
-            return self._of_demand(trace, _figures(simulate(trace, settings), trace, doubts, self.outside)[0])
+            return self._of_demand(trace, allocated_figure(simulate(trace, settings), trace, doubts))
 
         def guess(one: int, first: Trace, other: int, second: Trace) -> int:
             low, high = (simulate(trace, settings).peak_allocated_bytes for trace in (first, second))
@@ -238,23 +238,28 @@ class Asking:
             trace = in_chunks(trace, fix.chunks, self.simulated.peak_allocated_at.event)
             doubts = [*doubts, Doubt("estimated", "chunks were put into the trace by rule", percent=3.0)]
         found = simulate(trace, settings)
-        allocated, reserved, device = _figures(found, trace, doubts, self.outside, _spread(trace, settings))
-        judged = self._judge(trace, settings, found, allocated, self._limit(self.room)) if self.room else None
+        then, now = self._predict(found, trace, doubts, settings), self.answer.prediction
+        judged = self._judge(trace, settings, found, then.allocated, self._limit(self.room)) if self.room else None
         return Tried(
-            fix, allocated, reserved, device,
-            self.answer.allocated.bytes - allocated.bytes, self.answer.reserved.bytes - reserved.bytes,
-            judged, round(time.monotonic() - begin, 3),
-        )  # fmt: skip
+            fix,
+            then,
+            now.allocated.bytes - then.allocated.bytes,
+            now.reserved.bytes - then.reserved.bytes,
+            judged,
+            round(time.monotonic() - begin, 3),
+        )
+
+    def _predict(self, found: Simulated, trace: Trace, doubts: Sequence[Doubt], settings: Settings) -> Prediction:
+        return predict(found, trace, doubts, self.outside, held_with_other_scratch(trace, settings))
 
     def _first(self) -> Answer:
         traced, found = self.traced, self.simulated
-        spread = _spread(traced.trace, self.settings)
-        allocated, reserved, device = _figures(found, traced.trace, traced.doubts, self.outside, spread)
+        prediction = self._predict(found, traced.trace, traced.doubts, self.settings)
+        allocated = prediction.allocated
         operation, module = _who(traced.trace, found.peak_allocated_at.event)
         answer = Answer(
             self.request, self.settings, self.room, self.outside, traced.batch, traced.parameters, traced.torch,
-            allocated, reserved, device, found.categories, found.modules, found.peak_allocated_at, operation, module,
-            traced.doubts,
+            prediction, found.modules, found.peak_allocated_at, operation, module, traced.doubts,
         )  # fmt: skip
         room = self.room
         if room is None:
@@ -288,10 +293,9 @@ class Asking:
     def _of_demand(self, trace: Trace, allocated: Figure) -> tuple[int, int]:
         """How many bytes more of the card a training may need than its replay, and how many less."""
         conv, outside = errors.convolutions(trace), self.outside.error_bytes
-        below = allocated.error_bytes if allocated.below_bytes is None else allocated.below_bytes
         more, less = (
             errors.device_error(errors.demand_error(allocated.bytes, part, conv), outside)
-            for part in (allocated.error_bytes, below)
+            for part in (allocated.error_bytes, allocated.lower_error_bytes)
         )
         return more, less
 
@@ -309,32 +313,6 @@ _NOT_ASKED = {
     "largest_batch": ("not_asked", "not asked for: --largest-batch"),
     "what_if": ("not_asked", "not asked for: --what-if"),
 }
-
-
-def _figures(
-    found: Simulated, trace: Trace, doubts: Sequence[Doubt], outside: Outside, spread: Sequence[int] = ()
-) -> tuple[Figure, Figure, Figure]:
-    """Allocated, reserved, whole card. ``spread``: as :func:`_spread` says."""
-    peak, held = found.peak_allocated_bytes, found.peak_reserved_bytes
-    doubtful, conv = errors.doubtful(trace, found.peak_allocated_at.event), errors.convolutions(trace)
-
-    def bars(doubts: Sequence[Doubt], further: int) -> tuple[int, int, int]:
-        error = errors.allocated_error(peak, doubtful, doubts)
-        error_held = errors.reserved_error(held, error, doubts, peak, conv) + further
-        return error, error_held, errors.device_error(error_held, outside.error_bytes)
-
-    more, less = max((held, *spread)) - held, held - min((held, *spread))
-    above, certain = bars(doubts, more), errors.downward(doubts)
-    lopsided = len(certain) < len(doubts) or more != less
-    below = bars(certain, less) if lopsided else (None, None, None)
-    sizes = (peak, held, held + outside.all_bytes)
-    allocated, reserved, device = (Figure(*parts) for parts in zip(sizes, above, below, strict=True))
-    return allocated, reserved, device
-
-
-def _spread(trace: Trace, settings: Settings) -> list[int]:
-    """What is reserved, in bytes, if convolutions take somewhat more scratch memory, or less."""
-    return [simulate(other, settings).peak_reserved_bytes for other in scratch.varied(trace)]
 
 
 def _who(trace: Trace, event: int) -> tuple[str, str]:

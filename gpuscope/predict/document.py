@@ -9,6 +9,7 @@ from ..exit_status import ExitStatus
 from ..wire.clean import clean
 from .answer import Answer, Tried
 from .errors import Figure
+from .prediction import Prediction
 from .request import CannotPredict, Doubt
 from .verdict import Verdict
 from .whatif import LeftOut
@@ -31,18 +32,17 @@ def exit_code(verdict: Verdict | None) -> int:
 
 def document(answer: Answer) -> dict[str, Any]:
     """The whole answer."""
-    figures = (answer.allocated, answer.reserved, answer.device)
+    prediction = answer.prediction
     result: dict[str, Any] = {"model": clean(answer.request.model), "request": asdict(answer.request)}
     result |= {"batch": answer.batch, "parameters": answer.parameters, "torch": clean(answer.torch)}
     result["allocator_settings"] = answer.settings.text()
-    for name, figure in zip(FIGURES, figures, strict=True):
-        result |= figure_of(name, figure)
+    result |= _totals(prediction)
     room, found = answer.room, answer.largest
     at = answer.peak_at
     result |= {
         "outside": asdict(answer.outside),
         "capacity": None if room is None else {**asdict(room.card), "limit_bytes": room.limit_bytes},
-        "categories": answer.categories,
+        "categories": prediction.categories,
         "modules": [{"module": clean(name), "bytes": size} for name, size in answer.modules.items()],
         "peak_at": {"step": at.step, "phase": at.phase, "module": clean(answer.module),
                     "operation": clean(answer.operation), "event": at.event},
@@ -79,6 +79,14 @@ def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any
     }
 
 
+def _totals(prediction: Prediction) -> dict[str, Any]:
+    return {
+        **figure_of("peak_allocated", prediction.allocated),
+        **figure_of("peak_reserved", prediction.reserved),
+        **figure_of("device_peak", prediction.device),
+    }
+
+
 def figure_of(name: str, figure: Figure) -> dict[str, Any]:
     """A figure under the keys of ``PARTS``."""
     values = (figure.bytes, figure.error_percent, figure.low, figure.high)
@@ -98,9 +106,7 @@ def _tried(one: Tried) -> dict[str, Any]:
     return {
         "fix": one.fix.key,
         "title": clean(one.fix.title),
-        **figure_of("peak_allocated", one.allocated),
-        **figure_of("peak_reserved", one.reserved),
-        **figure_of("device_peak", one.device),
+        **_totals(one.prediction),
         "freed_bytes": one.freed_bytes,
         "freed_reserved_bytes": one.freed_reserved_bytes,
         "verdict": None if one.verdict is None else one.verdict.word,

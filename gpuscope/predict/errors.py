@@ -73,9 +73,14 @@ class Figure:
     below_bytes: int | None = None
 
     @property
+    def lower_error_bytes(self) -> int:
+        """The lower side of the error as it was computed, even where it is larger than the figure."""
+        return self.error_bytes if self.below_bytes is None else self.below_bytes
+
+    @property
     def less_bytes(self) -> int:
         """The lower side of the error, in bytes; ``error_bytes`` is the upper one."""
-        return min(self.bytes, self.error_bytes if self.below_bytes is None else self.below_bytes)
+        return min(self.bytes, self.lower_error_bytes)
 
     @property
     def lopsided(self) -> bool:
@@ -112,6 +117,21 @@ def rate(category: str, operation: str) -> float:
 
 def doubtful(trace: Trace, at: int) -> float:
     """Σ bytes × rate of the blocks that are live after event ``at``."""
+    table = trace.owner_table
+    return sum(size * rate(table[owner].category, table[owner].operation) for owner, size in _live(trace, at).items())
+
+
+def category_errors(trace: Trace, at: int) -> dict[str, float]:
+    """The terms of :func:`doubtful` by the category of the blocks, in bytes."""
+    found: dict[str, float] = {}
+    for number, size in _live(trace, at).items():
+        owner = trace.owner_table[number]
+        found[owner.category] = found.get(owner.category, 0.0) + size * rate(owner.category, owner.operation)
+    return found
+
+
+def _live(trace: Trace, at: int) -> dict[int, int]:
+    """Bytes of the blocks that are live after event ``at``, by their owner's number."""
     live: set[int] = set()
     for event in trace.events[: at + 1]:
         if event >= 0:
@@ -123,8 +143,7 @@ def doubtful(trace: Trace, at: int) -> float:
     for block in live:
         owner = owners[block]
         sums[owner] = sums.get(owner, 0) + sizes[block]
-    table = trace.owner_table
-    return sum(size * rate(table[owner].category, table[owner].operation) for owner, size in sums.items())
+    return sums
 
 
 def convolutions(trace: Trace) -> float:
@@ -148,7 +167,12 @@ def allocated_error(peak: int, doubtful_bytes: float, doubts: Sequence[Doubt]) -
 def reserved_error(peak: int, error_of_allocated: int, doubts: Sequence[Doubt], allocated: int, conv: float) -> int:
     """Of the peak that is reserved, in bytes. ``conv``: as :func:`convolutions` says."""
     plain = error_of_allocated - allocated * _share(doubts)
-    return int(plain + _between(RESERVED, RESERVED_CONVOLUTION, conv) * peak + peak * _share(doubts))
+    return int(plain + fragmentation_error(peak, conv) + peak * _share(doubts))
+
+
+def fragmentation_error(reserved: int, conv: float) -> float:
+    """Of what is reserved beyond the blocks, in bytes. ``reserved``: the peak that is reserved."""
+    return _between(RESERVED, RESERVED_CONVOLUTION, conv) * reserved
 
 
 def demand_error(allocated: int, error_of_allocated: int, conv: float) -> int:

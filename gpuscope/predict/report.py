@@ -49,7 +49,7 @@ def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
 
 def headline(answer: Answer) -> list[Line]:
     """The verdict and its number."""
-    need = with_error(answer.device)
+    need = with_error(answer.prediction.device)
     room, judged = answer.room, answer.verdict
     if room is None or judged is None:
         line: Line = [(f"Needs {need} of a card.", "title")]
@@ -113,10 +113,11 @@ def request_words(request: Request) -> list[str]:
 
 
 def _peaks(answer: Answer, width: int) -> list[Line]:
-    outside, card = answer.outside, answer.room.card if answer.room else REFERENCE
-    rows = [("allocated", answer.allocated, "by tensors, as torch.cuda.max_memory_allocated()"),
-            ("reserved", answer.reserved, "by torch's allocator, as max_memory_reserved()"),
-            ("whole card", answer.device, outside_words(outside, card))]  # fmt: skip
+    found, outside = answer.prediction, answer.outside
+    card = answer.room.card if answer.room else REFERENCE
+    rows = [("allocated", found.allocated, "by tensors, as torch.cuda.max_memory_allocated()"),
+            ("reserved", found.reserved, "by torch's allocator, as max_memory_reserved()"),
+            ("whole card", found.device, outside_words(outside, card))]  # fmt: skip
     cells = [sides(figure) if figure.lopsided else percent(figure.error_percent) for _, figure, _ in rows]
     room = max(6, *map(len, cells))
     out: list[Line] = [[(f"peak           GiB  {'+ / −' if room > 8 else '±':>{room}}", "muted")]]
@@ -134,9 +135,9 @@ def outside_words(found: Outside, card: Card) -> str:
 
 
 def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
-    whole = max(1, answer.allocated.bytes)
+    whole = max(1, answer.prediction.allocated.bytes)
     out: list[Line] = [[("at the peak", "muted")]]
-    for name, size in answer.categories.items():
+    for name, size in answer.prediction.categories.items():
         share = size / whole
         out.append([(f"{NAMES.get(name, name):19}", "text"), (f"{amount_text(size):>6} {100 * share:3.0f} % ", "text"),
                     (bar(share, BAR_CELLS, glyphs).rstrip(), "allocated")])  # fmt: skip
@@ -200,7 +201,7 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
     for one in tried:
         freed = one.freed
         verdict = [(f"  {WORDS[one.verdict.word]}", TOKENS[one.verdict.word])] if one.verdict else []
-        lead = f"{_signed(freed):>9} {amount_text(one.device.bytes):>9}  "
+        lead = f"{_signed(freed):>9} {amount_text(one.prediction.device.bytes):>9}  "
         out += wrap([(lead, "text"), (one.fix.title, "title"), *verdict], width, len(lead))
         if freed > 0:
             indent = " " * (21 if width >= 80 else 4)

@@ -12,6 +12,7 @@ from gpuscope.predict.answer import Asking, Card
 from gpuscope.predict.batch_scaling import family
 from gpuscope.predict.chunked import NotHere, in_chunks
 from gpuscope.predict.document import document
+from gpuscope.predict.prediction import LIVE_PARTS
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.settings import DEFAULT, read
 from gpuscope.predict.trace import Trace
@@ -37,18 +38,29 @@ def _no_cache(tmp_path, monkeypatch):
 
 def test_the_peaks_are_the_sums_of_the_blocks_and_the_parts_add_up():
     answer = asked().finish()
-    assert answer.allocated.bytes == PEAK
-    assert answer.device.bytes == answer.reserved.bytes + (631 + 615) * MIB
-    assert answer.reserved.bytes >= PEAK
-    assert sum(answer.categories.values()) == sum(answer.modules.values()) == PEAK
+    found = answer.prediction
+    assert found.allocated.bytes == PEAK
+    assert found.device.bytes == found.reserved.bytes + (631 + 615) * MIB
+    assert found.reserved.bytes >= PEAK
+    assert sum(found.categories.values()) == sum(answer.modules.values()) == PEAK
+    live = [getattr(found, name) for name in LIVE_PARTS]
+    assert sum(part.bytes for part in live) == PEAK
+    assert found.parameters.bytes == LAYERS * WEIGHT
+    assert found.allocated.bytes + found.fragmentation.bytes == found.reserved.bytes
+    assert found.reserved.bytes + found.outside_torch.bytes == found.device.bytes
+    # Small blocks have an error that is no part's; each part's is cut to whole bytes.
+    missing = found.allocated.error_bytes - errors.FIXED_BYTES - sum(part.error_bytes for part in live)
+    assert 0 <= missing <= len(live)
+    assert found.parameters.error_bytes == int(found.parameters.bytes * errors.RATES["parameter"])
+    assert found.activations.error_bytes == int(found.activations.bytes * errors.RATES["activation"])
     assert (answer.peak_at.step, answer.peak_at.phase) == ("step 2", "backward")
     assert answer.operation == "_log_softmax_backward_data"
-    for figure in (answer.allocated, answer.reserved, answer.device):
+    for figure in (found.allocated, found.reserved, found.device):
         assert 0 < figure.error_percent < 10
 
 
 def test_the_verdict_is_a_replay_against_the_limit():
-    need = asked(None).finish().device
+    need = asked(None).finish().prediction.device
     error = need.error_bytes
     assert asked((need.bytes + 2 * error) / (1 << 30)).answer.verdict.word == "fits"
     assert asked(need.bytes / (1 << 30)).answer.verdict.word == "too_close"
@@ -126,8 +138,8 @@ def test_a_replay_s_error_is_wider_than_each_of_its_parts_and_narrower_than_thei
 
 
 def test_doubts_widen_every_bar():
-    plain = asked().answer
-    doubted = asked(doubts=[Doubt("compiled", "x", percent=15)]).answer
+    plain = asked().answer.prediction
+    doubted = asked(doubts=[Doubt("compiled", "x", percent=15)]).answer.prediction
     for name in ("allocated", "reserved", "device"):
         assert getattr(doubted, name).error_bytes >= getattr(plain, name).error_bytes + 0.14 * PEAK
     assert doubted.allocated.bytes == plain.allocated.bytes
@@ -370,5 +382,5 @@ def test_what_needs_no_new_trace_comes_first_and_changes_no_order():
 
 def test_an_empty_trace_is_an_answer_too():
     asking = Asking(REQUEST, lambda request: Traced(Trace(), 1, 0, "2.11.0"), card(16))
-    assert asking.finish().allocated.bytes == 0
+    assert asking.finish().prediction.allocated.bytes == 0
     assert document(asking.answer)["verdict"] == "fits"

@@ -215,7 +215,7 @@ async def test_a_prediction_is_made_once_and_again_for_other_switches():
             await asyncio.sleep(0.02)
         assert len(asked) == 1
         assert predictions.want(LabConfig(model="gpt", steps=7, loader="slow"), None, fixes=False) is first
-        assert predictions.peak_of(LabConfig(model="gpt", steps=9)) == first.answer.allocated
+        assert predictions.peak_of(LabConfig(model="gpt", steps=9)) == first.answer.prediction.allocated
         assert predictions.peak_of(LabConfig(model="gpt", batch=9)) is None
 
 

@@ -23,8 +23,10 @@ WARM_SECONDS = 45.0
 
 
 @dataclass(slots=True, eq=False)
-class Prediction:
-    """``answer`` comes with the first trace; its ``what_if`` grows to all fixes where ``fixes`` were wanted.
+class Question:
+    """Switches whose prediction was asked for.
+
+    ``answer`` comes with the first trace; its ``what_if`` grows to all fixes where ``fixes`` were wanted.
     ``doing``: what is under way, "" at rest. ``problem``: what, why, next, where there is no answer."""
 
     config: LabConfig
@@ -45,15 +47,15 @@ class Predictions:
 
     changed: Callable[[], None]
     tracer: Tracer | None = None
-    _known: dict[object, Prediction] = field(default_factory=dict)
-    _queue: list[tuple[Prediction, bool]] = field(default_factory=list)
+    _known: dict[object, Question] = field(default_factory=dict)
+    _queue: list[tuple[Question, bool]] = field(default_factory=list)
     _thread: threading.Thread | None = None
     _child: Child | None = None
     _closed: bool = False
     _more: threading.Condition = field(default_factory=threading.Condition)
     """Holds ``_queue``, ``_thread`` and ``_closed`` together; told when a question comes, and at the end."""
 
-    def seen(self, config: LabConfig, card: Card | None) -> Prediction | None:
+    def seen(self, config: LabConfig, card: Card | None) -> Question | None:
         """What is known by now; nothing is started."""
         return self._known.get(_key(config, card))
 
@@ -61,10 +63,10 @@ class Predictions:
         """Peak allocated of these switches on any card; None while it is not known."""
         for one in reversed(self._known.values()):
             if one.answer is not None and _key(one.config, None) == _key(config, None):
-                return one.answer.allocated
+                return one.answer.prediction.allocated
         return None
 
-    def want(self, config: LabConfig, card: Card | None, fixes: bool = True) -> Prediction:
+    def want(self, config: LabConfig, card: Card | None, fixes: bool = True) -> Question:
         """The prediction for these switches, begun where it was not. Call it in the event loop."""
         key = _key(config, card)
         found = self._known.get(key)
@@ -72,7 +74,7 @@ class Predictions:
             while len(self._known) >= KEPT:
                 del self._known[next(iter(self._known))]
             answer = found.answer if found is not None else None
-            found = self._known[key] = Prediction(config, card, fixes, answer)
+            found = self._known[key] = Question(config, card, fixes, answer)
             self._begin(found)
         return found
 
@@ -87,7 +89,7 @@ class Predictions:
 
     # ── the thread ──
 
-    def _begin(self, found: Prediction) -> None:
+    def _begin(self, found: Question) -> None:
         loop = asyncio.get_running_loop()
         with self._more:
             self._queue.append((found, found.fixes))
@@ -115,13 +117,13 @@ class Predictions:
         if child is not None:
             child.close()  # torch takes memory; the next question starts another
 
-    def _failed(self, found: Prediction, error: Exception) -> None:
+    def _failed(self, found: Question, error: Exception) -> None:
         """It is in the log and on the screen; but not when the program leaves, which ends the child amid an answer."""
         if not self._closed:
             log.error("prediction failed", exc_info=error)
             found.problem = ("The prediction failed.", f"{type(error).__name__}: {error}", "gpuscope predict …")
 
-    def _answer(self, found: Prediction, fixes: bool, loop: asyncio.AbstractEventLoop) -> None:
+    def _answer(self, found: Question, fixes: bool, loop: asyncio.AbstractEventLoop) -> None:
         from ...predict.answer import REFERENCE, Asking
         from ...predict.from_lab_config import doubts_of, request_of, settings_of
         from ...predict.request import CannotPredict

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...predict.answer import Answer, Card, Tried
     from ...predict.errors import Figure
-    from .predictions import Prediction
+    from .predictions import Question
 
 COLUMNS = (
     Column("freed", "FREES", 10, align="right"),
@@ -46,7 +46,7 @@ class WhatIfView:
         self.table.border_title = "What if"
         self.about = Lines(id="about-fix")
         """How the fix under the cursor is made, and what it costs, in full."""
-        self._prediction: Prediction | None = None
+        self._prediction: Question | None = None
         self._top: str | None = None
         """The key of the first row, as last shown."""
 
@@ -84,7 +84,7 @@ class WhatIfView:
             return
         tried_ones = answer.what_if or ()
         rows = [_row(one) for one in tried_ones]
-        self.table.show_columns(_columns([_error_of(_held(one)) for one in tried_ones]))
+        self.table.show_columns(_columns([_error_of(one.subject_of(one.prediction)) for one in tried_ones]))
         at_top = self.table.cursor_key in (None, self._top)
         self.table.show(rows)
         self._top = rows[0].key if rows else None
@@ -169,15 +169,10 @@ def _columns(errors: Sequence[str]) -> tuple[Column, ...]:
                  for column in COLUMNS)  # fmt: skip
 
 
-def _held(one: Tried) -> Figure:
-    """What is left of the figure that a fix is about."""
-    return one.allocated if one.fix.settings is None else one.reserved
-
-
 def _row(one: Tried) -> TableRow:
     judged = one.verdict
     fits: Cell = [(judged.word.replace("_", " "), TOKENS[judged.word])] if judged else "–"
-    then = _held(one)
+    then = one.subject_of(one.prediction)
     return TableRow(
         one.fix.key,
         {
@@ -199,7 +194,7 @@ def _about(one: Tried) -> list[Line]:
 
 
 def _need(answer: Answer) -> str:
-    device = answer.device
+    device = answer.prediction.device
     error = (
         f"({sides_text(device.error_bytes, device.less_bytes)})"
         if device.lopsided

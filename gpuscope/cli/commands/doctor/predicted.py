@@ -66,8 +66,7 @@ def _told(finding: Finding, answer: Answer, tried: Sequence[Tried], first: bool)
 
 
 def _text(one: Tried, answer: Answer) -> str:
-    before = answer.allocated if one.fix.settings is None else answer.reserved
-    after = one.allocated if one.fix.settings is None else one.reserved
+    before, after = one.subject_of(answer.prediction), one.subject_of(one.prediction)
     return f"{gib(one.freed)} GiB, predicted: {gib(before.bytes)} GiB, then {with_error(after)}"
 
 

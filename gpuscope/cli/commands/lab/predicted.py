@@ -28,8 +28,9 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
             reason = " ".join(str(word) for word in trouble.args[:2])
             row = {"path": "predicted", "code": trouble.code, "reason": reason}
             return {**document, "predicted": None, "unknown": [*document.get("unknown", []), row]}
+    totals = answer.prediction
     found: dict[str, Any] = {"seconds": answer.seconds}
-    for name, figure in (("peak_allocated", answer.allocated), ("peak_reserved", answer.reserved)):
+    for name, figure in (("peak_allocated", totals.allocated), ("peak_reserved", totals.reserved)):
         measured = document.get(f"{name}_bytes")
         found |= figure_of(name, figure)
         if isinstance(measured, (int, float)) and measured > 0:
