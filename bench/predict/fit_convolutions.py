@@ -3,7 +3,7 @@
 ``python3 -m bench.predict.fit_convolutions tests/data/convolutions-h200.jsonl.gz`` reads the lines of
 ``truth_kernels.py``, fits a tree for each precision, direction and kind on one half of the shapes, and prints the share
 of the other half that it has right. Where that is more than the rules have, it fits all of them and, with ``--write``,
-writes the tree into ``gpuscope/predict/tracing/convolution_choices.py``.
+writes the tree into ``gpuscope/predict/data/convolution_choices.json``.
 
 A tree splits on one number of the shape at a time (:data:`FEATURES`) so that few formulas (:data:`SIZES`) explain the
 rows of each side; a split stays where it is worth more than :data:`LEAF_PRICE` rows.
@@ -22,20 +22,21 @@ from typing import Any
 
 import torch
 
-from gpuscope.predict.tracing import convolution_choices as choices
-from gpuscope.predict.tracing.convolution import MEASURED
-from gpuscope.predict.tracing.convolution_rules import RULES
+from gpuscope.predict import tables
+from gpuscope.predict.tracing.convolution_rules import OF_MODELS, RULES
+from gpuscope.predict.tracing.convolution_scratch import DIRECTIONS, FILE, KINDS, PRECISIONS, RULE
 from gpuscope.predict.tracing.convolution_sizes import FEATURES, SIZES, Shape
 
 MIB = 1 << 20
-DIRECTIONS = ("forward", "input", "weight")
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+ABOUT = (
+    "Which size a convolution's scratch memory has, where the rules are wrong. Written by "
+    "python -m bench.predict.fit_convolutions from what an H200 took."
+)
 FEWEST = 5
 """Rows of a leaf."""
 DEPTH = 14
-KEYS = [
-    (mode, kind) for mode in ("cores", "fp32") for kind in ("dense", "stem", "volume", "pointwise", "last", "grouped")
-]
+KEYS = [(mode, kind) for mode in PRECISIONS for kind in KINDS]
 LEAF_PRICE = 5.0
 PURITY = 0.7
 """How much of the score of a split is that each side has one formula, beside the errors that remain."""
@@ -44,7 +45,7 @@ WITHOUT = {("cores", "dense", "weight"), ("cores", "volume", "weight")}
 such block asked for a segment of its own."""
 WORTH = 0.02
 """By what share of the usual shapes that it has not seen a tree must be better than the rules, else there is none."""
-NAMES = ["rule", *SIZES]
+NAMES = [RULE, *SIZES]
 COPIES = {"rule", "none", "x", "y", "x y", "x w", "y w", "x y w", "raw", "spectra", "tiles"}
 WEIGHTS = {"rule", "none", "x y", "x y w", "raw", "spectra of weight", "winograd"}
 TRANSFORMS = {"spectra", "spectra of weight", "tiles", "winograd"}
@@ -135,11 +136,9 @@ def known() -> list[Shape]:
     found = []
     with torch.device("meta"):
         torch.backends.cudnn.allow_tf32 = False
-        for batch, names in MEASURED.items():
-            for name in names.split():
-                channels, filters, side = (int(word) for word in name.replace("@", "-").split("-"))
-                x, y = (torch.empty(batch, number, side, side) for number in (channels, filters))
-                found.append(Shape.of(x, torch.empty(filters, channels, 3, 3), y, [1, 1], 1))
+        for batch, channels, filters, side in OF_MODELS:
+            x, y = (torch.empty(batch, number, side, side) for number in (channels, filters))
+            found.append(Shape.of(x, torch.empty(filters, channels, 3, 3), y, [1, 1], 1))
         torch.backends.cudnn.allow_tf32 = True
         for batch, dtype in ((4, torch.float16), (12, torch.bfloat16), (12, torch.float32)):
             x, y = (torch.empty(batch, number, 64, 64, 64, dtype=dtype) for number in (16, 1))
@@ -240,10 +239,16 @@ def chosen(tree: Tree, numbers: torch.Tensor) -> int:
     return tree
 
 
-def text(tree: Tree) -> str:
+def named(tree: Tree) -> Any:
+    """The tree as the table holds it."""
     if isinstance(tree, int):
         return NAMES[tree]
-    return f"{NUMBERS[tree[0]]}<{tree[1]:.12g}({text(tree[2])}|{text(tree[3])})"
+    threshold = float(f"{tree[1]:.12g}")
+    return {"number": NUMBERS[tree[0]], "threshold": threshold, "less": named(tree[2]), "not_less": named(tree[3])}
+
+
+def leaves(tree: Tree) -> int:
+    return 1 if isinstance(tree, int) else leaves(tree[2]) + leaves(tree[3])
 
 
 def main() -> int:
@@ -254,7 +259,7 @@ def main() -> int:
     torch.set_num_threads(1)
     lines = [json.loads(line) for path in arguments.rows for line in text_of(path).splitlines()]
     table: list[tuple[dict[str, Any] | None, Shape]] = [(row, shape_of(row)) for row in lines if "error" not in row]
-    trees = {}
+    trees = []
     table += [(None, shape) for shape in known()]
     for mode, kind in KEYS:
         found = [(row, shape) for row, shape in table if shape.key == (mode, kind)]
@@ -265,10 +270,10 @@ def main() -> int:
             good = rows.right[torch.arange(len(picked)), picked]
             judged = rows.held & rows.usual
             better = good[judged].double().mean() - rows.right[judged, 0].double().mean() >= WORTH
-            whole = text(fitted(rows, torch.arange(len(found)))) if better else "rule"
-            if whole != "rule" and (mode, kind, direction) not in WITHOUT:
-                trees[mode, kind, direction] = whole
-            print(f"{mode} {kind:9} {direction:7} {whole.count('|') + 1:3} leaves", end="")
+            whole = fitted(rows, torch.arange(len(found))) if better else NAMES.index(RULE)
+            if named(whole) != RULE and (mode, kind, direction) not in WITHOUT:
+                trees.append({"precision": mode, "kind": kind, "direction": direction, "tree": named(whole)})
+            print(f"{mode} {kind:9} {direction:7} {leaves(whole):3} leaves", end="")
             for part in sorted({shape.mode for _, shape in found}):
                 these = rows.held & torch.tensor([shape.mode == part for _, shape in found])
                 usual = these & rows.usual
@@ -279,26 +284,8 @@ def main() -> int:
                 )
             print(flush=True)
     if arguments.write:
-        Path(str(choices.__file__)).write_text(written(trees))
+        tables.write(FILE, ABOUT, trees)
     return 0
-
-
-def written(trees: dict[tuple[str, str, str], str]) -> str:
-    head = (
-        '"""Which size of :mod:`.convolution_scratch` a convolution takes, by precision, kind and direction.\n\n'
-        "Written by ``bench/predict/fit_convolutions.py`` from what an H200 took: not to be changed by hand.\n"
-        "Each text is a tree, ``number<threshold(tree where it is less|tree where not)``, its leaves names of sizes.\n"
-        'What has none goes by :mod:`.convolution_rules`."""\n\n'
-        "from __future__ import annotations\n\n"
-        "TREES: dict[tuple[str, str, str], str] = {\n"
-    )
-    parts = []
-    for key, tree in trees.items():
-        words = [tree[at : at + 104] for at in range(0, len(tree), 104)]
-        quoted = "\n".join(f'        "{word}"' for word in words)
-        name = ", ".join(f'"{part}"' for part in key)
-        parts.append(f"    ({name}): (\n{quoted}\n    ),\n")
-    return head + "".join(parts) + "}\n"
 
 
 if __name__ == "__main__":

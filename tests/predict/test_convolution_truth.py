@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-from bench.predict.fit_convolutions import DIRECTIONS, measured, near, shape_of  # noqa: E402
-from gpuscope.predict.tracing.convolution_choices import TREES  # noqa: E402  # needs torch
-from gpuscope.predict.tracing.convolution_scratch import scratch_bytes, tree  # noqa: E402
-from gpuscope.predict.tracing.convolution_sizes import FEATURES, SIZES, Shape  # noqa: E402
+from bench.predict.fit_convolutions import measured, near, shape_of  # noqa: E402  # needs torch
+from gpuscope.predict import tables  # noqa: E402
+from gpuscope.predict.tracing.convolution_scratch import DIRECTIONS, FILE, read, scratch_bytes  # noqa: E402
+from gpuscope.predict.tracing.convolution_sizes import Shape  # noqa: E402
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -63,20 +63,48 @@ def test_groups_are_copied_to_a_power_of_two_of_channels_and_filters(each, filte
     assert scratch_bytes(shape_of(row), "forward") == bytes_taken
 
 
-def leaves_of(found):
-    if isinstance(found, str):
-        return [found]
-    name, threshold, less, more = found
-    assert name in FEATURES
-    assert threshold > 0
-    return leaves_of(less) + leaves_of(more)
+GOOD = {"precision": "fp32", "kind": "stem", "direction": "input",
+        "tree": {"number": "batch", "threshold": 8, "less": "none", "not_less": "x y"}}  # fmt: skip
 
 
-@pytest.mark.parametrize("key", TREES)
-def test_a_tree_is_read_as_it_was_written(key):
-    leaves = leaves_of(tree(*key))
-    assert len(leaves) == TREES[key].count("|") + 1
-    assert set(leaves) <= {"rule", *SIZES}
+def written(path, *rows):
+    path.write_text(json.dumps({"about": "", "rows": rows}))
+    return path
+
+
+def test_a_table_of_trees_is_read_as_it_was_written(tmp_path):
+    assert read(written(tmp_path / "trees.json", GOOD)) == {("fp32", "stem", "input"): GOOD["tree"]}
+    copy = tmp_path / "copy.json"
+    rows = json.loads(FILE.read_text())["rows"]
+    tables.write(copy, json.loads(FILE.read_text())["about"], rows)
+    assert copy.read_text() == FILE.read_text()
+    assert len(read()) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"kind": "round"}, r"trees.json, row 2, kind: must be one of .*, not 'round'"),
+        ({"tree": GOOD["tree"] | {"less": "nothing"}}, r"trees.json, row 2, tree: must be a tree whose leaves"),
+        ({"tree": GOOD["tree"] | {"number": "colour"}}, r"row 2, tree: must be a tree whose numbers"),
+        ({"tree": GOOD["tree"] | {"threshold": 0}}, r"row 2, tree: must be a tree whose thresholds"),
+        ({"tree": {"number": "batch"}}, r"row 2, tree: must be a leaf, or an object"),
+        ({"note": 1}, r"row 2, note: is no key of this table"),
+        ({}, r"row 2: there are two of fp32 stem input"),
+    ],
+)
+def test_a_wrong_row_of_a_table_is_told_by_file_row_and_key(tmp_path, change, told):
+    with pytest.raises(tables.BadTable, match=told):
+        read(written(tmp_path / "trees.json", GOOD, GOOD | change))
+
+
+def test_a_row_without_a_key_and_a_table_that_is_none_are_told(tmp_path):
+    with pytest.raises(tables.BadTable, match=r"trees.json, row 1, tree: is missing"):
+        read(written(tmp_path / "trees.json", {key: value for key, value in GOOD.items() if key != "tree"}))
+    for text in ("", "[]", '{"rows": []}', '{"rows": [1]}'):
+        (tmp_path / "trees.json").write_text(text)
+        with pytest.raises(tables.BadTable, match=r"^trees.json"):
+            read(tmp_path / "trees.json")
 
 
 SHAPE = {"dims": 2, "batch": 24, "channels": 64, "filters": 768, "side": 28, "kernel": 1, "stride": 1, "groups": 1,

@@ -12,6 +12,7 @@ import torch
 
 from ...text.units import bytes_text
 from ..request import Doubt
+from .convolution_rules import OF_MODELS
 from .convolution_scratch import scratch_bytes
 from .convolution_sizes import SIZES, Shape
 from .recorder import Recorder
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
-MEASURED = {
-    16: "64-64@56 64-64@256 64-128@128 128-32@7 128-32@14 128-32@28 128-32@56 128-64@256 128-128@28 128-128@128 "
-    "128-256@64 256-128@128 256-256@14 256-256@64 256-512@32 512-256@64 512-512@7 512-512@32 512-1024@16 "
-    "1024-512@32 1024-1024@16",
-    32: "32-32@192 32-64@96 64-32@192 64-64@96 64-128@48 128-64@96 128-128@48 128-256@24 256-128@48 256-256@24 "
-    "256-512@12 512-256@24 512-512@12",
-    64: "64-64@56 128-32@7 128-32@14 128-32@28 128-32@56 128-128@28 256-256@14 512-512@7",
-}
-"""Channels, filters and side of fp32 convolutions of 3 × 3 that the rules were made for, by samples."""
 _NEAR = 1.5
 """By how much the number of samples may differ from a measured one."""
 _NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA, _FEWEST_TILED = 3, 64, 4608, 16
@@ -92,10 +84,10 @@ def most_bytes(shape: Shape, direction: str) -> int:
 
 def _measured(shape: Shape) -> bool:
     """Whether it, or one with nearly as many samples, is among those that the rules were fitted to."""
-    name = f"{shape.channels}-{shape.filters}@{shape.side}"
+    which = (shape.channels, shape.filters, shape.side)
     return any(
-        samples / _NEAR <= shape.batch <= samples * _NEAR and name in names.split()
-        for samples, names in MEASURED.items()
+        samples / _NEAR <= shape.batch <= samples * _NEAR and which == (channels, filters, side)
+        for samples, channels, filters, side in OF_MODELS
     )
 
 

@@ -1,4 +1,4 @@
-"""Rules of thumb for the scratch memory of cuDNN's convolutions: what :mod:`.convolution_choices` corrects.
+"""Rules of thumb for the scratch memory of cuDNN's convolutions: what the trees of :mod:`.convolution_scratch` correct.
 
 Fitted by hand to what the convolutions of usual models take on an H200, where they are exact for halves in the ordinary
 layout and for most of fp32."""
@@ -6,20 +6,24 @@ layout and for most of fp32."""
 from __future__ import annotations
 
 from ...text.units import MIB
+from .. import tables
 from .convolution_sizes import SIZES, Shape, fitting, up
 
-_TRANSFORMED = {
-    *((16, 256, 256, 64), (16, 512, 1024, 16), (16, 1024, 1024, 16)),
-    *((32, 64, 128, 48), (32, 512, 512, 12)),
+OF_MODELS = {
+    (row["samples"], row["channels"], row["filters"], row["side"]): bool(row["transformed"])
+    for row in tables.read(
+        tables.FOLDER / "convolutions_of_models.json",
+        {**dict.fromkeys(("samples", "channels", "filters", "side"), tables.whole(1)), "transformed": tables.yes_no},
+    )
 }
-"""(samples, channels, filters, pixels of a side) of fp32 convolutions that were seen to go by a Fourier transform,
-besides those of :func:`_transforms`."""
+"""Samples, channels, filters and side of fp32 convolutions of 3 × 3 that the rules were made for, and whether the
+forward pass was seen to go by a Fourier transform, besides those of :func:`_transforms`."""
 
 
 def _transforms(samples: int, channels: int, filters: int, side: int) -> bool:
     if samples >= 36:
         return channels == filters and 128 <= channels <= 512 and (8 if samples >= 60 else 24) <= side <= 32
-    return (samples, channels, filters, side) in _TRANSFORMED
+    return OF_MODELS.get((samples, channels, filters, side), False)
 
 
 def forward(shape: Shape) -> int:

@@ -5,41 +5,62 @@ does something else: for those kinds of convolutions of which it is right more o
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from .convolution_choices import TREES
+from .. import tables
 from .convolution_rules import RULES
 from .convolution_sizes import FEATURES, SIZES, Shape
 
-Tree = str | tuple[str, float, Any, Any]
-"""``rule`` or a name of :data:`SIZES`; or a name of :data:`FEATURES`, a threshold, the tree where it is less, and the
-one where it is not."""
+FILE = tables.FOLDER / "convolution_choices.json"
+"""Written by ``bench/predict/fit_convolutions.py``: not to be changed by hand."""
+RULE = "rule"
+"""The leaf that leaves the choice to :mod:`.convolution_rules`."""
+PRECISIONS, DIRECTIONS = ("cores", "fp32"), ("forward", "input", "weight")
+KINDS = ("dense", "stem", "volume", "pointwise", "last", "grouped")
+Tree = str | Mapping[str, Any]
+"""A leaf, which is ``rule`` or a name of :data:`SIZES`; or ``number``, a name of :data:`FEATURES`, its ``threshold``,
+and the trees for numbers that are ``less`` and ``not_less``."""
+_BRANCHES = ("less", "not_less")
 
 
-@cache
-def tree(mode: str, kind: str, direction: str) -> Tree:
-    """The tree that :data:`TREES` holds as a text."""
-    text = TREES.get((mode, kind, direction), "rule")
+def read(path: Path = FILE) -> dict[tuple[str, str, str], Tree]:
+    """The trees by precision, kind and direction. Raises :class:`tables.BadTable`."""
+    checks = {
+        "precision": tables.one_of(*PRECISIONS),
+        "kind": tables.one_of(*KINDS),
+        "direction": tables.one_of(*DIRECTIONS),
+        "tree": _missing_in,
+    }
+    found: dict[tuple[str, str, str], Tree] = {}
+    for number, row in enumerate(tables.read(path, checks), 1):
+        key = (row["precision"], row["kind"], row["direction"])
+        if key in found:
+            raise tables.BadTable(f"{path.name}, row {number}: there are two of {' '.join(key)}")
+        found[key] = row["tree"]
+    return found
 
-    def read(at: int) -> tuple[Tree, int]:
-        end = at
-        while end < len(text) and text[end] not in "(|)":
-            end += 1
-        if end == len(text) or text[end] != "(":
-            return text[at:end], end
-        name, threshold = text[at:end].split("<")
-        less, end = read(end + 1)
-        more, end = read(end + 1)
-        return (name, float(threshold), less, more), end + 1
 
-    return read(0)[0]
+def _missing_in(tree: Any) -> str:
+    """What a tree should be, "" where it is one."""
+    if isinstance(tree, str):
+        return "" if tree == RULE or tree in SIZES else "a tree whose leaves are rule or names of sizes"
+    if not isinstance(tree, dict) or tree.keys() != {"number", "threshold", *_BRANCHES}:
+        return "a leaf, or an object with number, threshold, less and not_less"
+    if tree["number"] not in FEATURES:
+        return "a tree whose numbers are those of a convolution's shape"
+    if not isinstance(tree["threshold"], (int, float)) or tree["threshold"] <= 0:
+        return "a tree whose thresholds are above 0"
+    return _missing_in(tree["less"]) or _missing_in(tree["not_less"])
+
+
+TREES = read()
 
 
 def scratch_bytes(shape: Shape, direction: str) -> int:
     """What ``forward``, the gradient of the ``input`` or that of the ``weight`` takes beside its operands."""
-    place = tree(*shape.key, direction)
+    place = TREES.get((*shape.key, direction), RULE)
     while not isinstance(place, str):
-        name, threshold, less, more = place
-        place = less if FEATURES[name](shape) < threshold else more
-    return RULES[direction](shape) if place == "rule" else SIZES[place](shape)
+        place = place["less" if FEATURES[place["number"]](shape) < place["threshold"] else "not_less"]
+    return RULES[direction](shape) if place == RULE else SIZES[place](shape)

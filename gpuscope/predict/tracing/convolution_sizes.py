@@ -2,8 +2,8 @@
 
 Bytes measured on an H200 (torch 2.11, benchmark off) are nearly always sums of few parts: operands copied into the
 layout that the tensor cores want, partial gradients of a weight, Fourier transforms. Each function of :data:`SIZES` is
-one such sum. :mod:`.convolution_rules` and :mod:`.convolution_choices` say which one a shape takes, the latter by the
-numbers of :data:`FEATURES`."""
+one such sum. :mod:`.convolution_rules` and the trees of :mod:`.convolution_scratch` say which one a shape takes, the
+latter by the numbers of :data:`FEATURES`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """Recurrent networks as cuDNN runs them: all layers and time steps in one kernel, which keeps a reserve of its own for
 the backward pass. Torch calls it for every LSTM, GRU and RNN on a GPU; autocast casts to fp16 on the way.
-
-cuDNN does not publish the sizes of its reserve and workspace; :func:`reserve_bytes` and :func:`workspace_bytes` are
-what was measured on an H200 (cuDNN 9.19) of 426 networks, 1 to 6 layers of 64 to 1024 states in one and two directions:
-the reserve is exact in all but two, the workspace within 0.2 % in 85 of 100 and within 2 % in 90."""
+:mod:`.recurrent_sizes` says how much it keeps and takes."""
 
 from __future__ import annotations
 
@@ -14,67 +11,17 @@ import torch
 
 from . import autocast, data_dependent
 from .fakes import DEVICE
+from .recurrent_sizes import GRU, LSTM, RELU, TANH, reserve_bytes, workspace_bytes
 from .reductions import buffer_bytes
 
 if TYPE_CHECKING:
     from .fakes import Fakes
 
 aten = torch.ops.aten
-RELU, TANH, LSTM, GRU = 0, 1, 2, 3
-"""cuDNN's numbers."""
-_KEPT = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
-_SMALL = 128
-"""States up to which another kernel is taken, but not in bf16. Between 128 and 256 none was measured."""
 DROPOUT_STATE_BYTES = 6488064
 _GRU_CELL_KEEPS = 5
 """Numbers that the kernel of a GRU's cell keeps for each one of its state."""
 _ACCEPTED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
-
-def reserve_bytes(mode: int, numbers: int, layers: int, dropout: float, size: int, ways: int = 1) -> int:
-    """Kept from the forward to the backward pass. ``numbers``: samples × steps × width × directions. ``size``: bytes of
-    a number. A mask of dropout has one bit of each number, twice where there are two directions."""
-    kept = _KEPT[mode] * layers + layers - 1
-    masks = -(-numbers * ways * (layers - 1) // 256) * 32 if dropout else 0
-    return size * numbers * kept + masks + 256
-
-
-def _passes(mode: int, layers: int, ways: int, small: bool, dropout: bool) -> list[tuple[int, int, int]]:
-    """Numbers that a pass takes for each sample: of each step (by states, by inputs), and by states in all of a layer.
-    The first is that of the states' gradients, the second that of the weights'; it is made for the larger."""
-    more, masked = layers > 1, layers > 1 and dropout
-    inputs = 2 - (mode == GRU and more) if ways == 1 else 2 - (mode == GRU and not more)
-    if mode == LSTM:
-        if ways == 1:
-            return [(21, 1, 8), (15 + more, 3, 12)] if small else [(5 + masked, 1, 10), (3 + masked, 3, 11)]
-        return [(30, 1, 18), (18 + 2 * more, 6, 26)] if small else [(14, 1, 24), (6 + 2 * more, 6, 26)]
-    if ways == 1:
-        states = (19, 17) if mode == GRU else (14, 12)
-        each = 6 if small else 5
-        if small:
-            return [(states[0], 2, each), (states[1] + more, 3, each)]
-        return [(4 + masked, inputs, each), (3 + masked, 3, each)]
-    if small:
-        return [(26, 2, 14), (20 + 2 * more, 6, 14)] if mode == GRU else [(19, 2, 14), (15 + 2 * more, 6, 14)]
-    return [(12 if mode == GRU else 10 + 2 * more, inputs, 14), (6 + 2 * more, 6, 14)]
-
-
-def workspace_bytes(
-    mode: int, x: Any, params: Any, width: int, samples: int, layers: int, ways: int, dropout: float = 0.0
-) -> int:
-    """Taken for one pass, the same for each: room for all weights, 8 MiB for each layer and direction, and the numbers
-    of :func:`_passes`."""
-    size: int = x.element_size()
-    inputs = x.shape[-1]
-    steps: int = x.numel() // max(1, inputs * samples)
-    matrices: int = sum(parameter.numel() for parameter in params if parameter.dim() > 1)
-    small = width <= _SMALL and x.dtype != torch.bfloat16
-    numbers: int = max(
-        steps * (states * width + taken * inputs) + layers * each * width
-        for states, taken, each in _passes(mode, layers, ways, small, dropout > 0)
-    )
-    fixed = (8 << 20) * layers * ways + 256 + 16 * (ways - 1)
-    return fixed + size * matrices + samples * (size * numbers + 8)
 
 
 def _lstm(x: Any, hx: Any, *rest: Any) -> Any:

@@ -1,0 +1,70 @@
+"""Tables of measured numbers that are shipped beside the code, in ``predict/data``: read, and checked row by row.
+
+A table is a JSON file, ``{"about": "…", "rows": [{…}, …]}``. What is wrong with one is told by file, row and key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).parent / "data"
+Check = Callable[[Any], str]
+"""Says what a value should be, or "" where it is that."""
+
+
+class BadTable(ValueError):
+    """A shipped table is missing or not as it should be. The text says what and where."""
+
+
+def read(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
+    """The rows of a table. Each has the keys of ``checks`` and no other. Raises :class:`BadTable`."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadTable(f"{path.name} cannot be read: {type(error).__name__}: {error}") from None
+    if not isinstance(rows, list) or not rows:
+        raise BadTable(f"{path.name}: rows must be a list that is not empty")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise BadTable(f"{path.name}, row {number}: must be an object")
+        if odd := sorted(row.keys() ^ checks.keys()):
+            what = "is missing" if odd[0] in checks else "is no key of this table"
+            raise BadTable(f"{path.name}, row {number}, {odd[0]}: {what}")
+        for key, check in checks.items():
+            if wanted := check(row[key]):
+                raise BadTable(f"{path.name}, row {number}, {key}: must be {wanted}, not {str(row[key])[:60]!r}")
+    return rows
+
+
+def write(path: Path, about: str, rows: list[dict[str, Any]]) -> None:
+    """Writes a table, one row a line where it is short enough to be read so."""
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    path.write_text(f'{{\n "about": {json.dumps(about)},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+
+
+def one_of(*words: object) -> Check:
+    """One of these values."""
+    return lambda value: "" if value in words and type(value) in map(type, words) else f"one of {words}"
+
+
+def whole(least: int = 0) -> Check:
+    """A whole number of at least ``least``."""
+    return lambda value: "" if type(value) is int and value >= least else f"a whole number of at least {least}"
+
+
+def wholes(count: int) -> Check:
+    """A list of ``count`` whole numbers."""
+    fits = whole()
+    return lambda value: (
+        ""
+        if isinstance(value, list) and len(value) == count and not any(map(fits, value))
+        else f"a list of {count} whole numbers"
+    )
+
+
+def yes_no(value: Any) -> str:
+    """True or false."""
+    return "" if isinstance(value, bool) else "true or false"
