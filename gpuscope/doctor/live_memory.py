@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from ..predict.settings import grows_segments
 from ..store.growth import MIN_POINTS, Forecast, Trend
 from ..store.ranks import MemoryRoom, name_of, rooms
 from ..store.view import AllocView, JobView, TrainerView
@@ -204,9 +205,7 @@ def pressure(scene: Scene, job: JobView) -> Said:
                 "peak_allocated_bytes and peak_reserved_bytes of the allocator, to tell fragmentation from a full card"
             )
             yield Abstained(pitfall="expandable-segments", missing=missing)
-        elif gap >= FRAGMENTED * total and "expandable_segments:True" not in (
-            trainer.definition.allocator_settings or ""
-        ):
+        elif gap >= FRAGMENTED * total and not grows_segments(trainer.definition.allocator_settings or ""):
             evidence.append(
                 Evidence(
                     text=f"reserved at its peak {bytes_text(allocator.number('peak_reserved_bytes') or 0)}, allocated "

@@ -8,42 +8,43 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from .toggles import BY_NAME, FACTORY, PRESETS, STEPS, TOGGLES, ConfigError, Toggle, Value, shown
+from .toggles import BY_NAME, FACTORY, PRESETS, STEPS, TOGGLES, ConfigError, Toggle, Value, default, shown
 
 __all__ = ["PRESETS", "STEPS", "TOGGLES", "ConfigError", "LabConfig", "Toggle", "Value", "add_toggles"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabConfig:
-    """One setting of every toggle. Made with a value a toggle cannot have, it raises :class:`ConfigError`."""
+    """One setting of every toggle, with the defaults of :data:`TOGGLES`. Made with a value a toggle cannot have, it
+    raises :class:`ConfigError`."""
 
-    model: str = "gpt"
-    device: str = "auto"
-    seed: int = 0
-    amp: str = "off"
-    tf32: bool = False
-    batch: int | None = None
-    accumulate: int = 1
-    compile: str = "off"
-    fullgraph: bool = False
-    parallel: str = "none"
-    nproc: int | None = None
-    checkpoint: bool = False
-    optimizer: str = "adamw"
-    foreach: bool | None = None
-    fused: bool | None = None
-    set_to_none: bool = True
-    validate: str = "off"
-    empty_cache: bool = False
-    expandable_segments: bool = False
-    loader: str = "synthetic"
-    workers: int | None = None
-    pin_memory: bool = False
-    non_blocking: bool = False
-    prefetch: int | None = None
-    cudnn_benchmark: bool = False
-    deterministic: bool = False
-    steps: int | None = None
+    model: str = default("model")
+    device: str = default("device")
+    seed: int = default("seed")
+    amp: str = default("amp")
+    tf32: bool = default("tf32")
+    batch: int | None = default("batch")
+    accumulate: int = default("accumulate")
+    compile: str = default("compile")
+    fullgraph: bool = default("fullgraph")
+    parallel: str = default("parallel")
+    nproc: int | None = default("nproc")
+    checkpoint: bool = default("checkpoint")
+    optimizer: str = default("optimizer")
+    foreach: bool | None = default("foreach")
+    fused: bool | None = default("fused")
+    set_to_none: bool = default("set_to_none")
+    validate: str = default("validate")
+    empty_cache: bool = default("empty_cache")
+    expandable_segments: bool = default("expandable_segments")
+    loader: str = default("loader")
+    workers: int | None = default("workers")
+    pin_memory: bool = default("pin_memory")
+    non_blocking: bool = default("non_blocking")
+    prefetch: int | None = default("prefetch")
+    cudnn_benchmark: bool = default("cudnn_benchmark")
+    deterministic: bool = default("deterministic")
+    steps: int | None = default("steps")
 
     def __post_init__(self) -> None:
         for name, toggle in BY_NAME.items():
@@ -100,11 +101,11 @@ class LabConfig:
 
     def flags(self) -> list[str]:
         """The command line that makes this configuration: only what differs from the defaults."""
-        default = LabConfig()
+        usual = LabConfig()
         words: list[str] = []
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and value != getattr(default, field.name):
+            if value is not None and value != getattr(usual, field.name):
                 words += BY_NAME[field.name].words(value)
         return words
 
@@ -118,10 +119,10 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
     wrong one is answered by the same message everywhere."""
     group = parser.add_argument_group("toggles")
     for toggle in (*TOGGLES, STEPS):
-        default = toggle.text(toggle.default)
+        unset = toggle.text(toggle.default)
         note = f"; on a CPU: {toggle.on_cpu}" if toggle.on_cpu else ""
         choices = f" ({toggle.takes})" if toggle.choices else ""
-        text = f"{toggle.help}{choices}; default: {default}{note}".replace("%", "%%")
+        text = f"{toggle.help}{choices}; default: {unset}{note}".replace("%", "%%")
         if toggle.yes_no:
             group.add_argument(toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:

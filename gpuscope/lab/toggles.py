@@ -1,12 +1,14 @@
-"""Every toggle of the lab, defined once: the command line, the worker's JSON and the TUI's switches read ``TOGGLES``.
+"""Every switch of a training, defined once, with its name, what it takes, its default and its meaning.
 
-Standard library only: a viewer without torch shows the same switches.
+The lab's command line, its worker's JSON and the TUI's switches read ``TOGGLES``, and so do a prediction's request and
+the command line of ``gpuscope predict``. Standard library only: a viewer without torch shows the same switches.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 Value = str | int | bool | None
 
@@ -32,7 +34,9 @@ class ConfigError(ValueError):
 class Toggle:
     """One switch. With ``choices`` it takes one of these words (and ``MODULE:FACTORY`` with ``factory``), with
     ``yes_no`` it is on or off, otherwise it takes a whole number from ``minimum`` to ``maximum``. ``unset`` says in
-    words what leaving it out (``None``) means; empty where it always has a value."""
+    words what leaving it out (``None``) means; empty where it always has a value. ``predicts`` is the field of a
+    prediction's request that it sets, ``settings`` for the allocator's settings, ``doubts`` where it only makes a
+    prediction less certain, and empty where no prediction knows it."""
 
     name: str
     group: str
@@ -46,6 +50,7 @@ class Toggle:
     unset: str = ""
     yes_no: bool = False
     factory: bool = False
+    predicts: str = ""
 
     @property
     def flag(self) -> str:
@@ -107,8 +112,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def _yes_no(name: str, group: str, default: bool | None, text: str, on_cpu: str = "", unset: str = "") -> Toggle:
-    return Toggle(name, group, default, text, on_cpu, yes_no=True, unset=unset)
+def _yes_no(
+    name: str, group: str, default: bool | None, text: str, on_cpu: str = "", unset: str = "", predicts: str = ""
+) -> Toggle:
+    return Toggle(name, group, default, text, on_cpu, yes_no=True, unset=unset, predicts=predicts)
 
 
 _NOTHING = "nothing: it is for CUDA only"
@@ -117,46 +124,51 @@ TOGGLES: tuple[Toggle, ...] = (
         "model", "model", "gpt",
         "what is trained, on synthetic data that can be learned; a family's name picks the size for the device",
         "a family's name picks its small preset", choices=(*PRESETS, *EVERY_PRESET), factory=True,
+        predicts="model",
     ),
     Toggle("device", "model", "auto", "where it runs; auto takes a CUDA device where torch finds one",
            choices=("auto", "cpu", "cuda")),
-    Toggle("seed", "model", 0, "seed of the weights and of the data", minimum=0, maximum=(1 << 32) - 1),
+    Toggle("seed", "model", 0, "seed of the weights and of the data", minimum=0, maximum=(1 << 32) - 1,
+           predicts="seed"),
     Toggle(
         "amp", "precision", "off", "automatic mixed precision: autocast to bf16, or to fp16 with a GradScaler",
         "bf16 is real and often faster; fp16 works, but 10 to 30 times slower than off",
-        choices=("off", "bf16", "fp16"),
+        choices=("off", "bf16", "fp16"), predicts="amp",
     ),
     _yes_no("tf32", "precision", False, "float32 matrix products and convolutions in TF32, with 10 bits of mantissa",
-            _NOTHING),
+            _NOTHING, predicts="tf32"),
     Toggle("batch", "batch", None, "samples in a micro-batch, on each GPU under DDP and FSDP", minimum=1,
-           maximum=1 << 20, unset="the preset's"),
+           maximum=1 << 20, unset="the preset's", predicts="batch"),
     Toggle("accumulate", "batch", 1, "micro-batches whose gradients are added up before one optimizer step", minimum=1,
-           maximum=4096),
+           maximum=4096, predicts="accumulate"),
     Toggle(
         "compile", "compile", "off", "torch.compile in one of its modes",
         "real, with a C++ compiler; the first step takes many seconds, and reduce-overhead has no graphs to replay",
-        choices=("off", "default", "reduce-overhead", "max-autotune"),
+        choices=("off", "default", "reduce-overhead", "max-autotune"), predicts="doubts",
     ),
     _yes_no("fullgraph", "compile", False, "refuse to compile in pieces: a graph break is an error"),
     Toggle(
         "parallel", "parallel", "none", "DataParallel in one process, or DDP or FSDP2 with a process for each GPU",
         "DDP over gloo is real, with processes that share the cores; DataParallel passes everything through",
-        choices=("none", "dp", "ddp", "fsdp"),
+        choices=("none", "dp", "ddp", "fsdp"), predicts="sharding",
     ),
     Toggle("nproc", "parallel", None, "processes of DDP and FSDP, GPUs of DataParallel", minimum=1, maximum=1024,
-           unset="one for each GPU, 2 on a CPU"),
-    _yes_no("checkpoint", "memory", False, "keep each block's input only, compute its activations again in backward"),
+           unset="one for each GPU, 2 on a CPU", predicts="ranks"),
+    _yes_no("checkpoint", "memory", False, "keep each block's input only, compute its activations again in backward",
+            predicts="checkpoint"),
     Toggle("optimizer", "memory", "adamw", "AdamW keeps two numbers for each parameter, SGD with momentum one",
-           choices=("adamw", "sgd")),
+           choices=("adamw", "sgd"), predicts="optimizer"),
     _yes_no("foreach", "memory", None, "the optimizer works on lists of parameters: fewer kernels, temporary lists",
-            unset="torch's choice"),
-    _yes_no("fused", "memory", None, "the optimizer's whole step in one kernel for each list", unset="torch's choice"),
-    _yes_no("set_to_none", "memory", True, "zero_grad drops the gradients instead of writing zeros into them"),
+            unset="torch's choice", predicts="foreach"),
+    _yes_no("fused", "memory", None, "the optimizer's whole step in one kernel for each list", unset="torch's choice",
+            predicts="fused"),
+    _yes_no("set_to_none", "memory", True, "zero_grad drops the gradients instead of writing zeros into them",
+            predicts="set_to_none"),
     Toggle("validate", "memory", "off", "a validation of 4 micro-batches every 10 steps, with or without no_grad",
            choices=("off", "no-grad", "grad")),
     _yes_no("empty_cache", "memory", False, "torch.cuda.empty_cache() after every step and validation", _NOTHING),
     _yes_no("expandable_segments", "memory", False, "the allocator grows its segments instead of adding new ones",
-            _NOTHING),
+            _NOTHING, predicts="settings"),
     Toggle(
         "loader", "input", "synthetic", "where batches come from: made on the device, from a DataLoader, or from one "
         "that takes 200 ms for each batch", choices=("synthetic", "workers", "slow"),
@@ -167,9 +179,9 @@ TOGGLES: tuple[Toggle, ...] = (
     Toggle("prefetch", "input", None, "batches each worker of the DataLoader prepares ahead", minimum=1, maximum=64,
            unset="torch's 2"),
     _yes_no("cudnn_benchmark", "cudnn", False, "cuDNN tries its algorithms for each new shape and keeps the fastest",
-            _NOTHING),
+            _NOTHING, predicts="cudnn_benchmark"),
     _yes_no("deterministic", "cudnn", False, "only algorithms that give the same bits in every run",
-            "real; most CPU kernels are deterministic anyway"),
+            "real; most CPU kernels are deterministic anyway", predicts="deterministic"),
 )  # fmt: skip
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(toggle.group for toggle in TOGGLES))
 STEPS = Toggle(
@@ -177,3 +189,11 @@ STEPS = Toggle(
 )
 """Not a switch of the training but its length; on the command line and in JSON it stands beside the toggles."""
 BY_NAME = {toggle.name: toggle for toggle in (*TOGGLES, STEPS)}
+
+PREDICTED = {toggle.predicts: toggle for toggle in TOGGLES if toggle.predicts}
+"""The switches that a prediction knows, by what they set of it."""
+
+
+def default(name: str) -> Any:
+    """What a switch is where nobody sets it: the one place that a configuration and a request have it from."""
+    return BY_NAME[name].default

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from ..lab.toggles import PREDICTED
 from .request import Request
-
-_YES_NO = ("foreach", "fused", "set_to_none", "tf32", "cudnn_benchmark", "deterministic")
 
 
 def changed_flags(before: Request, after: Request) -> str:
@@ -20,15 +19,11 @@ def changed_flags(before: Request, after: Request) -> str:
 
 
 def _words(name: str, value: object) -> list[str]:
-    flag = "--" + name.replace("_", "-")
-    if name == "checkpoint":
-        if value in (0, 1):
-            return ["--checkpoint" if value else "--no-checkpoint"]
+    if value is None:
+        return []
+    if name == "checkpoint" and value not in (0, 1):
         return ["--checkpoint-every", str(value)]
-    if name in _YES_NO:
-        return [] if value is None else [flag if value else flag.replace("--", "--no-", 1)]
-    if name == "sharding":
-        return ["--parallel", str(value)]
-    if name == "ranks":
-        return ["--nproc", str(value)]
-    return [] if value is None else [flag, str(value)]
+    toggle = PREDICTED.get(name)
+    if toggle is None:
+        return ["--" + name, str(value)]
+    return toggle.words(value if isinstance(value, (bool, int)) else str(value))

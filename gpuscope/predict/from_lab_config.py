@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..lab.config import ConfigError, LabConfig
+from ..lab.toggles import PREDICTED
 from .request import Doubt, Request
 from .settings import DEFAULT, Settings
 from .whatif import Fix
@@ -12,7 +13,9 @@ COMPILED_PERCENT = 15.0
 _COMPILED = (
     "compiled: predicted as if it ran eagerly; fused kernels keep fewer activations, CUDA graphs have their own pools"
 )
-_SHARED = ("batch", "amp", "accumulate", "foreach", "fused", "set_to_none", "tf32", "cudnn_benchmark", "deterministic")
+_TRANSLATED = ("model", "checkpoint", "optimizer")
+"""Switches that a request has under the same name, with other values."""
+_SHARED = tuple(name for name, toggle in PREDICTED.items() if name == toggle.name and name not in _TRANSLATED)
 _SHARDING = {"none": "none", "dp": "none", "ddp": "ddp", "fsdp": "fsdp"}
 
 
@@ -25,7 +28,6 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
         optimizer=None if config.factory else config.optimizer,
         sharding=_SHARDING[config.parallel],
         ranks=(config.nproc or ranks) if several else 1,
-        seed=config.seed,
         architecture=architecture,
         **{name: getattr(config, name) for name in _SHARED},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ..errors import UserError
+from ..lab.toggles import default
 from .trace import Trace
 
 TASKS = {
@@ -35,27 +36,28 @@ SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One configuration of one model. ``None`` means: as the model's own code or torch would have it."""
+    """One configuration of one model. ``None`` means: as the model's own code or torch would have it.
+
+    What the switches of :mod:`gpuscope.lab.toggles` set here is checked and told there; their ``predicts`` names the
+    field. Where a default is not the switch's, the model is not the lab's and decides for itself."""
 
     model: str
     """A preset or family of the lab, ``MODULE:FACTORY``, ``hf:PATH`` (transformers config) or ``torchvision:NAME``."""
-    batch: int | None = None
-    """Samples in a micro-batch."""
-    amp: str = "off"
-    """off, bf16 or fp16: autocast around the forward pass; fp16 with a grad scaler."""
-    accumulate: int = 1
+    batch: int | None = default("batch")
+    amp: str = default("amp")
+    accumulate: int = default("accumulate")
     checkpoint: int = 0
     """0: off. 1: every block is computed again in the backward pass. k: one block in k keeps its activations."""
     optimizer: str | None = None
     """adamw, adam, sgd (with momentum)…; None: the factory's own."""
-    foreach: bool | None = None
-    fused: bool | None = None
-    set_to_none: bool = True
+    foreach: bool | None = default("foreach")
+    fused: bool | None = default("fused")
+    set_to_none: bool = default("set_to_none")
     tf32: bool | None = None
     """None: torch's own defaults, by which convolutions in float32 use TF32 and products do not; False: neither, as
     the lab's switch; True: both."""
-    cudnn_benchmark: bool = False
-    deterministic: bool = False
+    cudnn_benchmark: bool = default("cudnn_benchmark")
+    deterministic: bool = default("deterministic")
     sequence: int | None = None
     """Tokens in a sample, for models that take them."""
     resolution: int | None = None
@@ -65,7 +67,7 @@ class Request:
     sharding: str = "none"
     """One of ``SHARDINGS``; over ``ranks`` ranks of which one is predicted."""
     ranks: int = 1
-    seed: int = 0
+    seed: int = default("seed")
     steps: int = 3
     """Steps of a fresh process that "peak" is the maximum over."""
     architecture: str = "9.0"

@@ -257,6 +257,11 @@ def read(text: str, base: Settings = DEFAULT) -> Settings:
     return _meaning(dict(parse(text)[0]), base)
 
 
+def grows_segments(text: str) -> bool:
+    """Whether ``text`` turns expandable segments on; of two that say so, the last one counts."""
+    return dict(parse(text)[0]).get("expandable_segments") == "True"
+
+
 def recorded(pairs: Mapping[str, str]) -> Settings:
     """The settings that a snapshot notes beside its segments, by dotted key; what it leaves out is torch's default."""
     text = pairs.get("PYTORCH_CUDA_ALLOC_CONF", "")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.toggles import PREDICTED
+from gpuscope.predict.from_lab_config import request_of
+from gpuscope.predict.request import Request
 from gpuscope.predict.settings import DEFAULT, INTERVALS, BadSettings, Settings, read, recorded
 
 MIB = 1 << 20
@@ -69,3 +75,20 @@ def test_a_snapshots_notes_win_over_the_text_they_came_from() -> None:
     )
     assert recorded({"max_split_size": "-1", "expandable_segments": "True"}) == Settings(expandable=True)
     assert recorded({}) == recorded({"max_split_size": "much", "PYTORCH_CUDA_ALLOC_CONF": "nonsense,:"}) == DEFAULT
+
+
+def test_a_request_and_a_run_of_the_lab_have_one_table_of_switches():
+    known = {one.name: one for one in fields(Request)}
+    others = {"settings", "doubts"}
+    assert others < set(PREDICTED) <= {*known, *others}
+    # Whose values, or defaults, are others in a request: a model that is not the lab's decides for itself.
+    elsewhere = {"model", "optimizer", "tf32", "checkpoint", "sharding", "ranks"}
+    for name, toggle in PREDICTED.items():
+        if name not in elsewhere | others:
+            assert getattr(LabConfig(), toggle.name) == known[name].default == toggle.default
+    odd = LabConfig(amp="bf16", batch=3, accumulate=2, foreach=False, set_to_none=False, seed=9, deterministic=True)
+    asked = request_of(odd, "9.0")
+    assert {name: getattr(asked, name) for name in ("amp", "batch", "accumulate", "foreach", "set_to_none")} == {
+        "amp": "bf16", "batch": 3, "accumulate": 2, "foreach": False, "set_to_none": False,
+    }  # fmt: skip
+    assert (asked.seed, asked.deterministic) == (9, True)

@@ -174,8 +174,9 @@ def test_expandable_segments_are_labelled_and_need_no_cure():
 
 @pytest.mark.parametrize(
     ("settings_text", "on"),
-    [("expandable_segments:True", True), ("backend:native, expandable_segments: true", True), ("", False),
-     ("expandable_segments:False", False), ("garbage", False), (None, None)],
+    [("expandable_segments:True", True), ("backend:native, expandable_segments: True", True), ("", False),
+     ("expandable_segments:False", False), ("expandable_segments:True,expandable_segments:False", False),
+     ("roundup_power2_divisions:[256:1,>:4],expandable_segments:True", True), ("garbage", False), (None, None)],
 )  # fmt: skip
 def test_the_setting_is_read_as_torch_reads_it(settings_text: str | None, on: bool | None):
     host, _ = told(inside.crowded(2.0), defined(allocator_settings=settings_text))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from ...predict.settings import grows_segments
 from ...model.device_state import unowned_on
 from ...model.memory_layers import trainer_of
 from ...store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
@@ -192,10 +193,7 @@ def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list
 def expandable_segments(trainer: TrainerView | None) -> bool | None:
     """Whether the allocator was started with expandable segments; None where the probe does not say."""
     settings = trainer.definition.allocator_settings if trainer else None
-    if settings is None:
-        return None
-    options = dict(one.split(":", 1) for one in settings.replace(" ", "").split(",") if ":" in one)
-    return options.get("expandable_segments", "").casefold() == "true"
+    return None if settings is None else grows_segments(settings)
 
 
 # ── the device around it ──

@@ -9,8 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ....lab.toggles import BY_NAME, FACTORY, PREDICTED, PRESETS, ConfigError
 from ....exit_status import ExitStatus
-from ....lab.toggles import BY_NAME, FACTORY, PRESETS, ConfigError
 from ....text.units import MIB
 from ... import output
 from ...args import seconds_between, size_of_at_least, whole_between
@@ -23,18 +23,14 @@ if TYPE_CHECKING:
 
 SECONDS = 300.0
 MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 60, 160, 100
-TOGGLES = (
-    "batch", "amp", "accumulate", "checkpoint", "optimizer", "foreach", "fused", "set_to_none", "tf32",
-    "cudnn_benchmark", "deterministic", "expandable_segments", "compile", "nproc", "seed",
-)  # fmt: skip
-"""Those of the lab that mean something to a prediction."""
+TOGGLES = tuple(toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding"))
+"""The switches of a training that mean something to a prediction, without those that have options of their own here."""
 HIDDEN = ("seed",)
 """Taken, so that the words of a lab run can be given again, and not in the help: memory seldom depends on it."""
-PARALLEL = ("none", "ddp", "zero1", "zero2", "fsdp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from ....predict.request import TASKS
+    from ....predict.request import SHARDINGS, TASKS
 
     parser.add_argument(
         "target", nargs="*", metavar="TARGET",
@@ -91,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="one block in K keeps its activations",
     )
-    toggles.add_argument("--parallel", choices=PARALLEL, default="none", help="how --nproc ranks share the model")
+    toggles.add_argument("--parallel", choices=SHARDINGS, default="none", help="how --nproc ranks share the model")
 
 
 class Usage(Exception):
@@ -222,8 +218,8 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
     if args.task is not None and not model.startswith("hf:"):
         raise Usage("--task is for a transformers config: --hf-config DIR")
     given = {name: BY_NAME[name].parse(value) for name in TOGGLES if (value := getattr(args, name)) is not None}
-    for name in ("expandable_segments", "compile", "nproc"):
-        given.pop(name, None)
+    for name in ("settings", "doubts", "ranks"):
+        given.pop(PREDICTED[name].name, None)
     if ":" not in model:
         given.setdefault("tf32", BY_NAME["tf32"].default)  # the lab's own is off where nobody turns it on
     every = args.checkpoint_every
