@@ -18,6 +18,7 @@ from gpuscope.cli.commands.predict import verb as predict_verb
 from gpuscope.predict.answer import Tracer
 from gpuscope.predict.document import FIGURES
 from gpuscope.predict.request import Doubt, Request, Traced
+from gpuscope.text.units import bytes_text
 from tests.predict.hand_made import traced
 
 ROOT = Path(__file__).parent.parent.parent
@@ -189,8 +190,9 @@ def test_an_error_of_two_sides_is_told_as_two(capsys):
     assert document["what_if"][0]["device_peak_high_bytes"] > 2 * document["what_if"][0]["device_peak_bytes"]
     by_hand(*words, tracer=upward)
     text = capsys.readouterr().out
-    low, size, high = (document[f"device_peak_{part}bytes"] / 2**30 for part in ("low_", "", "high_"))
-    assert f"{size:.2f} GiB (+{high - size:.2f} / −{size - low:.2f}) of 64.00 GiB" in text.splitlines()[0]
+    low, size, high = (document[f"device_peak_{part}bytes"] for part in ("low_", "", "high_"))
+    sides = f"+{bytes_text(high - size)} / −{bytes_text(size - low)}"
+    assert f"{bytes_text(size)} ({sides}) of 64.0 GiB" in text.splitlines()[0]
     assert "± " not in text
     assert "+ A kernel may take much scratch memory. (up to 300 % more)" in text
 
