@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ...predict.settings import grows_segments
 from ...model.device_state import unowned_on
 from ...model.memory_layers import trainer_of
+from ...predict.settings import grows_segments
 from ...store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 from ...store.view import NOT_SENT, AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, UseView
 from ...text.units import bytes_text, duration_text

@@ -9,8 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ....lab.toggles import BY_NAME, FACTORY, PREDICTED, PRESETS, ConfigError
 from ....exit_status import ExitStatus
+from ....lab.toggles import BY_NAME, FACTORY, PREDICTED, PRESETS, ConfigError
 from ....text.units import MIB
 from ... import output
 from ...args import seconds_between, size_of_at_least, whole_between
