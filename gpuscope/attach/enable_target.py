@@ -10,6 +10,9 @@ import tempfile
 from dataclasses import dataclass
 from typing import List, Mapping, Optional
 
+from ..errors import UsageError, UserError
+from ..exit_status import ExitStatus
+from ..wire.clean import clean
 from . import run
 from .bundle import Contents
 
@@ -43,8 +46,13 @@ for folder, _, names in os.walk(sys.argv[1]):
 """
 
 
-class CannotEnable(Exception):
-    """It cannot or should not be done. The text says what, why and the next command."""
+class CannotEnable(UserError):
+    """An environment cannot or should not be changed. The text says why, and the next command."""
+
+    exit_status = ExitStatus.PROBLEMS
+
+    def __init__(self, what: str) -> None:
+        super().__init__(clean(what))  # it repeats words that were typed, which may hold line ends
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ def find(python: Optional[str], env: Mapping[str, str]) -> Target:
     if python is None:
         try:
             program = run.python(env)
-        except run.Usage as error:
+        except UsageError as error:
             reason = str(error).split(". ", 1)[0]
             raise CannotEnable(f"{reason}. Name it:  gpuscope enable --python /path/to/python") from None
         variables = ("VIRTUAL_ENV", "CONDA_PREFIX")

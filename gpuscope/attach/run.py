@@ -9,8 +9,9 @@ import os
 import re
 import shutil
 import sys
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, NoReturn, Optional, Tuple
 
+from ..errors import UsageError
 from ..probe import rendezvous
 from ..probe.rendezvous import RendezvousError
 from ..wire.clean import clean
@@ -22,8 +23,11 @@ _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]?")
 _WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
 
 
-class Usage(Exception):
-    """The command cannot be run as given. The text says what and why."""
+class CannotRun(UsageError):
+    """The command cannot be run as given. The text says why."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(clean(what))  # it repeats words that were typed, which may hold line ends
 
 
 def command(words: List[str], env: Mapping[str, str]) -> List[str]:
@@ -31,26 +35,28 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
 
     ``-- CMD …`` is taken as it is, from PATH; ``-m MODULE …`` and ``SCRIPT …`` get the Python of the user's
     environment. A first word that is no file but a program (``gpuscope run python train.py``) is a command too. Raises
-    :class:`Usage`."""
+    :class:`CannotRun`."""
     if not words:
-        raise Usage("what should run? A script, -m MODULE, or -- COMMAND")
+        raise CannotRun("what should run? A script, -m MODULE, or -- COMMAND")
     if words[0] == "--":
         if len(words) == 1:
-            raise Usage("no command after --")
+            raise CannotRun("no command after --")
         return [_program(words[1], env), *words[2:]]
     if words[0] == "-m":
         if len(words) == 1:
-            raise Usage("no module after -m")
+            raise CannotRun("no module after -m")
         return [python(env), *words]
     if words[0].startswith("-"):
-        raise Usage(f"no such option: {words[0]}. Options for python go after --:  gpuscope run -- python {words[0]}")
+        raise CannotRun(
+            f"no such option: {words[0]}. Options for python go after --:  gpuscope run -- python {words[0]}"
+        )
     if os.path.exists(words[0]):
         _check_script(words[0])
         return [python(env), *words]
     try:
         return [_program(words[0], env), *words[1:]]
-    except Usage:
-        raise Usage(f"no such script, and no such program on PATH: {words[0]}") from None
+    except CannotRun:
+        raise CannotRun(f"no such script, and no such program on PATH: {words[0]}") from None
 
 
 def python(env: Mapping[str, str]) -> str:
@@ -64,7 +70,9 @@ def python(env: Mapping[str, str]) -> str:
         found = shutil.which(name, path=env.get("PATH"))
         if found:
             return found
-    raise Usage("no python in $VIRTUAL_ENV, $CONDA_PREFIX or PATH. Name it:  gpuscope run -- /path/to/python SCRIPT")
+    raise CannotRun(
+        "no python in $VIRTUAL_ENV, $CONDA_PREFIX or PATH. Name it:  gpuscope run -- /path/to/python SCRIPT"
+    )
 
 
 def hiding_option(argv: List[str]) -> Optional[str]:
@@ -100,7 +108,7 @@ def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
 
 def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
     """What is left of ``words`` behind our own options, and the environment that carries them to the probe. Raises
-    :class:`Usage`."""
+    :class:`CannotRun`."""
     out = {name: value for name, value in env.items() if name != DOCTOR}
     out.update(_doctor())
     while words and (words[0] in ("--history", "--no-doctor") or words[0].startswith("--history=")):
@@ -113,7 +121,7 @@ def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[s
         if not equals:
             value, rest = (rest[0] if rest else ""), rest[1:]
         if not re.fullmatch("[0-9]{1,9}", value):
-            raise Usage(f"{name} needs a number: how many of the last allocations to remember")
+            raise CannotRun(f"{name} needs a number: how many of the last allocations to remember")
         out["GPUSCOPE_HISTORY"], words = value, rest
     return words, out
 
@@ -133,7 +141,10 @@ def _doctor() -> Dict[str, str]:
 
 
 def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str], str]:
-    """(argv, environment, the line for stderr). Raises :class:`Usage`; where no probe can go in, the line says why."""
+    """Return the argv, the environment, and the line for standard error.
+
+    Raises :class:`CannotRun`. Where no probe can go in, the line says why.
+    """
     words, env = options(words, env)
     argv = command(words, env)
     program = clean(argv[0])
@@ -160,7 +171,7 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
     return argv, environment(env, hook), line
 
 
-def execute(argv: List[str], env: Mapping[str, str], line: str) -> None:
+def execute(argv: List[str], env: Mapping[str, str], line: str) -> NoReturn:
     """Become the command. Only returns by raising OSError, when the program cannot be executed."""
     sys.stdout.flush()
     sys.stderr.write(line + "\n")
@@ -169,10 +180,10 @@ def execute(argv: List[str], env: Mapping[str, str], line: str) -> None:
 
 
 def _check_script(path: str) -> None:
-    """Raises :class:`Usage` for what Python would fail on in words that mislead."""
+    """Raises :class:`CannotRun` for what Python would fail on in words that mislead."""
     if os.path.isdir(path):
         if not os.path.exists(os.path.join(path, "__main__.py")):
-            raise Usage(f"{path} is a directory without a __main__.py. Name the script in it")
+            raise CannotRun(f"{path} is a directory without a __main__.py. Name the script in it")
         return
     if not os.path.isfile(path):
         return  # a pipe can be read once, and that is for Python
@@ -182,12 +193,12 @@ def _check_script(path: str) -> None:
     except NotAFile:
         return  # of the kernel's: whatever it is, it is for Python, too
     except OSError as error:
-        raise Usage(f"{path} cannot be read: {error.strerror}") from None
+        raise CannotRun(f"{path} cannot be read: {error.strerror}") from None
     line = start.partition(b"\n")[0].decode("utf-8", "replace").strip()
     if start.startswith(b"\x7fELF"):
-        raise Usage(f"{path} is a program, not a Python script. Run it as a command:  gpuscope run -- {path}")
+        raise CannotRun(f"{path} is a program, not a Python script. Run it as a command:  gpuscope run -- {path}")
     if line.startswith("#!") and not re.search("py|conda|uv", line):
-        raise Usage(f"{path} is not for Python ({line[:80]}). Run it as a command:  gpuscope run -- {path}")
+        raise CannotRun(f"{path} is not for Python ({line[:80]}). Run it as a command:  gpuscope run -- {path}")
 
 
 def _program(name: str, env: Mapping[str, str]) -> str:
@@ -195,7 +206,7 @@ def _program(name: str, env: Mapping[str, str]) -> str:
     if found:
         return found
     if os.path.isdir(name):
-        raise Usage(f"{name} is a directory")
+        raise CannotRun(f"{name} is a directory")
     if os.path.isfile(name):
-        raise Usage(f"{name} is not an executable file. A Python script needs no --:  gpuscope run {name}")
-    raise Usage(f"no such program{'' if os.sep in name else ' on PATH'}: {name}")
+        raise CannotRun(f"{name} is not an executable file. A Python script needs no --:  gpuscope run {name}")
+    raise CannotRun(f"no such program{'' if os.sep in name else ' on PATH'}: {name}")

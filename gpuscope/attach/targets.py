@@ -13,6 +13,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Iterable, List, Optional, Sequence, Tuple
 
+from ..errors import UsageError
 from ..text.units import bytes_text
 from ..wire.clean import clean
 
@@ -33,7 +34,7 @@ _SELECTOR = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*)(?:=|==|!=)?(?:[A-Za-z0-
 _DIGITS = re.compile(r"[0-9]{1,12}")
 
 
-class BadTarget(ValueError):
+class BadTarget(UsageError):
     """A target that is refused. The text is a whole sentence and says what to write instead."""
 
 

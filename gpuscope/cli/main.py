@@ -13,9 +13,10 @@ import os
 import re
 import sys
 from importlib import import_module
-from typing import List, NoReturn, Optional
+from typing import Callable, List, NoReturn, Optional
 
 from .. import __version__
+from ..errors import UserError
 from ..exit_status import ExitStatus
 
 VERBS = {
@@ -111,7 +112,25 @@ def module_of(verb: str, word: str = "") -> str:
 def _call(module: str, used: Parser, words: List[str]) -> int:
     found = import_module(module)
     found.add_arguments(used)
-    return int(found.run(used.parse_args(words)))
+    return perform(found.run, used.parse_args(words), used.prog)
+
+
+def perform(run: Callable[[argparse.Namespace], int], args: argparse.Namespace, command: str) -> int:
+    """Run a command and return its exit code. What it cannot do is printed here, whichever command it is."""
+    try:
+        return int(run(args))
+    except UserError as error:
+        return tell(error, command)
+
+
+def tell(error: UserError, command: str) -> ExitStatus:
+    """Print on standard error what a command cannot do, and return its exit code."""
+    from ..wire.clean import clean_lines
+
+    print(f"{command}: {clean_lines(str(error))}", file=sys.stderr)
+    if error.exit_status == ExitStatus.USAGE:
+        print(f"See: {command} --help", file=sys.stderr)
+    return error.exit_status
 
 
 def entry() -> NoReturn:

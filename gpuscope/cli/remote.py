@@ -65,22 +65,18 @@ def one_place(args: argparse.Namespace, text: str | None) -> Target:
 
 def shot(args: argparse.Namespace, verb: str, want_trainers: bool) -> tuple[str, OneShot] | int:
     """The name of the place that ``args.target`` and ``args.via`` mean, and one look at it; an exit code where there is
-    none, and why has been said."""
-    try:
-        target = one_place(args, args.target)
-        if target.pid is not None:
-            raise BadTarget(f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}")
-        if not target.is_remote:
-            raise BadTarget(f"{args.target}: no host. Next: gpuscope {verb}    for this machine")
-        from .remote_look import NoLook, look
+    none, and why has been said. Raises :class:`BadTarget`."""
+    target = one_place(args, args.target)
+    if target.pid is not None:
+        raise BadTarget(f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}")
+    if not target.is_remote:
+        raise BadTarget(f"{args.target}: no host. Next: gpuscope {verb}    for this machine")
+    from .remote_look import NoLook, look
 
-        try:
-            return look(args, target, args.timeout, want_trainers, verb == "devices")
-        except NoLook as error:
-            return unreached(args, verb, str(error))
-    except BadTarget as error:
-        print(f"gpuscope {verb}: {error}", file=sys.stderr)
-        return ExitStatus.USAGE
+    try:
+        return look(args, target, args.timeout, want_trainers, verb == "devices")
+    except NoLook as error:
+        return unreached(args, verb, str(error))
 
 
 def unreached(args: argparse.Namespace, verb: str, why: str) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..agent.oneshot import TRAINERS_SECONDS, OneShot
+from ..errors import UserError
 from ..store.pending_requests import SourceError
 from ..store.remote import RemoteSource
 from ..store.store import Store
@@ -32,8 +33,8 @@ FIRST_SECONDS = 60.0
 """For everything before the first sample: the way there, what ssh asks, an agent on a busy host."""
 
 
-class NoLook(Exception):
-    """Why nothing can be shown; the text is a whole sentence."""
+class NoLook(UserError):
+    """Nothing came from another host."""
 
 
 @dataclass

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from ..errors import UsageError
 from ..exit_status import ExitStatus
 from .args import seconds_between
 
@@ -32,8 +33,7 @@ def watch(
 
     Ends with its exit code where that is ``end``, at Ctrl-C, when nobody reads any more, or after ``rounds``."""
     if args.target is not None or args.via:
-        print("--watch looks at this machine. Over there: gpuscope TARGET, or gpuscope record TARGET", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError("--watch looks at this machine. Over there: gpuscope TARGET, or gpuscope record TARGET")
     code: int = ExitStatus.OK
     try:
         while rounds is None or rounds > 0:

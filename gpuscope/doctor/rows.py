@@ -6,13 +6,14 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, get_args
 
+from ..errors import UserError
 from .finding import Confidence, Severity
 
 _ONE_OF = {"Confidence": get_args(Confidence), "Severity": get_args(Severity)}
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "float": (float, int)}
 
 
-class TableError(Exception):
+class TableError(UserError):
     """A data file is missing or not as it should be. The text says which file, which row and which key."""
 
 

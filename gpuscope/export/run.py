@@ -16,9 +16,12 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..errors import UserError
+from ..exit_status import ExitStatus
 from ..process import atomic_file
 from ..store.source import Source
 from ..store.store import Store
+from ..wire.clean import clean
 from .page import Limits, Memory, Page, draw
 from .table import METRICS
 
@@ -32,12 +35,17 @@ FIRST_SECONDS = 10.0
 """How long the first reading of all may take, before a file is written without it."""
 
 
-class CannotExport(Exception):
+class CannotExport(UserError):
     """It cannot be served or written. The text says what, why and the next command."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(clean(what))  # it repeats words that were typed, which may hold line ends
 
 
 class ExportMisused(CannotExport):
     """The command line cannot mean anything: a fault of usage, wherever it is run."""
+
+    exit_status = ExitStatus.USAGE
 
 
 class Exporter(Collector):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..text.units import bytes_text
 from . import claim_figures, launch, rules, torch_probe
 from .claim_table import CLAIMS
@@ -70,7 +71,7 @@ class Machine:
         ]
 
 
-class Unusable(Exception):
+class CannotMeasureClaims(UserError):
     """Nothing can be measured here at all; the message says what happened, why, and the next command."""
 
 
@@ -94,11 +95,11 @@ class Options:
 
 
 def look(python: str, device: str) -> Machine:
-    """What this machine has, by a program that imports torch: may take seconds. Raises :class:`Unusable`."""
+    """What this machine has, by a program that imports torch: may take seconds. Raises :class:`CannotMeasureClaims`."""
     asked = torch_probe.ask(python)
     told, again = asked.told, "gpuscope lab claims --device cpu"
     if asked.problem:
-        raise Unusable(f"It is not known what can be measured here.\nWhy: {asked.problem}.\nNext: {again}")
+        raise CannotMeasureClaims(f"It is not known what can be measured here.\nWhy: {asked.problem}.\nNext: {again}")
     free, total = told.get("free") or [], told.get("total") or []
     gpus = [
         {"name": name, "free_bytes": left, "total_bytes": whole}
@@ -106,7 +107,7 @@ def look(python: str, device: str) -> Machine:
     ]
     if device == "cuda" and not gpus:
         why = f"torch {told.get('torch')} finds no CUDA device here: no driver, all hidden, or a CPU build."
-        raise Unusable(f"There is no CUDA device to measure on.\nWhy: {why}\nNext: {again}")
+        raise CannotMeasureClaims(f"There is no CUDA device to measure on.\nWhy: {why}\nNext: {again}")
     facts = {
         "torch_version": told.get("torch"), "cuda_version": told.get("cuda"), "python_version": told.get("python"),
         "gpus": gpus, "cpu": cpu_name(), "cores": asked.facts(LabConfig()).cores, "threads": told.get("threads"),

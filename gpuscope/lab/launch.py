@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from ..errors import UserError
 from . import metrics
 from .config import LabConfig
 
@@ -40,11 +41,11 @@ _QUESTION = (
 State = Literal["idle", "starting", "running", "stopping", "stopped", "failed"]
 
 
-class NoTorch(Exception):
+class NoTorch(UserError):
     """No Python with torch was found. ``failure`` says where it was looked for and what to do."""
 
     def __init__(self, failure: metrics.Failure):
-        super().__init__(str(failure))
+        super().__init__(failure.what, failure.why, failure.next, "no_torch")
         self.failure = failure
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from .. import DISTRIBUTION
+from ..errors import UserError
 from ..wire.clean import clean
 
 APPLICATION_ID = 0x67704C61
@@ -46,18 +47,7 @@ CREATE TABLE plans (
 """
 
 
-class Trouble(Exception):
-    """What happened, why, and the next command."""
-
-    def __init__(self, what: str, why: str, next: str):  # noqa: A002  # the word of every failure here
-        super().__init__(what)
-        self.what, self.why, self.next = what, why, next
-
-    def __str__(self) -> str:
-        return f"{self.what}\nWhy: {self.why}\nNext: {self.next}"
-
-
-class LedgerError(Trouble):
+class LedgerError(UserError):
     """The ledger cannot be used; the file is as it was."""
 
 

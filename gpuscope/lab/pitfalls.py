@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import toml
+from ..errors import UserError
 
 INDEX = "index.toml"
 EVIDENCE = ("message", "live", "script")
@@ -22,7 +23,7 @@ FOLDERS = (_PACKAGE.parent / "demos" / "pitfalls", _PACKAGE / "demos" / "pitfall
 """Where they are in a source tree and in an installed package."""
 
 
-class PitfallError(Exception):
+class PitfallError(UserError):
     """The scripts are not here, or their index is not as it should be. The text says what and where."""
 
 

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from ..errors import UserError
 from ..wire.clean import clean
 from . import metrics
 from .config import ConfigError, LabConfig
 from .launch import LabRun
 from .ledger import Entry, Ledger
-from .ledger_file import Trouble, explain
+from .ledger_file import explain
 from .matrix import MAX_CELLS, MAX_REPEATS, interleaved, label, varying
 from .toggles import BY_NAME
 
@@ -37,7 +38,7 @@ LIMIT_SECONDS = 3600.0
 """After which a run is given up, unless something else is asked."""
 
 
-class SweepError(Trouble):
+class SweepError(UserError):
     """The sweep cannot be run."""
 
 

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import UsageError
+
 Value = str | int | bool | None
 
 PRESETS: dict[str, dict[str, str]] = {
@@ -26,7 +28,7 @@ FACTORY = re.compile(rf"{_PART}:{_PART}")
 """``MODULE:FACTORY``, a user's own model."""
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError, ValueError):
     """A toggle has a value it cannot have. The message names the toggle and lists what it takes: a usage error."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach import hook_directory, run
+from gpuscope.errors import UsageError
 from gpuscope.probe import rendezvous
 from tests.fakes import pythons
 from tests.fakes.probe_client import (
@@ -74,7 +75,7 @@ def test_python_is_the_environments_then_paths(tmp_path):
     assert run.python({**env, "CONDA_PREFIX": conda_root}) == conda["PATH"] + "/python"
     assert run.python({**env, "CONDA_PREFIX": conda_root, "VIRTUAL_ENV": venv_root}) == venv["PATH"] + "/python"
     assert run.python({**env, "VIRTUAL_ENV": "/not/there"}) == str(tmp_path / "bin/python3")
-    with pytest.raises(run.Usage, match="no python"):
+    with pytest.raises(UsageError, match="no python"):
         run.python({"PATH": "/not/there"})
 
 
@@ -116,7 +117,7 @@ def test_what_is_no_python_script_names_the_command_that_works(tmp_path, monkeyp
         ("--", "./train.py"): "not an executable file.* gpuscope run ./train.py",
         ("--", "app"): "is a directory",
     }.items():
-        with pytest.raises(run.Usage, match=message):
+        with pytest.raises(UsageError, match=message):
             run.command(list(words), env)
     for name in ("x.py", "train.py", "app"):
         assert run.command([name], env)[1] == name
@@ -136,7 +137,7 @@ def test_history_travels_to_the_probe_and_belongs_to_us_only_in_front(tmp_path, 
     assert "GPUSCOPE_HISTORY" not in found
     assert "allocations" not in line
     for words in (["--history"], ["--history", "train.py"], ["--history=-5", "train.py"], ["--history", "5"]):
-        with pytest.raises(run.Usage):
+        with pytest.raises(UsageError):
             run.plan(words, env)
 
 

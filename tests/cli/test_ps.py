@@ -14,6 +14,7 @@ from gpuscope.agent import host_workers, picture
 from gpuscope.agent.oneshot import TRAINERS_SECONDS, collect_once
 from gpuscope.cli import output
 from gpuscope.cli.commands.ps import verb as ps_verb
+from gpuscope.cli.main import perform
 from gpuscope.collect import processes, trainers
 from gpuscope.wire.frames import Unknown
 from tests.fakes import probe_process
@@ -298,5 +299,5 @@ def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monk
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(documents) == 2
     assert documents[0]["processes"][0]["devices"][0]["sm_percent"] == 61.0
-    assert ps_verb.run(parser.parse_args(["--watch", "1", "somewhere"])) == 64
+    assert perform(ps_verb.run, parser.parse_args(["--watch", "1", "somewhere"]), "gpuscope ps") == 64
     assert "gpuscope record TARGET" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 
 from gpuscope.cli import main as cli
 from gpuscope.cli.commands import wait
+from gpuscope.cli.main import perform
 from gpuscope.exit_status import ExitStatus
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -24,7 +25,7 @@ def parsed(*words: str) -> argparse.Namespace:
 
 
 def waited(frames: list[f.Frame], *words: str) -> int:
-    return wait.run(parsed(*words), lambda hz: AskedSource(frames))
+    return perform(lambda args: wait.run(args, lambda hz: AskedSource(frames)), parsed(*words), "gpuscope wait")
 
 
 # ── a process of this machine ──
@@ -94,7 +95,7 @@ def child():
 def test_a_stall_returns_its_own_code(child, capsys):
     frames = own_trainer(child.pid, step_age_seconds=500.0, stall_at="train.py:88 load")
     assert waited(frames, str(child.pid)) == ExitStatus.STALLED == 10
-    assert "no step for 500 s, it stands at train.py:88 load" in capsys.readouterr().err
+    assert "no step for 8m 20s, it stands at train.py:88 load" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shown", ["nan", "inf"])
@@ -190,7 +191,7 @@ def test_several_gpus_and_what_can_never_be():
 
 def test_the_time_is_up_and_the_holder_is_named(capsys):
     assert waited(growing([10.0] * 5), "--free", "40GiB", "--timeout", "0.5") == 124
-    assert "GPU 0 9.2 GiB free, held by lin pid 51120" in capsys.readouterr().err
+    assert "GPU 0 9.20 GiB free, held by lin pid 51120" in capsys.readouterr().err
 
 
 def test_the_index_is_all_that_a_script_reads(capsys, monkeypatch):
@@ -222,7 +223,7 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize("words", [[], ["12", "--free", "1GiB"], ["abc"], ["h:3", "--free", "1GiB"]])
 def test_what_makes_no_sense_is_usage(words, capsys):
-    assert wait.run(parsed(*words)) == 64
+    assert perform(wait.run, parsed(*words), "gpuscope wait") == 64
     assert "gpuscope wait:" in capsys.readouterr().err
 
 

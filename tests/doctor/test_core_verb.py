@@ -17,6 +17,7 @@ from gpuscope.cli import main as cli
 from gpuscope.cli.commands.doctor import bundle as doctor_bundle
 from gpuscope.cli.commands.doctor import targets as doctor_targets
 from gpuscope.cli.commands.doctor import verb as doctor_verb
+from gpuscope.cli.main import perform
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Evidence, Finding, Fix, Report
 
@@ -26,7 +27,7 @@ MIXED = "RuntimeError: Expected all tensors to be on the same device, but found 
 def run(capsys, *words):
     parser = argparse.ArgumentParser()
     doctor_verb.add_arguments(parser)
-    code = doctor_verb.run(parser.parse_args([str(word) for word in words]))
+    code = perform(doctor_verb.run, parser.parse_args([str(word) for word in words]), "gpuscope doctor")
     out, err = capsys.readouterr()
     return code, out, err
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gpuscope.cli.commands.lab import claims as lab_claims
+from gpuscope.cli.main import perform
 from gpuscope.lab import claim_report, claim_run
-from gpuscope.lab.claim_run import Machine, Options, Runner, Unusable
+from gpuscope.lab.claim_run import CannotMeasureClaims, Machine, Options, Runner
 from gpuscope.lab.claim_table import BY_ID
 from gpuscope.lab.claims import Result
 from tests.fakes import pythons
@@ -133,11 +134,11 @@ def test_a_loop_that_gives_nothing_says_why(program: Any, loop: str, verdict: st
 def test_a_python_that_cannot_say_what_is_here_ends_it(program: Any, tmp_path: Path):
     machine = program()
     assert machine.device == "cpu"
-    with pytest.raises(Unusable, match="finds no CUDA device"):
+    with pytest.raises(CannotMeasureClaims, match="finds no CUDA device"):
         claim_run.look(machine.python, "cuda")
     path = tmp_path / "python"
     path.write_text("#!/bin/sh\necho 'ImportError: libtorch.so' >&2\nexit 1\n")
-    with pytest.raises(Unusable, match=r"libtorch\.so"):
+    with pytest.raises(CannotMeasureClaims, match=r"libtorch\.so"):
         claim_run.look(str(path), "auto")
 
 
@@ -147,7 +148,7 @@ def test_a_python_that_cannot_say_what_is_here_ends_it(program: Any, tmp_path: P
 def verb(*words: str) -> int:
     parser = argparse.ArgumentParser()
     lab_claims.add_arguments(parser)
-    return lab_claims.run(parser.parse_args(words))
+    return perform(lab_claims.run, parser.parse_args(words), "gpuscope lab claims")
 
 
 def test_the_json_document(program: Any, capsys: pytest.CaptureFixture[str]):

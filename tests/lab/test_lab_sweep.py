@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -239,7 +240,7 @@ def test_the_bar_is_drawn_on_a_terminal_without_escape_sequences(ledger: Ledger,
     assert "\x1b" not in text
     drawn = [line for line in text.replace("\n", "\r").split("\r") if "░" in line or "█" in line]
     assert any("0/2" in line and "batch=1" in line for line in drawn)
-    assert any("1/2  0:0" in line and "left" in line for line in drawn)
+    assert any(re.search(r"1/2  \d+ s left", line) for line in drawn)
     assert max(map(len, drawn)) < 60
 
 

@@ -66,7 +66,7 @@ def by_hand(*words: str, tracer: Tracer = traced) -> int:
     """The verb in this process, over traces written by hand."""
     parser = cli.Parser(prog="gpuscope predict")
     predict_verb.add_arguments(parser)
-    return predict_verb.run(parser.parse_args(words), tracer)
+    return cli.perform(lambda args: predict_verb.run(args, tracer), parser.parse_args(words), parser.prog)
 
 
 def upward(request: Request) -> Traced:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from ...attach import enable
-from ...attach.enable_target import CannotEnable, find
+from ...attach.enable_target import find
 from ...exit_status import ExitStatus
 from ...wire.clean import clean
 from .enable import add_target, describe, failed
@@ -38,9 +38,6 @@ def run(args: argparse.Namespace) -> int:
             print(f"Nothing is removed yet. From {where} would go:\n  {clean(found.pth)}\n  {clean(found.zip)}")
             return ExitStatus.OK
         gone = enable.remove(found)
-    except CannotEnable as error:
-        print(f"gpuscope disable: {clean(str(error))}", file=sys.stderr)
-        return ExitStatus.PROBLEMS
     except OSError as error:
         print(f"gpuscope disable: {failed(error)}", file=sys.stderr)
         return ExitStatus.PROBLEMS

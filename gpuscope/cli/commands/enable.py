@@ -82,8 +82,9 @@ def run(args: argparse.Namespace) -> int:
                 f"{found.folder} does not hold what was written: {found.reason or found.state}. Try again"
             )
     except CannotEnable as error:
-        print(f"gpuscope enable: {clean(str(error))}", file=sys.stderr)
-        return ExitStatus.UNCHECKED if args.status else ExitStatus.PROBLEMS
+        if args.status:
+            error.exit_status = ExitStatus.UNCHECKED
+        raise
     except OSError as error:
         print(f"gpuscope enable: {failed(error)}", file=sys.stderr)
         return ExitStatus.UNCHECKED if args.status else ExitStatus.PROBLEMS

@@ -79,9 +79,6 @@ def run(args: argparse.Namespace) -> int:
         at = export.address(args.listen or LISTEN, args.allow_remote)
         exporter = export.Exporter(_source(args.hz), Limits(trainers=args.max_trainers))
         return asyncio.run(_run(args, exporter, at))
-    except export.CannotExport as error:
-        print(f"gpuscope export: {clean(str(error))}", file=sys.stderr)
-        return ExitStatus.USAGE if isinstance(error, export.ExportMisused) else ExitStatus.UNCHECKED
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         print(f"gpuscope export: cannot write{clean(where)}: {error.strerror or error}", file=sys.stderr)

@@ -57,9 +57,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         with contextlib.ExitStack() as stack:
             summary, said = asyncio.run(_record(args, stack))
-    except remote.BadTarget as error:
-        print(f"gpuscope record: {error}", file=sys.stderr)
-        return ExitStatus.USAGE
     except RecordingError as error:
         print(f"gpuscope record: {error}", file=sys.stderr)
         if args.file.is_file() and not args.force:

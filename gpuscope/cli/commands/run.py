@@ -6,6 +6,7 @@ import os
 import sys
 from typing import List
 
+from ...errors import UserError
 from ...exit_status import ExitStatus
 
 HELP = """usage: gpuscope run [--history N] [--no-doctor] SCRIPT [ARGS...]
@@ -36,11 +37,12 @@ def main(words: List[str]) -> int:
         return 0
     from ...attach import run
     from ...wire.clean import clean
+    from ..main import tell
 
     try:
         run.execute(*run.plan(words, os.environ))
-    except run.Usage as error:
-        sys.stderr.write(f"gpuscope run: {clean(str(error))}\nSee: gpuscope run --help\n")
+    except UserError as error:
+        return tell(error, "gpuscope run")
     except OSError as error:
         sys.stderr.write(f"gpuscope run: cannot start it: {clean(str(error))}\nSee: gpuscope run --help\n")
     return ExitStatus.USAGE

@@ -81,12 +81,8 @@ Judge = Callable[["HostView", float], "Verdict | None"]
 
 def run(args: argparse.Namespace, make_source: Callable[[float], Source] | None = None) -> int:
     """The exit code of the table above (``make_source`` is for tests)."""
-    try:
-        with contextlib.ExitStack() as stack:
-            verdict = _prepared(args, stack, make_source)
-    except remote.BadTarget as error:
-        print(f"gpuscope wait: {error}", file=sys.stderr)
-        return ExitStatus.USAGE
+    with contextlib.ExitStack() as stack:
+        verdict = _prepared(args, stack, make_source)
     if verdict.out:
         print(verdict.out, flush=True)
     if verdict.text and (not args.quiet or verdict.code not in (ExitStatus.OK, ExitStatus.TIMED_OUT)):

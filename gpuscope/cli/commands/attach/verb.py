@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ....errors import UsageError
 from ....exit_status import ExitStatus
 from ....text.units import duration_text
 from ... import output, remote
@@ -61,11 +62,7 @@ def run(args: argparse.Namespace) -> int:
         from . import listing as attach_listing
 
         return attach_listing.run(args) if not (args.inject or args.detach) else _which(args)
-    try:
-        places = _places(args)
-    except BadTarget as error:
-        print(f"gpuscope attach: {error}", file=sys.stderr)
-        return ExitStatus.USAGE
+    places = _places(args)
     rows: list[dict[str, Any]] = []
     if args.inject or args.detach:
         code = _act(args, places, rows)
@@ -82,8 +79,7 @@ def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, An
     wrong."""
     chosen = [one for one in places if one.pid is not None]
     if args.inject and args.detach:
-        print("gpuscope attach: --inject and --detach contradict each other", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError("--inject and --detach contradict each other")
     if not chosen:
         return _which(args)
     code: int = ExitStatus.OK

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ....doctor.finding import Effect, Finding, Fix, Report
+from ....errors import UsageError
 from ....predict.answer import Answer, Asking, Tracer, Tried
 from ....predict.report import with_error
 from ....predict.request import CannotPredict
@@ -82,7 +83,6 @@ def _fix(one: Tried, answer: Answer) -> Fix:
 
 def _ask(words: str, tracer: Tracer | None) -> Answer:
     """Raises :class:`CannotPredict`, and ValueError for words that make no question."""
-    from ....lab.toggles import ConfigError
     from ....predict.child import Tracer as Child
     from ..predict import card as predict_card
     from ..predict import verb as predict_verb
@@ -95,7 +95,7 @@ def _ask(words: str, tracer: Tracer | None) -> Answer:
         card = predict_card.card(args)
         request = predict_verb.request_of(args, model, card)
         settings = predict_verb.settings_of(args)
-    except (predict_verb.Usage, ConfigError) as error:
+    except UsageError as error:
         raise ValueError(str(error)) from None
     with Child() as child:
         asking = Asking(

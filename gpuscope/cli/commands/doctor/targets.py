@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ....doctor.finding import Report
+from ....errors import UserError
 from ....doctor.messages import THE_SYMPTOM
 from ....wire.clean import clean
 from ....wire.files import open_regular
@@ -40,7 +41,7 @@ _TRAINING = re.compile(
 _HOST = re.compile(r"[\w.-]+@[\w.-]+")
 
 
-class CannotExamine(Exception):
+class CannotExamine(UserError):
     """A target that cannot be examined; the text is a whole sentence and says what to do."""
 
 

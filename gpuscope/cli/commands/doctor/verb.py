@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ....doctor import report as reports
 from ....doctor import table
 from ....doctor.finding import Report
+from ....errors import UsageError
 from ....exit_status import ExitStatus
 from ....wire.clean import clean
 from ... import output, remote
@@ -53,11 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: nothing wrong; 1: warnings; 2: problems; 3: something could not be checked; 64: usage."""
-    try:
-        known = table.load()
-    except table.TableError as error:
-        print(f"gpuscope doctor: {error}", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+    known = table.load()
     if args.list or args.explain is not None:
         return _explain(args, known)
     symptom = (args.symptom or "").strip()
@@ -83,8 +80,7 @@ def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
     from ....doctor import explain
 
     if args.targets or args.symptom is not None or (args.list and args.explain is not None):
-        print("gpuscope doctor: --list and --explain ID stand alone\nSee: gpuscope doctor --help", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError("--list and --explain ID stand alone")
     if args.list:
         if args.json:
             print(output.dump({"pitfalls": [explain.document(one) for one in known.values()]}))
@@ -98,8 +94,7 @@ def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
         near = get_close_matches(args.explain[:80], known, 3, 0.5)
         meant = f" Did you mean: {', '.join(near)}?" if near else ""
         shown = clean(args.explain, 80)
-        print(f"gpuscope doctor: no such pitfall: {shown}.{meant}\nAll: gpuscope doctor --list", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError(f"no such pitfall: {shown}.{meant}", next="gpuscope doctor --list    names them all")
     if args.json:
         print(output.dump(explain.document(row)))
     else:

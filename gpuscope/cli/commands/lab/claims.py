@@ -10,12 +10,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from ....errors import UsageError
 from ....exit_status import ExitStatus
 from ....lab import claim_report
-from ....lab.claim_run import Machine, Options, Runner, Unusable, expected_seconds, look
+from ....lab.claim_run import Machine, Options, Runner, expected_seconds, look
 from ....lab.claim_table import BY_ID, CLAIMS
 from ....lab.claims import WORDS, Claim, Result
-from ....lab.launch import NoTorch, find_python
+from ....lab.launch import find_python
 from ....process import atomic_file
 from ....text.units import duration_text
 
@@ -42,21 +43,13 @@ def run(args: argparse.Namespace) -> int:
     wrong = [name for name in names if name not in BY_ID]
     problem = f"there is no claim {wrong[0]!r}. Claims: {', '.join(BY_ID)}" if wrong else _bounds(args)
     if problem:
-        print(f"gpuscope lab claims: {problem}\nSee: gpuscope lab claims --help", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError(problem)
     claims = [claim for claim in CLAIMS if not names or claim.id in names]
     if args.list:
         print("\n".join(_listed(claim) for claim in claims))
         return ExitStatus.OK
     options = Options(args.device, args.repeats, args.quick, args.limit, args.tiny)
-    try:
-        machine = look(find_python(), args.device)
-    except NoTorch as error:
-        print(error.failure, file=sys.stderr)
-        return ExitStatus.UNCHECKED
-    except Unusable as error:
-        print(error, file=sys.stderr)
-        return ExitStatus.UNCHECKED
+    machine = look(find_python(), args.device)
     return _measure(claims, machine, options, "json" if args.json else args.format, args.output)
 
 

@@ -9,12 +9,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from ....attach import run as attach_run
+from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
-from ....lab.launch import NoTorch, find_python
-from ....lab.pitfalls import Pitfall, PitfallError, load
+from ....lab.launch import find_python
+from ....lab.pitfalls import Pitfall, load
 
 ASK_SECONDS = 60.0
 """For a Python to import torch from a slow disk."""
@@ -31,38 +32,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Becomes the training, whose exit code it is. Returns only with 0: the list was printed; 3: no scripts, no Python
     with torch, or too few GPUs; 64: no such pitfall."""
-    try:
-        pitfalls = load()
-    except PitfallError as error:
-        print(f"gpuscope lab pitfall: {error}", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+    pitfalls = load()
     if args.name is None:
         print(json.dumps(_document(pitfalls), indent=2) if args.json else _in_words(pitfalls))
         return ExitStatus.OK
     chosen = {pitfall.id: pitfall for pitfall in pitfalls}.get(args.name)
     if chosen is None or args.json:
         what = "--json is for the list, without a NAME" if chosen else f"no such pitfall: {args.name[:80]!r}"
-        print(f"gpuscope lab pitfall: {what}.\nThe list:  gpuscope lab pitfall", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError(f"{what}.", next="gpuscope lab pitfall    lists them")
     return _become(chosen, args.cured, args.arguments)
 
 
-def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> int:
-    """Only returns when that fails. The way in is that of ``gpuscope run``."""
+def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> NoReturn:
+    """Become the training, by the way of ``gpuscope run``. Raises UserError where that fails."""
+    python = find_python()
+    problem = _too_few_gpus(pitfall, cured, python)
+    if problem:
+        raise UserError(problem)
+    words = pitfall.command(cured, python, arguments)
+    print(f"gpuscope: {_about(pitfall, cured)}\ngpuscope: {shlex.join(words)}", file=sys.stderr)
     try:
-        python = find_python()
-        problem = _too_few_gpus(pitfall, cured, python)
-        if problem:
-            print(f"gpuscope lab pitfall: {problem}", file=sys.stderr)
-            return ExitStatus.UNCHECKED
-        words = pitfall.command(cured, python, arguments)
-        print(f"gpuscope: {_about(pitfall, cured)}\ngpuscope: {shlex.join(words)}", file=sys.stderr)
         attach_run.execute(*attach_run.plan(["--", *words], {**os.environ, **pitfall.variables()}))
-    except NoTorch as error:
-        print(error.failure, file=sys.stderr)
-    except (attach_run.Usage, OSError) as error:
-        print(f"gpuscope lab pitfall: cannot start it: {error}", file=sys.stderr)
-    return ExitStatus.UNCHECKED
+    except (UsageError, OSError) as error:
+        raise UserError("The training cannot be started.", str(error)) from None
 
 
 def _about(pitfall: Pitfall, cured: bool) -> str:

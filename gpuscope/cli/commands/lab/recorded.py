@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from ....errors import UserError
 from ....lab.intervals import median_interval
 from ....lab.ledger import Entry, entry_of
 from ....store.blackbox import BoxReader, is_box
@@ -31,7 +32,7 @@ MAX_LINES = 5_000_000
 MAX_TRAININGS = 512
 
 
-class RecordedError(Exception):
+class RecordedError(UserError):
     """The file cannot be read, or it does not say which training is meant. The text is for the user."""
 
 

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....lab import tables
 from ....lab.compare import Comparison, Row, compare
-from ....lab.ledger import Entry, Ledger, LedgerError
+from ....lab.ledger import Entry, Ledger
 from ....lab.measures import MEASURES
-from ....lab.sweep import SweepError, stored
+from ....lab.sweep import stored
 from ....text import width
-from ....wire.clean import clean, clean_lines
+from ....wire.clean import clean
 from ... import output
 from .sweep import rendered
 
@@ -27,12 +28,10 @@ COMPARANDS = """What can be compared:
   FILE.gsr        a recording of your own trainer; FILE.gsr:PID where it holds several"""
 
 
-class UsageError(Exception):
-    """An argument means nothing here."""
+class NoSuchRun(UserError):
+    """The ledger has no such run, or a file is not there."""
 
-
-class Unreadable(Exception):
-    """A recording cannot be read, or does not say which training is meant."""
+    exit_status = ExitStatus.PROBLEMS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,17 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: done; 2: there is no such run; 3: the ledger or a recording cannot be read; 64: usage."""
     actions = {"show": _show, "compare": _compare, "export": _export, "remove": _remove, "set-aside": _set_aside}
-    try:
-        return actions.get(args.action, _list)(args, Ledger())
-    except UsageError as error:
-        print(f"gpuscope lab runs: {clean_lines(str(error))}\nSee: gpuscope lab runs --help", file=sys.stderr)
-        return ExitStatus.USAGE
-    except LookupError as error:
-        print(f"gpuscope lab runs: {clean_lines(str(error.args[0]))}", file=sys.stderr)
-        return ExitStatus.PROBLEMS
-    except (LedgerError, SweepError, Unreadable) as error:
-        print(clean_lines(str(error)), file=sys.stderr)
-        return ExitStatus.UNCHECKED
+    return actions.get(args.action, _list)(args, Ledger())
 
 
 # ── list and show ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,7 +130,7 @@ def _in_words(entry: Entry) -> list[str]:
 def _entry(ledger: Ledger, word: str) -> Entry:
     entry = ledger.get(_whole(word, "An id"))
     if entry is None:
-        raise LookupError(f"The ledger has no run {word}.\nNext: gpuscope lab runs    lists them")
+        raise NoSuchRun(f"The ledger has no run {word}.\nNext: gpuscope lab runs    lists them")
     return entry
 
 
@@ -171,8 +160,8 @@ def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
 
 
 def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
-    """The entries that a word of the command line means. Raises UsageError, LookupError, LedgerError, SweepError and
-    Unreadable."""
+    """The entries that a word of the command line means. Raises UsageError, NoSuchRun, LedgerError,
+    SweepError and RecordedError."""
     name, colon, last = word.rpartition(":")
     for path, pid in ((Path(word), None), (Path(name), last)):
         if path.suffix and path.is_file() and (pid is None or pid.isdigit()):
@@ -180,24 +169,21 @@ def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
     if all(part.isdigit() for part in word.split(",")):
         return [_entry(ledger, part) for part in word.split(",")]
     if word.partition(":")[0].endswith((".gsr", ".box")):
-        raise LookupError(f"There is no file {word}.")
+        raise NoSuchRun(f"There is no file {word}.")
     plan = stored(ledger, name if colon else word)
     if not colon or not last.isdigit() or not 1 <= int(last[:6]) <= len(plan.cells):
         cells = "\n".join(f"  {plan.group}:{number}    {label}" for number, label in enumerate(plan.labels, 1))
         raise UsageError(f"{word} is a sweep of {len(plan.cells)} configurations: say which.\n{cells}")
     found = tables.results(plan, ledger.entries(limit=None, group=plan.group))[int(last[:6]) - 1]
     if not found.runs:
-        raise LookupError(f"{word} has not been run yet.\nNext: gpuscope lab sweep --resume {plan.group}")
+        raise NoSuchRun(f"{word} has not been run yet.\nNext: gpuscope lab sweep --resume {plan.group}")
     return found.runs
 
 
 def _recorded(path: Path, pid: int | None, samples: int | None) -> Entry:
-    from .recorded import RecordedError, comparand  # with the decoder of frames, which the ledger does not need
+    from .recorded import comparand  # with the decoder of frames, which the ledger does not need
 
-    try:
-        return comparand(path, pid, samples).entry
-    except RecordedError as error:
-        raise Unreadable(str(error)) from None
+    return comparand(path, pid, samples).entry
 
 
 def comparison_mapping(one: Comparison, a: str, b: str) -> dict[str, Any]:
@@ -290,7 +276,7 @@ def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
     if args.group:
         count = ledger.remove_group(args.group)
         if not count:
-            raise LookupError(f"The ledger has no runs of {args.group}.")
+            raise NoSuchRun(f"The ledger has no runs of {args.group}.")
         print(f"Removed: {count} runs of {clean(args.group)}.")
         return ExitStatus.OK
     numbers = [_whole(word, "An id") for word in args.ids]
@@ -298,7 +284,7 @@ def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
     if len(missing) < len(numbers):
         print(f"Removed: {', '.join(str(n) for n in numbers if str(n) not in missing)}.")
     if missing:
-        raise LookupError(f"The ledger has no run {', '.join(missing)}.")
+        raise NoSuchRun(f"The ledger has no run {', '.join(missing)}.")
     return ExitStatus.OK
 
 

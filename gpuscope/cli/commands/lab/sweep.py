@@ -16,8 +16,8 @@ from typing import Any, TextIO
 from ....exit_status import ExitStatus
 from ....lab import rules, tables, torch_probe
 from ....lab.config import ConfigError, LabConfig, add_toggles
-from ....lab.launch import NoTorch, find_python
-from ....lab.ledger import Entry, Ledger, LedgerError
+from ....lab.launch import find_python
+from ....lab.ledger import Entry, Ledger
 from ....lab.matrix import MAX_REPEATS, Matrix, combinations, label, once, read_file, vary_of, varying
 from ....lab.metrics import Record
 from ....lab.sweep import (
@@ -77,17 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: every run ended well; 1: some failed, or were refused; 2: all failed, or it was stopped; 3: no
     Python with torch, or the ledger cannot be used; 64: a toggle has no such value, or nothing is varied."""
-    try:
-        return _run(args)
-    except ConfigError as error:
-        print(f"gpuscope lab sweep: {error}\nSee: gpuscope lab sweep --help", file=sys.stderr)
-        return ExitStatus.USAGE
-    except (SweepError, LedgerError, NoTorch) as error:
-        print(clean_lines(str(error)), file=sys.stderr)
-        return ExitStatus.UNCHECKED
-
-
-def _run(args: argparse.Namespace) -> int:
     limit = _whole(args.limit, "--limit", 1, 1_000_000, int(LIMIT_SECONDS))
     _writable(args.output)
     ledger = Ledger()
@@ -329,7 +318,7 @@ def _left(state: State) -> str:
     eta = state.eta_seconds()
     if eta is None or state.done >= state.total:
         return ""
-    return f"  {age_text(eta)} left"
+    return f"  {age_text(max(eta, 1.0))} left"
 
 
 def _ended(entry: Entry) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from ....agent.picture import Picture
 from ....exit_status import ExitStatus
 from ....lab import metrics, rules
-from ....lab.config import ConfigError, LabConfig, add_toggles
+from ....lab.config import LabConfig, add_toggles
 from ....lab.launch import LabRun, run_blocking
 from . import devices as lab_devices
 from .text import Progress, in_words
@@ -31,11 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: all steps done, or stopped where no number of steps was asked for; 2: the training failed, was cut
     short or refused; 3: no Python with torch; 64: a toggle has no such value."""
-    try:
-        config = LabConfig.from_arguments(args)
-    except ConfigError as error:
-        print(f"gpuscope lab: {error}\nSee: gpuscope lab --help", file=sys.stderr)
-        return ExitStatus.USAGE
+    config = LabConfig.from_arguments(args)
     if not (args.headless or args.json):
         from ....tui.shell.launch import run_app
 

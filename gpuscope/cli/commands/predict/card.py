@@ -6,12 +6,12 @@ import argparse
 from dataclasses import replace
 
 from ....agent.picture import DevicePicture, Picture
+from ....errors import UsageError
 from ....predict import gpus
 from ....predict.answer import REFERENCE, Card
 from ....text.units import GIB, MIB
 from ....wire.clean import clean
 from ..lab import devices as lab_devices
-from .verb import Usage
 
 _NOTED_BYTES = 256 * MIB
 """Held by others: less is the driver's own."""
@@ -19,12 +19,12 @@ _NOTED_BYTES = 256 * MIB
 
 def card(args: argparse.Namespace) -> Card | None:
     """What ``--gpu`` and ``--capacity`` say; without them the first GPU of this host, None where there is none. Raises
-    :class:`Usage`."""
+    :class:`UsageError`."""
     size: int | None = args.capacity
     known = gpus.find_gpu(args.gpu) if args.gpu is not None else None
     if args.gpu is not None and (known is not None or not args.gpu.isdigit()):  # 4090 is a name, 0 an index
         if known is None:
-            raise Usage(f"--gpu {clean(args.gpu, 60)}: not known. Known: {gpus.keys()}; or --capacity 24GiB")
+            raise UsageError(f"--gpu {clean(args.gpu, 60)}: not known. Known: {gpus.keys()}; or --capacity 24GiB")
         return Card(known.key, known.key, size or known.total_bytes, known.architecture)
     if size is not None and args.gpu is None:
         return replace(REFERENCE, name=f"a card of {size / GIB:.4g} GiB", total_bytes=size)
@@ -32,7 +32,7 @@ def card(args: argparse.Namespace) -> Card | None:
     if args.gpu is not None:
         found = next((one for one in here if one.definition.index == int(args.gpu)), None)
         if found is None:
-            raise Usage(f"--gpu {args.gpu}: this host has no such GPU; one by name: --gpu h200")
+            raise UsageError(f"--gpu {args.gpu}: this host has no such GPU; one by name: --gpu h200")
         return _live(found, size)
     return _live(here[0], size) if here else None
 

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ....agent.picture import DevicePicture, Picture
+from ....errors import UserError
 from ....exit_status import ExitStatus
 from ....predict.context_memory import Outside, keep
 from ....text.units import MIB, bytes_text
@@ -30,8 +31,8 @@ SETTLE_SECONDS = 0.4
 MODULE = "gpuscope.predict.tracing.context"
 
 
-class ContextNotMeasured(Exception):
-    """``args``: what, why, next."""
+class ContextNotMeasured(UserError):
+    """What a training takes beside its tensors could not be measured."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,22 +41,12 @@ def run(args: argparse.Namespace) -> int:
         gpu, torch, found, stages = measure(args.seconds)
         path = keep(gpu, torch, found)
     except ContextNotMeasured as trouble:
-        what, why, then = map(str, trouble.args)
         if args.json:
-            print(
-                output.dump(
-                    {
-                        "outside": None,
-                        "error": {"what": what, "why": why, "next": then},
-                        "exit_code": ExitStatus.UNCHECKED,
-                    }
-                )
-            )
-        print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+            error = {"what": trouble.what, "why": trouble.why, "next": trouble.next}
+            print(output.dump({"outside": None, "error": error, "exit_code": trouble.exit_status}))
+        raise
     except OSError as error:
-        print(f"gpuscope predict: measured, but not kept: {error}", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+        raise UserError("It was measured, but could not be kept.", clean(str(error))) from None
     if args.json:
         answer = {"gpu": gpu, "torch": torch, "outside": asdict(found), "stages": stages}
         print(output.dump({**answer, "exit_code": ExitStatus.OK}))

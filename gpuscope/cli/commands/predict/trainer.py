@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....errors import UserError
 from ....exit_status import ExitStatus
 from ....lab.toggles import BY_NAME
 from ....predict import gpus
@@ -36,8 +36,8 @@ WATCH_SECONDS = 6.0
 WORDS = {"fits": "fits", "too_close": "is too close to tell", "does_not_fit": "does not fit"}
 
 
-class TrainerNotMeasured(Exception):
-    """``args``: what, why, next."""
+class TrainerNotMeasured(UserError):
+    """A trainer, or a recording of one, does not tell what a prediction needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +74,25 @@ def run(args: argparse.Namespace, target: str) -> int:
         found = live(int(target)) if target.isdigit() else recorded(target)
         document = _document(args, found, began)
     except TrainerNotMeasured as trouble:
-        what, why, then = map(str, trouble.args)
         if args.json:
-            keys = [f"{name}_{part}" for name in FIGURES for part in PARTS]
-            keys += ["categories", "peak_at", "verdict", "largest_batch", "what_if"]
-            rows = [{"path": key, "code": "not_measured", "reason": f"{what} {why}"} for key in keys]
-            error = {"code": "not_measured", "what": what, "why": why, "next": then}
-            took = round(time.monotonic() - began, 3)
-            print(
-                output.dump(
-                    {
-                        **dict.fromkeys(keys),
-                        "seconds": took,
-                        "error": error,
-                        "unknown": rows,
-                        "exit_code": ExitStatus.UNCHECKED,
-                    }
-                )
-            )
-        print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+            print(output.dump(_no_answer(trouble, began)))
+        raise
     print(output.dump(document) if args.json else _text(document, found))
     return int(document["exit_code"])
+
+
+def _no_answer(trouble: TrainerNotMeasured, began: float) -> dict[str, Any]:
+    """Return the document that says why there is none."""
+    keys = [f"{name}_{part}" for name in FIGURES for part in PARTS]
+    keys += ["categories", "peak_at", "verdict", "largest_batch", "what_if"]
+    why = f"{trouble.what} {trouble.why}"
+    return {
+        **dict.fromkeys(keys),
+        "seconds": round(time.monotonic() - began, 3),
+        "error": {"code": "not_measured", "what": trouble.what, "why": trouble.why, "next": trouble.next},
+        "unknown": [{"path": key, "code": "not_measured", "reason": why} for key in keys],
+        "exit_code": trouble.exit_status,
+    }
 
 
 # ── where it comes from ─────────────────────────────────────────────────────────────────────────────────────────────

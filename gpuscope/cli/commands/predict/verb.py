@@ -7,10 +7,10 @@ import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ....exit_status import ExitStatus
-from ....lab.toggles import BY_NAME, FACTORY, PREDICTED, PRESETS, ConfigError
+from ....errors import UsageError
+from ....lab.toggles import BY_NAME, FACTORY, PREDICTED, PRESETS
 from ....text.units import MIB
 from ... import output
 from ...args import seconds_between, size_of_at_least, whole_between
@@ -90,35 +90,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     toggles.add_argument("--parallel", choices=SHARDINGS, default="none", help="how --nproc ranks share the model")
 
 
-class Usage(Exception):
-    """Words that make no question. The text says what to write instead."""
-
-
 def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
     """0: fits, or no card was named; 1: too close; 2: does not fit; 3: cannot be predicted; 64: usage. ``tracer`` is
     for tests."""
-    try:
-        if args.measure:
-            from . import measure as predict_measure
+    if args.measure:
+        from . import measure as predict_measure
 
-            return predict_measure.run(args)
-        words = list(args.target)
-        if len(words) == 1 and _is_trainer(words[0]):
-            from . import trainer as predict_trainer
+        return predict_measure.run(args)
+    words = list(args.target)
+    if len(words) == 1 and _is_trainer(words[0]):
+        from . import trainer as predict_trainer
 
-            return predict_trainer.run(args, words[0])
-        model = model_of(args, words)
-        if tracer is not None:
-            return _ask(args, model, tracer)
-        from ....predict import child
+        return predict_trainer.run(args, words[0])
+    model = model_of(args, words)
+    if tracer is not None:
+        return _ask(args, model, tracer)
+    from ....predict import child
 
-        with child.Tracer() as process:
-            ends = time.monotonic() + args.seconds
-            _started(process)
-            return _ask(args, model, lambda request: process.trace(request, max(1.0, ends - time.monotonic())))
-    except (Usage, ConfigError) as error:
-        print(f"gpuscope predict: {error}\nSee: gpuscope predict --help", file=sys.stderr)
-        return ExitStatus.USAGE
+    with child.Tracer() as process:
+        ends = time.monotonic() + args.seconds
+        _started(process)
+        return _ask(args, model, lambda request: process.trace(request, max(1.0, ends - time.monotonic())))
 
 
 def _started(process: Any) -> None:
@@ -183,15 +175,17 @@ def _is_trainer(word: str) -> bool:
 
 
 def model_of(args: argparse.Namespace, words: list[str]) -> str:
-    """The model as a request names it. Raises :class:`Usage`."""
+    """The model as a request names it. Raises :class:`UsageError`."""
     named = [name for name in (words, args.model, args.hf_config) if name]
     if not named:
-        raise Usage("what is to be predicted? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME, a PID")
+        raise UsageError(
+            "what is to be predicted? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME, a PID"
+        )
     if len(named) > 1:
-        raise Usage("one model at a time: MODULE:FACTORY, --model or --hf-config")
+        raise UsageError("one model at a time: MODULE:FACTORY, --model or --hf-config")
     if args.hf_config:
         if not os.path.exists(args.hf_config):
-            raise Usage(f"--hf-config: there is no {args.hf_config}")
+            raise UsageError(f"--hf-config: there is no {args.hf_config}")
         return f"hf:{args.hf_config}"
     if args.model:
         model = str(BY_NAME["model"].parse(args.model))
@@ -200,23 +194,23 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
     if word.startswith("torchvision:") and len(words) <= 2:
         return word
     if len(words) > 1:
-        raise Usage(f"one target at a time, and there are {len(words)}")
+        raise UsageError(f"one target at a time, and there are {len(words)}")
     if word.startswith("hf:"):
         return word
     if FACTORY.fullmatch(word) is None:
         names = word in PRESETS or word in BY_NAME["model"].choices
         hint = f"--model {word}" if names else "a model is MODULE:FACTORY, a trainer a PID or a recording"
-        raise Usage(f"{word!r} is no target: {hint}")
+        raise UsageError(f"{word!r} is no target: {hint}")
     return word
 
 
 def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Request:
-    """Raises :class:`Usage` and :class:`ConfigError`."""
+    """Raises :class:`UsageError` and :class:`ConfigError`."""
     from ....predict.answer import REFERENCE
     from ....predict.request import Request
 
     if args.task is not None and not model.startswith("hf:"):
-        raise Usage("--task is for a transformers config: --hf-config DIR")
+        raise UsageError("--task is for a transformers config: --hf-config DIR")
     given = {name: BY_NAME[name].parse(value) for name in TOGGLES if (value := getattr(args, name)) is not None}
     for name in ("settings", "doubts", "ranks"):
         given.pop(PREDICTED[name].name, None)
@@ -226,7 +220,9 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
     given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))
     ranks = _ranks(args)
     if args.parallel == "none" and ranks not in (None, 1):
-        raise Usage("--nproc says over how many ranks a training is spread: add --parallel ddp, zero1, zero2 or fsdp")
+        raise UsageError(
+            "--nproc says over how many ranks a training is spread: add --parallel ddp, zero1, zero2 or fsdp"
+        )
     return Request(
         model, task=args.task, sequence=args.sequence, resolution=args.resolution, sharding=args.parallel,
         ranks=ranks or (2 if args.parallel != "none" else 1), architecture=(card or REFERENCE).architecture,
@@ -256,21 +252,19 @@ def settings_of(args: argparse.Namespace) -> Settings:
     try:
         found = settings.read(os.environ[name]) if name else settings.DEFAULT
     except settings.BadSettings as error:
-        raise Usage(f"{name}={os.environ[name or '']}: torch would refuse it: {error.args[0]}") from None
+        raise UsageError(f"{name}={os.environ[name or '']}: torch would refuse it: {error.args[0]}") from None
     return found if args.expandable_segments is None else replace(found, expandable=args.expandable_segments)
 
 
 # ── what is said ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fail(args: argparse.Namespace, model: str, trouble: CannotPredict, seconds: float) -> int:
+def _fail(args: argparse.Namespace, model: str, trouble: CannotPredict, seconds: float) -> NoReturn:
     from ....predict.document import failure
 
     if args.json:
         print(output.dump(failure(model, trouble, seconds)))
-    what, why, then = map(str, trouble.args[:3])
-    print(f"{what}\nWhy: {why}\nNext: {then}", file=sys.stderr)
-    return ExitStatus.UNCHECKED
+    raise trouble
 
 
 class _Progress:

@@ -13,6 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....text.units import bytes_text, duration_text, percent_text
 from ... import remote
@@ -36,8 +37,8 @@ HZ = 2.0
 TRIAL_STEPS = 20
 
 
-class NotTaken(Exception):
-    """Why there is no snapshot: what happened, why, and the next command, in lines."""
+class NotTaken(UserError):
+    """No snapshot was taken."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,28 +66,17 @@ def is_pid(target: str) -> bool:
 def run_live(args: argparse.Namespace) -> int:
     """0: taken (or history set); 3: it could not be, and why is said; 64: the options contradict each other."""
     if args.trial and not args.history:
-        print("gpuscope snapshot: --trial needs --history N, N above 0", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError("--trial needs --history N, N above 0")
     if args.history is not None and args.output is not None:
-        print("gpuscope snapshot: --history takes no snapshot, so -o has nothing to write", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError("--history takes no snapshot, so -o has nothing to write")
     if args.output is not None and args.output.exists() and not args.force:
         from ....wire.clean import clean
 
-        name = clean(str(args.output))
-        print(f"gpuscope snapshot: {name} is there already. Next: --force, or another name", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+        raise NotTaken(f"{clean(str(args.output))} is there already.", next="--force, or another name")
     import asyncio  # here: reading a file needs none of it
 
-    try:
-        with contextlib.ExitStack() as stack:
-            answer = asyncio.run(_ask(args, _place(args), stack))
-    except remote.BadTarget as error:
-        print(f"gpuscope snapshot: {error}", file=sys.stderr)
-        return ExitStatus.USAGE
-    except NotTaken as error:
-        print(f"gpuscope snapshot: {error}", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+    with contextlib.ExitStack() as stack:
+        answer = asyncio.run(_ask(args, _place(args), stack))
     print(json.dumps(answer, indent=2) if args.json else _text(answer, args.target))
     return ExitStatus.OK
 

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....errors import UsageError
 from ....exit_status import ExitStatus
 from ....snapshot.limits import FLOOR_BYTES
 from ....text.units import percent_text
@@ -70,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
     """0: read; 1: read in part, what is missing is said; 3: could not be read; 64: no such moment or device. With
     ``--what-if`` also 2: it would not have fit."""
     live = args.second is None and (snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target))
-    if (refused := snapshot_what_if.refused(args, live)) is not None:
-        return refused
+    snapshot_what_if.check_options(args, live)
     if live:
         return snapshot_live.run_live(args)
     if _on_screen(args):
@@ -109,7 +109,7 @@ def _read(args: argparse.Namespace, path: str) -> int:
         devices = [one for one in reading.summary.devices if args.device in (None, one.device)]
         if args.device is not None and not devices:
             known = ", ".join(str(one.device) for one in reading.summary.devices) or "none"
-            return _usage(f"no device {args.device} in this snapshot (there are: {known})")
+            raise UsageError(f"no device {args.device} in this snapshot (there are: {known})")
         moments = _moments(args, reading, devices)
         replayed = snapshot_what_if.ask(args, reading, devices) if args.what_if is not None else None
     _clear_progress()
@@ -148,7 +148,7 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
     """Says it on standard error, and in the document where one was asked for."""
     _clear_progress()
     if error.code == "usage":
-        return _usage(error.text)
+        raise UsageError(error.text) from error
     if args.json:
         problems = [output.problem(None, "unchecked", error.text)]
         unknowns = output.Unknowns()
@@ -159,11 +159,6 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
     name = clean(os.path.basename(args.second or args.target))
     print(f"gpuscope snapshot: {name}: {error.text}", file=sys.stderr)
     return ExitStatus.UNCHECKED
-
-
-def _usage(text: str) -> int:
-    print(f"gpuscope snapshot: {text}\nSee: gpuscope snapshot --help", file=sys.stderr)
-    return ExitStatus.USAGE
 
 
 def _progress(args: argparse.Namespace) -> Any:

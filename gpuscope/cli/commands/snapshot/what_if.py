@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
+from ....errors import UsageError
 from ....exit_status import ExitStatus
 from ....text.units import MIB
 from ....text.width import wrap
@@ -75,18 +75,16 @@ def exit_code(answers: list[Answer]) -> int:
     return max(_EXITS.get(one.verdict or "", ExitStatus.OK) for one in found)
 
 
-def refused(args: argparse.Namespace, live: bool) -> int | None:
-    """Where the options do not go together. ``live``: the target is a trainer."""
+def check_options(args: argparse.Namespace, live: bool) -> None:
+    """Raise UsageError where the options do not go together. ``live``: the target is a trainer."""
     if args.what_if is None:
         why = "--capacity goes with --what-if" if args.capacity is not None else ""
     elif live:
         why = "--what-if replays a file: gpuscope snapshot PID -o FILE, then gpuscope snapshot FILE --what-if SETTINGS"
     else:
         why = "--what-if replays one file, without --at" if args.second or args.at else ""
-    if not why:
-        return None
-    print(f"gpuscope snapshot: {why}\nSee: gpuscope snapshot --help", file=sys.stderr)
-    return ExitStatus.USAGE
+    if why:
+        raise UsageError(why)
 
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
