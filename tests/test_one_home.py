@@ -135,15 +135,13 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
         ("process/child.py", "process/async_child.py"),
         {
             "agent/environment_torch.py": 1,
-            "attach/": 4,
+            "attach/": 3,
             "collect/slurm.py": 1,
-            "lab/": 3,
-            "predict/child.py": 1,
+            "lab/": 2,
             "probe/": 1,  # starts the doctor in a process that dies
             "snapshot/reader.py": 1,
             "tui/lab/demo.py": 1,  # a training: asked to end first, its output read as it is drawn
             "tui/shell/alerts.py": 1,  # a command that is given a line, and whose output nobody reads
-            "cli/": 2,
         },
     ),
     (

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import Dict, Sequence
 
+from ..process import child
 from .targets import SLURM, SSH, BadTarget, Target, checked_host
 
 LOOK_SECONDS = 5.0
@@ -17,13 +17,13 @@ def look(host: str, ssh: Sequence[str] = ("ssh",)) -> Dict[str, str]:
     """Keywords in lower case and their values; empty where ssh does not tell. Raises :class:`BadTarget`."""
     words = [*ssh, "-G", "--", checked_host(host)]
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
+        told = child.ask(words, LOOK_SECONDS, max_bytes=MAX_BYTES)
+    except OSError:
         return {}
-    if done.returncode or len(done.stdout) > MAX_BYTES:
+    if told.failure:
         return {}
     found: Dict[str, str] = {}
-    for line in done.stdout.decode("utf-8", "replace").splitlines():
+    for line in told.output.decode("utf-8", "replace").splitlines():
         name, _, value = line.partition(" ")
         found.setdefault(name.lower(), value.strip())
     return found

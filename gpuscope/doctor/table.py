@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import toml
-from ..errors import UserError
 from .finding import Fix
 from .rows import TableError, checked
 

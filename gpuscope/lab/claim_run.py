@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..process.child import how_it_ended
 from ..text.units import bytes_text
 from . import claim_figures, launch, rules, torch_probe
 from .claim_table import CLAIMS
@@ -250,7 +251,7 @@ class Runner:
             measured.failed = "time limit"
         elif process.returncode:
             said = [line for line in err.decode(errors="replace").splitlines() if line.strip()][-1:]
-            measured.failed = f"its program {launch.how_it_ended(process.returncode)}: {''.join(said)}"[:MAX_TEXT]
+            measured.failed = f"its program ended with {how_it_ended(process.returncode)}: {''.join(said)}"[:MAX_TEXT]
         return measured
 
     def _result(self, claim: Claim, measured: _Measured, took: float) -> Result:

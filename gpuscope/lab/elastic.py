@@ -20,9 +20,10 @@ import threading
 import time
 from typing import Any, BinaryIO
 
+from ..process.child import how_it_ended
 from . import machine, metrics, rules
 from .config import LabConfig
-from .launch import FOLDER_VARIABLE, how_it_ended
+from .launch import FOLDER_VARIABLE
 from .rank_output import Relay
 
 GRACE_SECONDS = 5
@@ -154,7 +155,7 @@ def explain(config: LabConfig, relay: Relay, failures: dict[int, Any], processes
     rank = culprit(relay, failures)
     process = failures[rank]
     who = f"Rank {rank} (pid {process.pid})"
-    ended = how_it_ended(process.exitcode)
+    ended = f"ended with {how_it_ended(process.exitcode)}"
     summary = said[0].summary if 0 in said else {}
     if rank in said:
         own = said[rank]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import UserError
+from ..process import child
 from . import metrics
 from .config import LabConfig
 
@@ -74,15 +75,14 @@ def find_python(environ: Mapping[str, str] = os.environ) -> str:
 def _why_not(python: str) -> str:
     """Why ``python`` cannot run the worker, "" if it can."""
     try:
-        answer = subprocess.run(
-            [python, "-c", _QUESTION], stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_SECONDS, check=True
-        )
-        major, minor, has_torch = map(int, answer.stdout.split())
+        told = child.ask([python, "-c", _QUESTION], ASK_SECONDS)
     except OSError as error:
         return f"{python} cannot be run ({error.strerror})"
-    except subprocess.TimeoutExpired:
-        return f"{python} did not answer within {ASK_SECONDS:.0f} s"
-    except (subprocess.CalledProcessError, ValueError):
+    if told.code is None:
+        return f"{python} {told.failure}"
+    try:
+        major, minor, has_torch = map(int, told.output.split())
+    except ValueError:
         return f"{python} did not answer as a Python does"
     if not has_torch:
         return f"{python} has none"
@@ -235,7 +235,7 @@ class LabRun:
             folder.cleanup()
         if self.failure is None and self.summary is None and self.state != "stopping":
             self.failure = metrics.Failure(
-                f"The lab's worker {how_it_ended(status)}.",
+                f"The lab's worker ended with {child.how_it_ended(status)}.",
                 self.stderr[-1] if self.stderr else "it said nothing on stderr.",
                 self.config.command() + " --headless",
             )
@@ -274,16 +274,6 @@ class LabRun:
         self.state = state
         if self._on_state:
             self._on_state(self)
-
-
-def how_it_ended(status: int) -> str:
-    """A process's exit status in words, after its name: a signal where it is negative."""
-    if status >= 0:
-        return f"ended with exit code {status}"
-    try:
-        return f"was ended by signal {-status} ({signal.Signals(-status).name})"
-    except ValueError:
-        return f"was ended by signal {-status}"
 
 
 def command(python: str, config: LabConfig) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from dataclasses import replace
 from typing import Any
 
+from ..process import child
 from .config import LabConfig
 from .rules import Facts
 
@@ -73,16 +73,15 @@ def ask(python: str) -> Machine:
     """Takes the seconds that ``import torch`` takes. Never raises: a child that fails has told nothing."""
     environ = {**os.environ, "PYTHONSAFEPATH": "1"}
     try:
-        done = subprocess.run(
-            [python, "-c", _QUESTION], stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_SECONDS, env=environ
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Machine({}, f"{python} did not answer: {error}")
+        told = child.ask([python, "-c", _QUESTION], ASK_SECONDS, environ)
+    except OSError as error:
+        return Machine({}, f"{python} cannot be started: {error.strerror}")
+    if told.code is None:
+        return Machine({}, f"{python} {told.failure}")
     try:
-        told = json.loads(done.stdout.splitlines()[-1])
-        if isinstance(told, dict):
-            return Machine(told)
+        answer = json.loads(told.output.splitlines()[-1])
+        if isinstance(answer, dict):
+            return Machine(answer)
     except (ValueError, IndexError):
         pass
-    last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-    return Machine({}, f"{python} could not import torch: {last[0][:300]}")
+    return Machine({}, f"{python} could not import torch: {told.last_words or 'it said nothing'}")

@@ -8,18 +8,15 @@ user's code runs in this process, and nothing of it reaches the terminal.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
+from ..process.child import ChildError, Late, LineChild, TooMuch
 from ..wire.clean import clean
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .sharding import sharded
@@ -30,9 +27,6 @@ SECONDS = 60.0
 KEPT = 4
 """Traces at most, some MB each."""
 MAX_ANSWER_BYTES = 256 << 20
-_KEPT_BYTES = 4000
-"""Of what the user's code prints: the last of it, for the message."""
-_DYING_WORDS = {"KILL": "was killed: out of memory, or by hand", "SEGV": "crashed", "ABRT": "aborted"}
 
 
 def trace(request: Request, seconds: float = SECONDS) -> Traced:
@@ -46,10 +40,7 @@ class Tracer:
 
     def __init__(self, python: str | None = None):
         self._python = python
-        self._process: subprocess.Popen[bytes] | None = None
-        self._answers = -1
-        self._rest = b""
-        self._said = b""
+        self._process: LineChild | None = None
         self._folder: Any = None
         self._known: dict[Request, Traced] = {}
         """The last few trainings on one GPU, of which those of several are worked out."""
@@ -64,28 +55,16 @@ class Tracer:
 
     def start(self) -> None:
         """Starts the child, so that it loads torch meanwhile. :meth:`trace` does it where it was not done."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._process.running:
             return
         self.close()
-        read, write = os.pipe()
+        argv = [self._find_python(), "-m", "gpuscope.predict.tracing"]
         try:
-            self._process = subprocess.Popen(
-                [self._find_python(), "-m", "gpuscope.predict.tracing", str(write)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=self._environment(),
-                pass_fds=(write,),
-                start_new_session=True,
-            )
+            self._process = LineChild(argv, self._environment(), own_pipe=True, max_line_bytes=MAX_ANSWER_BYTES)
         except OSError as error:
-            os.close(read)
             raise CannotPredict(
                 "The tracing child could not be started.", str(error.strerror), "df -h /tmp; ulimit -u", "aborted"
             ) from None
-        finally:
-            os.close(write)
-        self._answers, self._rest, self._said = read, b"", b""
 
     def trace(self, request: Request, seconds: float = SECONDS) -> Traced:
         """What ``request`` allocates. Raises :class:`CannotPredict`; the next request gets a new child then, if this
@@ -114,99 +93,33 @@ class Tracer:
         process, self._process = self._process, None
         self._known.clear()
         if process is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)  # its group may outlive it
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(2.0)
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-        if self._answers >= 0:
-            os.close(self._answers)
-            self._answers = -1
+            process.close()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
-    # ── the pipes ───────────────────────────────────────────────────────────────────────────────────────────────
-
     def _exchange(self, question: bytes, deadline: float, request: Request, seconds: float) -> bytes:
+        """Return the child's answer. Raises :class:`CannotPredict` where there is none, with the child's last words."""
         process = self._process
         assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
+        model = clean(request.model)
         try:
-            process.stdin.write(question)
-            process.stdin.flush()
-        except OSError:
-            raise self._ended(request) from None
-        ready = select.poll()  # not select(): a viewer may have more than 1024 files open
-        ready.register(self._answers, select.POLLIN)
-        ready.register(process.stdout, select.POLLIN)
-        parts, size = [self._rest], 0
-        talking = True
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise CannotPredict(
-                    f"{clean(request.model)} was not traced within {seconds:g} s.",
-                    f"building the model or its steps takes longer, or never ends.{self._last_words()}",
-                    "give it more time: --seconds 300",
-                    "timeout",
-                )
-            events = ready.poll(1000 * min(left, 0.5))
-            for descriptor, _ in events:
-                if descriptor != self._answers:
-                    said = os.read(descriptor, 1 << 16)
-                    self._said = (self._said + said)[-_KEPT_BYTES:]
-                    if not said and talking:
-                        ready.unregister(descriptor)
-                        talking = False
-                    continue
-                chunk = os.read(descriptor, 1 << 20)
-                if not chunk:
-                    raise self._ended(request)
-                head, end, self._rest = chunk.partition(b"\n")
-                parts.append(head)
-                size += len(head)
-                if end:
-                    return b"".join(parts)
-                if size > MAX_ANSWER_BYTES:
-                    raise CannotPredict(
-                        "The tracing child said more than it may.", "", "trace fewer micro-batches", "aborted"
-                    )
-            if not events and process.poll() is not None and not ready.poll(0):
-                raise self._ended(request)
-
-    def _ended(self, request: Request) -> CannotPredict:
-        """The child is gone without an answer: why, as far as its end tells."""
-        process = self._process
-        assert process is not None
-        try:
-            code: int | None = process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            code = None
-        how = f"ended with exit code {code}"
-        if code is None:
-            how = "closed its answers"
-        elif code < 0:
-            name = signal.Signals(-code).name if -code in {int(s) for s in signal.Signals} else f"SIG{-code}"
-            how = f"{_DYING_WORDS.get(name[3:], 'ended')} ({name})"
-        if process.stdout is not None:
-            with contextlib.suppress(OSError, ValueError):
-                os.set_blocking(process.stdout.fileno(), False)
-                self._said = (self._said + (os.read(process.stdout.fileno(), 1 << 16) or b""))[-_KEPT_BYTES:]
-        return CannotPredict(
-            f"The process that traced {clean(request.model)} {how}.",
-            f"its own code or torch ended it.{self._last_words()}",
-            "run one step of it by itself; or calibrate on a running trainer: gpuscope predict PID",
-            "aborted",
-        )
-
-    def _last_words(self) -> str:
-        lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        return f" Last words: {clean(lines[-1], 300)}" if lines else ""
+            process.write(question)
+            return process.read_line(deadline)
+        except Late:
+            what = f"{model} was not traced within {seconds:g} s."
+            why, code = "building the model or its steps takes longer, or never ends.", "timeout"
+            then = "give it more time: --seconds 300"
+        except TooMuch:
+            what, why, code = "The tracing child said more than it may.", "", "aborted"
+            then = "trace fewer micro-batches"
+        except ChildError as error:
+            what = f"The process that traced {model} ended without an answer."
+            why, code = f"{error}. The model's own code or torch did that.", "aborted"
+            then = "run one step of it by itself; or calibrate on a running trainer: gpuscope predict PID"
+        if why and process.last_words:
+            why += f" Last words: {process.last_words}"
+        raise CannotPredict(what, why, then, code)
 
     # ── which Python ────────────────────────────────────────────────────────────────────────────────────────────
 

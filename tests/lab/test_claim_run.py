@@ -83,7 +83,7 @@ def test_a_claim_is_two_configurations_a_figure_and_a_threshold(program: Any):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("if config['checkpoint']: os.kill(os.getpid(), signal.SIGKILL)", "was ended by signal 9 (SIGKILL)"),
+        ("if config['checkpoint']: os.kill(os.getpid(), signal.SIGKILL)", "ended with signal SIGKILL"),
         ("if config['checkpoint']: sys.exit('no space left')", "no space left"),
         ("if config['checkpoint']: error = {'what': 'Out of memory.', 'why': 'x', 'next': 'y'}", "Out of memory"),
     ],

@@ -90,7 +90,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(start: Any, tmp_path: Path) -> 
     code, last, errors = agent.end()
     assert code == 2
     assert isinstance(last, metrics.Failure), errors
-    assert f"Rank 1 (pid {ranks[1]}) was ended by signal 9 (SIGKILL)" in last.what
+    assert f"Rank 1 (pid {ranks[1]}) ended with signal SIGKILL" in last.what
     assert "killed it" in last.why
     assert "gpuscope lab --model mlp-tiny" in last.next
     assert last.summary["steps"] >= 1
@@ -240,7 +240,7 @@ def explained(relay: Told, **codes: int) -> metrics.Failure:
 
 def test_a_signal_outdoes_what_the_others_say_about_it() -> None:
     found = explained(Told({0: said("Connection closed by peer", steps=12)}), r0=2, r1=-11)
-    assert found.what == "Rank 1 (pid 101) was ended by signal 11 (SIGSEGV)."
+    assert found.what == "Rank 1 (pid 101) ended with signal SIGSEGV."
     assert found.summary == {"steps": 12, "error": {"what": found.what, "why": found.why, "next": found.next}}
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ....doctor.finding import Report
-from ....errors import UserError
 from ....doctor.messages import THE_SYMPTOM
+from ....errors import UserError
 from ....wire.clean import clean
 from ....wire.files import open_regular
 from ... import remote

@@ -59,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return _explain(args, known)
     symptom = (args.symptom or "").strip()
     if args.symptom is not None and not symptom:
-        print("gpuscope doctor: --symptom takes words, such as 'memory grows with every epoch'", file=sys.stderr)
-        return ExitStatus.USAGE
+        raise UsageError("--symptom takes words, such as 'memory grows with every epoch'")
     found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout, args, symptom), known)
     if args.predict:
         from .predicted import with_predictions

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....lab.launch import find_python
 from ....lab.pitfalls import Pitfall, load
+from ....process import child
 
 ASK_SECONDS = 60.0
 """For a Python to import torch from a slow disk."""
@@ -74,11 +74,8 @@ def _too_few_gpus(pitfall: Pitfall, cured: bool, python: str) -> str:
         return ""
     question = [python, "-c", "import torch; print(torch.cuda.device_count())"]
     try:
-        answer = subprocess.run(
-            question, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_SECONDS, check=True
-        )
-        there = int(answer.stdout.split()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        there = int(child.ask(question, ASK_SECONDS).output.split()[-1])
+    except (OSError, ValueError, IndexError):
         return ""
     if there >= wanted:
         return ""

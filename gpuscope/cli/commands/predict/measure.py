@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import selectors
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +19,7 @@ from ....agent.picture import DevicePicture, Picture
 from ....errors import UserError
 from ....exit_status import ExitStatus
 from ....predict.context_memory import Outside, keep
+from ....process.child import ChildError, Ended, Late, LineChild
 from ....text.units import MIB, bytes_text
 from ....wire.clean import clean
 from ... import output
@@ -70,8 +70,9 @@ def measure(
         raise ContextNotMeasured(
             "There is no GPU here to measure.", why, "run it on the machine that trains; --gpu NAME needs none"
         )
-    with _Child(command or [sys.executable, "-m", MODULE], seconds) as child:
-        ready = child.stage()
+    deadline = time.monotonic() + seconds
+    with closing(LineChild(command or [sys.executable, "-m", MODULE])) as child:
+        ready = _stage(child, deadline)
         if ready["stage"] != "ready":
             raise ContextNotMeasured("CUDA was not measured.", f"torch {ready.get('torch')} finds no CUDA device",
                               "use the Python that trains: its torch must be a CUDA build")  # fmt: skip
@@ -79,8 +80,8 @@ def measure(
         idle = device.readings.get("used_bytes")
         stages: dict[str, int] = {}
         for name in ("first", "products", "kernels"):
-            child.go_on()
-            reserved = int(child.stage()["reserved_bytes"])
+            _go_on(child)
+            reserved = int(_stage(child, deadline)["reserved_bytes"])
             time.sleep(SETTLE_SECONDS)
             held = _held(_device(look(), device.definition.uuid), child.pid, idle)
             if held is None:
@@ -115,57 +116,26 @@ def _held(device: DevicePicture, pid: int, idle: Any) -> int | None:
     return max(0, int(now) - int(idle)) if isinstance(now, int) and isinstance(idle, int) else None
 
 
-class _Child:
-    """Speaks with the measuring child. Ends it, whatever happens."""
+def _stage(child: LineChild, deadline: float) -> dict[str, Any]:
+    """Return what the measuring child says of its next stage. Raises :class:`ContextNotMeasured`."""
+    try:
+        found = json.loads(child.read_line(deadline))
+        assert isinstance(found, dict)
+        return found
+    except Late:
+        raise ContextNotMeasured(
+            "CUDA did not come up in time.", "the measuring child is silent", "--seconds gives more"
+        ) from None
+    except (ChildError, ValueError, AssertionError):
+        why = child.last_words or "the measuring child ended without a word"
+        raise ContextNotMeasured(
+            "The measurement failed.", why, "gpuscope doctor   says what is wrong with torch here"
+        ) from None
 
-    def __init__(self, command: list[str], seconds: float):
-        self._command, self._ends = command, time.monotonic() + seconds
 
-    def __enter__(self) -> _Child:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            self._command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-        )
-        return self
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def go_on(self) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        except OSError:  # it has ended: the next stage says so
-            pass
-
-    def stage(self) -> dict[str, Any]:
-        """The next stage. Raises :class:`ContextNotMeasured`."""
-        out = self._process.stdout
-        assert out is not None
-        with selectors.DefaultSelector() as ready:
-            ready.register(out, selectors.EVENT_READ)
-            if not ready.select(max(0.0, self._ends - time.monotonic())):
-                raise ContextNotMeasured(
-                    "CUDA did not come up in time.", "the measuring child is silent", "--seconds gives more"
-                )
-        line = out.readline(1 << 16)
-        try:
-            found = json.loads(line)
-            assert isinstance(found, dict)
-            return found
-        except (ValueError, AssertionError):
-            self._process.kill()
-            said = (self._process.stderr.read(4096) if self._process.stderr else "").strip().splitlines()
-            why = clean(said[-1], 300) if said else "the measuring child ended without a word"
-            raise ContextNotMeasured(
-                "The measurement failed.", why, "gpuscope doctor   says what is wrong with torch here"
-            ) from None
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._process.kill()
-            self._process.communicate(timeout=10)
-        except (OSError, ValueError, subprocess.TimeoutExpired):
-            pass
+def _go_on(child: LineChild) -> None:
+    """Let the child go to its next stage."""
+    try:
+        child.write(b"\n")
+    except Ended:
+        pass  # the next stage says so
