@@ -139,7 +139,6 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
             "collect/slurm.py": 1,
             "lab/": 2,
             "probe/": 1,  # starts the doctor in a process that dies
-            "snapshot/reader.py": 1,
             "tui/lab/demo.py": 1,  # a training: asked to end first, its output read as it is drawn
             "tui/shell/alerts.py": 1,  # a command that is given a line, and whose output nobody reads
         },

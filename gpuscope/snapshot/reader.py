@@ -12,12 +12,8 @@ then ends with code ``cancelled``. The child is killed on a timeout, on ``close`
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ..process.child import ChildError, Ended, Late, LineChild, TooMuch
 from ..text.units import bytes_text
 from ..wire.clean import clean
 from ..wire.files import NotAFile, open_regular
@@ -37,8 +34,6 @@ __all__ = ["Reading", "SnapshotError", "open_snapshot"]
 CHILD = Path(__file__).with_name("child.py")
 QUERY_SECONDS = 60.0
 """How long an answer about an open snapshot may take."""
-_STDERR_BYTES = 2000
-_DYING_WORDS = {"KILL": "killed by the kernel or by hand", "SEGV": "crashed", "XCPU": "used up its processor time"}
 
 Message = TypeVar("Message")
 
@@ -103,16 +98,12 @@ class Reading:
         self._seconds = timeout or seconds
         self._lock = threading.Lock()
         self._closed = False
-        self._rest = b""
         try:
-            self._process = subprocess.Popen(
+            self._process = LineChild(
                 [sys.executable, "-I", "-S", str(CHILD), str(self.limit_bytes), str(max(1, int(self._seconds)))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
                 # one arena: every other one reserves 64 MiB of the capped address space
                 env={**os.environ, "MALLOC_ARENA_MAX": "1"},
-                start_new_session=True,
+                max_line_bytes=MAX_MESSAGE_BYTES,
             )
         except OSError as error:
             raise SnapshotError("crashed", f"cannot start the reading child: {error.strerror}") from None
@@ -160,12 +151,9 @@ class Reading:
     def close(self) -> None:
         """Ends the child. Never waits long, may be called twice."""
         self._closed = True
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL) if self._process.poll() is None else None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2.0)
+        self._process.kill()
         if self._lock.acquire(blocking=False):  # else the thread that waits closes the pipes
-            self._close_pipes()
+            self._process.close()
             self._lock.release()
 
     def __enter__(self) -> Reading:
@@ -201,11 +189,11 @@ class Reading:
                 return self._exchange(question, kind, time.monotonic() + seconds, on_progress)
             except BaseException as error:
                 if not isinstance(error, SnapshotError) or error.code in ("timeout", "crashed", "cancelled"):
-                    self._kill()
+                    self._closed = True
                 raise
             finally:
                 if self._closed:
-                    self._close_pipes()
+                    self._process.close()
 
     def _exchange(
         self,
@@ -214,14 +202,12 @@ class Reading:
         deadline: float,
         on_progress: Callable[[float], None] | None,
     ) -> Message:
-        stdin = self._process.stdin
-        if self._closed or stdin is None or stdin.closed:
+        if self._closed:
             raise SnapshotError("cancelled", "the snapshot was closed")
         try:
-            stdin.write(json.dumps(question).encode() + b"\n")
-            stdin.flush()
-        except OSError:
-            raise self._ended() from None
+            self._process.write(json.dumps(question).encode() + b"\n")
+        except Ended as error:
+            raise self._no_answer(error) from None
         while True:
             name, content = self._answer(deadline)
             if name == "progress":
@@ -236,65 +222,25 @@ class Reading:
 
     def _answer(self, deadline: float) -> tuple[str, bytes]:
         """One line of the child: the word before the first space, and the JSON after it."""
-        stdout = self._process.stdout
-        assert stdout is not None
-        parts = [self._rest]
-        size = len(self._rest)
-        while b"\n" not in parts[-1]:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                text = f"not read within the time limit: {self.path} ({bytes_text(self.file_bytes)}); try --timeout"
-                raise SnapshotError("timeout", clean(text))
-            ready = select.poll()  # not select(): a viewer may have more than 1024 files open
-            ready.register(stdout, select.POLLIN)
-            if not ready.poll(1000 * min(left, 1.0)):
-                continue
-            chunk = os.read(stdout.fileno(), 1 << 16)
-            if not chunk:
-                raise self._ended()
-            parts.append(chunk)
-            size += len(chunk)
-            if size > MAX_MESSAGE_BYTES:
-                raise SnapshotError("crashed", "the reading child said more than it may")
-        line, _, self._rest = b"".join(parts).partition(b"\n")
+        try:
+            line = self._process.read_line(deadline)
+        except ChildError as error:
+            raise self._no_answer(error) from None
         name, _, content = line.partition(b" ")
         return name.decode("ascii", "replace"), content
 
-    def _ended(self) -> SnapshotError:
-        """The child is gone without an answer: why, as far as its end tells."""
+    def _no_answer(self, error: ChildError) -> SnapshotError:
+        """Return why the child gave no answer, as far as its end tells."""
         if self._closed:
             return SnapshotError("cancelled", "the snapshot was closed")
-        code = self._wait()
-        words = ""
-        if self._process.stderr is not None:
-            with contextlib.suppress(OSError, ValueError):
-                os.set_blocking(self._process.stderr.fileno(), False)
-                words = (os.read(self._process.stderr.fileno(), _STDERR_BYTES) or b"").decode("utf-8", "replace")
-        how = f"ended with exit code {code}"
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name if -code in {int(s) for s in signal.Signals} else f"SIG{-code}"
-            how = f"{_DYING_WORDS.get(name[3:], 'ended')} ({name})"
-        last = f": {words.strip().splitlines()[-1]}" if words.strip() else ""
-        text = f"the child that read {self.path} {how}{last}. The file may be damaged, or made to do harm."
-        return SnapshotError("crashed", clean(text, 500))
-
-    def _wait(self) -> int | None:
-        try:
-            return self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def _kill(self) -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL) if self._process.poll() is None else None
-        self._wait()
-        self._closed = True
-
-    def _close_pipes(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        if isinstance(error, Late):
+            text = f"not read within the time limit: {self.path} ({bytes_text(self.file_bytes)}); try --timeout"
+            return SnapshotError("timeout", clean(text))
+        if isinstance(error, TooMuch):
+            return SnapshotError("crashed", "the reading child said more than it may")
+        words = f": {self._process.last_words}" if self._process.last_words else ""
+        how = f"the child that read {self.path} gave no answer, {error}{words}"
+        return SnapshotError("crashed", clean(f"{how}. The file may be damaged, or made to do harm.", 500))
 
 
 def _decode(content: bytes, kind: type[Message]) -> Message:
