@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gpuscope.agent import host_workers, picture
+from gpuscope.agent import host_workers
 from gpuscope.agent.oneshot import TRAINERS_SECONDS, collect_once
 from gpuscope.cli import output
 from gpuscope.cli.commands.ps import verb as ps_verb
@@ -180,7 +180,8 @@ def test_in_a_container_whose_driver_names_our_processes_nothing_is_called_hidde
 
 def test_in_a_container_with_idle_gpus_nothing_is_called_hidden(fake, sockets, capsys, monkeypatch):
     monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": Unknown("hidden_by_container", "--pid=host"))
-    monkeypatch.setattr(picture, "UNOWNED_BYTES", 1 << 60)
+    for gpu in range(len(fake.gpus)):
+        fake.set(gpu, used=200 << 20)  # less than a CUDA context
     fake.processes = []
     assert "--pid=host" not in run(capsys, sockets)[1]
 
