@@ -69,7 +69,7 @@ def test_a_busy_gpu_is_refused_with_its_owner_and_the_command_for_a_free_one(fak
     assert found.what == "GPU 0 is in use by another job."
     command = Path("/proc/self/cmdline").read_text().partition("\0")[0]
     assert f"pid {pid} ({getpass.getuser()}: {shlex.quote(command)[:20]}" in found.why
-    assert "holds 7.0 GiB of GPU 0" in found.why
+    assert "holds 7.00 GiB of GPU 0" in found.why
     assert found.next == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --steps 5 --headless"
 
 

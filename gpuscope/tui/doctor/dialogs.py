@@ -22,7 +22,7 @@ from ..widgets.text import Lines
 
 if TYPE_CHECKING:
     from ...doctor.table import Pitfall
-    from ..lab.devices import Occupant
+    from ...lab.device_selection import Occupant
     from ..lab.runs import LabRuns
     from .proof import Proof
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ...lab import device_selection
 from ...lab.config import LabConfig
+from ...lab.device_selection import UNSEEN, Occupant
 from ...lab.metrics import Started
 from ...lab.rules import Facts
 from ...model import cuda_devices
@@ -20,17 +20,6 @@ from ...model.device_state import unowned_on
 from ...store.view import DeviceView, HostView, ProcView
 from ...wire.frames import Unknown
 from .choices import Device
-
-
-@dataclass(frozen=True, slots=True)
-class Occupant:
-    """A process on a device that a run would take. ``used_bytes``: None where the driver does not say."""
-
-    index: int
-    pid: int
-    user: str
-    command: str
-    used_bytes: float | None
 
 
 def where(config: LabConfig, host: HostView | None, started: Started | None) -> Device:
@@ -114,7 +103,7 @@ def occupants(
         seen = any(use.gone is None for use in one.uses)
         nobodys = unowned_on(one) if alone and not seen and len(out) == before else None
         if nobodys is not None and nobodys > device_selection.HIDDEN_JOB_BYTES:
-            out.append(Occupant(one.definition.index, 0, "?", "a process that cannot be seen from here", nobodys))
+            out.append(Occupant(one.definition.index, None, "?", UNSEEN, nobodys))
     return out
 
 
@@ -128,7 +117,7 @@ def _display(process: ProcView | None) -> bool:
 def _occupant(device: DeviceView, process: ProcView | None, held: float | None) -> Occupant:
     index = device.definition.index
     if process is None:
-        return Occupant(index, 0, "?", "a process that is not named", held)
+        return Occupant(index, None, "?", "a process that is not named", held)
     d = process.definition
     return Occupant(index, d.pid, d.user or "?", d.command or d.name or "?", held)
 

@@ -79,7 +79,7 @@ class Repeats:
                 config = self.a if turn.side == "A" else self.b
                 held = self._labs.occupants(config)
                 if held:
-                    self._fail(f"GPU {held[0].index} is used by pid {held[0].pid} ({held[0].user})")
+                    self._fail(str(held[0]))
                     return
                 worker = await self._labs.launch(config)
                 await worker.wait()

@@ -10,10 +10,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...lab.config import LabConfig
+from ...lab.device_selection import Occupant
 from ...lab.rules import Verdict, check
 from ...lab.toggles import Toggle, Value
 from .choices import Device, turned
-from .devices import Occupant, facts, family, occupants, visible, where
+from .devices import facts, family, occupants, visible, where
 from .ledger_view import Book
 from .run import Run
 

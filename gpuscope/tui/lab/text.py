@@ -13,7 +13,7 @@ from ...text.units import age_text, bytes_text
 from .choices import SWITCHES, Device, note
 
 if TYPE_CHECKING:
-    from .devices import Occupant
+    from ...lab.device_selection import Occupant
     from .runs import LabRuns
 
 STATE_TOKENS = {"running": "ok", "failed": "bad", "starting": "warn", "stopping": "warn"}

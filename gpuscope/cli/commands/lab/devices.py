@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ....agent.device_workers import NvmlWorker
@@ -18,6 +17,7 @@ from ....agent.oneshot import collect_once
 from ....agent.picture import DevicePicture, Picture
 from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
+from ....lab.device_selection import UNSEEN, Occupant
 from ....lab.rules import Facts
 from ....model import cuda_devices
 from ....model.device_state import unowned
@@ -30,23 +30,6 @@ VISIBLE_VARIABLE = cuda_devices.VISIBLE
 LOOK_SECONDS = 5.0
 SAMPLE_HZ = 2.0
 COMMAND_CHARS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Occupant:
-    """A process on a GPU. ``pid`` None: one that this container hides. ``used_bytes`` None: not told."""
-
-    index: int
-    pid: int | None
-    user: str
-    command: str
-    used_bytes: int | None
-
-    def __str__(self) -> str:
-        held = f"holds {bytes_text(self.used_bytes)}" if self.used_bytes is not None else "holds memory"
-        if self.pid is None:
-            return f"a process that cannot be seen from here {held} of GPU {self.index}"
-        return f"pid {self.pid} ({self.user}: {self.command}) {held} of GPU {self.index}"
 
 
 def look() -> Picture:
@@ -81,7 +64,7 @@ def occupants(device: DevicePicture, picture: Picture) -> list[Occupant]:
             continue
         known = picture.processes.get(pid) if picture.hidden is None else None
         if known is None:
-            found.append(Occupant(index, pid, "?", "a process that cannot be seen from here", held))
+            found.append(Occupant(index, pid, "?", UNSEEN, held))
             continue
         command = clean(known.definition.command or known.definition.name or "?")
         if device_selection.draws_screen(command):
@@ -90,7 +73,7 @@ def occupants(device: DevicePicture, picture: Picture) -> list[Occupant]:
         found.append(Occupant(index, pid, clean(known.definition.user or "?"), short, held))
     nobodys = unowned(device.readings, ()) if not device.processes else None
     if not found and nobodys is not None and nobodys > device_selection.HIDDEN_JOB_BYTES:
-        found.append(Occupant(index, None, "?", "", int(nobodys)))
+        found.append(Occupant(index, None, "?", UNSEEN, nobodys))
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from ....exit_status import ExitStatus
 from ....lab import rules, tables, torch_probe
 from ....lab.config import ConfigError, LabConfig, add_toggles
+from ....lab.device_selection import Occupant
 from ....lab.launch import find_python
 from ....lab.ledger import Entry, Ledger
 from ....lab.matrix import MAX_REPEATS, Matrix, combinations, label, once, read_file, vary_of, varying
@@ -184,7 +185,7 @@ def _print_plan(plan: Plan) -> None:
 # ── other jobs, and the driver ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _others(plan: Plan, force: bool) -> list[lab_devices.Occupant]:
+def _others(plan: Plan, force: bool) -> list[Occupant]:
     """The jobs on the GPUs that the sweep would take. Raises :class:`SweepError` where there are some, unless
     ``force``."""
     if all(cell.device == "cpu" for cell in plan.cells):
@@ -207,7 +208,7 @@ def _others(plan: Plan, force: bool) -> list[lab_devices.Occupant]:
 class Tensors:
     """A :class:`~gpuscope.lab.sweep.Watcher` that asks the driver for the tensor share."""
 
-    def __init__(self, others: Sequence[lab_devices.Occupant]) -> None:
+    def __init__(self, others: Sequence[Occupant]) -> None:
         self._share = lab_devices.TensorShare(others)
 
     def record(self, record: Record) -> None:
