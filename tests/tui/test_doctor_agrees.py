@@ -8,10 +8,10 @@ from gpuscope.doctor import live
 from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.order import rank
 from gpuscope.model.device_state import judge
+from gpuscope.model.memory_account import account
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
 from gpuscope.tui.memory.advice import MEMORY, advice
-from gpuscope.tui.memory.memory_account import account
 from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.wire import frames as f

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from gpuscope.attach.bundle import local_agent_argv
+from gpuscope.model.memory_account import account
 from gpuscope.store.source import AgentSource
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, HostView, TrainerView
-from gpuscope.tui.memory.memory_account import account
 from gpuscope.tui.memory.module_tree import tree_of
 from gpuscope.tui.memory.summary import summary
 from gpuscope.tui.trainer.probe_queries import Answer, Asker

@@ -208,7 +208,7 @@ async def test_memory_accounts_for_what_nvidia_smi_shows():
 
 @in_loop
 async def test_the_rows_of_the_waterfall_add_up():
-    from gpuscope.tui.memory.memory_account import account
+    from gpuscope.model.memory_account import account
 
     host = views.store_of(views.training()).view().host
     assert host is not None

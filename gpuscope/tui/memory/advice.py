@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...model.memory_account import Account, largest_freeable
 from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
-from .memory_account import Account, largest_freeable
 from .subjects import Subject
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding as Diagnosis
-    from ..processes.process_kind import Finding
+    from ...model.process_kind import Finding
 
 TOKENS = {"spill": "bad", "kept": "warn"}
 RULED_OUT = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ...model.memory_account import Account, account, on_cpu
 from ...store.fullest import at_the_fullest, seconds_of
 from ...store.view import AllocView, HistoryOf, HostView
 from ...text.units import bytes_text
-from .memory_account import Account, account, on_cpu
 from .subjects import Subject
 
 WORTH_SAYING_BYTES = 64 << 20

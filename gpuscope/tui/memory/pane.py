@@ -24,8 +24,8 @@ from .what_if import WhatIfView
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding as Diagnosis
+    from ...model.process_kind import Finding
     from ..charts.stacked import StackedChart
-    from ..processes.process_kind import Finding
 
 WIDE, WIDEST = 100, 160
 """Columns from which on the timeline stands beside the waterfall, and tables beside it, too."""
@@ -195,7 +195,7 @@ class MemoryPane(Pane, can_focus=True):
 
     def _recognise(self, host: HostView, subject: Subject) -> None:
         """What kind of process it is: seldom, as it looks at minutes."""
-        from ..processes.process_kind import recognise
+        from ...model.process_kind import recognise
 
         process = process_of(host, subject)
         held, column = subject.allocator, "allocated_bytes"

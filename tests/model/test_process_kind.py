@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpuscope.model.process_kind import Finding, course, flat_end, recognise, stepless
 from gpuscope.store.view import History
-from gpuscope.tui.processes.process_kind import Finding, course, flat_end, recognise, stepless
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.fakes.views import GIB

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuscope.model.memory_account import TOLERATED_BYTES, Account, account, expandable_segments, largest_freeable
 from gpuscope.store.view import HostView
-from gpuscope.tui.memory.memory_account import TOLERATED_BYTES, Account, account, expandable_segments, largest_freeable
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.fakes.views import GIB
@@ -187,7 +187,7 @@ def test_private_pools_that_nobody_walked_are_said_to_be_in_the_other_rows():
     columns = ("private_pool_idle_bytes", "private_pool_inactive_split_bytes")
     _, found = told(inside.crowded(5.0), unknown("a", "not measured in this process yet", *columns))
     assert "private pools, idle" not in sizes(found)
-    assert any("private pools (CUDA graphs) hold 9.0 GiB" in note for note in found.notes)
+    assert any("private pools (CUDA graphs) hold 9.00 GiB" in note for note in found.notes)
 
 
 def test_categories_nobody_counted_are_one_row_with_the_reason():
@@ -212,7 +212,7 @@ def test_models_that_no_optimizer_trains_are_a_row_of_their_own_with_their_names
     _, found = told(inside.crowded(5.0), beside)
     assert sizes(found)["other models"] == 2 * GIB
     assert sizes(found)["activations + temp"] == sizes(plain)["activations + temp"] - 2 * GIB
-    named = "ref_model (Llama) 1.0 GiB, the_teacher_with_a_long_name (ResNetForImageClassification) 1.0 GiB"
+    named = "ref_model (Llama) 1.00 GiB, the_teacher_with_a_long_name (ResNetForImageClassification) 1.00 GiB"
     assert f"other models, which no optimizer trains: {named}" in found.notes
     assert "other models" not in sizes(plain)
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...store.view import AllocView, DeviceView, History, HostView, Mark, ProcView, TrainerView
+from ..store.view import AllocView, DeviceView, History, HostView, Mark, ProcView, TrainerView
+from ..text.units import age_text, bytes_text, percent_text
 from ...text.units import age_text, bytes_text, percent_text
 
 BY_DESIGN_SHARE = 0.8
@@ -166,7 +167,7 @@ def _by_design(
     because = [
         f"its command names {name or asked[0].strip('-')}" if not (name and asked) else f"{name} with {asked[0]}",  # type: ignore[index]
         f"{what} {percent_text(size / total)} of the card",
-        f"{'allocated' if allocator else 'its use'} moved less than 1% for {age_text(now.seconds)}",
+        f"{'allocated' if allocator else 'its use'} moved less than 1 % for {age_text(now.seconds)}",
     ]
     because += ["no optimizer steps"] if trainer is not None else []
     return Finding(
