@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.predict.score import Traces, load, request_of
+from gpuscope.model.allocator_settings import Settings
+from gpuscope.model.allocator_settings import read as read_settings
 from gpuscope.predict import errors, largest
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.request import CannotPredict, Doubt
-from gpuscope.predict.settings import Settings
-from gpuscope.predict.settings import read as read_settings
 from gpuscope.predict.trace import Trace
 
 COVER = 0.94

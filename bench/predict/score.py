@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from gpuscope.model.allocator_settings import read as read_settings
 from gpuscope.predict import answer as answering
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
-from gpuscope.predict.settings import read as read_settings
 from gpuscope.predict.trace import Mark, Owner, Trace
 
 from . import truth_rows

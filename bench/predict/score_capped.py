@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from gpuscope.model.allocator_settings import read as read_settings
 from gpuscope.predict import answer as answering
 from gpuscope.predict.request import CannotPredict
-from gpuscope.predict.settings import read as read_settings
 
 from . import truth_rows
 from .score import Traces, as_there, load, outside_bytes, request_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..predict.settings import FIRST_COMMON_NAME, NAMES, Broken, Setting, check, parse
+from ..model.allocator_settings import FIRST_COMMON_NAME, NAMES, Broken, Setting, check, parse
 from .environment_facts import Facts, version
 from .finding import Evidence, Finding, Fix, Severity
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..predict.settings import grows_segments
+from ..model.allocator_settings import grows_segments
 from ..store.growth import MIN_POINTS, Forecast, Trend
 from ..store.ranks import MemoryRoom, name_of, rooms
 from ..store.view import AllocView, JobView, TrainerView

@@ -44,8 +44,8 @@ def predicted(reading: Reading, device: Device, facts: Facts, findings: Sequence
 def _replayed(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
     if device.trace is None or device.trace.entries > MOST_ENTRIES or "expandable_segments:True" in facts.settings:
         return None
+    from ..model.allocator_settings import read
     from ..predict.replay import CannotReplay, replay_device
-    from ..predict.settings import read
     from ..snapshot.reader import SnapshotError
 
     failed = None

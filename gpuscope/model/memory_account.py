@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from ..store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 from ..store.view import NOT_SENT, AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, UseView
+from ..text.units import bytes_text, duration_text
 from ..wire.columns import told_sizes
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
+from .allocator_settings import grows_segments
 from .device_state import unowned_on
 from .memory_layers import trainer_of
-from ..predict.settings import grows_segments
-from ..text.units import bytes_text, duration_text
 
 NAMED_OTHERS = 3
 """Other processes with a row of their own; the rest is summed, if it is more than one."""

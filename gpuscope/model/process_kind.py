@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from ..store.view import AllocView, DeviceView, History, HostView, Mark, ProcView, TrainerView
 from ..text.units import age_text, bytes_text, percent_text
-from ...text.units import age_text, bytes_text, percent_text
 
 BY_DESIGN_SHARE = 0.8
 FLAT_SHARE = 0.01

@@ -14,10 +14,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ..model.allocator_settings import DEFAULT, Settings
 from .allocator_blocks import LIVE, Block, Shelf, rounded_all
 from .allocator_engine import Engine
 from .allocator_expandable import page_size
-from .settings import DEFAULT, Settings
 from .trace import Mark, Trace
 
 MOST_OOMS = 20

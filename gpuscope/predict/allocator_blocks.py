@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
+from ..model.allocator_settings import INTERVALS, Settings
 from ..text.units import MIB
-from .settings import INTERVALS, Settings
 
 LEAST_BLOCK = 512
 SMALL_REQUEST = 1 * MIB

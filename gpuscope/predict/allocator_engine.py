@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from itertools import pairwise
 
+from ..model.allocator_settings import Settings
 from .allocator_addresses import Addresses
 from .allocator_blocks import (
     ADDRESS_BITS,
@@ -25,7 +26,6 @@ from .allocator_blocks import (
     Shelf,
     segment_size,
 )
-from .settings import Settings
 
 UNLIMITED = 1 << 60
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from ..model.allocator_settings import DEFAULT, Settings
 from . import errors, largest, scratch, verdict, whatif
 from .allocator import Simulated, Where, simulate
 from .chunked import NotHere, in_chunks
@@ -20,7 +21,6 @@ from .errors import Figure
 from .largest import Largest
 from .prediction import Prediction, allocated_figure, held_with_other_scratch, predict
 from .request import CannotPredict, Doubt, Request, Traced, alone
-from .settings import DEFAULT, Settings
 from .trace import Trace
 from .verdict import Try, Verdict
 from .whatif import Fix, LeftOut

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..lab.config import ConfigError, LabConfig
 from ..lab.toggles import PREDICTED
+from ..model.allocator_settings import DEFAULT, Settings
 from .request import Doubt, Request
-from .settings import DEFAULT, Settings
 from .whatif import Fix
 
 COMPILED_PERCENT = 15.0

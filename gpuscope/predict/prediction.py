@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..model.allocator_settings import Settings
 from . import errors, scratch
 from .allocator import Simulated, simulate
 from .context_memory import Outside
 from .errors import Figure
 from .request import Doubt
-from .settings import Settings
 from .trace import Trace
 
 LIVE_PARTS: Mapping[str, str] = {

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..model.allocator_settings import Settings
 from ..text.units import bytes_text
 from .allocator import OutOfMemory, Simulated, TooLong
 from .allocator_blocks import rounded, segment_size
 from .replay_events import AT_THE_END, Recorded, recorded
 from .replay_run import as_it_was, otherwise
-from .settings import Settings
 from .trace import Mark
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def replay_device(
 ) -> Replayed:
     """Of an open snapshot. ``settings`` makes the other settings of those in force. ``failed`` as in :func:`replay`.
     Raises :class:`CannotReplay`, and what the reader raises."""
-    from .settings import recorded as settings_of
+    from ..model.allocator_settings import recorded as settings_of
 
     if device.trace is None:
         raise CannotReplay("the history of allocations was off when it was taken: there is nothing to replay")

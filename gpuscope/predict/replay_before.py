@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
+from ..model.allocator_settings import Settings
 from ..snapshot.columns import (
     ALLOC,
     FREE_COMPLETED,
@@ -21,7 +22,6 @@ from ..snapshot.columns import (
 )
 from ..snapshot.history import History
 from .allocator_blocks import SMALL_REQUEST, SMALL_SEGMENT, rounded
-from .settings import Settings
 
 _SEGMENTS = (SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP)
 _IS_SEGMENT = bytes(code in _SEGMENTS for code in range(256))

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..model.allocator_settings import Settings
 from ..snapshot.columns import (
     ALLOC,
     FREE_COMPLETED,
@@ -20,7 +21,6 @@ from ..snapshot.columns import (
 from ..snapshot.history import History
 from .allocator_engine import UNLIMITED
 from .replay_before import Held, state_before
-from .settings import Settings
 from .trace import Mark, Owner, Trace
 
 

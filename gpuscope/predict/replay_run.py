@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
+from ..model.allocator_settings import Settings
 from .allocator import Run, Simulated
 from .allocator_blocks import LIVE, SMALL_REQUEST, SMALL_SEGMENT, Block, rounded
 from .allocator_engine import Engine
 from .allocator_expandable import SPAN, put_ranges
 from .replay_before import Held
 from .replay_events import Recorded, Release
-from .settings import Settings
 
 NEAR = 8
 """Recorded segments among which the next one is looked for; in order, unless something is missing."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..model.allocator_settings import Settings
 from .flags import changed_flags
 from .request import Request
-from .settings import Settings
 
 RANKS = 8
 """Over which sharding is tried where nobody says how many there are: the GPUs of a usual node."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuscope.doctor import postmortem_snapshot
 from gpuscope.doctor.finding import Finding
-from gpuscope.predict.settings import DEFAULT
+from gpuscope.model.allocator_settings import DEFAULT
 from tests.predict.histories import Recorder
 from tests.predict.traces import MIB, trace_of
 
@@ -80,4 +80,4 @@ def test_a_log_is_diagnosed_without_the_simulator() -> None:
     )
     log = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     done = subprocess.run([sys.executable, "-c", code], input=log, capture_output=True, timeout=60)
-    assert done.stderr.decode().splitlines()[-1] in ("[]", "['gpuscope.predict.settings']")
+    assert done.stderr.decode().splitlines()[-1] in ("[]", "['gpuscope.model.allocator_settings']")

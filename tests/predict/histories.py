@@ -7,10 +7,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from gpuscope.model.allocator_settings import DEFAULT, Settings
 from gpuscope.predict.allocator import Run
 from gpuscope.predict.allocator_blocks import FREE, PENDING, Block
 from gpuscope.predict.allocator_engine import Engine
-from gpuscope.predict.settings import DEFAULT, Settings
 from gpuscope.predict.trace import Trace
 from gpuscope.snapshot.columns import CODES
 from gpuscope.snapshot.history import HeldSegment, History

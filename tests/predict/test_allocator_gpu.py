@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bench.predict.allocator_workloads import as_trace, workloads
+from gpuscope.model.allocator_settings import read
 from gpuscope.predict.allocator import simulate
-from gpuscope.predict.settings import read
 
 KEYS = ("peak_allocated", "peak_reserved", "allocated", "reserved")
 

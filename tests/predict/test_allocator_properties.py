@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import settings as options
 from hypothesis import strategies as st
 
+from gpuscope.model.allocator_settings import Settings, read
 from gpuscope.predict.allocator import Run, simulate
 from gpuscope.predict.allocator_blocks import FREE, LIVE, PENDING, UNMAPPED, Block, rounded
 from gpuscope.predict.allocator_engine import Engine
-from gpuscope.predict.settings import Settings, read
 from gpuscope.predict.trace import Trace
 
 from .traces import MIB, trace_of

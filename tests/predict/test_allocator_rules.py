@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpuscope.model.allocator_settings import DEFAULT, read
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.allocator_blocks import rounded, segment_size
 from gpuscope.predict.allocator_engine import Engine
-from gpuscope.predict.settings import DEFAULT, read
 from gpuscope.predict.trace import Mark, Owner
 
 from .traces import KIB, MIB, trace_of

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuscope.model.allocator_settings import DEFAULT, read
 from gpuscope.predict import errors, largest, verdict, whatif
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.answer import Asking, Card
@@ -14,7 +15,6 @@ from gpuscope.predict.chunked import NotHere, in_chunks
 from gpuscope.predict.document import document
 from gpuscope.predict.prediction import LIVE_PARTS
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
-from gpuscope.predict.settings import DEFAULT, read
 from gpuscope.predict.trace import Trace
 from tests.predict.hand_made import LAYERS, LOSS_PER_SAMPLE, MIB, PER_SAMPLE, WEIGHT, Writer, traced, training
 

@@ -12,9 +12,9 @@ from hypothesis import settings as options
 from hypothesis import strategies as st
 
 from gpuscope.cli.main import main
+from gpuscope.model.allocator_settings import DEFAULT, read
 from gpuscope.predict.replay import CannotReplay, replay, replay_device
 from gpuscope.predict.replay_events import recorded
-from gpuscope.predict.settings import DEFAULT, read
 from gpuscope.snapshot.history import HeldSegment, History
 from gpuscope.snapshot.reader import open_snapshot
 

@@ -13,13 +13,13 @@ import pytest
 
 from bench.predict import recorded as files
 from bench.predict.allocator_workloads import as_trace, workloads
+from gpuscope.model.allocator_settings import Settings, read
+from gpuscope.model.allocator_settings import recorded as settings_of
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.allocator_blocks import LIVE, UNMAPPED
 from gpuscope.predict.replay import replay, replay_device
 from gpuscope.predict.replay_events import Recorded, recorded
 from gpuscope.predict.replay_run import played
-from gpuscope.predict.settings import Settings, read
-from gpuscope.predict.settings import recorded as settings_of
 from gpuscope.snapshot.columns import ALLOC, FREE_COMPLETED, FREE_REQUESTED
 from gpuscope.snapshot.history import HeldSegment, History
 from gpuscope.snapshot.reader import open_snapshot

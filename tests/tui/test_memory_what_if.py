@@ -12,9 +12,9 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuscope.lab.config import LabConfig
+from gpuscope.model.allocator_settings import DEFAULT
 from gpuscope.predict.from_lab_config import config_with, request_of
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
-from gpuscope.predict.settings import DEFAULT
 from gpuscope.predict.whatif import fixes
 from gpuscope.tui.memory.what_if import WhatIfView
 from gpuscope.tui.shell.app import GpuscopeApp

@@ -22,7 +22,6 @@ from ....lab.rules import Facts
 from ....model import cuda_devices
 from ....model.device_state import unowned
 from ....text import width
-from ....text.units import bytes_text
 from ....wire.clean import clean
 from ....wire.frames import Unknown
 

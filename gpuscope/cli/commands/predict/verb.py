@@ -16,9 +16,9 @@ from ... import output
 from ...args import seconds_between, size_of_at_least, whole_between
 
 if TYPE_CHECKING:
+    from ....model.allocator_settings import Settings
     from ....predict.answer import Answer, Card, Tracer
     from ....predict.request import CannotPredict, Doubt, Request
-    from ....predict.settings import Settings
     from ....predict.whatif import Fix
 
 SECONDS = 300.0
@@ -246,7 +246,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     """The allocator's settings as a trainer started from this shell would have them."""
     from dataclasses import replace
 
-    from ....predict import settings
+    from ....model import allocator_settings as settings
 
     name = next((name for name in settings.NAMES if os.environ.get(name)), None)
     try:

@@ -15,8 +15,8 @@ from ... import output
 from ...args import size_of_at_least
 
 if TYPE_CHECKING:
+    from ....model.allocator_settings import Settings
     from ....predict.replay import Replayed
-    from ....predict.settings import Settings
     from ....snapshot.model import Device
     from ....snapshot.reader import Reading
     from ....text.styled import Line
@@ -38,7 +38,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def _settings(text: str) -> str:
-    from ....predict.settings import BadSettings, read
+    from ....model.allocator_settings import BadSettings, read
 
     try:
         read(text)
@@ -52,8 +52,8 @@ Answer = tuple[int, "Replayed | str"]
 
 
 def ask(args: argparse.Namespace, reading: Reading, devices: list[Device]) -> list[Answer]:
+    from ....model.allocator_settings import DEFAULT, read
     from ....predict.replay import CannotReplay, replay_device
-    from ....predict.settings import DEFAULT, read
 
     def change(own: Settings) -> Settings:
         return read(args.what_if, own) if args.what_if.strip(" ,") else DEFAULT

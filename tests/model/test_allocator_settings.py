@@ -8,9 +8,9 @@ import pytest
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.toggles import PREDICTED
+from gpuscope.model.allocator_settings import DEFAULT, INTERVALS, BadSettings, Settings, read, recorded
 from gpuscope.predict.from_lab_config import request_of
 from gpuscope.predict.request import Request
-from gpuscope.predict.settings import DEFAULT, INTERVALS, BadSettings, Settings, read, recorded
 
 MIB = 1 << 20
 
