@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 from ..model import cuda_devices
 from ..wire.environment import Build, Device, Facts, Host, Owner, Path, Torch, Xid
+from .wordings import Wordings
 
-__all__ = ["Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names", "shown", "version"]
+__all__ = [
+    "WORDINGS", "Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names", "shown", "version",
+]  # fmt: skip
+
+WORDINGS = Wordings("environment")
 
 
 def version(text: str | None) -> tuple[int, ...]:

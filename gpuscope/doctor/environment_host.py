@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..text.units import GIB, bytes_text
-from .environment_facts import Facts, version
-from .finding import Abstained, Evidence, Finding, Fix
+from .environment_facts import WORDINGS, Facts, version
+from .finding import Abstained, Evidence, Finding
 
 SMALL_SHM_BYTES = 256 << 20
 """Docker and Podman give 64 MiB where nobody asks for more; one batch of pictures in a loader's worker needs that."""
@@ -21,14 +21,11 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     yield from _packages(facts)
     if facts.devices and (facts.host.pids_hidden is not None or facts.host.own_pid_namespace):
         why = facts.host.pids_hidden or "this runs in a pid namespace of its own"
-        yield Finding(
-            pitfall="container-pids",
-            cause="environment.pid-namespace",
-            title="This container hides who uses the GPUs: memory of other processes has no name here",
+        yield WORDINGS.finding(
+            "environment.pid-namespace",
             severity="info",
             confidence="definite",
             evidence=(Evidence(text=why, source="/proc/self/ns/pid"),),
-            fixes=(Fix(title="Share the host's pids", command="docker run --pid=host …  (Kubernetes: hostPID: true)"),),
         )
 
 
@@ -42,17 +39,10 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
         yield Abstained(pitfall="shm-size", missing=f"the size of /dev/shm: {missing}")
         return
     inside = facts.host.container is not None
-    fixes: tuple[Fix, ...] = (
-        Fix(title="Start the container with more", command="docker run --shm-size=8g …  or  --ipc=host"),
-        Fix(title="Kubernetes: mount an emptyDir of medium Memory at /dev/shm"),
-    )
-    if not inside:
-        fixes = (Fix(title="Make it larger", command="sudo mount -o remount,size=8G /dev/shm", now=True),)
     if total <= SMALL_SHM_BYTES:
-        yield Finding(
-            pitfall="shm-size",
-            cause="environment.shm",
-            title=f"/dev/shm holds only {bytes_text(total)}: DataLoader workers die of it with a bus error",
+        yield WORDINGS.finding(
+            "environment.shm.small.container" if inside else "environment.shm.small",
+            {"total": bytes_text(total)},
             severity="warning",
             confidence="likely",
             evidence=(
@@ -60,22 +50,14 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
             )
             if used is not None
             else (Evidence(text=f"/dev/shm: {bytes_text(total)} in all", source="/dev/shm"),),
-            fixes=(*fixes, Fix(title="Or load without workers", code="DataLoader(…, num_workers=0)")),
-            verify="df -h /dev/shm",
         )
     elif used is not None and used > 0.9 * total:
-        yield Finding(
-            pitfall="shm-size",
-            cause="environment.shm",
-            title=f"/dev/shm is nearly full: {bytes_text(total - used)} of {bytes_text(total)} are free",
+        yield WORDINGS.finding(
+            "environment.shm.full.container" if inside else "environment.shm.full",
+            {"free": bytes_text(total - used), "total": bytes_text(total)},
             severity="warning",
             confidence="definite",
             evidence=(Evidence(text=f"/dev/shm: {bytes_text(used)} of {bytes_text(total)} used", source="/dev/shm"),),
-            fixes=(
-                Fix(title="Look for what is left over, and remove it", command="ls -lhS /dev/shm | head", now=True),
-                *fixes,
-            ),
-            verify="df -h /dev/shm",
         )
 
 
@@ -88,36 +70,24 @@ def _cgroup(facts: Facts) -> Iterator[Finding]:
     near = limit is not None and used is not None and limit > 0 and used > 0.9 * limit
     if not near and not kills:
         return
-    evidence, title = [], ""
+    evidence = []
     if limit is not None and used is not None:
         evidence.append(
             Evidence(text=f"{bytes_text(used)} of {bytes_text(limit)} used, without file cache", source="cgroup")
         )
-        title = (
-            f"The memory limit here is nearly reached: {bytes_text(max(0, limit - used))} of "
-            f"{bytes_text(limit)} are left"
-        )
     if kills:
-        times = "once" if kills == 1 else f"{kills} times"
         evidence.append(Evidence(text=f"oom_kill {kills}", source=host.oom_kills_source or "memory.events"))
-        if not near:
-            title = f"The kernel has killed a process here for want of memory, {times}"
-    yield Finding(
-        pitfall="host-memory-limit",
-        cause="environment.host-memory",
-        title=title,
+    figures = {
+        "left": bytes_text(max(0, limit - used)) if limit is not None and used is not None else None,
+        "limit": bytes_text(limit) if limit is not None else None,
+        "times": "once" if kills == 1 else f"{kills} times",
+    }
+    yield WORDINGS.finding(
+        "environment.host-memory.limit" if near else "environment.host-memory.killed",
+        figures,
         severity="warning",
         confidence="definite",
         evidence=tuple(evidence),
-        fixes=(
-            Fix(
-                title="Ask for more memory", command="docker run --memory=… | sbatch --mem=… | resources.limits.memory"
-            ),
-            Fix(
-                title="Or need less: fewer loader workers, less prefetching",
-                code="DataLoader(…, num_workers=2, prefetch_factor=2)",
-            ),
-        ),
         where="cgroup",
         rank=1.0,
     )
@@ -145,25 +115,22 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
         if stall is not None and stall >= 1
         else ()
     )
-    look = Fix(title="See who holds it", command="ps -eo pid,user,rss,args --sort=-rss | head", now=True)
+    figures = {"free": bytes_text(free), "total": bytes_text(total), "swapped": bytes_text(swapped)}
     if free < 0.05 * total:
-        yield Finding(
-            pitfall="host-memory-limit", cause="environment.host-memory",
-            title=f"The host's memory is nearly used up: {bytes_text(free)} of {bytes_text(total)} are available",
+        yield WORDINGS.finding(
+            "environment.host-memory.short", figures,
             severity="warning", confidence="definite",
-            evidence=(memory, *((swap,) if swapped else ()), *stalls), fixes=(look,), where="host",
+            evidence=(memory, *((swap,) if swapped else ()), *stalls), where="host",
         )  # fmt: skip
     elif stall is not None and stall >= 10:
-        yield Finding(
-            pitfall="host-memory-limit", cause="environment.host-memory",
-            title=f"The host waits for memory: {stall:.0f} % of the last minute nothing ran for want of it",
-            severity="warning", confidence="definite", evidence=(*stalls, memory, swap), fixes=(look,), where="host",
+        yield WORDINGS.finding(
+            "environment.host-memory.stalls", {"stall": f"{stall:.0f}"},
+            severity="warning", confidence="definite", evidence=(*stalls, memory, swap), where="host",
         )  # fmt: skip
     elif swapped > GIB and free < 0.1 * total and (stall is None or stall >= 1):  # else they are old pages
-        yield Finding(
-            pitfall="host-memory-limit", cause="environment.host-memory",
-            title=f"The host swaps: {bytes_text(swapped)} are on disk and {bytes_text(free)} of memory are left",
-            severity="warning", confidence="likely", evidence=(swap, memory, *stalls), fixes=(look,), where="host",
+        yield WORDINGS.finding(
+            "environment.host-memory.swaps", figures,
+            severity="warning", confidence="likely", evidence=(swap, memory, *stalls), where="host",
         )  # fmt: skip
 
 
@@ -176,47 +143,38 @@ def _limits(facts: Facts) -> Iterator[Finding]:
     many = (host.cpu_count or 0) >= 16 and bool(facts.devices)
     if files is not None and files >= 0 and (files < 1024 or (files == 1024 and many)):
         more = hard if hard is not None and hard > files else 65536
-        yield Finding(
-            pitfall="process-limits",
-            cause="environment.ulimit",
-            title=f"A process may open {files} files: loaders with many workers need more",
+        yield WORDINGS.finding(
+            "environment.ulimit.files",
+            {"files": files, "more": more if more > 0 else 65536},
             severity="warning" if files < 1024 else "info",
             confidence="likely",
             evidence=(Evidence(text=f"open files: soft limit {files}, hard {_told(hard)}", source="ulimit -n"),),
-            fixes=(
-                Fix(title="Raise it in the job script", command=f"ulimit -n {more if more > 0 else 65536}", now=True),
-            ),
             where="open files",
         )
     if host.processes is not None and 0 <= host.processes < 1024:
-        yield Finding(
-            pitfall="process-limits",
-            cause="environment.ulimit",
-            title=f"This user may run {host.processes} threads in all: ranks and loader workers need more",
+        yield WORDINGS.finding(
+            "environment.ulimit.processes",
+            {"limit": host.processes},
             severity="warning",
             confidence="likely",
             evidence=(Evidence(text=f"processes: soft limit {host.processes}", source="ulimit -u"),),
-            fixes=(Fix(title="Raise it in the job script", command="ulimit -u 65536", now=True),),
             where="processes",
         )
     if host.pids_limit and host.pids_used is not None and host.pids_used > 0.9 * host.pids_limit:
-        yield Finding(
-            pitfall="process-limits",
-            cause="environment.ulimit",
-            title=f"Nearly all processes that may run here do: {host.pids_used} of {host.pids_limit}",
+        yield WORDINGS.finding(
+            "environment.ulimit.pids",
+            {"used": host.pids_used, "limit": host.pids_limit},
             severity="warning",
             confidence="definite",
             evidence=(Evidence(text=f"pids: {host.pids_used} of {host.pids_limit}", source="cgroup"),),
-            fixes=(Fix(title="Raise the container's limit", command="docker run --pids-limit=-1 …"),),
             where="cgroup pids",
         )
     locked = host.locked_bytes
     if host.infiniband and not host.root and locked is not None and 0 <= locked < GIB and len(facts.devices or ()) > 1:
         several = facts.environment.get("SLURM_NNODES", "1") not in ("", "1")
-        yield Finding(
-            pitfall="process-limits",
-            cause="environment.ulimit",
-            title=f"A process may lock {bytes_text(locked)}: NCCL over InfiniBand registers more",
+        yield WORDINGS.finding(
+            "environment.ulimit.locked",
+            {"locked": bytes_text(locked)},
             severity="warning" if several else "info",
             confidence="likely",
             evidence=(
@@ -225,7 +183,6 @@ def _limits(facts: Facts) -> Iterator[Finding]:
                     text=f"InfiniBand or RoCE here: {', '.join(host.infiniband[:8])}", source="/sys/class/infiniband"
                 ),
             ),
-            fixes=(Fix(title="Raise it", command="ulimit -l unlimited   (docker run --ulimit memlock=-1)"),),
             where="locked memory",
         )
 
@@ -254,19 +211,11 @@ def _packages(facts: Facts) -> Iterator[Finding]:
             )
         if facts.nvml_note and not where:
             evidence.append(Evidence(text=facts.nvml_note, source="nvml"))
-        yield Finding(
-            pitfall="nvml-packages",
-            cause="environment.pynvml",
-            title="Two packages hold a module pynvml, and the old one may be the one that is imported",
+        yield WORDINGS.finding(
+            "environment.pynvml",
             severity="warning",
             confidence="definite",
             evidence=tuple(evidence),
-            fixes=(
-                Fix(
-                    title="Keep NVIDIA's", command="pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py"
-                ),
-            ),
-            verify="gpuscope devices",
             where=where,
         )
         return
