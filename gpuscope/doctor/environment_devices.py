@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from .environment_facts import WORDINGS, Device, Facts, names
+from .finding import Abstained, Evidence, Finding
 from ..model.device_state import hardware_faults, unowned_bytes
 from ..text.units import bytes_text
 from .environment_facts import Device, Facts, names, shown
-from .finding import Abstained, Evidence, Finding, Fix
 
 _SERIOUS_XIDS = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
 """Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its firmware. Others (13, 31,
 43, 45 …) are mostly a program's fault."""
 _BUSY_PERCENT = 20
-_XID_PAGE = "https://docs.nvidia.com/deploy/xid-errors/"
 
 
 def judge(facts: Facts) -> Iterator[Finding | Abstained]:
@@ -43,15 +43,12 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
     where = f"GPU {device.index}"
     broken = device.lost or device.hung
     if broken is not None:
-        yield Finding(
-            pitfall="gpu-health",
-            cause="device.lost",
-            title=f"{where} {'is lost' if device.lost else 'does not answer'}: no program can use it",
+        yield WORDINGS.finding(
+            "device.lost" if device.lost else "device.lost.hung",
+            {"gpu": device.index},
             severity="problem",
             confidence="definite",
             evidence=(Evidence(text=broken, source="nvml"), *_xids(device, facts)),
-            fixes=(Fix(title="See what the kernel says of it", command="sudo dmesg | grep -iE 'nvrm|xid'", now=True),),
-            verify="gpuscope devices",
             where=where,
         )
         return
@@ -62,30 +59,18 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
         return
     serious = [xid for xid in facts.xids or () if _same(xid.pci, device.pci) and xid.number in _SERIOUS_XIDS]
     sure = bool(evidence)
-    yield Finding(
-        pitfall="gpu-health",
-        cause="environment.ecc" if device.ecc_uncorrected else "environment.remap" if sure else "environment.xid",
-        title=f"{where} has had errors of its hardware"
-        if sure or serious
-        else f"A program on {where} failed with an XID",
+    if device.ecc_uncorrected:
+        name = "environment.ecc"
+    elif sure:
+        name = "environment.remap"
+    else:
+        name = "environment.xid.hardware" if serious else "environment.xid"
+    yield WORDINGS.finding(
+        name,
+        {"gpu": device.index},
         severity="problem" if problem else "warning" if sure or serious else "info",
         confidence="definite" if sure else "likely",
         evidence=(*(Evidence(text=text, source="nvml") for text in evidence), *xids),
-        fixes=(
-            (
-                Fix(
-                    title="Let the jobs on it end, then reset it",
-                    command=f"sudo nvidia-smi --gpu-reset -i {device.index}",
-                ),
-                Fix(
-                    title="If it comes back: have the card tested or replaced",
-                    command="nvidia-smi -q -d ECC,ROW_REMAPPER",
-                ),
-            )
-            if sure or serious
-            else (Fix(title=f"Look the number up: {_XID_PAGE}"),)
-        ),
-        verify="gpuscope devices",
         where=where,
     )
 
@@ -111,40 +96,24 @@ def _bus(address: str) -> tuple[str, ...]:
 def _clocks(device: Device) -> Iterator[Finding]:
     if device.slowed:
         heat = f", {device.temperature_celsius:.0f} °C" if device.temperature_celsius is not None else ""
-        yield Finding(
-            pitfall="gpu-clocks",
-            cause="environment.throttle",
-            title=f"GPU {device.index} is slowed down now: {', '.join(device.slowed)}",
+        yield WORDINGS.finding(
+            "environment.throttle",
+            {"gpu": device.index, "why": ", ".join(device.slowed)},
             severity="warning",
             confidence="definite",
             evidence=(Evidence(text=f"clock events: {', '.join(device.slowed)}{heat}", source="nvml"),),
-            fixes=(
-                Fix(
-                    title="See to its cooling and power supply",
-                    command="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
-                ),
-            ),
-            verify="gpuscope devices",
             where=f"GPU {device.index}",
         )
     limit, default = device.power_limit_watts, device.default_power_watts
     if limit is not None and default is not None and limit < 0.95 * default:
         used = f", {device.power_watts:.0f} W drawn now" if device.power_watts is not None else ""
         holds = "; it holds the clock down now" if device.capped else ""
-        yield Finding(
-            pitfall="gpu-clocks",
-            cause="environment.power-cap",
-            title=f"GPU {device.index} may draw {limit:.0f} W, its default is {default:.0f} W",
+        yield WORDINGS.finding(
+            "environment.power-cap",
+            {"gpu": device.index, "limit": f"{limit:.0f}", "default": f"{default:.0f}"},
             severity="info",
             confidence="definite",
             evidence=(Evidence(text=f"power limit {limit:.0f} W of {default:.0f} W{used}{holds}", source="nvml"),),
-            fixes=(
-                Fix(
-                    title="If nobody set it on purpose",
-                    command=f"sudo nvidia-smi -i {device.index} -pl {default:.0f}",
-                    now=True,
-                ),
-            ),
             where=f"GPU {device.index} power",
         )
 
@@ -157,22 +126,15 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
     ]  # fmt: skip
     if narrow:
         half = any(2 * (device.pcie_width or 0) <= (device.max_pcie_width or 0) and _busy(device) for device in narrow)
-        yield Finding(
-            pitfall="pcie-link",
-            cause="environment.pcie",
-            title=f"{names(narrow)}: the PCIe link has fewer lanes than it can have",
+        yield WORDINGS.finding(
+            "environment.pcie.lanes",
+            {"gpus": names(narrow)},
             severity="warning" if half else "info",
             confidence="likely",
             evidence=tuple(
                 Evidence(text=f"GPU {one.index}: x{one.pcie_width} of x{one.max_pcie_width}", source="nvml")
                 for one in narrow
             ),
-            fixes=(
-                Fix(
-                    title="Copies from the host take longer: seat the card anew, look at the slot and its BIOS setting"
-                ),
-            ),
-            verify="gpuscope devices",
             where=names(narrow),
         )
     slow = [
@@ -181,10 +143,9 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
         and device.pcie_generation < device.max_pcie_generation
     ]  # fmt: skip
     if slow:
-        yield Finding(
-            pitfall="pcie-link",
-            cause="environment.pcie",
-            title=f"{names(slow)}: the PCIe link is slower than it can be, under load",
+        yield WORDINGS.finding(
+            "environment.pcie.generation",
+            {"gpus": names(slow)},
             severity="info",
             confidence="likely",
             evidence=tuple(
@@ -195,7 +156,6 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
                 )
                 for one in slow
             ),
-            fixes=(Fix(title="Look at the slot and its BIOS setting, if copies from the host are slow"),),
             where=f"{names(slow)} generation",
         )
 
@@ -207,14 +167,12 @@ def _busy(device: Device) -> bool:
 def _settings(devices: Sequence[Device]) -> Iterator[Finding]:
     off = [device for device in devices if device.persistence is False]
     if off:
-        yield Finding(
-            pitfall="persistence-mode",
-            cause="environment.persistence",
-            title=f"{names(off)}: persistence mode is off, so the first program waits while the driver loads the GPU",
+        yield WORDINGS.finding(
+            "environment.persistence",
+            {"gpus": names(off)},
             severity="info",
             confidence="definite",
             evidence=(Evidence(text=f"persistence mode off on {names(off)}", source="nvml"),),
-            fixes=(Fix(title="Keep the driver loaded", command="sudo nvidia-smi -pm 1", now=True),),
             where=names(off),
         )
 
@@ -230,14 +188,12 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     seen = shown(facts, devices)
     value = Evidence(text=f"CUDA_VISIBLE_DEVICES={text[:300]}", source="environment")
     here = Evidence(text=f"the driver has {len(devices)} GPUs: 0 to {len(devices) - 1}", source="nvml")
-    unset = Fix(title="Show all", command="unset CUDA_VISIBLE_DEVICES")
     if seen.mig:
         return
     if not seen.positions and text.split(",")[0].strip() in ("", "-1"):
-        yield Finding(
-            pitfall="visible-devices", cause="environment.visible-devices",
-            title="CUDA_VISIBLE_DEVICES hides every GPU: torch sees none", severity="warning", confidence="definite",
-            evidence=(value, here), fixes=(unset,), verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
+        yield WORDINGS.finding(
+            "environment.visible-devices.none", severity="warning", confidence="definite",
+            evidence=(value, here), where="CUDA_VISIBLE_DEVICES",
         )  # fmt: skip
         return
     if text.startswith("GPU-") and not all(device.uuid.startswith("GPU-") for device in devices):
@@ -245,22 +201,17 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     bad, repeated = seen.stopped_at, seen.repeated
     if bad is not None:
         left = len(seen.positions)
-        rest = f"it sees the {left} before it" if left else "it sees none"
-        yield Finding(
-            pitfall="visible-devices", cause="environment.visible-devices",
-            title=f"CUDA_VISIBLE_DEVICES: {bad[:60] or 'an empty entry'} is no GPU here. CUDA stops there, {rest}",
-            severity="problem", confidence="definite", evidence=(value, here),
-            fixes=(Fix(title="Name GPUs that are here", environment=f"CUDA_VISIBLE_DEVICES={_all(devices)}"), unset),
-            verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
+        yield WORDINGS.finding(
+            "environment.visible-devices.stops" if left else "environment.visible-devices.stops-at-once",
+            {"entry": bad[:60] or "an empty entry", "left": left, "gpus": _all(devices)},
+            severity="problem", confidence="definite", evidence=(value, here), where="CUDA_VISIBLE_DEVICES",
         )  # fmt: skip
     elif repeated is not None:
         once = ",".join(dict.fromkeys(word.strip() for word in text.split(",")))
-        yield Finding(
-            pitfall="visible-devices", cause="environment.visible-devices",
-            title=f"CUDA_VISIBLE_DEVICES names {repeated[:60]} more than once, which CUDA takes for an error",
-            severity="warning", confidence="likely", evidence=(value, here),
-            fixes=(Fix(title="Name it once", environment=f"CUDA_VISIBLE_DEVICES={once}"),),
-            verify="gpuscope doctor --torch", where="CUDA_VISIBLE_DEVICES",
+        yield WORDINGS.finding(
+            "environment.visible-devices.repeated",
+            {"entry": repeated[:60], "gpus": once},
+            severity="warning", confidence="likely", evidence=(value, here), where="CUDA_VISIBLE_DEVICES",
         )  # fmt: skip
 
 
@@ -270,25 +221,22 @@ def _all(devices: Iterable[Device]) -> str:
 
 def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     order = facts.environment.get("CUDA_DEVICE_ORDER")
-    fix = Fix(title="Number them as nvidia-smi does", environment="CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if order is not None and order not in ("PCI_BUS_ID", "FASTEST_FIRST"):
-        yield Finding(
-            pitfall="visible-devices", cause="environment.visible-devices",
-            title=f"CUDA_DEVICE_ORDER={order[:60]} is neither PCI_BUS_ID nor FASTEST_FIRST", severity="warning",
-            confidence="likely", evidence=(Evidence(text=f"CUDA_DEVICE_ORDER={order[:300]}", source="environment"),),
-            fixes=(fix,), where="CUDA_DEVICE_ORDER",
+        yield WORDINGS.finding(
+            "environment.visible-devices.order", {"order": order[:60]}, severity="warning", confidence="likely",
+            evidence=(Evidence(text=f"CUDA_DEVICE_ORDER={order[:300]}", source="environment"),),
+            where="CUDA_DEVICE_ORDER",
         )  # fmt: skip
     models = {device.name for device in devices if device.name}
     if order != "PCI_BUS_ID" and len(models) > 1:
-        yield Finding(
-            pitfall="visible-devices", cause="environment.visible-devices",
-            title="Different GPUs, and CUDA numbers the fastest first: cuda:0 may not be GPU 0 of nvidia-smi",
+        yield WORDINGS.finding(
+            "environment.visible-devices.fastest-first",
             severity="info", confidence="likely",
             evidence=(
                 *(Evidence(text=f"GPU {one.index}: {one.name}", source="nvml") for one in devices[:16]),
                 Evidence(text="CUDA_DEVICE_ORDER is not PCI_BUS_ID", source="environment"),
             ),
-            fixes=(fix,), where="CUDA_DEVICE_ORDER numbers",
+            where="CUDA_DEVICE_ORDER numbers",
         )  # fmt: skip
 
 
@@ -318,11 +266,9 @@ def _unowned(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abst
     if not found:
         return
     where, paths = names([one for one, _, _ in found]), " ".join(f"/dev/nvidia{one.index}" for one, _, _ in found)
-    yield Finding(
-        pitfall="kill-zombie-process",
-        cause="environment.memory-without-process",
-        title=f"{bytes_text(sum(size for _, size, _ in found))} of {where} are in use, and no listed process "
-        "holds them",
+    yield WORDINGS.finding(
+        "environment.memory-without-process",
+        {"held": bytes_text(sum(size for _, size, _ in found)), "gpus": where, "paths": paths},
         severity="warning",
         confidence="likely",
         evidence=tuple(
@@ -333,13 +279,5 @@ def _unowned(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abst
             )
             for one, _, listed in found
         ),
-        fixes=(
-            Fix(
-                title="See who has the device open, and end what is left over",
-                command=f"sudo fuser -v {paths}",
-                now=True,
-            ),
-        ),
-        verify="gpuscope devices",
         where=where,
     )
