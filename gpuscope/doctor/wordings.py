@@ -1,4 +1,4 @@
-"""The titles and fixes of findings that a room of rules makes, read from ``findings/ROOM.toml`` beside this file.
+"""The titles and fixes of findings that a room of rules makes, read from ``findings`` beside this file, a file a room.
 
 The rules bring evidence and figures. A field such as ``{held}`` in a text is filled in with the figure of that name.
 """

@@ -15,7 +15,6 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,9 +69,7 @@ def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any =
                 report += _examine(target, timeout, symptom)
         except CannotExamine as why:
             report += Report(problems=(str(why),))
-    if THE_SYMPTOM in report.examined:
-        report = replace(report, examined=tuple(dict.fromkeys(report.examined)))
-    else:
+    if THE_SYMPTOM not in report.examined:
         report += _described(symptom)
     if ask_torch:
         report += _ask("The environment", "gpuscope.cli.commands.doctor.environment", ask_torch=True, timeout=timeout)
