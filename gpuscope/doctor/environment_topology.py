@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from .environment_facts import WORDINGS, Device, Facts, Path, names
+from .finding import Abstained, Evidence, Finding
 from .environment_facts import Device, Facts, Path, names, shown
-from .finding import Abstained, Evidence, Finding, Fix
 
 _SWITCHED_OFF = "switched off"
-_MEASURE = "gpuscope doctor    while it trains: its report says how much of a step is communication"
 
 
 def judge(facts: Facts) -> Iterator[Finding | Abstained]:
@@ -53,21 +53,15 @@ def _links(devices: Sequence[Device]) -> Iterator[Finding]:
         if active is None or most is None or not device.links or active >= most:
             continue
         some = active > 0 or bool(device.fabric)
-        yield Finding(
-            pitfall="gpu-health",
-            cause="environment.nvlink",
-            title=f"Of GPU {device.index}'s NVLinks {active} are up, of GPU {best.index}'s {most}",
+        yield WORDINGS.finding(
+            "environment.nvlink",
+            {"gpu": device.index, "active": active, "best": best.index, "most": most},
             severity="warning" if some else "info",
             confidence="likely",
             evidence=(
                 Evidence(text=f"GPU {device.index}: {active} of {device.links} NVLinks active", source="nvml"),
                 Evidence(text=f"GPU {best.index}, the same model: {most} of {best.links}", source="nvml"),
             ),
-            fixes=(
-                Fix(title="See which, and their error counts", command=f"nvidia-smi nvlink -s -e -i {device.index}"),
-                Fix(title="A link that failed comes back with a reset of the GPU, or with its bridge seated anew"),
-            ),
-            verify="nvidia-smi nvlink -s",
             where=f"GPU {device.index} NVLink",
         )
 
@@ -81,24 +75,14 @@ def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
     ]  # fmt: skip
     if not waiting:
         return
-    yield Finding(
-        pitfall="gpu-health",
-        cause="environment.fabric",
-        title=f"{names(waiting)}: the NVLink fabric is not up, and CUDA waits for it (error 802)",
+    yield WORDINGS.finding(
+        "environment.fabric",
+        {"gpus": names(waiting)},
         severity="problem" if any(device.fabric == "failed" for device in waiting) else "warning",
         confidence="likely",
         evidence=tuple(
             Evidence(text=f"GPU {one.index}: joining the fabric: {one.fabric}", source="nvml") for one in waiting
         ),
-        fixes=(
-            Fix(
-                title="See whether Fabric Manager runs, and what it says; in a virtual machine it runs on the host",
-                command="systemctl status nvidia-fabricmanager; sudo journalctl -u nvidia-fabricmanager | tail",
-                now=True,
-            ),
-            Fix(title="It must be of the driver's own version", command="nv-fabricmanager --version; nvidia-smi"),
-        ),
-        verify='python -c "import torch; torch.cuda.init()"',
         where=f"{names(waiting)} fabric",
     )
 
@@ -116,35 +100,22 @@ def _peers(chosen: Sequence[Device], paths: Sequence[Path]) -> Iterator[Finding]
         reasons.setdefault(path.no_peer or "", []).append(path)
     off = any(_SWITCHED_OFF in reason for reason in reasons)
     every = len(without) == len(chosen) * (len(chosen) - 1) // 2
-    who = f"{names(list(chosen))} cannot" if every else f"{len(without)} pairs of {names(list(chosen))} cannot"
     better = _largest_without(chosen, without)
-    fixes = []
-    if off:
-        fixes.append(
-            Fix(
-                title="Look for the setting that switches it off, and take it out",
-                command="cat /proc/driver/nvidia/params; grep -rs NVreg /etc/modprobe.d",
-            )
-        )
-    if 1 < len(better) < len(chosen):
-        fixes.append(
-            Fix(
-                title=f"A job of {len(better)} fits on GPUs that can",
-                environment=f"CUDA_VISIBLE_DEVICES={','.join(map(str, better))}",
-            )
-        )
-    fixes.append(Fix(title="See all pairs", command="nvidia-smi topo -p2p r; nvidia-smi topo -m"))
-    yield Finding(
-        pitfall="nccl-config",
-        cause="environment.p2p",
-        title=f"{who} read each other's memory: what they exchange goes through the host's",
+    picked = better if 1 < len(better) < len(chosen) else None
+    name = "environment.p2p" if every else "environment.p2p.pairs"
+    yield WORDINGS.finding(
+        f"{name}.off" if off else name,
+        {
+            "gpus": names(list(chosen)),
+            "pairs": len(without),
+            "count": len(picked) if picked else None,
+            "picked": ",".join(map(str, picked)) if picked else None,
+        },
         severity="warning" if off else "info",
         confidence="definite",
         evidence=tuple(
             Evidence(text=f"{_pairs(found)}: {reason}", source="nvml") for reason, found in list(reasons.items())[:8]
         ),
-        fixes=tuple(fixes),
-        verify=_MEASURE,
         where="peer access",
     )
 
@@ -158,22 +129,13 @@ def _sockets(
         return
     everywhere = [path for path in facts.paths or () if path.sockets and not path.nvlink]
     beside = _largest_without(well, everywhere)
-    fixes = []
-    if len(beside) >= len(chosen):
-        picked = ",".join(map(str, beside[: len(chosen)]))
-        fixes.append(Fix(title="As many are on one socket", environment=f"CUDA_VISIBLE_DEVICES={picked}"))
-    fixes.append(
-        Fix(title="Where all are needed: NCCL orders its rings by the topology; see it", command="nvidia-smi topo -m")
-    )
-    yield Finding(
-        pitfall="nccl-config",
-        cause="environment.sockets",
-        title=f"Traffic among {names(list(chosen))} crosses the link between the processors' sockets",
+    picked = ",".join(map(str, beside[: len(chosen)])) if len(beside) >= len(chosen) else None
+    yield WORDINGS.finding(
+        "environment.sockets",
+        {"gpus": names(list(chosen)), "picked": picked},
         severity="info",
         confidence="definite",
         evidence=(Evidence(text=f"{_pairs(far)}: {far[0].crosses or 'two sockets'}, and no NVLink", source="nvml"),),
-        fixes=tuple(fixes),
-        verify=_MEASURE,
         where="sockets",
     )
 
@@ -211,21 +173,15 @@ def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
     if not far or len(far) < len(chosen):
         return  # each rank may sit where its own GPU is
     near = sorted(frozenset[int]().union(*(device.cpus or () for device in far)))
-    yield Finding(
-        pitfall="pcie-link",
-        cause="environment.affinity",
-        title=f"This job may use no processor on the socket of {names(far)}: copies from the host cross sockets",
+    yield WORDINGS.finding(
+        "environment.affinity",
+        {"gpus": names(far), "processors": _ranges(near)},
         severity="info",
         confidence="definite",
         evidence=(
             Evidence(text=f"allowed here: processors {_ranges(sorted(allowed))}", source="sched_getaffinity"),
             Evidence(text=f"beside {names(far)}: {_ranges(near)}", source="/sys/bus/pci"),
         ),
-        fixes=(
-            Fix(title="Run it beside them", command=f"taskset -c {_ranges(near)} python train.py"),
-            Fix(title="Under Slurm: let it bind tasks to what is near their GPU", command="srun --gpu-bind=closest …"),
-        ),
-        verify="gpuscope doctor    while it trains: its report says how much of a step is copies",
         where="processors",
     )
 
