@@ -74,9 +74,9 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
         screen.keys(key)
         screen.wait(wanted)
     screen.keys("?")
-    screen.wait("freeze the screen")
+    screen.wait("previous row")
     screen.keys("q")
-    screen.wait("Devices", absent="freeze the screen")
+    screen.wait("Devices", absent="previous row")
     screen.keys("q")
     screen.wait("EXIT=0")
     assert screen.flag("alternate_on") == "0"
@@ -116,9 +116,9 @@ def test_keys_that_arrive_together_and_a_character_that_arrives_in_halves(termin
     screen = terminal()
     screen.wait("● live")
     screen.keys("?")
-    screen.wait("freeze the screen")
+    screen.wait("previous row")
     screen.keys("Escape", "3")  # as a slow link brings them: to most programs Alt and 3
-    screen.wait("Findings", absent="freeze the screen")
+    screen.wait("Findings", absent="previous row")
     screen.keys("/")
     screen.wait("filter: text")
     for half in ("c3", "a9"):
