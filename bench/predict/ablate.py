@@ -24,8 +24,8 @@ import torch
 from torch._dynamo import source  # noqa: F401  # torch asks for it at the first fake tensor
 
 from bench.predict.score import load, request_of
+from gpuscope.model.allocator_settings import read as read_settings
 from gpuscope.predict.allocator import simulate
-from gpuscope.predict.settings import read as read_settings
 from gpuscope.predict.tracing import (
     attention,
     autocast,

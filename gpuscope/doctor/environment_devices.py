@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .environment_facts import WORDINGS, Device, Facts, names
-from .finding import Abstained, Evidence, Finding
 from ..model.device_state import hardware_faults, unowned_bytes
 from ..text.units import bytes_text
-from .environment_facts import Device, Facts, names, shown
+from .environment_facts import WORDINGS, Device, Facts, names, shown
+from .finding import Abstained, Evidence, Finding
 
 _SERIOUS_XIDS = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
 """Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its firmware. Others (13, 31,

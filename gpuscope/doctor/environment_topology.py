@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .environment_facts import WORDINGS, Device, Facts, Path, names
+from .environment_facts import WORDINGS, Device, Facts, Path, names, shown
 from .finding import Abstained, Evidence, Finding
-from .environment_facts import Device, Facts, Path, names, shown
 
 _SWITCHED_OFF = "switched off"
 
