@@ -5,6 +5,7 @@ A style is a token of the screen's theme, such as ``muted`` or ``warn``. A verb 
 
 from __future__ import annotations
 
+import re
 from typing import Iterable, List, Sequence, Tuple
 
 from . import width
@@ -12,6 +13,7 @@ from . import width
 Piece = Tuple[str, str]
 """A text and the name of its style."""
 Line = List[Piece]
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGTP]?i?B|[mµ]?s|min|h|d)(?:/s)?(?!\w))")
 
 
 def cells(line: Iterable[Piece]) -> int:
@@ -123,18 +125,20 @@ def wrap(line: Iterable[Piece], room: int, indent: int = 0) -> List[Line]:
 
 
 def _words(line: Iterable[Piece]) -> Iterable[Line]:
-    """Yield words and the gaps between them in turn, each as pieces."""
+    """Yield words and the gaps between them in turn, each as pieces. A number and its unit are one word."""
     word: Line = []
     in_gap = False
     for text, style in line:
         start = 0
+        inside = {found.start() for found in _BEFORE_UNIT.finditer(text)}
         for index, char in enumerate(text):
-            if (char == " ") != in_gap:
+            is_gap = char == " " and index not in inside
+            if is_gap != in_gap:
                 if index > start:
                     word.append((text[start:index], style))
                 if word:
                     yield word
-                word, start, in_gap = [], index, char == " "
+                word, start, in_gap = [], index, is_gap
         if start < len(text):
             word.append((text[start:], style))
     if word:

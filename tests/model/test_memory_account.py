@@ -231,7 +231,7 @@ def test_readings_far_apart_are_said_to_be():
             frame.ago = [[13, 20], [216, 30], [416, 420]]
 
     _, found = told(inside.crowded(5.0), late)
-    assert any("0.4 s apart" in note for note in found.notes)
+    assert any("400 ms apart" in note for note in found.notes)
 
     def close(frame: f.Frame) -> None:
         if isinstance(frame, f.Sample):

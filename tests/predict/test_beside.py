@@ -101,11 +101,11 @@ def test_the_labs_panel_says_how_far_the_peak_is_from_its_prediction():
     run.peak_bytes = 5.05 * (1 << 30)
     assert "predicted" not in {name for name, _, _ in facts_of(run)}
     run.predicted = Figure(5 << 30, (5 << 30) // 50)
-    assert ("predicted", "5.0 GiB ± 2.0%", "text") in facts_of(run)
+    assert ("predicted", "5.00 GiB ± 2 %", "text") in facts_of(run)
     run.heard(lab_data.step(3))
-    assert ("predicted", "5.0 GiB ± 2.0%, it is +1.0%", "text") in facts_of(run)
+    assert ("predicted", "5.00 GiB ± 2 %, it is +1.0 %", "text") in facts_of(run)
     run.peak_bytes = 5.5 * (1 << 30)
-    assert ("predicted", "5.0 GiB ± 2.0%, it is +10.0%", "warn") in facts_of(run)
+    assert ("predicted", "5.00 GiB ± 2 %, it is +10.0 %", "warn") in facts_of(run)
 
 
 def test_what_is_measured_allows_ranges_that_hold_the_truth():

@@ -31,6 +31,13 @@ def test_a_word_of_two_styles_stays_whole():
     assert [styled.plain(one) for one in styled.wrap(line, 8)] == ["used", "2.68 GiB", "often"]
 
 
+def test_a_number_stays_with_its_unit():
+    line = [("input 4 %, held 2.68 GiB, 30 jobs for 2 min 05 s", "text")]
+    assert [styled.plain(one) for one in styled.wrap(line, 10)] == [
+        "input 4 %,", "held", "2.68 GiB,", "30 jobs", "for 2 min", "05 s",
+    ]  # fmt: skip
+
+
 def test_text_hangs_beside_its_label():
     found = styled.hang([("Why: ", "muted")], [("one two three four", "text")], 15)
     assert [styled.plain(line) for line in found] == ["Why: one two", "     three four"]

@@ -153,7 +153,7 @@ async def test_consent_names_all_and_only_y_agrees(logged):
         assert source.injected == []
         assert not logged.exists()
         await pilot.press("y")
-        screen = await until(pilot, "Done     pid 701 on node-17: attached (ptrace)", "0.4 ms", "Enter: open it")
+        screen = await until(pilot, "Done     pid 701 on node-17: attached (ptrace)", "400 µs", "Enter: open it")
         assert source.injected == [701]
         (asked,) = [args for name, args in source.asked if name == "inject" and args["method"] != "list"]
         assert asked == {"pid": 701, "start": 7010, "method": "ptrace"}
@@ -161,7 +161,7 @@ async def test_consent_names_all_and_only_y_agrees(logged):
         assert len(lines) == 2
         assert all("pid 701 (start 7010, ada) on node-17: python train.py --lr 1" in line for line in lines)
         assert lines[0].endswith("asked for")
-        assert "attached (ptrace), its main thread stood for 0.4 ms" in lines[1]
+        assert "attached (ptrace), its main thread stood for 400 µs" in lines[1]
         await pilot.press("enter")
         await until(pilot, "train.py", absent="Put gpuscope's probe")
         await pilot.press("escape", "5")
@@ -480,7 +480,7 @@ async def test_the_overview_tells_step_and_loss_of_a_log_and_which_key_looks_ins
                   log_loss=0.4321, log_age_seconds=130.0)
     ])  # fmt: skip
     async with make(AskedSource([*frames, last])).run_test(size=(160, 40)) as pilot:
-        await until(pilot, "step 1,200 of 9,000, loss 0.4321 from its log, 2 min", "idle for 6 min", "a attach")
+        await until(pilot, "step 1,200 of 9,000, loss 0.4321 from its log, 2m", "idle for 6m", "a attach")
 
 
 # ── Slurm ──

@@ -53,7 +53,7 @@ async def test_growth_is_told_with_its_arithmetic():
     app = make_app(jobs.ranks(leaks=2))
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "rank 2 runs out in about 19 steps, ~9 s (GPU 2, pid 48202)")
-        assert "3.4 GiB left / 0.18 GiB per step, fitted over" in screen
+        assert "3.40 GiB left / 184 MiB per step, fitted over" in screen
         assert "Live tensors grow: empty_cache() cannot help." in screen
 
 

@@ -479,7 +479,7 @@ def test_compiling_is_counted_in_seconds_then_by_what_it_made():
 @pytest.mark.parametrize(
     ("figure", "said"),
     [
-        (Figure(4 * GIB, GIB // 10), "4.00 GiB ± 2.5 %"),
+        (Figure(4 * GIB, GIB // 10), "4.00 GiB ± 2 %"),
         (Figure(4 * GIB, 9 * GIB, GIB // 2), "4.00 GiB (+9.00 -0.50 GiB)"),
     ],
 )
@@ -496,7 +496,7 @@ def test_a_prediction_says_how_far_it_may_be_off_to_each_side(figure, said):
     run.peak_bytes = None
     assert next(value for name, value, _ in facts_of(run) if name == "predicted") == said
     assert told(figure.bytes) == (f"{said}, it is +0.0 %", "text")
-    assert told(figure.high) == (f"{said}, it is {100 * figure.error_bytes / figure.bytes:+.1f}%", "text")
+    assert told(figure.high) == (f"{said}, it is {100 * figure.error_bytes / figure.bytes:+.1f} %", "text")
     assert told(figure.low)[1] == "text"
     assert told(figure.high + 1e6)[1] == told(figure.low - 1e6)[1] == "warn"
     for across, cells in ((1, 36), (2, 38), (2, 76)):

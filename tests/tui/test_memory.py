@@ -49,7 +49,7 @@ async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
     async with app.run_test(size=(160, 50)) as pilot:
         screen = await until(pilot, "used, as nvidia-smi", "jupyter-lab 51120 (lin)")
         rows = {"allocated": "49.9 GiB", "private pools, idle": "≈2.00 GiB", "awaiting free": "512 MiB",
-                "outside torch": "4.00 GiB", "2 more": "1.1 GiB", "driver, beside it": "0.6 GiB"}  # fmt: skip
+                "outside torch": "4.00 GiB", "2 more": "1.10 GiB", "driver, beside it": "614 MiB"}  # fmt: skip
         for row, amount in rows.items():
             assert amount in line_with(screen, row), row
         assert "121 GiB" in line_with(screen, "used, as nvidia-smi")

@@ -62,7 +62,7 @@ def test_what_the_total_leaves_out_stands_below_it_or_in_words() -> None:
     assert "≈64.0 MiB" in found[14][0]
     below = [line.split("  ")[0] for line in found[14]]
     assert below.index("in use") < below.index("driver, beside it")
-    assert "driver, beside it 1.0 GiB" in found[9][-1]
+    assert "driver, beside it 1.00 GiB" in found[9][-1]
     assert found[9][-1].startswith("71 % of the card's")
 
 
@@ -99,7 +99,7 @@ def test_the_largest_bar_can_be_read_on_a_card_that_is_nearly_empty() -> None:
     assert "█" not in total
     for line, share in zip(lines, (700 / 950, 250 / 950, 0), strict=False):
         assert abs(line.count("▆") - share * room) <= 1
-    shares = [int(re.search(r"(\d+)%", line)[1]) for line in lines[:3]]  # type: ignore[index]
+    shares = [int(re.search(r"(\d+) %", line)[1]) for line in lines[:3]]  # type: ignore[index]
     assert sum(shares) == 100
 
 

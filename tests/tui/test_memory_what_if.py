@@ -134,7 +134,7 @@ async def test_an_error_of_two_sides_is_told_as_two(labs, width):
         await look(pilot)
         screen = await until(pilot, "4.84 GiB (+11.0 -0.11 GiB) of the card", "r: try it in the Lab")
         row = next(line for line in screen.splitlines() if "micro-batch 4 instead of 8" in line)
-        assert re.search(r"\+\d+\.\d −0\.\d+ GiB", row), row
+        assert re.search(r"\+\d+\.\d+ -0\.\d+ GiB", row), row
 
 
 @in_loop

@@ -227,7 +227,7 @@ async def test_on_a_cpu_only_what_is_known_is_counted_and_the_rest_has_its_reaso
     assert "CPU · gpuscope.lab.worker (pid 7021)" in screen
     assert "24.0 MiB" in screen
     assert "torch keeps no allocator statistics" in screen
-    assert "1.4 GiB in all (resident)" in screen
+    assert "1.40 GiB in all (resident)" in screen
 
 
 # ── log ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -83,7 +83,7 @@ def test_a_link_that_gets_better_is_not_slow_any_more() -> None:
     wire.frame(20_000)
     wire.wait(2)
     assert wire.link.slow
-    assert wire.link.text(2.0) == "slow link: 19.5 KiB/s, charts every 2 s"
+    assert wire.link.text(2.0) == "slow link: 19.1 KiB/s, charts every 2 s"
     wire.rate = 1e7
     wire.frame(2_900)
     wire.wait(1)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from textual.strip import Strip
 
+from ..cells import fit
 from ..theme import Tokens
 from . import plotext_adapter as adapter
 from .axes import label_of, nice_step, time_ticks, value_ticks
@@ -85,7 +86,7 @@ class LineChart(Painted):
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
         if not self._known or width < 12 or height < 2:
-            line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
+            line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         frame = self._frame(width, height - axis)
         glyphs = tokens.glyphs

@@ -12,6 +12,7 @@ from textual.strip import Strip
 from ...store.view import History
 from ...text.styled import Line, Piece
 from ...text.units import GIB, KIB, MIB, bytes_text
+from ..cells import fit
 from ..theme import Glyphs, Tokens
 from .axes import nice_step, share_ticks, time_axis, value_ticks
 from .bins import Bins, first_at, hold_seconds
@@ -119,7 +120,7 @@ class StackedChart(Painted):
         rows, top = height - axis - len(bottom), self._top
         stacks = stack_columns(self._layers, self._seconds, self._window, self._now, max(width - 5, 1))
         if not top >= 1 or not any(stacks) or width < 10:
-            line = strip_of([(self._empty[:width].center(width), "muted")], width, tokens)
+            line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         _, unit = unit_of(top)
         ticks = share_ticks(top / unit, rows) if top == self._capacity else value_ticks(0.0, top / unit, rows)

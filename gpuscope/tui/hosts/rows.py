@@ -29,11 +29,11 @@ COLUMNS = (
     Column("bytes", "USED/TOTAL GiB", 14, align="right", priority=9),
     Column("job", "JOB", 10, flex=2, most=24, priority=6),
     Column("pace", "STEP", 7, align="right"),
-    Column("worst", "WORST", 16, flex=12),
+    Column("worst", "WORST", 14, flex=12),
 )
 HOST_CELLS, WIDE_HOST_CELLS = 20, 28
 """What a host's name gets at most, where the names are so long."""
-WIDE_COLUMNS, WIDE_WORST = 100, 32
+WIDE_COLUMNS, WIDE_WORST = 100, 29
 """From so many columns of the terminal on, the worst gets more room before anything else does."""
 SORT_TITLES = {"worst": ("worst", "WORST"), "name": ("host", "HOST"), "free": ("free", "FREE"),
                "load": ("load", "UTIL"), "memory": ("memory", "MEM")}  # fmt: skip

@@ -31,7 +31,7 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
     everything = (
         Column("mark", "", 2),
         Column("run", "RUN", 5, flex=1, most=10),
-        Column("age", "WHEN", 4, align="right", priority=8),
+        Column("age", "WHEN", 6, align="right", priority=8),
         Column("source", "FROM", 6, priority=9),
         Column("setting", "SETTING", 26 if cells >= 60 else 20 if cells >= 40 else 10, flex=6),
         Column("pace", "SAMPLES/S", 9, align="right"),

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from ...model.memory_account import Account, account, on_cpu
 from ...store.fullest import at_the_fullest, seconds_of
 from ...store.view import AllocView, HistoryOf, HostView
-from ...text.units import bytes_text
+from ...text.units import MIB, bytes_text
 from .subjects import Subject
 
-WORTH_SAYING_BYTES = 64 << 20
+WORTH_SAYING_BYTES = 64 * MIB
 
 
 class Shown(NamedTuple):

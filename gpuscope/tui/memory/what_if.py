@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import bytes_text, percent_text, sides_text
+from ...text.units import MIB, bytes_text, percent_text, sides_text
 from ..lab.devices import family, visible
 from ..shell.session import Session
 from ..widgets.pane import set_title
@@ -31,7 +31,7 @@ COLUMNS = (
     Column("change", "HOW", 18, flex=3, most=72, priority=4),
 )
 TOKENS = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
-LEAST = 1 << 20
+LEAST = MIB
 """Less than this is nothing."""
 ABOUT_ROWS = 4
 """Below the table, for the fix under the cursor."""

@@ -9,7 +9,7 @@ from ...model.device_state import IDLE_PERCENT
 from ...store.view import HostView, ProcView, TrainerView, UseView
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import age_text, bytes_text, duration_text, percent_text
+from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import Unknown
 from ..cells import fit
 from ..device.text import fact, why
@@ -61,7 +61,7 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
         words = f"epoch {epoch:.0f}, " if epoch is not None else ""
         words += f"step {step:.0f}" + (f" of {total:.0f}" if total is not None else "")
         words += f", loss {loss:.4g}" if loss is not None else ""
-        words += f", {duration_text(age)} ago" if (age := process.number("log_age_seconds")) is not None else ""
+        words += f", {age_text(age)} ago" if (age := process.number("log_age_seconds")) is not None else ""
         lines.append(fact("its log says", [(words, "text")]))
     return styled.hang_lines(lines, cells)
 

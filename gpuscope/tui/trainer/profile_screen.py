@@ -169,16 +169,12 @@ def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
     yield from bars
     if table.steps:
         usual, longest = median(table.steps), max(table.steps)
-        text = (
-            f"{len(table.steps)} measured, {duration_text(usual)} the middle one, {duration_text(longest)} the longest"
-        )
-        yield from styled.hang_lines(
-            [[("steps  ", "muted"), (text, "text"), ("  (with the profiler on)", "faint")]], cells
-        )
+        text = f"{len(table.steps)} measured, {duration_text(usual)} the middle one, {duration_text(longest)} "
+        steps = [(text + "the longest", "text"), ("  (with the profiler on)", "faint")]
+        yield from styled.hang([("steps  ", "muted")], steps, cells)
     counted = f"{table.events:,} event{'s' * (table.events != 1)}"
-    yield from styled.hang_lines(
-        [[("trace  ", "muted"), (counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")]], cells
-    )
+    trace = [(counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")]
+    yield from styled.hang([("trace  ", "muted")], trace, cells)
 
 
 def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Piece]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...store.ranks import is_overdue, name_of
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
-from ...text.units import age_text, bytes_text, duration_text
+from ...text.units import GIB, age_text, bytes_text, duration_text
 from ...wire.frames import Scalar
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ TRIAL_STEPS = 20
 STEPS = (1, 2, 5, 10, 20, 50)
 """Steps to choose from, for a profile."""
 DEFAULT_STEPS = 5
-MAX_TRACE_BYTES = 1 << 30
-MAX_SNAPSHOT_BYTES = 4 << 30
+MAX_TRACE_BYTES = GIB
+MAX_SNAPSHOT_BYTES = 4 * GIB
 NO_CUDA = "it has not initialised CUDA, and torch has an allocator to look into only there"
 
 
