@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -172,11 +171,9 @@ def test_a_launcher_without_ranks_yet_is_left_alone(tmp_path):
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        began = time.monotonic()
         done = gpuscope(tmp_path, child.pid, "--inject", "--yes")
         assert done.returncode == 3
         assert "none of its ranks has torch in it yet" in done.stderr
-        assert time.monotonic() - began < 20
         assert not listens(child.pid)
     finally:
         child.kill()

@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -162,9 +161,7 @@ def test_it_ends_when_nobody_reads():
     process.stdin.flush()
     hello = next(frames_behind(process, sent.marker))
     process.stdout.close()
-    began = time.monotonic()
     until(lambda: not alive(hello.pid), 5.0)
-    assert time.monotonic() - began < 5.0
     process.stdin.close()
     process.wait(10)
 

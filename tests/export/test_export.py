@@ -303,9 +303,7 @@ def test_a_training_on_a_port_from_its_first_step_to_its_end():
             trainer.wait()
         wait_for(lambda: not any(label in k for rows in scrape(port).values() for k in rows), 60, "its series gone")
         process.send_signal(signal.SIGTERM)
-        begin = time.monotonic()
         assert process.wait(60) == 0
-        assert time.monotonic() - begin < 30
         assert process.stderr.read() == ""
         assert scrape(port) == {}
 

@@ -275,12 +275,13 @@ def test_half_precision_follows_the_loss_of_full_precision(model: str) -> None:
 
 def test_the_clock_leaves_out_what_lies_between_steps() -> None:
     clock = Clock(CPU)
+    began = time.perf_counter()
     clock.mark()
     time.sleep(0.05)
     clock.gap()
     clock.mark()
     marks = clock.take()
     assert len(clock.seconds(marks)) == 2
-    assert sum(clock.seconds(marks)) < 0.05
+    assert sum(clock.seconds(marks)) <= time.perf_counter() - began - 0.05
     clock.mark()
     assert len(clock.seconds(clock.take())) == 1

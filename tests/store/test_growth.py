@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 from random import Random
 
 import pytest
 
 from gpuscope.store import growth
-from gpuscope.store.growth import Forecast, Track, Trend, forecast, judge, releasable
+from gpuscope.store.growth import Forecast, Track, Trend, forecast, releasable
 from gpuscope.store.ranks import rooms
 from tests.fakes import jobs, memories, views
 from tests.fakes.memories import GIB, HEALTHY, MIB
@@ -142,18 +141,6 @@ def test_steps_beyond_what_a_float_tells_apart_do_no_harm():
     for step in range(200):
         track.add((1 << 62) + step, 10 * step)
     assert track.trend is None
-
-
-def test_a_verdict_on_six_hundred_points_is_quick():
-    rng = Random(0)
-    old = [(float(i), rng.random()) for i in range(growth.OLD_POINTS)]
-    recent = [(1000.0 + i, rng.random()) for i in range(growth.RECENT_POINTS)]
-    spent = []
-    for _ in range(20):
-        began = time.perf_counter()
-        judge(old, recent)
-        spent.append(time.perf_counter() - began)
-    assert min(spent) < 0.005
 
 
 def test_through_the_store_a_leaking_rank_is_the_first_to_die():

@@ -201,7 +201,7 @@ def test_a_device_that_is_dropped_takes_what_points_to_it():
 # ── bounds ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 FLOOD = """
-import resource, sys, time
+import resource, sys
 sys.path.insert(0, sys.argv[1])
 from gpuscope.store.store import Store
 from gpuscope.wire.codec import encode
@@ -210,15 +210,10 @@ from gpuscope.wire.frames import *
 
 wide, store = "\\U0001f600" * 4096, Store()
 store.add_source("k", "label")
-slowest = 0.0
 
 def say(*said):
-    global slowest
     for frame in said:
-        frame = decode(encode(frame))
-        began = time.process_time()
-        store.apply("k", frame, 1.0)
-        slowest = max(slowest, time.process_time() - began)
+        store.apply("k", decode(encode(frame)), 1.0)
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
@@ -249,7 +244,7 @@ while count < int(sys.argv[2]):
         say(Key(q, m, 1e9, 1), Def(1, gpu=GpuDef("GPU-a", 0)), Bye())
         store.view()
         after.append(resident() - before)
-print(round(max(after[: len(after) // 2])), round(max(after)), round(slowest, 3), count)
+print(round(max(after[: len(after) // 2])), round(max(after)), count)
 """
 
 
@@ -262,9 +257,8 @@ def test_a_flood_of_the_worst_frames_leaves_memory_bounded():
         [sys.executable, "-c", FLOOD, str(ROOT), "16000"], capture_output=True, text=True, timeout=220
     )
     assert done.returncode == 0, done.stderr
-    _, most, slowest, _ = map(float, done.stdout.split())
+    _, most, _ = map(float, done.stdout.split())
     assert most < 260
-    assert slowest < 2.0  # 0.1 s on an idle machine
 
 
 def test_history_stays_within_its_budget_while_entities_come_and_go(monkeypatch):
@@ -289,31 +283,3 @@ def test_history_stays_within_its_budget_while_entities_come_and_go(monkeypatch)
     assert len(devices) == 64
     assert 10_000 < sum(len(history) for history in kept) * (len(COLUMNS["g"]) + 1) < 24_000
     assert all(history.values[-1] == device.number("used_bytes") for history, device in zip(kept, devices, strict=True))
-
-
-def test_one_frame_never_stops_the_screen():
-    """The dearest frames there are: a key frame that ends all, columns in another order, the largest tables."""
-    store = Store()
-    store.add_source("k", "label")
-    store.apply("k", hello(), 1.0)
-    store.apply("k", Def(1, gpu=frames.GpuDef("GPU-a", 0)), 1.0)
-    for number in range(4096):
-        store.apply("k", Def(10_000 + number, proc=frames.ProcDef(number, 1)), 1.0)
-        store.apply("k", Def(20_000 + number, use=frames.UseDef(10_000 + number, 1)), 1.0)
-    uses = [[20_000 + number, number] for number in range(4096)]
-    for q in range(1, 200):
-        store.apply("k", Sample(q, (100 + q) * SECOND, u=uses), 1.0)
-    turned = {table: list(reversed(columns)) for table, columns in COLUMNS.items()}
-    took = []
-    for frame in (
-        hello(cols={**turned, "u": ["used_bytes", "x"]}, m=300 * SECOND),
-        Sample(201, 301 * SECOND, u=uses, p=[[10_000 + number, 1.0, 2] for number in range(4096)]),
-        Key(202, 302 * SECOND, 1e9, 1),
-        Def(1, gpu=frames.GpuDef("GPU-a", 0)),
-        frames.Ping(),
-    ):
-        began = time.process_time()
-        store.apply("k", frame, 1.0)
-        took.append(time.process_time() - began)
-    assert all(process.gone for process in store.view().host.processes)
-    assert max(took) < 1.0, took

@@ -51,11 +51,16 @@ def test_what_plotext_sees_is_clean(ys: list[object], xs: list[float], columns: 
 @pytest.mark.parametrize("value", [1e4, 1e6, 1e8, 1e308, -1e308, math.inf])
 def test_a_spike_costs_no_more_than_any_point(value: float) -> None:
     """Unclipped, plotext takes 18.8 s for a point at a million on an axis of 0 to 100."""
-    ys: list[object] = [50.0] * 60 + [value] + [50.0] * 60
-    draw([line(ys)], FRAME, 98, 20)
-    begin = time.perf_counter()
-    draw([line(ys)], FRAME, 98, 20)
-    assert time.perf_counter() - begin < 1
+
+    def work(point: float) -> float:
+        took = []
+        for _ in range(3):
+            begun = time.process_time()
+            draw([line([50.0] * 60 + [point] + [50.0] * 60)], FRAME, 98, 20)
+            took.append(time.process_time() - begun)
+        return min(took)
+
+    assert work(value) < 10 * work(100.0)
 
 
 def test_a_gap_splits_the_line() -> None:
