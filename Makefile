@@ -13,7 +13,7 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test test-frameworks check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures help
+.PHONY: demo replay test test-all test-frameworks check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17
@@ -42,8 +42,12 @@ demo: $(STAMP)  ## the TUI with a real training inside: on CUDA where there is o
 replay: $(STAMP)  ## a training recorded on a real H200, played back
 	$(BIN)/gpuscope replay $(RECORDING)
 
-test: $(DEV)  ## all tests that this machine can run
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+TESTS := -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: $(DEV)  ## the quick tests: every package and every verb, at most four minutes on two cores
+	$(BIN)/python -m pytest $(TESTS)
+
+test-all: $(DEV)  ## all tests that this machine can run
+	$(BIN)/python -m pytest $(TESTS) -m 'not gpu and not bench'
 
 # In an environment of its own. Composer asks for older versions of what others need, and does with these.
 FRAMEWORKS := .venv-frameworks
@@ -85,7 +89,7 @@ soak: $(DEV)  ## 200 injections of the probe into each kind of running program, 
 
 SOAK_SECONDS ?= 1800
 soak-screens: $(DEV)  ## half an hour of random keys and sizes over random hosts; fails if the screen died
-	GPUSCOPE_SOAK_SEEDS=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/tui/test_random_keys.py
+	GPUSCOPE_SOAK_SEEDS=100 $(BIN)/python -m pytest -q -n $(JOBS) -m '' tests/tui/test_random_keys.py
 	$(BIN)/python -m bench.soak.screens --seconds $(SOAK_SECONDS)
 
 gpu: $(DEV)  ## tests that need a real GPU

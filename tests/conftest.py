@@ -31,7 +31,7 @@ LONGEST = (
     "attach/test_enable.py",
 )
 """Files that take more than half a minute of one core. They come first, so that none is begun when all others are done:
-``make test`` gives each worker a file at a time, in this order."""
+``make test-all`` gives each worker a file at a time, in this order."""
 
 
 @pytest.hookimpl(trylast=True)

@@ -137,6 +137,7 @@ def files_of_injections(pid: int) -> list[Path]:
     return sorted(Path(f"/tmp/gpuscope-{os.geteuid()}").glob(f"inject-{pid}*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [TIGHT, ALLOC], ids=["tight", "alloc"])
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_every_python_takes_the_probe_and_lets_it_go(minor, code):
@@ -174,6 +175,7 @@ def test_a_second_injection_finds_the_first():
         assert inject(running.pid, process(running.pid).start).method == "probe"
 
 
+@pytest.mark.slow
 def test_the_stub_s_page_goes():
     with victim(TIGHT) as running:
         assert stub_pages(running.pid) == []
@@ -197,6 +199,7 @@ def test_the_stub_s_page_goes():
         wait_for(lambda: stub_pages(running.pid) == [], what="the page to be unmapped")
 
 
+@pytest.mark.slow
 def test_training_gives_the_same_loss_to_the_last_digit():
     script = TRAIN + (
         "import sys, time\n"
@@ -235,6 +238,7 @@ def test_torch_training_is_seen_from_the_first_second():
         assert running.poll() is None
 
 
+@pytest.mark.slow
 def test_loader_workers_come_and_go_while_it_happens():
     with victim(LOADER) as running:
         for _ in range(TRIES):

@@ -318,6 +318,7 @@ def both(tmp_path: Path, code: str, *options: str, **more: str | None) -> tuple[
     return status, out, rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["OSError('libcudart missing')", "ImportError('half way')", "KeyboardInterrupt"])
 def test_a_torch_that_fails_to_import_fails_as_before(tmp_path, error):
     (tmp_path / "torch").mkdir()
@@ -394,6 +395,7 @@ print(sys.argv)
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_trainer_ends_as_it_does_without_us(tmp_path, ending):
     pytest.importorskip("torch")

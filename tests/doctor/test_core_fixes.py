@@ -260,6 +260,7 @@ def in_a_group(name, number):
     print("ran", name, number, flush=True)
 
 
+@pytest.mark.slow
 def test_the_code_of_the_fixes_for_ranks_runs_in_a_group_of_one():
     """In a process of its own: what a process group leaves behind is nobody else's."""
     wanted = [(name, number) for name, numbers in IN_A_GROUP.items() for number in numbers]

@@ -13,7 +13,7 @@ from gpuscope.doctor import table
 
 from . import gym, gym_forks, gym_subjects
 
-pytestmark = pytest.mark.usefixtures("_torch")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_torch")]
 LEAST_CONTROLS = 10
 
 

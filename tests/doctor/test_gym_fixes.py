@@ -23,6 +23,7 @@ SILENT = {"cuda-slower-than-cpu", "dataparallel-gil", "convolution-speed", "not-
 """What their scripts show is worth a word at most: there is nothing to follow."""
 
 
+@pytest.mark.slow
 def test_the_fixes_followed_make_the_faulty_script_a_sound_one(tmp_path: Path):
     scripts = Scripts(tmp_path, CUDA_VISIBLE_DEVICES="")
     tried = []

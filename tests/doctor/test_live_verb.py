@@ -109,6 +109,7 @@ def test_one_pid_its_launcher_and_one_that_is_none(fake, sockets):
     assert look(sockets, stranger.pid).problems[0].startswith(f"No process has pid {stranger.pid} here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["garbage", "endless", "mute", "lies", "huge", "babbles"])
 def test_hostile_probes_change_nothing_for_others(fake, sockets, mode):
     with probe_process.start(sockets, mode), probe_process.start(sockets) as good:

@@ -89,6 +89,7 @@ def judged(finding: dict[str, Any], prefix: str = "", alone: str = "") -> tuple[
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", [8, 13])
 def test_older_and_newer_pythons_there_gather_it_too(minor):
     binary = pythons.find(minor)

@@ -50,11 +50,13 @@ def test_each_loop_belongs_to_a_claim():
     assert BY_LOOP.keys() == claim_loops.LOOPS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ON_CPU)
 def test_on_a_cpu(loop: str):
     check(loop, "cpu")
 
 
+@pytest.mark.slow
 def test_it_ends_with_whoever_started_it():
     words = [sys.executable, "-m", "gpuscope.lab.claim_loops", "workers", "--device", "cpu", "--repeats", "100000"]
     with subprocess.Popen(

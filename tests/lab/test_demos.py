@@ -12,6 +12,8 @@ import pytest
 
 from tests.fakes.forking import Forked, script
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 DEMOS = Path(__file__).resolve().parents[2] / "demos"
 

@@ -68,6 +68,7 @@ def finished(**toggles: object) -> tuple[list[metrics.Record], dict[str, object]
     return heard, run.tally.document()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_preset_is_one_graph_and_its_first_step_is_apart() -> None:
     heard, document = finished(model="mlp-tiny", batch=4, compile="default", fullgraph=True, steps=12)
@@ -94,6 +95,7 @@ def test_breaks_are_counted_and_named(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "Graph break" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_recompiles_are_counted_and_named_and_belong_to_the_warm_up() -> None:
     _, document = finished(model="breaks:growing", compile="default", steps=14)

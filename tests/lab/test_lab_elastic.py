@@ -81,6 +81,7 @@ def start() -> Iterator[Any]:
         agent.process.communicate()
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run_and_is_named(start: Any, tmp_path: Path) -> None:
     agent = start(TMPDIR=str(tmp_path))
     agent.until_step()
@@ -99,6 +100,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(start: Any, tmp_path: Path) -> 
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(("ranks", "torchelastic"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parallel", "number"), [("ddp", signal.SIGTERM), ("fsdp", signal.SIGINT)])
 def test_all_ranks_stop_at_the_same_step_with_a_summary(start: Any, parallel: str, number: int) -> None:
     agent = start(config=CONFIG.changed("accumulate", 2).changed("parallel", parallel))
@@ -115,6 +117,7 @@ def test_all_ranks_stop_at_the_same_step_with_a_summary(start: Any, parallel: st
     assert not any(alive(pid) for pid in ranks)
 
 
+@pytest.mark.slow
 def test_the_end_of_stdin_stops_all_ranks(start: Any) -> None:
     agent = start("--stop-on-eof")
     agent.until_step()
@@ -149,6 +152,7 @@ if os.environ.get("RANK") == "1":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "ended", "words"),
     [
@@ -178,6 +182,7 @@ def test_too_many_ranks_are_refused_before_any_starts(start: Any) -> None:
     assert "--nproc" in last.next
 
 
+@pytest.mark.slow
 def test_two_agents_of_a_rendezvous_train_together(tmp_path: Path) -> None:
     """Two machines as far as torchrun knows: an agent each, one rank under each."""
     config = LabConfig(model="mlp-tiny", device="cpu", parallel="ddp", steps=8)

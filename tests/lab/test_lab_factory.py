@@ -81,6 +81,7 @@ def make(name: str, **toggles: object) -> Training:
     return Training(LabConfig(model=f"own_model:{name}", **toggles), World(0, 1, 0, "", CPU))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_it_is_called_as_agreed_and_the_rest_is_ours() -> None:
     training = make("make", batch=3, accumulate=2, amp="bf16")
     before = training.work.model.weight.detach().clone()

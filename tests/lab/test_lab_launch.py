@@ -88,6 +88,7 @@ def test_start_and_stop() -> None:
     assert run.summary["steps"] >= 2
 
 
+@pytest.mark.slow
 def test_restart_with_another_toggle() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
         await run.start()
@@ -104,6 +105,7 @@ def test_restart_with_another_toggle() -> None:
     with_run(work)
 
 
+@pytest.mark.slow
 def test_a_run_of_n_steps_ends_by_itself() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
         await run.start()
@@ -115,6 +117,7 @@ def test_a_run_of_n_steps_ends_by_itself() -> None:
     assert run.summary["steps"] == 3
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_a_failure_with_its_signal() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
         await run.start()
@@ -129,6 +132,7 @@ def test_a_worker_that_is_killed_is_a_failure_with_its_signal() -> None:
     with_run(work)
 
 
+@pytest.mark.slow
 def test_a_worker_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "STOP_SECONDS", 0.3)
 
@@ -145,6 +149,7 @@ def test_a_worker_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) 
     with_run(work)
 
 
+@pytest.mark.slow
 def test_two_restarts_at_once_leave_one_worker() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
         await asyncio.gather(run.restart(TINY.changed("seed", 1)), run.restart(TINY.changed("seed", 2)))
@@ -157,6 +162,7 @@ def test_two_restarts_at_once_leave_one_worker() -> None:
     with_run(work)
 
 
+@pytest.mark.slow
 def test_the_failure_of_the_worker_is_the_failure_of_the_run() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
         await run.start()
@@ -170,6 +176,7 @@ def test_the_failure_of_the_worker_is_the_failure_of_the_run() -> None:
     assert "--device cpu" in run.failure.next
 
 
+@pytest.mark.slow
 def test_ranks_are_stopped_and_started_again_like_a_single_worker() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
         await run.start()
@@ -198,6 +205,7 @@ def children(pid: int) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_ranks_that_hear_nothing_are_killed_with_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "STOP_RANKS_SECONDS", 0.3)
 
@@ -259,6 +267,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["killed", "let go"])
 def test_a_worker_does_not_outlive_its_parent(way: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")

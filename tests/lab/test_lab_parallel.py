@@ -58,6 +58,7 @@ def assert_close(a: list[float], b: list[float], tolerance: float) -> None:
     assert max(abs(x - y) for x, y in zip(a, b, strict=True)) < tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_ranks_learn_what_one_process_learns_from_twice_the_batch(two: dict[str, Any], parallel: str) -> None:
     whole = alone(accumulate=2)

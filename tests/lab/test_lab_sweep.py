@@ -310,6 +310,7 @@ def test_a_killed_sweep_goes_on_with_no_run_lost_and_none_made_twice(ledger: Led
     assert len(made(log)) == 6, "the two that were cut short were made again"
 
 
+@pytest.mark.slow
 def test_real_trainings_and_a_kill_between_them(ledger: Ledger, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     words = ["--vary", "amp=off,bf16", "--repeats", "1"]

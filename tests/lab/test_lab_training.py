@@ -42,6 +42,7 @@ def as_before() -> Iterator[None]:
 # ── precision ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "amp"), [("adamw", "off"), ("adamw", "bf16"), ("sgd", "off")])
 @pytest.mark.parametrize("model", FAMILIES)
 def test_the_loss_falls(model: str, optimizer: str, amp: str) -> None:
@@ -266,6 +267,7 @@ def test_the_warm_up_leaves_a_rate_alone_that_somebody_else_has_set() -> None:
     assert training.work.optimizer.param_groups[0]["lr"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt-tiny", "mlp-tiny"])
 def test_half_precision_follows_the_loss_of_full_precision(model: str) -> None:
     """At equal samples, after the warm-up. Larger models are compared on a GPU."""

@@ -73,6 +73,7 @@ def test_the_document_has_its_keys_and_says_what_it_does_not_know(ledger: Path) 
     assert entry.document["loss_last"] == document["loss_last"]
 
 
+@pytest.mark.slow
 def test_a_ledger_that_cannot_be_written_loses_no_result(ledger: Path) -> None:
     pytest.importorskip("torch")
     ledger.write_bytes(b"this is no ledger, and somebody may want to keep it")
@@ -84,6 +85,7 @@ def test_a_ledger_that_cannot_be_written_loses_no_result(ledger: Path) -> None:
     assert ledger.read_bytes().startswith(b"this is no ledger")
 
 
+@pytest.mark.slow
 def test_two_ranks_and_no_ledger(ledger: Path) -> None:
     pytest.importorskip("torch")
     words = ["--model", "mlp-tiny", "--device", "cpu", "--parallel", "ddp", "--steps", "8", "--accumulate", "2"]
@@ -96,6 +98,7 @@ def test_two_ranks_and_no_ledger(ledger: Path) -> None:
     assert not ledger.exists()
 
 
+@pytest.mark.slow
 def test_headless_without_json_speaks_to_a_person() -> None:
     pytest.importorskip("torch")
     done = lab("--model", "mlp-tiny", "--steps", "6", "--device", "cpu", "--headless")
@@ -105,6 +108,7 @@ def test_headless_without_json_speaks_to_a_person() -> None:
     assert "peak_allocated_bytes: unknown, torch counts no memory on a CPU" in done.stdout
 
 
+@pytest.mark.slow
 def test_slow_fp16_on_a_cpu_is_said() -> None:
     pytest.importorskip("torch")
     done = lab("--model", "mlp-tiny", "--amp", "fp16", "--batch", "8", "--steps", "2", "--device", "cpu", "--json")
@@ -191,6 +195,7 @@ def test_without_torch_the_document_says_what_to_install() -> None:
     assert "pip install torch" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_python_with_torch_trains_for_one_without() -> None:
     pytest.importorskip("torch")
     bare = getattr(sys, "_base_executable", sys.executable)
@@ -201,6 +206,7 @@ def test_another_python_with_torch_trains_for_one_without() -> None:
     assert json.loads(done.stdout)["steps"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "code"), [((), 0), (("--steps", "1000000"), 2)])
 def test_ctrl_c_ends_it_with_the_document(steps: tuple[str, ...], code: int) -> None:
     pytest.importorskip("torch")

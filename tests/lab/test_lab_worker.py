@@ -149,6 +149,7 @@ def test_cuda_where_there_is_none_names_the_nearest_that_works() -> None:
     assert failure.summary["steps"] == 0
 
 
+@pytest.mark.slow
 def test_running_out_of_memory_says_what_needs_less() -> None:
     if torch.version.cuda:
         pytest.skip("a torch with CUDA maps more than this test leaves")
@@ -191,6 +192,7 @@ def test_the_probe_in_it_answers_like_that_of_any_training() -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_every_line_is_json_even_when_torch_talks() -> None:
     with worker(LabConfig(model="conv", amp="fp16", batch=2, steps=2).to_json()) as process:
         out, _ = process.communicate(timeout=60)
@@ -198,6 +200,7 @@ def test_every_line_is_json_even_when_torch_talks() -> None:
     assert kinds == ["started", "step", "step", "ended"]
 
 
+@pytest.mark.slow
 def test_processes_report_one_run() -> None:
     config = LabConfig(model="mlp-tiny", device="cpu", batch=4, accumulate=2, parallel="ddp", nproc=2, steps=12)
     with worker(config.to_json()) as process:

@@ -18,6 +18,8 @@ from gpuscope.lab.pitfalls import Pitfall
 from tests.fakes.forked_scripts import Ended, Scripts
 from tests.fakes.probe_client import environment
 
+pytestmark = pytest.mark.slow
+
 PITFALLS = {one.id: one for one in pitfalls.load()}
 SECONDS = 120
 

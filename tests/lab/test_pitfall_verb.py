@@ -73,6 +73,7 @@ def test_no_python_with_torch_is_said(tmp_path: Path):
     assert "The lab needs a Python with PyTorch" in err
 
 
+@pytest.mark.slow
 def test_it_becomes_the_training_with_the_probe_in_it():
     pytest.importorskip("torch")
     process = started("accumulation-not-divided", "--cured", "--args", "--seconds", "100")
@@ -92,6 +93,7 @@ def test_it_becomes_the_training_with_the_probe_in_it():
     assert "of the first" in out
 
 
+@pytest.mark.slow
 def test_output_and_exit_code_are_those_of_the_script():
     pytest.importorskip("torch")
     code, out, err = finished("wrapped-model-attribute", "--args", "--steps", "2")
@@ -102,6 +104,7 @@ def test_output_and_exit_code_are_those_of_the_script():
     assert "--explain use-module-attr" in diagnosis, "a failing run is diagnosed below its traceback"
 
 
+@pytest.mark.slow
 def test_torchrun_is_used_where_the_index_says_so():
     pytest.importorskip("torch")
     code, out, err = finished("ddp-no-environment", "--cured", "--args", "--steps", "5")

@@ -71,6 +71,7 @@ def test_a_report_without_memory_findings_starts_no_child():
     assert doctor_predicted.with_predictions(reports.Report(), "--model gpt", never) == reports.Report()
 
 
+@pytest.mark.slow
 def test_a_lab_run_has_its_prediction_in_its_document():
     pytest.importorskip("torch")
     config = LabConfig(model="mlp-tiny")

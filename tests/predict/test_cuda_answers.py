@@ -37,6 +37,7 @@ for options in ({"optimizer": "adamw"}, {"optimizer": "adamw", "amp": "fp16", "f
 """
 
 
+@pytest.mark.slow
 def test_a_build_with_cuda_and_no_device_is_never_asked():
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
@@ -47,6 +48,7 @@ def test_a_build_with_cuda_and_no_device_is_never_asked():
     assert all("device_memory" in line for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_what_a_program_reads_of_the_device_is_told_with_a_doubt():
     with Tracer() as tracer:
         traced = tracer.trace(Request("tests.predict.asking_factories:everything", batch=2))

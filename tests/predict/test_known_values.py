@@ -46,6 +46,7 @@ def traced(tracer: Tracer, name: str) -> Traced:
     return tracer.trace(Request(f"{KNOWN}:{name}", batch=BATCH), 60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["prints", "masked", "packed", "counts_steps", "distributions", "helped", "saves", "threads"]
 )

@@ -85,6 +85,7 @@ def doubts(traced: Traced) -> dict[str, float]:
     return {doubt.operation: doubt.percent for doubt in traced.doubts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "operation"),
     [
@@ -194,6 +195,7 @@ def _picked(batch, device, pick):
     return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: pick(model(x)).square().mean()
 
 
+@pytest.mark.slow
 def test_a_guessed_size_is_doubted_by_what_depends_on_it():
     with Tracer() as tracer:
         doubts = [tracer.trace(Request(f"{__name__}:{name}", batch=4099)).doubts for name in ("few", "many")]

@@ -91,6 +91,7 @@ def in_order(traced: Traced) -> Any:
     return trace.sizes, trace.owners, trace.owner_table, trace.marks, events, traced.doubts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "request_",
     [

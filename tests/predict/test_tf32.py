@@ -40,6 +40,7 @@ def workspaces(traced: Traced) -> list[int]:
             if table[owner].category == "workspace"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_convolutions_of_torchs_defaults_use_tf32_and_products_do_not(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
     request = Request("bench.predict.families_vision:resnet50", batch=4, optimizer="sgd")
@@ -48,6 +49,7 @@ def test_convolutions_of_torchs_defaults_use_tf32_and_products_do_not(tmp_path: 
     assert own == on != off
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 def test_a_program_that_sets_convolutions_alone_by_the_newer_switch_is_understood(precision):
     """In a process of its own: torch cannot be asked by the older switch from then on."""

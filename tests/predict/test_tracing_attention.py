@@ -80,6 +80,7 @@ def _of_backward(operation: str) -> bool:
     return operation.endswith("_attention_backward")
 
 
+@pytest.mark.slow
 def test_cudnn_s_workspace_is_what_an_h200_took(tracer: Tracer) -> None:
     kernels, sizes = backward(tracer, "alike", 10, "9.0")
     assert kernels == {"cudnn"}

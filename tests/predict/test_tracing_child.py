@@ -134,6 +134,7 @@ def test_a_bad_factory_is_answered_in_words(tracer: Tracer, factory: str, code: 
     assert all(isinstance(word, str) and word for word in caught.value.args)
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_is_replaced(tracer: Tracer) -> None:
     with pytest.raises(CannotPredict) as caught:
         tracer.trace(Request(f"{ODD}:aborts"))
@@ -142,6 +143,7 @@ def test_a_child_that_dies_is_replaced(tracer: Tracer) -> None:
     assert tracer.trace(Request("mlp-tiny")).batch == 32
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_sharded_training_need_no_trace_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Request] = []
     plain = Tracer._ask
@@ -171,6 +173,7 @@ def test_traces_are_alike_whatever_order_autocast_frees_its_casts_in(tracer: Tra
     assert one.events == other.events
 
 
+@pytest.mark.slow
 def test_leaving_and_printing_spoil_nothing_for_what_is_traced_next() -> None:
     with Tracer() as one:
         with pytest.raises(CannotPredict) as caught:

@@ -112,6 +112,7 @@ def tracer() -> Iterator[Tracer]:
         yield started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_picked_rows_cells_and_two_directions_take_what_they_took(tracer: Tracer, name: str) -> None:
     """Gradients of picked rows are sorted; a GRU's cell is one kernel; an LSTM in two directions is cuDNN's."""

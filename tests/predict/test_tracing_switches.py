@@ -33,6 +33,7 @@ def held(traced: Traced) -> int:
     return sum(size for block, size in enumerate(trace.sizes) if trace.owner(block).category == "parameter")
 
 
+@pytest.mark.slow
 def test_what_a_training_sets_is_gone_for_the_next_and_what_its_module_sets_is_set_anew(tracer: Tracer) -> None:
     plain = Request("mlp-tiny", batch=2)
     first = tracer.trace(plain)

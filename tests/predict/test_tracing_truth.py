@@ -50,6 +50,7 @@ def tracer() -> Iterator[Tracer]:
         yield started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_the_peak_is_that_of_the_real_training(tracer: Tracer, rows: dict[str, dict[str, Any]], name: str) -> None:
     row = rows[name]

@@ -37,6 +37,7 @@ def test_the_table_is_wide_enough() -> None:
         assert 600 << 20 < row["outside_torch_bytes"] < 800 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -74,6 +74,7 @@ def upward(request: Request) -> Traced:
     return replace(traced(request), doubts=[doubt])
 
 
+@pytest.mark.slow
 def test_a_real_model_is_predicted_with_everything_asked():
     code, out, err = call(
         "--model", "gpt-tiny", "--batch", "8", "--gpu", "h200", "--capacity", "1700MiB", "--json", "--what-if",
@@ -104,6 +105,7 @@ def _nulls_have_reasons(document: dict) -> None:
         assert value is not None or key in explained or key == "error", key
 
 
+@pytest.mark.slow
 def test_a_factory_of_the_users_own(tmp_path):
     (tmp_path / "mine.py").write_text(textwrap.dedent(FACTORIES))
     code, out, err = call("mine:fine", "--batch", "64", "--capacity", "24GiB", cwd=tmp_path)
@@ -115,6 +117,7 @@ def test_a_factory_of_the_users_own(tmp_path):
     assert "reached in step" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factory", "limit", "word"), [("raises", "60", "no such data"), ("hangs", "7", "within")])
 def test_a_factory_that_fails_is_named_and_the_document_is_there(tmp_path, factory, limit, word):
     (tmp_path / "mine.py").write_text(textwrap.dedent(FACTORIES))

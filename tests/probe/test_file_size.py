@@ -25,6 +25,7 @@ def run(code, tmp_path):
     return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_trainer_goes_on_without_its_black_box_and_says_why(tmp_path):
     pytest.importorskip("torch")
     watched = TRAINING + LIMITED + "limit(65536)\n" + PLACE_APART + "import gpuscope; gpuscope.watch()\ntrain(300)"

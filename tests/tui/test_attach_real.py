@@ -85,6 +85,7 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
     assert [line.split()[3] for line in lines] == ["inject"] * 4 + ["detach"] * 2
 
 
+@pytest.mark.slow
 def test_a_whole_job_is_attached_seen_and_left_by_keys(job, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     attach_and_detach(job, tmp_path / "state" / "gpuscope" / "attach.log")

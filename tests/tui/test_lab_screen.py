@@ -508,6 +508,7 @@ def test_a_prediction_says_how_far_it_may_be_off_to_each_side(figure, said):
 # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @needs_torch
 @in_loop
 async def test_a_real_run_on_the_cpu_from_the_key_to_the_ledger(path):
@@ -528,6 +529,7 @@ async def test_a_real_run_on_the_cpu_from_the_key_to_the_ledger(path):
         assert [point[0] for point in entry.document["loss_curve"]][-1] == 12 * 32
 
 
+@pytest.mark.slow
 @needs_torch
 @in_loop
 async def test_what_a_worker_says_last_belongs_to_its_own_run(path):
