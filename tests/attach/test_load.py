@@ -105,18 +105,18 @@ def test_what_a_load_leaves_is_little_beside_what_torch_has():
     assert 0 < more < 0.012 * before, (before, more)
 
 
-@pytest.mark.parametrize("name", sorted(probe_sources()))
-def test_the_pieces_of_a_module_are_the_module(name):
-    source = probe_sources()[name].decode()
-    pieces = inject_payload.pieces(source)
-    assert "".join(text for _, text in pieces) == source
-    again = [node for before, text in pieces for node in ast.parse("\n" * before + text).body]
-    whole = ast.parse(source).body
-    assert [ast.dump(node, include_attributes=True) for node in again] == [
-        ast.dump(node, include_attributes=True) for node in whole
-    ], "the same statements at the same lines"
-    for _, text in pieces:
-        assert len(ast.parse(text).body) == 1 or text.count("\n") <= inject_payload.PIECE_LINES + 10
+def test_the_pieces_of_each_module_are_the_module():
+    for name, content in probe_sources().items():
+        source = content.decode()
+        pieces = inject_payload.pieces(source)
+        assert "".join(text for _, text in pieces) == source, name
+        again = [node for before, text in pieces for node in ast.parse("\n" * before + text).body]
+        whole = ast.parse(source).body
+        assert [ast.dump(node, include_attributes=True) for node in again] == [
+            ast.dump(node, include_attributes=True) for node in whole
+        ], f"{name}: the same statements at the same lines"
+        for _, text in pieces:
+            assert len(ast.parse(text).body) == 1 or text.count("\n") <= inject_payload.PIECE_LINES + 10
 
 
 def test_two_statements_of_one_line_stay_together():

@@ -1,4 +1,4 @@
-"""Every NVML call in use × every way it can fail, on one of two GPUs, through the real pynvml wrappers."""
+"""Every NVML call in use and the ways it can fail, on one of two GPUs, through the real pynvml wrappers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import itertools
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -161,8 +162,14 @@ def test_dear_calls_are_not_made_each_tick() -> None:
         assert fake.metrics_asked == {3, 9}
 
 
-@pytest.mark.parametrize("error", [*CODE_OF, "missing symbol"])
-@pytest.mark.parametrize("call", CALLS)
+def failures(calls: Sequence[str]) -> list[tuple[str, str]]:
+    """Each call with the errors that are answered differently: by another call, or by asking that GPU no more. The
+    others differ by their code only, for whatever call; each call has one of them in turn."""
+    others = itertools.cycle(sorted({*CODE_OF, "missing symbol"} - {"NotSupported", "missing symbol", "GpuIsLost"}))
+    return [(call, one) for call in calls for one in ("NotSupported", "missing symbol", "GpuIsLost", next(others))]
+
+
+@pytest.mark.parametrize(("call", "error"), failures(CALLS))
 def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> None:
     driver = DRIVER_OF.get(call, "580.159.03")
     healthy = [dict(one) for one in what_is_told(driver)]
@@ -206,8 +213,7 @@ LIBRARY = ("nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion_v2", "n
 """The calls in use that are about no device, but those of starting (test_nvml.py)."""
 
 
-@pytest.mark.parametrize("error", [*CODE_OF, "missing symbol"])
-@pytest.mark.parametrize("call", LIBRARY)
+@pytest.mark.parametrize(("call", "error"), failures(LIBRARY))
 def test_a_failing_call_of_the_library_has_its_reason(call: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml_events.time, "sleep", lambda _: None)
     fake = full_fake("580.159.03")

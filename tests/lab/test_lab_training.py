@@ -43,10 +43,11 @@ def as_before() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "amp"), [("adamw", "off"), ("adamw", "bf16"), ("sgd", "off")])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("model", FAMILIES)
-def test_the_loss_falls(model: str, optimizer: str, amp: str) -> None:
-    _, losses = train(45 if optimizer == "sgd" else 30, model=model, amp=amp, optimizer=optimizer)
+def test_the_loss_falls(model: str, optimizer: str) -> None:
+    """In bf16 it is compared with this one below."""
+    _, losses = train(45 if optimizer == "sgd" else 30, model=model, optimizer=optimizer)
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
 
 

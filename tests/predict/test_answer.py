@@ -148,8 +148,8 @@ def test_doubts_widen_every_bar():
 # ── largest batch ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 8, 9, 100, 12345, largest.MOST - 1, largest.MOST, largest.MOST + 5])
-@pytest.mark.parametrize("start", [1, 2, 8, 77, largest.MOST])
+@pytest.mark.parametrize("limit", [0, 1, 2, 8, 9, 12345, largest.MOST - 1, largest.MOST, largest.MOST + 5])
+@pytest.mark.parametrize("start", [1, 77, largest.MOST])
 def test_search_finds_where_it_stops_fitting(limit, start):
     tries = 0
 
@@ -172,8 +172,8 @@ def test_a_batch_that_fits_by_luck_is_not_the_largest(bad, found, steady):
     assert largest.steady(lambda batch: batch not in bad, found) == steady
 
 
-@pytest.mark.parametrize("limit", [0, 1, 2, 40, 61, 12345, largest.MOST, largest.MOST + 5])
-@pytest.mark.parametrize("start", [1, 39, 60, 64, 20000])
+@pytest.mark.parametrize("limit", [0, 1, 40, 61, largest.MOST, largest.MOST + 5])
+@pytest.mark.parametrize("start", [1, 39, 60, 20000])
 def test_a_search_around_a_guess_finds_the_same_in_fewer_tries_when_it_is_near(limit, start):
     tries = 0
 
