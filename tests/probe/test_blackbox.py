@@ -173,6 +173,7 @@ def test_it_can_be_switched_off_and_put_elsewhere(place, tmp_path):
     assert list(directory.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_training_with_forks_and_closed_descriptors_is_replayed(place, tmp_path):
     pytest.importorskip("torch")
     directory, _, more = place

@@ -47,6 +47,7 @@ print(state())
     assert output(code) == "(1, 0)\n(2, 1)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first", ["import gpuscope; gpuscope.watch()\n" + TRAINING, TRAINING + "import gpuscope; gpuscope.watch()\n"]
 )
@@ -207,11 +208,13 @@ def test_watch_with_things_that_are_no_models_does_not_raise():
     )
 
 
+@pytest.mark.slow
 def test_the_exit_is_not_held_up():
     code = TRAINING + "import atexit; atexit.register(lambda: print(time.monotonic() - begin < 0.9))\n"
     assert output(code + "import gpuscope; gpuscope.watch(); step(); begin = time.monotonic()", fork=False) == "True\n"
 
 
+@pytest.mark.slow
 def test_a_trainer_that_closes_all_descriptors_keeps_its_own_and_is_seen_again():
     """The numbers of ours then belong to files of the trainer: none of them may be read, accepted from, or closed."""
     code = f"""{PLACE_APART}{TRAINING}

@@ -102,6 +102,7 @@ def train(model, optimizer):
     optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["adamw", "sgd momentum", "amsgrad"])
 def test_exact_against_every_live_tensor(kind):
     gc.collect()
@@ -344,6 +345,7 @@ def distributed(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_ddp_is_folded_and_its_gradient_buckets_are_shared_out(distributed):
     for rank in distributed:
         rows, truth = rank["ddp"]["rows"], rank["ddp"]["truth"]

@@ -163,6 +163,7 @@ def ended(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_one_that_ends_the_program_is_confirmed_with_the_failing_line(ended):
     code, _, err, more = ended["uncaught"]
     assert code == 1

@@ -290,6 +290,7 @@ sys.stdin.readline()
         assert sockets(process.pid) == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "code", "left"),
     [
