@@ -145,7 +145,7 @@ def test_20_mb_arrive_whole_and_the_samples_on_time(training, tmp_path):
 
 
 def test_two_viewers_and_one_that_thinks_better_of_it(training, tmp_path):
-    tell(training, "usual_train = step\ndef step(): time.sleep(2)")
+    tell(training, "import threading\nusual_train, over = step, threading.Event()\ndef step(): over.wait(2)")
 
     async def check():
         async with viewer(training) as (first, number), viewer(training) as (second, same):
@@ -177,7 +177,7 @@ def test_two_viewers_and_one_that_thinks_better_of_it(training, tmp_path):
     try:
         asyncio.run(check())
     finally:
-        tell(training, "step = usual_train")
+        tell(training, "step = usual_train\nover.set()")
 
 
 def test_events_of_a_trainer_reach_viewer_and_recording_under_its_ids(training, tmp_path):

@@ -129,10 +129,9 @@ def test_cpu_and_memory_of_a_busy_process() -> None:
             assert 50_000_000 < first["rss_bytes"] < 500_000_000
             used, deadline = 0.0, time.monotonic() + 30
             while used <= 0 and time.monotonic() < deadline:
-                time.sleep(0.25)
+                time.sleep(0.05)
                 reading = sampler.sample(busy.pid)["cpu_percent"]
-                assert isinstance(reading, float)
-                used = reading
+                used = reading if isinstance(reading, float) else 0.0  # not before a while has passed
             assert 0 < used <= 110
         finally:
             busy.kill()

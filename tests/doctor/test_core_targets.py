@@ -279,14 +279,16 @@ def test_a_pipe_whose_writer_takes_its_time_is_waited_for(asked, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
+    opened = os.open(pipe, os.O_RDWR)
+
     def slowly():
-        with open(pipe, "w") as file:
-            time.sleep(0.6)
-            file.write(LOG)
+        time.sleep(0.1)  # ten times what a writer may take to open it
+        os.write(opened, LOG.encode())
+        os.close(opened)
 
     writer = threading.Thread(target=slowly)
     writer.start()
-    report = doctor_targets.examine([str(pipe)], False, 0.2)
+    report = doctor_targets.examine([str(pipe)], False, 0.01)
     writer.join()
     assert report.problems == ()
     assert asked == [("text", LOG.encode(), "pipe")]

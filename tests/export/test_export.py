@@ -261,8 +261,8 @@ def exporting(*words: str, env: dict[str, str] | None = None) -> Iterator[subpro
 
 
 def scrape(port: int) -> Samples:
-    """What is served now; nothing where nobody serves. Not more often than readings come."""
-    time.sleep(0.2)
+    """What is served now; nothing where nobody serves. Not much more often than readings come."""
+    time.sleep(0.1)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=")

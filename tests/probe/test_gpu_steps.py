@@ -292,11 +292,11 @@ probe = look()
 with torch.no_grad(): model(torch.ones(4, width, device="cuda"))
 torch.cuda.synchronize()
 from gpuscope.wire.frames import ALLOCATOR_COLUMNS
-for _ in range(40):  # workspaces are told from temporaries by a second walk, some seconds after the first
+for _ in range(200):  # workspaces are told from temporaries by a second walk, some seconds after the first
     sample, reasons = probe.sampler.tick()
     row = dict(zip(ALLOCATOR_COLUMNS, sample.a[0][1:]))
     if row["workspace_bytes"] is not None: break
-    time.sleep(0.25)
+    time.sleep(0.05)
 print(json.dumps({"row": row, "why": {c: t for (e, c), (_, t) in reasons.items() if e == sample.a[0][0]},
                   "allocated": torch.cuda.memory_allocated(0)}), flush=True)
 """

@@ -337,7 +337,9 @@ def main():
         model(batch).sum().backward()
         optimizer.step()
         if number % 40 == 39:
-            model.eval(); time.sleep(1.2); model.train()
+            model.eval()
+            while sys._gpuscope_probe.sampler._phase != "eval": time.sleep(0.01)
+            model.train()
 main()
 """
     with trainer(code, fork=True) as process:

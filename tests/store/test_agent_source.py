@@ -120,14 +120,16 @@ def test_another_protocol_is_said_once():
     asyncio.run(check())
 
 
-def test_silence_is_stale_and_then_live_again(monkeypatch):
+def test_silence_is_stale_and_then_live_again(monkeypatch, tmp_path):
+    go_on = tmp_path / "go on"
     monkeypatch.setattr(source_module, "STALE_SECONDS", 0.3)
 
     async def check() -> None:
-        script = "scene()\ntime.sleep(2.5)\nsay(Sample(2, 3))\nfor _ in asked(): pass"
-        async with watching(script) as watched:
+        quiet = f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        async with watching(f"scene()\n{quiet}say(Sample(2, 3))\nfor _ in asked(): pass") as watched:
             link = await watched.link("stale", "nothing came for")
             assert link.age_seconds > 0.3
+            go_on.touch()
             await watched.until(lambda: watched.links[-1].state == "live" and len(watched.links) > 3)
 
     asyncio.run(check())

@@ -7,6 +7,7 @@ import io
 import logging
 import math
 import re
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,16 +79,17 @@ async def test_the_first_frame_needs_no_source():
 
 @in_loop
 async def test_a_source_is_made_off_the_loop_after_the_first_frame():
-    seen = []
+    seen, drawn = [], threading.Event()
 
     def slow(hz: float) -> Script:
         seen.append(hz)
-        time.sleep(0.3)
+        assert drawn.wait(20)
         return Script(views.training(3.0))
 
     app = GpuscopeApp(Session(make_source=slow))
     async with app.run_test(size=(120, 40)) as pilot:
         assert "waiting for the first reading" in text(app)
+        drawn.set()
         await until(pilot, "train.py ×7", "8×H200")
         assert seen == [2.0]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.waiting import until
 from tests.tui.terminal import Look, Terminal
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")
@@ -33,6 +34,7 @@ class Live(Board):
             self.shadow.forget()
             self._driver.write("\\x1b[2J")
             self._display(self.screen, self.screen._compositor.render_full_update())
+            self._driver.write("\\x1b]2;all anew\\x07")
 
 Live().run()
 """
@@ -80,7 +82,7 @@ def test_a_real_terminal_ends_up_with_the_same_screen(tmux: Tmux) -> None:
         shown = tmux.settled(other_than=shown)
     assert "row" in shown or "train.py" in shown
     tmux("send-keys", "r")
-    time.sleep(0.5)
+    until(lambda: tmux("display-message", "-p", "#{pane_title}").strip() == "all anew", 20)
     assert seen(tmux.settled()) == seen(shown)
 
 
