@@ -144,6 +144,7 @@ def test_a_line_that_nobody_has_read_yet_has_been_heard(late):
         assert viewer.wait_for(frames.Pong).t == 1.5
 
 
+@pytest.mark.slow
 def test_a_slow_reader_loses_samples_and_is_told_how_many():
     with agents.process("--hz", "10", *QUIET, read=False) as (viewer, child):
         fcntl.fcntl(child.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)

@@ -318,6 +318,7 @@ def read(pid: int, at: int, size: int) -> bytes:
         return memory.read(size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["time.sleep(1)", "select.select([], [], [], 1)", "lock.acquire(timeout=1)",
                                   "subprocess.run(['sleep', '1'])", "later.start(); os.read(pipe[0], 1)"])  # fmt: skip
 def test_a_system_call_goes_on_where_it_was(call):

@@ -67,16 +67,19 @@ def test_two_ranks_learn_what_one_process_learns_from_twice_the_batch(two: dict[
         assert_close(alone(accumulate=1), whole, 1e-6)
 
 
+@pytest.mark.slow
 def test_fsdp_learns_under_fp16_with_a_scaler(two: dict[str, Any]) -> None:
     assert_close(two["fsdp fp16"], alone(amp="fp16"), 2e-4)
 
 
+@pytest.mark.slow
 def test_accumulation_reduces_gradients_once_a_step(two: dict[str, Any]) -> None:
     for kind in ("ddp", "fsdp"):
         once, accumulated = two[f"{kind} reductions"]
         assert once == accumulated >= 4, kind
 
 
+@pytest.mark.slow
 def test_each_rank_has_its_own_samples_and_every_epoch_its_own_order(two: dict[str, Any]) -> None:
     first, second = ([rank[epoch] for rank in two["epochs"]] for epoch in (0, 1))
     for epoch in (first, second):
@@ -84,6 +87,7 @@ def test_each_rank_has_its_own_samples_and_every_epoch_its_own_order(two: dict[s
     assert first != second
 
 
+@pytest.mark.slow
 def test_a_flag_of_one_rank_is_heard_by_all_at_the_same_call(two: dict[str, Any]) -> None:
     stop = [False, False, True, False]
     assert two["flags"] == [[[heard, False] for heard in stop]] * 2

@@ -9,6 +9,8 @@ from gpuscope.predict.child import Tracer  # needs torch
 from gpuscope.predict.request import Request
 from gpuscope.predict.tracing.normalization import row_blocks
 
+pytestmark = pytest.mark.slow
+
 
 def test_blocks_of_rows_are_as_torch_launches_them():
     assert row_blocks(20000, 256) == (79, 8)
@@ -17,7 +19,6 @@ def test_blocks_of_rows_are_as_torch_launches_them():
     assert row_blocks(10_000_000, 256)[0] == 128
 
 
-@pytest.mark.slow
 def test_what_they_leave_is_what_was_seen_on_a_gpu():
     """A graph network of 20000 nodes on an H200: 323584 bytes in each forward pass of a norm, 161792 in the other."""
     with Tracer() as tracer:

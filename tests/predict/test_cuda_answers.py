@@ -12,6 +12,8 @@ import pytest
 from gpuscope.predict.child import Tracer
 from gpuscope.predict.request import Request
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
 NO_DRIVER = """
@@ -37,7 +39,6 @@ for options in ({"optimizer": "adamw"}, {"optimizer": "adamw", "amp": "fp16", "f
 """
 
 
-@pytest.mark.slow
 def test_a_build_with_cuda_and_no_device_is_never_asked():
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
@@ -48,7 +49,6 @@ def test_a_build_with_cuda_and_no_device_is_never_asked():
     assert all("device_memory" in line for line in done.stdout.splitlines())
 
 
-@pytest.mark.slow
 def test_what_a_program_reads_of_the_device_is_told_with_a_doubt():
     with Tracer() as tracer:
         traced = tracer.trace(Request("tests.predict.asking_factories:everything", batch=2))

@@ -23,6 +23,8 @@ from gpuscope.predict.tracing.recorder import Recorder  # noqa: E402
 from tests.predict import known_values  # noqa: E402
 from tests.predict.test_odd_values import Peak, doubts, predicted  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 KNOWN = "tests.predict.known_values"
 BATCH = 32
 
@@ -46,7 +48,6 @@ def traced(tracer: Tracer, name: str) -> Traced:
     return tracer.trace(Request(f"{KNOWN}:{name}", batch=BATCH), 60)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["prints", "masked", "packed", "counts_steps", "distributions", "helped", "saves", "threads"]
 )

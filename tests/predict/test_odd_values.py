@@ -18,6 +18,8 @@ from gpuscope.predict.child import Tracer  # noqa: E402
 from gpuscope.predict.request import CannotPredict, Request, Traced  # noqa: E402
 from gpuscope.predict.tracing import steps  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 ODD = "tests.predict.odd_values"
 BATCH = 32
 
@@ -85,7 +87,6 @@ def doubts(traced: Traced) -> dict[str, float]:
     return {doubt.operation: doubt.percent for doubt in traced.doubts}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "operation"),
     [
@@ -195,7 +196,6 @@ def _picked(batch, device, pick):
     return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: pick(model(x)).square().mean()
 
 
-@pytest.mark.slow
 def test_a_guessed_size_is_doubted_by_what_depends_on_it():
     with Tracer() as tracer:
         doubts = [tracer.trace(Request(f"{__name__}:{name}", batch=4099)).doubts for name in ("few", "many")]

@@ -17,6 +17,8 @@ from gpuscope.predict.tracing.fakes import DEVICE, Fakes  # noqa: E402
 from gpuscope.predict.tracing.op_cache import Quick  # noqa: E402
 from gpuscope.predict.tracing.recorder import Recorder  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -91,7 +93,6 @@ def in_order(traced: Traced) -> Any:
     return trace.sizes, trace.owners, trace.owner_table, trace.marks, events, traced.doubts
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "request_",
     [

@@ -12,6 +12,8 @@ from bench.predict.fit_recurrent import NEAR, read  # noqa: E402  # needs torch
 from gpuscope.predict.tables import BadTable  # noqa: E402
 from gpuscope.predict.tracing import recurrent_sizes as sizes  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TABLE = Path(__file__).parent.parent / "data" / "recurrent-h200.jsonl"
 
 

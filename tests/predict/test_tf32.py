@@ -14,6 +14,8 @@ from gpuscope.cli.commands.predict import verb as predict_verb
 from gpuscope.predict.child import Tracer
 from gpuscope.predict.request import Request, Traced
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 
 
@@ -40,7 +42,6 @@ def workspaces(traced: Traced) -> list[int]:
             if table[owner].category == "workspace"]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_convolutions_of_torchs_defaults_use_tf32_and_products_do_not(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
     request = Request("bench.predict.families_vision:resnet50", batch=4, optimizer="sgd")
@@ -49,7 +50,6 @@ def test_convolutions_of_torchs_defaults_use_tf32_and_products_do_not(tmp_path: 
     assert own == on != off
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 def test_a_program_that_sets_convolutions_alone_by_the_newer_switch_is_understood(precision):
     """In a process of its own: torch cannot be asked by the older switch from then on."""

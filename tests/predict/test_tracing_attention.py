@@ -14,6 +14,8 @@ from gpuscope.predict.child import Tracer  # noqa: E402
 from gpuscope.predict.request import Request, Traced  # noqa: E402
 from gpuscope.predict.tracing.attention import Backward  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 H200, A100, RTX_4090 = ((9, 0), (132, 2048)), ((8, 0), (108, 2048)), ((8, 9), (128, 1536))
 
 
@@ -80,7 +82,6 @@ def _of_backward(operation: str) -> bool:
     return operation.endswith("_attention_backward")
 
 
-@pytest.mark.slow
 def test_cudnn_s_workspace_is_what_an_h200_took(tracer: Tracer) -> None:
     kernels, sizes = backward(tracer, "alike", 10, "9.0")
     assert kernels == {"cudnn"}

@@ -12,6 +12,8 @@ from gpuscope.predict.child import Tracer
 from gpuscope.predict.errors import Figure, allocated_error, downward, reserved_error
 from gpuscope.predict.request import Doubt, Request
 
+pytestmark = pytest.mark.slow
+
 torch: Any = pytest.importorskip("torch")
 PERCENT = 0.1
 MEASURED = {
@@ -112,7 +114,6 @@ def tracer() -> Iterator[Tracer]:
         yield started
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_picked_rows_cells_and_two_directions_take_what_they_took(tracer: Tracer, name: str) -> None:
     """Gradients of picked rows are sorted; a GRU's cell is one kernel; an LSTM in two directions is cuDNN's."""

@@ -13,6 +13,8 @@ from gpuscope.predict.child import Tracer  # noqa: E402
 from gpuscope.predict.request import Request, Traced  # noqa: E402
 from gpuscope.predict.tracing import steps, switches  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 PLAIN, SWITCHING = (f"tests.predict.switching_factories:{name}" for name in ("plain", "switching"))
 NUMBERS = 64 * 64 + 64
 
@@ -33,7 +35,6 @@ def held(traced: Traced) -> int:
     return sum(size for block, size in enumerate(trace.sizes) if trace.owner(block).category == "parameter")
 
 
-@pytest.mark.slow
 def test_what_a_training_sets_is_gone_for_the_next_and_what_its_module_sets_is_set_anew(tracer: Tracer) -> None:
     plain = Request("mlp-tiny", batch=2)
     first = tracer.trace(plain)

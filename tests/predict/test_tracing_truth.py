@@ -15,6 +15,8 @@ from gpuscope.predict.allocator import simulate
 from gpuscope.predict.child import Tracer
 from gpuscope.predict.request import Request
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 TABLE = Path(__file__).parent.parent / "data" / "predict-h200.jsonl"
 PERCENT = 0.5
@@ -50,7 +52,6 @@ def tracer() -> Iterator[Tracer]:
         yield started
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_the_peak_is_that_of_the_real_training(tracer: Tracer, rows: dict[str, dict[str, Any]], name: str) -> None:
     row = rows[name]

@@ -11,6 +11,8 @@ import pytest
 from tests.fakes.asking import ask
 from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, environment, sockets, trainer, wait_for
 
+pytestmark = pytest.mark.slow
+
 LIMITED = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -25,7 +27,6 @@ def run(code, tmp_path):
     return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.slow
 def test_a_trainer_goes_on_without_its_black_box_and_says_why(tmp_path):
     pytest.importorskip("torch")
     watched = TRAINING + LIMITED + "limit(65536)\n" + PLACE_APART + "import gpuscope; gpuscope.watch()\ntrain(300)"

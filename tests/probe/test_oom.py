@@ -100,7 +100,10 @@ ENDINGS = {
     "uncaught": ("", "forward()"),
     "exit": ("", "caught()\nsys.exit(7)"),
     "killed": ("", "caught()\nos.kill(os.getpid(), 9)"),
-    "minute": ("import gpuscope.probe.oom as module; module.CONFIRM_SECONDS = 0.2", "caught()\ntime.sleep(3.5)"),
+    "minute": (
+        "import gpuscope.probe.oom as module; module.CONFIRM_SECONDS = 0.2",
+        "caught()\nwhile recorder._open: time.sleep(0.01)",
+    ),
     "loop": ("BLOCKS = 2000", "for _ in range(200): caught()\nprint(recorder.count, len(recorder._open))"),
     "many": ("BLOCKS = 18000", "forward()"),
     "too many": ("BLOCKS = 90000", "forward()"),
@@ -211,22 +214,26 @@ sys.stdin.readline()
         reader.close()
 
 
+@pytest.mark.slow
 def test_an_end_of_any_kind_within_a_minute_confirms_and_keeps_the_black_box(ended):
     assert ended["exit"][0] == 7
     assert [".confirmed." in path.name for path in records(ended["exit"][3])] == [True]
     assert len(list(Path(ended["exit"][3]["XDG_STATE_HOME"]).glob("gpuscope/records/box-*"))) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_one_stays_seen(ended):
     assert ended["killed"][0] == -9
     assert [".seen." in path.name for path in records(ended["killed"][3])] == [True]
 
 
+@pytest.mark.slow
 def test_after_a_minute_without_either_it_is_unconfirmed(ended):
     assert ended["minute"][0] == 0
     assert [".unconfirmed." in path.name for path in records(ended["minute"][3])] == [True]
 
 
+@pytest.mark.slow
 def test_a_loop_that_catches_many_pays_little_and_keeps_the_first_and_the_latest(ended):
     _, out, err, more = ended["loop"]
     assert out == "200 1\n", err
@@ -238,6 +245,7 @@ def test_a_loop_that_catches_many_pays_little_and_keeps_the_first_and_the_latest
     assert all(about["stack"] and about["statistics"] for about in found)
 
 
+@pytest.mark.slow
 def test_many_blocks_are_cut_to_size_and_too_many_not_listed(ended):
     (path,) = records(ended["many"][3])
     assert path.stat().st_size <= oom.MAX_FILE_BYTES
@@ -250,17 +258,20 @@ def test_many_blocks_are_cut_to_size_and_too_many_not_listed(ended):
     assert "180000 blocks" in opened(path)["gpuscope"]["segments_why"]
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_written_it_is_told_why(ended):
     _, out, err, _ = ended["unwritable"]
     assert "Not recorded: " in out, err
     assert "directory" in out or "exists" in out
 
 
+@pytest.mark.slow
 def test_after_detach_the_observer_is_empty(ended):
     assert ended["detached"][:3] == (0, "0\n", "")
     assert records(ended["detached"][3]) == []
 
 
+@pytest.mark.slow
 def test_what_a_users_signal_handler_raises_gets_through_and_what_we_raise_does_not(ended):
     assert ended["raising"][1] == "interrupted\n"
 

@@ -56,7 +56,6 @@ def step_of(reader):
 # ── questions ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.slow
 def test_stacks_name_threads_and_say_where_each_stands(reader):
     answer, _, _ = ask(reader, "stacks")
     main, other = answer.value["threads"]

@@ -18,6 +18,7 @@ from tests.fakes.torchlike import likeness
 from tests.tui.pilot import in_loop, until
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
     pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
     pytest.mark.skipif(not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"),
@@ -85,7 +86,6 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
     assert [line.split()[3] for line in lines] == ["inject"] * 4 + ["detach"] * 2
 
 
-@pytest.mark.slow
 def test_a_whole_job_is_attached_seen_and_left_by_keys(job, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     attach_and_detach(job, tmp_path / "state" / "gpuscope" / "attach.log")
