@@ -24,6 +24,7 @@ from tests.fakes import agents, pythons
 QUIET = ("--sockets", "/nonexistent")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_speaks_under_every_python(minor):
     python = pythons.find(minor)

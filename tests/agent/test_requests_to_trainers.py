@@ -111,6 +111,7 @@ def test_answers_files_and_refusals(training, tmp_path):
     asyncio.run(check())
 
 
+@pytest.mark.slow
 def test_20_mb_arrive_whole_and_the_samples_on_time(training, tmp_path):
     tell(training, "usual = torch.cuda.memory._snapshot" + NOISE)
 

@@ -65,6 +65,7 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
         assert viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == process_id).text == "exited"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "words"),
     [

@@ -46,12 +46,14 @@ def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
     assert len(source) < len(Path(pynvml.__file__).read_text()) / 5
 
 
+@pytest.mark.slow
 def test_all_else_is_as_it_was(cache):
     sent, whole = archive(agent_source.shipped()), bundle._agent_contents()
     assert set(sent.namelist()) == set(whole)
     assert all(sent.read(name) == agent_source.bare(content) for name, content in whole.items() if name != "pynvml.py")
 
 
+@pytest.mark.slow
 def test_it_is_made_once_and_a_changed_file_is_not_used(cache):
     first = agent_source.shipped()
     (path,) = cache.glob("agent-*.zz")

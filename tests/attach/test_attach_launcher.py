@@ -16,6 +16,7 @@ from gpuscope.attach.inject_target import process, yama_scope
 from tests.fakes.probe_client import wait_for
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
     pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
 ]

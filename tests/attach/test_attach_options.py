@@ -97,6 +97,7 @@ def test_yama_is_named_with_the_way_around_it(monkeypatch, scope, sentence, comm
     assert command in following
 
 
+@pytest.mark.slow
 def test_attach_pid_asks_before_it_writes_and_keeps_a_log(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with victim(TIGHT) as running:
@@ -137,6 +138,7 @@ class Agent:
                 return answer
 
 
+@pytest.mark.slow
 def test_an_agent_injects_on_request(capfd):
     agent = Agent()
     with victim(TIGHT) as running:
@@ -186,6 +188,7 @@ def test_a_second_request_for_the_same_trainer_is_busy_and_a_running_one_can_be_
         assert not socket_of(running.pid).exists()
 
 
+@pytest.mark.slow
 def test_a_shipped_agent_carries_all_that_it_needs(tmp_path):
     """From its zip alone, with a Python that has nothing else: it looks, and injects."""
     archive = tmp_path / "agent.zip"

@@ -94,6 +94,7 @@ def test_a_process_that_stands_still_is_busy_and_exit_code_2(gpuscope, victim):
     assert not socket_of(victim.pid).exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_said_with_its_code(gpuscope, victim):
     done = gpuscope(victim.pid, "--detach", "--yes")
     assert (done.returncode, "no probe that listens" in done.stderr) == (3, True)
@@ -119,6 +120,7 @@ def test_of_several_the_first_that_is_refused_ends_it(gpuscope, victim):
         static.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "code"), [("", 2), ("yes", 0)])
 def test_on_a_terminal_only_yes_agrees(victim, tmp_path, answer, code):
     master, slave = pty.openpty()
@@ -189,6 +191,7 @@ def test_a_terminal_without_unicode_gets_the_list(tmp_path):
     assert "gpuscope attach USER@HOST" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "command"),
     [

@@ -34,6 +34,7 @@ def frames_behind(process, marker):
         yield decode(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_it_runs_under_every_python(minor):
     python = pythons.find(minor)
@@ -166,6 +167,7 @@ def test_it_ends_when_nobody_reads():
     process.wait(10)
 
 
+@pytest.mark.slow
 def test_what_is_sent_is_the_same_program_line_by_line():
     def program(source):
         """Without what explains: every statement with its line."""

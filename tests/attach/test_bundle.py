@@ -53,6 +53,7 @@ def test_the_probe_travels_under_another_name():
     assert "_gpuscope_probe/__init__.py" in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_the_probe_loads_from_its_zip_under_every_python(minor, tmp_path):
     python = pythons.find(minor)

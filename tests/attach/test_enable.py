@@ -99,6 +99,7 @@ def test_the_pth_is_one_line_of_code_that_names_no_directory(site, capsys):
     assert str(site).encode() not in (site / enable_files.ZIP).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FILES))
 @pytest.mark.parametrize("change", ["content", "symlink", "directory"])
 def test_what_somebody_changed_is_reported_and_left_alone(site, capsys, name, change):
@@ -349,6 +350,7 @@ def test_a_program_without_torch_notices_nothing(site, capsys):
     assert strict == (0, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "bits", "missing", "unreadable code"])
 def test_a_broken_zip_is_silent_and_torch_is_as_without_us(site, capsys, tmp_path, damage):
     fake_torch(tmp_path)
@@ -399,6 +401,7 @@ def seen(process: subprocess.Popen[str], python: str) -> str:
     return str(trainer.origin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_under_every_python(minor, tmp_path, capsys):
     """A torch of our own making, with the one registration that matters."""
@@ -501,6 +504,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_training_started_afterwards_is_in_ps_without_any_change(site, capsys, tmp_path):
     torch = pytest.importorskip("torch")
     theirs = Path(torch.__file__).parent.parent

@@ -27,6 +27,7 @@ from tests.fakes import pythons
 from tests.fakes.probe_client import Reader, wait_for
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
     pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
 ]
@@ -137,7 +138,6 @@ def files_of_injections(pid: int) -> list[Path]:
     return sorted(Path(f"/tmp/gpuscope-{os.geteuid()}").glob(f"inject-{pid}*"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("minor", "code"),
     [*(pytest.param(minor, TIGHT, id=f"{minor}-tight") for minor in pythons.MINORS),
@@ -178,7 +178,6 @@ def test_a_second_injection_finds_the_first():
         assert inject(running.pid, process(running.pid).start).method == "probe"
 
 
-@pytest.mark.slow
 def test_the_stub_s_page_goes():
     with victim(TIGHT) as running:
         assert stub_pages(running.pid) == []
@@ -202,7 +201,6 @@ def test_the_stub_s_page_goes():
         wait_for(lambda: stub_pages(running.pid) == [], what="the page to be unmapped")
 
 
-@pytest.mark.slow
 def test_training_gives_the_same_loss_to_the_last_digit():
     script = TRAIN + (
         "import sys, time\n"
@@ -241,7 +239,6 @@ def test_torch_training_is_seen_from_the_first_second():
         assert running.poll() is None
 
 
-@pytest.mark.slow
 def test_loader_workers_come_and_go_while_it_happens():
     with victim(LOADER) as running:
         for _ in range(TRIES):
@@ -318,7 +315,6 @@ def read(pid: int, at: int, size: int) -> bytes:
         return memory.read(size)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("call", ["time.sleep(1)", "select.select([], [], [], 1)", "lock.acquire(timeout=1)",
                                   "subprocess.run(['sleep', '1'])", "later.start(); os.read(pipe[0], 1)"])  # fmt: skip
 def test_a_system_call_goes_on_where_it_was(call):

@@ -64,6 +64,7 @@ def sleeps(pid: int) -> int:
     return int(next(line for line in text.splitlines() if line.startswith("voluntary_ctxt")).split()[1])
 
 
+@pytest.mark.slow
 def test_a_trainer_survives_the_death_of_its_tracer_at_every_step(monkeypatch):
     source = inject_ptrace._worker_source()
     died = 0

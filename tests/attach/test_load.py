@@ -92,6 +92,7 @@ def test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded():
     assert full_collections == []
 
 
+@pytest.mark.slow
 def test_what_a_load_leaves_is_little_beside_what_torch_has():
     """CPython looks through all objects once those that are new and stay are a quarter of the old ones: a load of 1 %
     brings that forward once in 25 loads."""

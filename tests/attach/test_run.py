@@ -402,6 +402,7 @@ def test_a_trainer_ends_as_it_does_without_us(tmp_path, ending):
     both(tmp_path, LEARN + ENDINGS[ending])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "more"),
     [
@@ -433,6 +434,7 @@ def test_an_error_in_the_users_own_sitecustomize_is_shown_as_python_shows_it(tmp
     assert "not_installed_here" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_the_hook_under_every_python(minor, tmp_path):
     """A torch of our own making, with the one registration that matters: seen and counted under each Python."""
@@ -521,6 +523,7 @@ def test_gpuscope_0_leaves_the_probe_out(tmp_path):
     assert "GPUSCOPE=0" in err
 
 
+@pytest.mark.slow
 def test_a_trainer_in_another_venv_without_gpuscope_is_seen(tmp_path):
     torch = pytest.importorskip("torch")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
@@ -575,6 +578,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_sockets(tmp_path):
     pytest.importorskip("torch")
     torchrun = Path(sys.executable).parent / "torchrun"

@@ -371,6 +371,7 @@ def agent(tmp_path_factory):
     return lambda mode: f"--via={shlex.quote(sys.executable)} {path} {mode}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", ["ids", "size", "bomb", "lies", "order", "digest", "none", "whole", "failed", "brackets"]
 )
@@ -407,6 +408,7 @@ def strings(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("via", "said"),
     [

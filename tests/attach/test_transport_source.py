@@ -176,6 +176,7 @@ class Pipe:
     def kill(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_a_cut_at_every_byte_leaves_what_came_whole(monkeypatch):
     """Of hello, definitions and two samples: the state is that of the frames that came whole, wherever it was cut."""
     frames = [hello(), *definitions(), sample(1), sample(2)]

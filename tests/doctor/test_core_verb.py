@@ -211,6 +211,7 @@ def test_fixes_of_the_table_stay_readable_in_the_bundle(capsys, found, tmp_path)
     assert [fix["command"] for fix in fixes] == [fix.command for fix in row.fixes]
 
 
+@pytest.mark.slow
 def test_a_bundle_is_bounded(capsys, found, tmp_path):
     fixes = (Fix(title="t", code="loss = model(x)\n" * 250),) * 6
     found(*(finding(text=os.urandom(290).hex(), where=str(number), fixes=fixes) for number in range(200)))

@@ -155,6 +155,7 @@ def test_a_rank_that_only_lost_its_peer_leaves_the_word_to_the_other(tmp_path):
     assert "expandable-segments" in err.partition(HEAD)[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "heads"), [("os.kill(os.getpid(), 9)\n", 1), (f"raise RuntimeError({FULL!r})\n", 1)])
 def test_the_launcher_speaks_where_no_rank_could(tmp_path, rank, heads):
     """One that was killed says nothing; its launcher knows the signal."""

@@ -63,6 +63,7 @@ def doctor(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_findings_and_document_are_those_of_the_host_itself_and_name_it():
     env = {**shim.environment(gpus=4, lost=2), **VARIABLES, "VIRTUAL_ENV": sys.prefix}
     here = json.loads(doctor(**env).stdout)
@@ -133,6 +134,7 @@ def agent(tmp_path_factory):
     return lambda mode: f"--via={shlex.quote(sys.executable)} {path} {mode}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "why"),
     [

@@ -166,6 +166,7 @@ def test_refused_combinations_are_listed_before_anything_starts(ledger: Ledger, 
     assert "Nothing is left to run" in errors
 
 
+@pytest.mark.slow
 def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: Path) -> None:
     code, out, _ = call("--vary", f"batch=1,{FAILS}", "--repeats", "1", "--json")
     assert code == 1

@@ -174,6 +174,7 @@ def test_a_toggle_that_does_not_exist_is_a_usage_error() -> None:
     assert "--warp" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_failed_run_still_has_its_document() -> None:
     pytest.importorskip("torch")
     done = lab("--device", "cuda", "--steps", "2", "--json", CUDA_VISIBLE_DEVICES="")

@@ -66,6 +66,7 @@ def test_a_preset_is_traced_with_everything_named(tracer: Tracer) -> None:
             live.remove(~event)
 
 
+@pytest.mark.slow
 def test_precision_checkpointing_and_optimizer_change_what_they_must(tracer: Tracer) -> None:
     def of(**options: object) -> int:
         return peak(tracer.trace(Request("gpt-tiny", batch=64, **options)), 2)  # type: ignore[arg-type]

@@ -285,6 +285,7 @@ def test_every_column_of_an_allocator_has_a_value_or_a_reason_of_its_own():
         assert value is not None or reasons[entity, column][1] != "not measured in this process yet", column
 
 
+@pytest.mark.slow
 def test_a_model_in_the_loop_is_found_and_its_frozen_parameters_count():
     def train():
         found, steps, ledger = gauges()

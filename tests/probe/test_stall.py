@@ -233,6 +233,7 @@ def test_the_users_line_comes_before_torchs_and_the_standard_librarys():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_of_two_ranks_the_sleeping_one_is_named_with_its_line_and_the_other_with_its_collective():
     """``demos/stall_train.py``: rank 1 sleeps in its data set, rank 0 waits in backward."""
     script = ROOT / "demos/stall_train.py"

@@ -56,6 +56,7 @@ print("then:", walk.of(0)["workspace_bytes"].text)
 """
 
 
+@pytest.mark.slow
 def test_frames_are_named_only_once_torch_has_its_modules_and_never_beside_an_import_of_the_trainer():
     done = subprocess.run([sys.executable, "-c", CODE], env=environment(), capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [

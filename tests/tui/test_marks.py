@@ -81,6 +81,7 @@ def test_a_label_gives_way_to_the_next_mark():
     assert drawn[29:33] == "│  ▲"
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0, 200), st.sampled_from(["oom", "retry", "stall", "phase"]), st.text(max_size=9))))
 def test_a_row_is_never_wider_than_its_chart(found):
     row = event_row([Tick(at, kind, "bad", "x" * len(label)) for at, kind, label in found], BINS, UNICODE)

@@ -327,6 +327,7 @@ class MirroredApp(GpuscopeApp, Mirrored):
     draws = True
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_terminal_shows_what_a_full_redraw_would_after_tabs_dialogs_and_numbers():
     made = make_app(views.training())
