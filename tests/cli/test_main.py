@@ -69,6 +69,7 @@ def test_an_encoding_without_our_characters_shows_question_marks(verb, encoding)
     assert done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["devices", "ps --json", "--help", "run --help", "run", "nonsense"])
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_closed_streams_are_no_accident(words, closed):

@@ -188,6 +188,7 @@ CODE = (
 """A real training with a probe; only its allocator is not there."""
 
 
+@pytest.mark.slow
 def test_through_the_real_agent_and_a_real_probe(tmp_path):
     pytest.importorskip("torch")
     path = tmp_path / "s.pickle"

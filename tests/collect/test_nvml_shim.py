@@ -71,6 +71,7 @@ def test_eight_gpus_that_move() -> None:
     assert devices[0]["processes"][0][0] == os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_every_python_of_this_machine(minor: int, tmp_path: Path) -> None:
     """With nothing installed but the single file pynvml.py, as in the shipped zip."""

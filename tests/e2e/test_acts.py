@@ -57,6 +57,7 @@ def training(tmp_path):
             process.kill()
 
 
+@pytest.mark.slow
 def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
     names = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")
     home = {name: str(tmp_path / name) for name in names}

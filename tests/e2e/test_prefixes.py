@@ -45,6 +45,7 @@ def test_a_job_of_two_nodes_is_too_much_for_one_look_and_says_how_to_choose(tmp_
     assert "-w gpu1" in done.stderr
 
 
+@pytest.mark.slow
 def test_every_node_of_a_job_is_examined(tmp_path):
     env = stand_ins.install(tmp_path / "bin")
     done = gpuscope(env, "doctor", "slurm:77@login", "--json")

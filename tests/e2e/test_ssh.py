@@ -78,6 +78,7 @@ def test_devices_are_told_of_another_host(gpuscope):
     nothing_left(5)
 
 
+@pytest.mark.slow
 def test_a_trainer_is_seen_examined_recorded_and_asked_from_afar(gpuscope, tmp_path):
     with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(600)") as process:
         wait_for(lambda: sockets(process.pid), 90.0)  # it imports torch first: 3 s of a core that is shared
@@ -104,6 +105,7 @@ def test_a_trainer_is_seen_examined_recorded_and_asked_from_afar(gpuscope, tmp_p
     nothing_left(5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["jumped", "shared"])
 def test_ways_of_the_users_own_configuration(gpuscope, server, host):
     master = None
@@ -151,6 +153,7 @@ def test_a_noisy_login_is_no_hindrance(gpuscope, tmp_path):
     assert json.loads(done.stdout)["host"] == os.uname().nodename, done.stderr
 
 
+@pytest.mark.slow
 def test_a_python_is_chosen_and_a_wrong_one_named(gpuscope):
     done = gpuscope("devices", "good", "--json", "--remote-python", pythons.by_plain_path())
     assert json.loads(done.stdout)["host"] == os.uname().nodename, done.stderr
@@ -165,6 +168,7 @@ def test_a_chain_through_the_server(gpuscope, server):
     assert json.loads(done.stdout)["host"] == os.uname().nodename, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_viewer_that_dies_leaves_no_agent_and_no_file(server, tmp_path, how):
     temporary = set(os.listdir("/tmp"))
@@ -234,6 +238,7 @@ def terminal(server, tmp_path):
         one.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 def test_two_hosts_in_one_screen(terminal):
     screen = terminal("good jumped closed")
@@ -257,6 +262,7 @@ def test_two_hosts_in_one_screen(terminal):
     nothing_left(5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 def test_a_passphrase_and_a_host_key_are_asked_on_the_screen(terminal, server):
     screen = terminal("locked unknown")

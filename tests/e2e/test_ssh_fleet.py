@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import ssh_fleet, sshd
 
 HOSTS = 12
-pytestmark = pytest.mark.skipif(bool(sshd.why_not()), reason=sshd.why_not() or "-")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(sshd.why_not()), reason=sshd.why_not() or "-")]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from gpuscope.store.view import Link
 from tests.fakes import sshd
 
 WHY_NOT = sshd.why_not() or sshd.why_no_network()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")]
 IMPATIENT = "-o ServerAliveInterval=1 -o ServerAliveCountMax=2 -o ConnectTimeout=2"
 
 

@@ -15,7 +15,7 @@ from tests.e2e.tmux import TMUX, Tmux
 from tests.fakes import sshd
 
 WHY_NOT = sshd.why_not() or sshd.why_no_person() or ("" if TMUX else "tmux is not installed")
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")]
 TYPED = "•"
 """What a field for passwords shows for each key."""
 

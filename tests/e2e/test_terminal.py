@@ -221,6 +221,7 @@ def test_the_lab_without_a_terminal_names_the_command_that_needs_none():
     assert "Here is `gpuscope devices`" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch to train")
 def test_the_lab_with_toggles_runs_at_once(terminal):
     screen = terminal("lab --model mlp --batch 8 --device cpu", columns=120, rows=40)

@@ -359,7 +359,7 @@ async def test_the_memory_tab_looks_as_it_did(view, keys, wanted, size):
         if view == "modules":
             await pilot.press("x")
         await until(pilot, wanted)
-        await pilot.pause(0.2)
+        await pilot.pause(0.1)
         for row in grid(app):
             assert sum(cell_len(char) for char, _ in row) == size[0]
         check(app, f"memory-{view}")
