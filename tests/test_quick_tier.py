@@ -7,6 +7,7 @@ and with which words they start the program. Help is no start: who asks for it d
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -69,10 +70,12 @@ def starts_the_program(node: ast.AST) -> bool:
 
 
 def verbs_started(nodes: list[ast.AST]) -> Iterator[str]:
-    """The word behind "gpuscope" in a command, the first one given to ``main`` or to a function that does either."""
+    """The word behind "gpuscope" in a command, the first one given to ``main`` or to a function that does either, and the
+    verb whose ``main`` a program for another process imports."""
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and not node.name.startswith("test_")]
     starters = {one.name for one in functions if any(map(starts_the_program, ast.walk(one)))}
     for node in nodes:
+        yield from re.findall(r"from gpuscope\.cli\.commands\.(\w+) import main", text_of(node) or "")
         if isinstance(node, (ast.List, ast.Tuple)):
             texts = map(text_of, node.elts)
             yield from (after for before, after in pairwise(texts) if before == "gpuscope" and after)

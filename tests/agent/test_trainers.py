@@ -89,6 +89,7 @@ def test_a_hostile_probe_is_left_alone_with_a_reason_while_others_go_on(sockets,
         assert {d.trainer.pid for d in viewer.all(frames.Def) if d.trainer} == {good.pid}
 
 
+@pytest.mark.slow
 def test_a_flooding_probe_is_held_back(sockets):
     with (
         probe_process.start(sockets) as good,

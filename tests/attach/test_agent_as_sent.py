@@ -30,6 +30,7 @@ def archive(data: bytes) -> zipfile.ZipFile:
     return zipfile.ZipFile(io.BytesIO(zlib.decompress(data)))
 
 
+@pytest.mark.slow
 def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
     source = archive(agent_source.shipped()).read("pynvml.py").decode()
     lean = types.ModuleType("lean_pynvml")

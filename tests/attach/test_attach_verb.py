@@ -108,6 +108,7 @@ def test_options_that_name_no_process_or_contradict_each_other_are_usage(words, 
     assert "gpuscope attach: --" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_of_several_the_first_that_is_refused_ends_it(gpuscope, victim):
     static = subprocess.Popen(["sleep", "60"])
     try:

@@ -84,6 +84,7 @@ def test_the_local_agent_is_kept_and_found_again(cache):
     assert os.listdir(cache) == [os.path.basename(path)]
 
 
+@pytest.mark.slow
 def test_a_damaged_or_foreign_file_in_the_cache_is_replaced(cache):
     path = bundle.local_agent_zip()
     whole = os.path.getsize(path)

@@ -227,6 +227,7 @@ def conda(tmp_path):
     return prefix(tmp_path / "conda", python)
 
 
+@pytest.mark.slow
 def test_conda_and_a_system_that_is_managed(conda, monkeypatch, capsys, tmp_path):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
@@ -461,6 +462,7 @@ int prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigne
 """
 
 
+@pytest.mark.slow
 def test_who_may_trace_a_trainer_is_its_owners_choice(site, capsys, tmp_path):
     """Through a prctl of our own that shows what it is asked: this kernel may have no Yama."""
     compiler = shutil.which("gcc")

@@ -79,6 +79,7 @@ print(json.dumps([before, after - before]))
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded():
     """Of the steps that it usually makes in that time; loaded without pauses it is left with a twentieth. Nor does the
     load set off a collection of all its objects, which takes a quarter of a second in a large process."""

@@ -322,6 +322,7 @@ def test_holders_here_are_named_with_why_they_may_not_be_all(fake, capsys, monke
     assert out.rstrip().endswith("seven of others")
 
 
+@pytest.mark.slow
 def test_another_host_is_asked_the_same(tmp_path):
     """Through a real agent in another process, over a fake library: processes, shares, holders, CUDA's numbers."""
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}) as child:

@@ -102,6 +102,7 @@ def test_no_home_and_nowhere_to_write(tmp_path):
         assert (done.returncode in (0, 3), done.stderr) == (True, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "0", "x", "1e9"])
 def test_a_timeout_that_makes_no_sense_is_a_usage_error(seconds):
     done = gpuscope_cli("ps", "--timeout", seconds)

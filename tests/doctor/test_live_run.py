@@ -46,6 +46,7 @@ def test_no_doctor_leaves_it_out(tmp_path):
     assert err.endswith("reserved by PyTorch but unallocated.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
@@ -126,6 +127,7 @@ def test_a_rank_that_starts_the_others_is_one_of_them(tmp_path, before):
         assert err.count(HEAD) == 1
 
 
+@pytest.mark.slow
 def test_of_the_ranks_of_one_launcher_the_first_is_diagnosed(tmp_path):
     """Its process is long gone when the other fails."""
     gone = f"mark = {str(tmp_path / 'gone')!r}\n"
@@ -143,6 +145,7 @@ def test_of_the_ranks_of_one_launcher_the_first_is_diagnosed(tmp_path):
     assert 0 < err.index(HEAD) < err.index("device-side assert")
 
 
+@pytest.mark.slow
 def test_a_rank_that_only_lost_its_peer_leaves_the_word_to_the_other(tmp_path):
     mark = f"mark = {str(tmp_path / 'lost')!r}\n"
     follows = (

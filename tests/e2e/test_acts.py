@@ -96,6 +96,7 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
         terminal.close()
 
 
+@pytest.mark.slow
 def test_a_snapshot_file_opens_on_a_terminal_and_as_text_elsewhere(tmp_path):
     path = synthetic.write(synthetic.training(600), tmp_path / "s.pickle")
     program = f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.quote(sys.executable)} -m gpuscope snapshot {path}"

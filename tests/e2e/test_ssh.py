@@ -145,6 +145,7 @@ def test_what_does_not_let_us_in_is_said_at_once(gpuscope, host, said):
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 def test_a_noisy_login_is_no_hindrance(gpuscope, tmp_path):
     (tmp_path / "noisy").write_text(NOISE)
     (tmp_path / "noisy").chmod(0o755)
@@ -162,6 +163,7 @@ def test_a_python_is_chosen_and_a_wrong_one_named(gpuscope):
     assert "/no/such/python3" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_chain_through_the_server(gpuscope, server):
     words = f"{server.ssh_command} good nice -n 1"
     done = gpuscope("devices", "--via", words, "--json")
@@ -286,6 +288,7 @@ def test_a_passphrase_and_a_host_key_are_asked_on_the_screen(terminal, server):
     screen.wait("EXIT=0")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 def test_refusing_to_answer_ends_that_host_alone(terminal, server):
     screen = terminal("locked good")

@@ -254,6 +254,7 @@ print(os.waitpid(pid, 0)[1])
 """
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_cut_ends_the_program(tmp_path):
     """A window that is closed, a connection that is gone: no viewer without a screen stays behind."""
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40", "XDG_STATE_HOME": str(tmp_path)}

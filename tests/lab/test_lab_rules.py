@@ -186,6 +186,7 @@ def test_the_least_memory_is_that_of_weights_gradients_and_state() -> None:
     assert least_bytes(LabConfig(model="x:y"), GPUS) is None
 
 
+@pytest.mark.slow
 def test_the_number_of_parameters_is_that_of_the_models() -> None:
     torch = pytest.importorskip("torch")
     from gpuscope.lab import models

@@ -152,6 +152,7 @@ def test_a_plan_that_cannot_be_read_is_told(ledger: Ledger) -> None:
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_refused_combinations_are_listed_before_anything_starts(ledger: Ledger, log: Path) -> None:
     code, out, errors = call("--vary", "foreach=on,off", "--vary", "fused=on,off", "--repeats", "1")
     assert code == 1
@@ -245,6 +246,7 @@ def test_the_bar_is_drawn_on_a_terminal_without_escape_sequences(ledger: Ledger,
     assert max(map(len, drawn)) < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_in_order(ledger: Ledger, tmp_path: Path, number: int) -> None:
     python, log = stand_in(tmp_path, seconds=30)

@@ -35,6 +35,7 @@ def test_the_readme_is_that_of_the_index():
     assert (FOLDER / "README.md").read_text() == pitfalls.readme([*PITFALLS.values()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", PITFALLS.values(), ids=PITFALLS)
 def test_the_cured_script_is_the_faulty_one_with_little_changed(one: Pitfall):
     faulty, cured = code(one.faulty), code(one.cured)

@@ -169,6 +169,7 @@ def test_the_ranks_of_a_sharded_training_need_no_trace_of_their_own(monkeypatch:
     assert [doubt.code for doubt in (*parts[0].doubts, *other.doubts)] == ["sharding", "sharding"]
 
 
+@pytest.mark.slow
 def test_traces_are_alike_whatever_order_autocast_frees_its_casts_in(tracer: Tracer) -> None:
     one, other = (tracer.trace(Request("conv-small", batch=batch, amp="bf16")).trace for batch in (24, 32))
     assert one.events == other.events

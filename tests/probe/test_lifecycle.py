@@ -65,6 +65,7 @@ def test_watch_never_imports_torch():
     )
 
 
+@pytest.mark.slow
 def test_two_copies_of_the_package_make_one_probe(tmp_path):
     """The installed package and the shipped zip, in either order."""
     from gpuscope.attach.bundle import probe_zip_bytes

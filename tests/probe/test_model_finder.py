@@ -312,6 +312,7 @@ print(train(), of_its_arguments(Thing(), Thing), of_its_own(), under_another_nam
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", range(8, 16))
 def test_locals_are_read_and_released_by_every_python(minor):
     """They keep them differently; torch is played here, for most have none."""

@@ -157,6 +157,7 @@ def test_what_the_framework_or_a_bar_counts_on_is_a_rollout(clocked):
     assert isinstance(clocked.run(STILL_SECONDS + 2)[-1], str), "and once nothing is counted it stands"
 
 
+@pytest.mark.slow
 def test_a_real_bar_that_moves_on_while_nothing_steps_is_no_stall():
     pytest.importorskip("tqdm")
     code = f"""{TRAINING}

@@ -316,6 +316,7 @@ class CutChild:
         pass
 
 
+@pytest.mark.slow
 def test_cut_at_every_byte_the_state_is_that_of_a_clean_cut(monkeypatch):
     head = b"".join(encode(frame) for frame in (hello(), *definitions()))
     ticks = [encode(sample(q)) for q in (1, 2, 3)]

@@ -144,6 +144,7 @@ for _ in asked(): pass
     asyncio.run(check())
 
 
+@pytest.mark.slow
 def test_definitions_kept_for_a_recorder_are_bounded_and_in_order(monkeypatch, tmp_path):
     monkeypatch.setattr(source_module, "MAX_DEFINITION_BYTES", 2_000_000)
 

@@ -9,6 +9,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -248,6 +249,7 @@ print(round(max(after[: len(after) // 2])), round(max(after)), count)
 """
 
 
+@pytest.mark.slow
 def test_a_flood_of_the_worst_frames_leaves_memory_bounded():
     """Definitions, reasons, cells and events as long and as many as a line holds, ids used again, columns shuffled.
 

@@ -67,6 +67,7 @@ NO_RECORDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NO_RECORDINGS)
 def test_replay_says_what_is_wrong_with_a_file(tmp_path, name):
     make, words = NO_RECORDINGS[name]
@@ -131,6 +132,7 @@ def test_a_real_recording_cut_anywhere_plays_up_to_the_cut(tmp_path, real):
     assert before > len(everything) * 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("real", REAL, ids=lambda path: path.stem)
 def test_a_real_recording_with_flipped_bits_shows_nothing_false(tmp_path, real):
     content, path, dice = real.read_bytes(), tmp_path / "a.gsr", random.Random(7)
@@ -235,6 +237,7 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3600, 3600))
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_ends_the_recording_and_keeps_what_was_written(tmp_path):
     path = tmp_path / "a.gsr"
     done = gpuscope("record", "--hz", "10", "--seconds", "45", path, preexec_fn=limited)
@@ -247,6 +250,7 @@ def test_a_disk_that_fills_up_ends_the_recording_and_keeps_what_was_written(tmp_
     assert store.view().host.number("cpu_percent") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda n: n.name)
 def test_what_was_recorded_outlives_a_signal(tmp_path, number):
     path = tmp_path / "a.gsr"

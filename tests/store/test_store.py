@@ -232,6 +232,7 @@ def test_old_ended_processes_are_dropped_and_trainers_kept_longer():
     assert all(t.process in by_id for t in trainers)
 
 
+@pytest.mark.slow
 def test_numbers_are_bounded():
     watched = Watched(hello())
     for i in range(1, 100):
@@ -380,6 +381,7 @@ def test_cells_of_strings_and_booleans_are_read_and_leave_no_number():
 # ── whatever comes ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(wire.FRAMES, st.sampled_from([hello(), *definitions(), sample(1), sample(2)])), max_size=12))
 def test_no_frame_breaks_the_store(said):

@@ -77,6 +77,7 @@ def test_steps_by_the_marks_of_the_profiler_else_by_the_optimizer():
     assert tabulate(ends).steps == pytest.approx([100e-6] * 3)
 
 
+@pytest.mark.slow
 def test_it_agrees_with_torch_on_a_real_trace(tmp_path):
     torch = pytest.importorskip("torch")
     from torch.profiler import ProfilerActivity, profile

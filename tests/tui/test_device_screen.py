@@ -29,6 +29,7 @@ def flat(lines) -> str:
     return " ".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 12)])
 @in_loop
 async def test_it_opens_at_every_size_and_no_line_is_too_long(size):

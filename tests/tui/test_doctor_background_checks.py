@@ -65,6 +65,7 @@ def test_a_report_comes_through_json_as_it_was():
     assert again == settled
 
 
+@pytest.mark.slow
 def test_the_child_examines_the_environment_and_what_died_here(tmp_path):
     more = {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes"), "XDG_STATE_HOME": str(tmp_path)}
     env = environment(**more)
@@ -225,6 +226,7 @@ async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_
         await until(pilot, "▸ ◆ made up of the driver", "3 Doctor ◆1", "examined at the start")
 
 
+@pytest.mark.slow
 def test_the_viewer_loads_neither_torch_nor_pynvml_for_it(tmp_path):
     code = (
         "import asyncio, sys\n"

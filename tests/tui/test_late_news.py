@@ -64,6 +64,7 @@ async def typing(app: GpuscopeApp, pilot: Any) -> FilterLine:
     return app.main.query_one(FilterLine)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_offer_of_all_hosts_leaves_who_types_a_filter_on_the_tab():
     app = app_of(SIX)

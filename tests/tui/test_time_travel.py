@@ -124,6 +124,7 @@ async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
         await until(pilot, " stale", "GPU MEM", absent="PAST")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and_the_readings():
     app = make_app(climbing(0, 1800))
