@@ -37,11 +37,6 @@ LEFT: list[list[str]] = [
     ],
     ["gpuscope.agent.hello", "gpuscope.agent.main", "gpuscope.agent.requests"],
     ["gpuscope.cli.commands.devices.verb", "gpuscope.cli.commands.devices.watch"],
-    [
-        "gpuscope.cli.commands.predict.card",
-        "gpuscope.cli.commands.predict.trainer",
-        "gpuscope.cli.commands.predict.verb",
-    ],
     ["gpuscope.cli.commands.ps.verb", "gpuscope.cli.commands.ps.watch"],
     ["gpuscope.cli.remote", "gpuscope.cli.remote_look"],
     ["gpuscope.doctor.explain", "gpuscope.doctor.report", "gpuscope.doctor.table"],

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -28,6 +29,21 @@ def is_left_out(marks: list[ast.expr], names: dict[str, str]) -> bool:
     return any(names.get(one, one).startswith(LEFT_OUT) for one in written)
 
 
+def is_helper(statement: ast.stmt) -> TypeGuard[ast.FunctionDef]:
+    """Whether it is a function that a test calls or asks for; a fixture that all tests have is asked for by none."""
+    return (
+        isinstance(statement, ast.FunctionDef)
+        and not statement.name.startswith("test_")
+        and not any("autouse" in ast.unparse(one) for one in statement.decorator_list)
+    )
+
+
+def names_in(nodes: list[ast.AST]) -> set[str]:
+    """Every name that is read, asked for as an argument or written as a text, as ``usefixtures`` does."""
+    read = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return read | {node.arg for node in nodes if isinstance(node, ast.arg)} | set(filter(None, map(text_of, nodes)))
+
+
 def quick_part(source: str) -> list[ast.AST]:
     """All that stands in a file of tests but for its slow tests; nothing where no test stays."""
     body = ast.parse(source).body
@@ -41,7 +57,11 @@ def quick_part(source: str) -> list[ast.AST]:
              and one.name.startswith("test_")]  # fmt: skip
     slow = [test for test in tests if is_left_out(test.decorator_list, written)]
     stays = [one for one in body if one not in slow] if len(slow) < len(tests) else []
-    return [node for statement in stays for node in ast.walk(statement)]
+    nodes = [node for statement in stays for node in ast.walk(statement)]
+    while unused := [one for one in stays if is_helper(one) and one.name not in names_in(nodes)]:
+        stays = [one for one in stays if one not in unused]
+        nodes = [node for statement in stays for node in ast.walk(statement)]
+    return nodes
 
 
 def called(node: ast.Call) -> str:
@@ -70,8 +90,8 @@ def starts_the_program(node: ast.AST) -> bool:
 
 
 def verbs_started(nodes: list[ast.AST]) -> Iterator[str]:
-    """The word behind "gpuscope" in a command, the first one given to ``main`` or to a function that does either, and the
-    verb whose ``main`` a program for another process imports."""
+    """The word behind "gpuscope" in a command, the first one given to ``main`` or to a function that does either, and
+    the verb whose ``main`` a program for another process imports."""
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and not node.name.startswith("test_")]
     starters = {one.name for one in functions if any(map(starts_the_program, ast.walk(one)))}
     for node in nodes:
@@ -117,6 +137,7 @@ def test_every_package_is_used_by_a_quick_test():
         ("from a.b import c\npytestmark = [pytest.mark.slow]\ndef test_x(): c()", set(), set()),
         ("from a.b import c\ngpu = pytest.mark.gpu\n@gpu\ndef test_x(): c()\ndef test_y(): pass", set(), set()),
         ("def test_x(): run([python, '-m', 'gpuscope', 'ps'])", set(), {"ps"}),
+        ("def f(): run(['gpuscope', 'ps'])\n@pytest.mark.slow\ndef test_x(f): f\ndef test_y(): pass", set(), set()),
         ("def test_x(): cli.main(['ps', '--json'])", set(), {"ps"}),
         ("def f(*words): run(['gpuscope', *words])\ndef test_x(): f('ps')", set(), {"ps"}),
         ("def f(*words): run(['gpuscope', *words])\n@pytest.mark.slow\ndef test_x(): f('ps')", set(), set()),

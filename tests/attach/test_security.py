@@ -175,7 +175,7 @@ def command(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("exec yes gpu1", "answered more than 1 MiB"),
+        ("exec yes gpu1", "answered more than 1.00 MiB"),
         ("head -c 900000 /dev/zero | tr '\\0' '['", "not a list of them|more nodes than one"),
         ("head -c 60000 /dev/zero | tr '\\0' '['", "not a list of them"),
         ("echo 'a[0-9999],b[0-9999]'", "more than 64 places"),

@@ -36,7 +36,7 @@ def test_a_failing_trainer_is_diagnosed_below_its_traceback_and_ends_as_before(t
     trainers, _, said = rest.partition("\n" + HEAD)
     assert trainers == bare.stderr
     assert "expandable-segments" in said
-    assert "11.40 GiB reserved but unallocated" in said
+    assert "11.4 GiB reserved but unallocated" in said
 
 
 def test_no_doctor_leaves_it_out(tmp_path):

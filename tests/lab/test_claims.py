@@ -211,5 +211,5 @@ def test_what_is_asked_for_less_takes_less():
 def test_a_gpu_that_others_use_is_mentioned():
     busy = {"name": "NVIDIA H200", "free_bytes": 100 << 30, "total_bytes": 141 << 30}
     machine = Machine("python", "cuda", 1, {"gpus": [busy], "cores": 16})
-    assert "GPU 0 has 41 GiB in use by others" in machine.warnings[0]
+    assert "GPU 0 has 41.0 GiB in use by others" in machine.warnings[0]
     assert gpus(2).warnings == []
