@@ -184,6 +184,7 @@ def test_of_a_loader_inside_a_loader_the_wait_is_counted_once(hooked):
             return iter(torch.utils.data.DataLoader(Slow(), batch_size=2))
 
     model, optimizer = make()
+    step(model, optimizer)
     begin = time.perf_counter()
     for _ in torch.utils.data.DataLoader(Outer(), batch_size=4):
         pass

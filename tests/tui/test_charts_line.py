@@ -105,7 +105,7 @@ def test_the_widget_shows_lines_axes_and_legend() -> None:
         chart.show([one, Series("mean", "series2", seconds, [20.0] * 121)], 60, 0, 100, "%")
         await pilot.pause()  # type: ignore[attr-defined]
         shown = text(app)
-        assert "100 %┤" in shown
+        assert "100%┤" in shown
         assert "━ GPU 3  ━ mean" in shown
         assert "-60s" in shown
         assert "now" in shown
