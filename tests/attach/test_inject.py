@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -127,7 +128,11 @@ def code_of(pid: int, patience: float) -> str:
 
 
 def descriptors(pid: int) -> list[str]:
-    return sorted(os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd"))
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return sorted(found)
 
 
 def threads(pid: int) -> int:
