@@ -205,6 +205,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_installed_without_dependencies_a_script_is_watched(wheel, training_environment, tmp_path):
     python, script = training_environment, tmp_path / "train.py"
     done(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel)

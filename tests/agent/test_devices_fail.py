@@ -78,6 +78,7 @@ def test_a_hung_call_stops_only_its_device(fake, call):
         viewer.wait(lambda: "power_watts" not in viewer.reasons(second), "reason lifted")
 
 
+@pytest.mark.slow
 def test_a_slow_driver_is_not_a_hung_one(fake):
     fake.delay = 0.03  # a round of calls takes far longer than two intervals
     with agents.inside("--hz", "10") as viewer:

@@ -134,6 +134,7 @@ def test_so_many_connect_at_once_and_a_slow_one_gives_its_turn_away(monkeypatch)
     asyncio.run(check())
 
 
+@pytest.mark.slow
 def test_somebody_who_types_a_password_is_not_hurried(monkeypatch, tmp_path):
     monkeypatch.setattr(remote_module, "CONNECT_SECONDS", 1.5)
     begun, typed = tmp_path / "begun", tmp_path / "typed"

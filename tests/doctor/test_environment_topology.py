@@ -87,6 +87,7 @@ def test_a_lost_gpu_has_no_paths_and_the_others_keep_theirs():
     assert said == []
 
 
+@pytest.mark.slow
 def test_a_call_about_pairs_that_hangs_costs_its_limit():
     fake = boxes((0, 0))
     with fake.install(), fake.hang("nvmlDeviceGetP2PStatus", 0):

@@ -87,6 +87,7 @@ def test_growth_is_judged_at_once_by_what_the_trainer_remembers(fake, sockets):
     assert "768 KiB per step" in growing.evidence[0].text
 
 
+@pytest.mark.slow
 def test_a_level_past_is_no_growth_and_without_a_box_it_is_left_open(fake, sockets):
     with probe_process.start(sockets) as trainer:
         fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))

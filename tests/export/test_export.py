@@ -275,6 +275,7 @@ def of(samples: Samples, name: str, label: str) -> float | None:
     return next((v for labels, v in samples.get(name, {}).items() if label in labels), None)
 
 
+@pytest.mark.slow
 def test_a_training_on_a_port_from_its_first_step_to_its_end():
     pytest.importorskip("torch")
     port = free_port()

@@ -124,6 +124,7 @@ def ask(port: int, path: str, **values: str) -> Any:
         return None
 
 
+@pytest.mark.slow
 def test_a_real_prometheus_scrapes_the_exporter_and_answers_the_dashboard(tmp_path):
     prometheus = shutil.which("prometheus")
     if prometheus is None:

@@ -83,6 +83,7 @@ def test_a_preset_is_one_graph_and_its_first_step_is_apart() -> None:
     assert (last.graphs, last.graph_breaks, last.recompiles) == (1, 0, 0)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_breaks_are_counted_and_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, document = finished(model="breaks:make", compile="default", steps=4)

@@ -129,6 +129,7 @@ def test_the_end_of_stdin_stops_all_ranks(start: Any) -> None:
     assert not any(alive(pid) for pid in ranks)
 
 
+@pytest.mark.slow
 def test_ranks_die_with_a_killed_agent(start: Any) -> None:
     agent = start()
     agent.until_step()

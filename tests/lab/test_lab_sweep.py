@@ -296,6 +296,7 @@ def killed(words: list[str], ledger: Ledger, after: int, begun: Callable[[], boo
     assert len(ledger.entries()) == after
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_with_no_run_lost_and_none_made_twice(ledger: Ledger, tmp_path: Path) -> None:
     python, log = stand_in(tmp_path, seconds=1)
     words = ["--vary", "batch=1,2", "--repeats", "2"]

@@ -185,6 +185,7 @@ def test_leaving_and_printing_spoil_nothing_for_what_is_traced_next() -> None:
         assert one.trace(Request("mlp-tiny", batch=2)).trace.events
 
 
+@pytest.mark.slow
 def test_what_never_returns_is_killed_with_its_group() -> None:
     with pytest.raises(CannotPredict) as caught:
         trace(Request(f"{ODD}:sleeps"), seconds=4)

@@ -32,6 +32,7 @@ def test_the_limit_grows_with_the_usual_step_but_not_without_bound():
     assert limit_seconds(None) >= limit_seconds(15.0)
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_queue_is_told_once_with_the_line_and_its_end():
     code = f"""{TRAINING}
 import gpuscope, queue, threading

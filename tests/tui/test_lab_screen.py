@@ -123,6 +123,7 @@ def test_what_does_nothing_says_why():
     assert "amp" not in plain, "bf16 and fp16 are real on a CPU"
 
 
+@pytest.mark.slow
 @in_loop
 async def test_all_switches_can_be_reached_on_the_smallest_terminal_and_the_cursor_is_always_in_sight():
     app = make_app(views.cpu_only(), "lab")
@@ -326,6 +327,7 @@ async def test_a_run_of_the_ledger_opens_and_gives_its_switches(path):
         assert app.session.labs.config.compile == "default"
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_recording_of_a_trainer_stands_beside_a_run(path):
     lab_data.ledger(path, lab_data.document(LabConfig(device="cuda"), 400.0, device="cuda", peak=40.0 * GIB))

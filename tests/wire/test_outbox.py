@@ -221,6 +221,7 @@ for q in range(10_000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_per_second", [None, 10_000_000], ids=["fast reader", "10 MB/s reader"])
 def test_a_20_mb_blob_leaves_2_hz_samples_on_time(tmp_path, bytes_per_second):
     """A sample waits for one chunk at most: that which was being made or written when it came."""
