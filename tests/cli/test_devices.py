@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -373,7 +374,7 @@ def test_a_driver_that_prints_does_not_spoil_a_document(words):
 
 
 def test_a_chatty_driver_harms_neither_pipes_nor_closed_streams():
-    command = f"{sys.executable} -m gpuscope"
+    command = f"{shlex.quote(sys.executable)} -m gpuscope"
     line = f"{command} devices --json 2>/dev/null | head -c 1; {command} ps --json 2>&-"
     env = shim.environment(gpus=1, chatty=1)
     done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, timeout=60)

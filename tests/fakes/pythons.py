@@ -21,6 +21,8 @@ def find(minor: int) -> str | None:
     ``tests/pythons.sh``."""
     roots = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"]
     for root in roots:
+        if not os.access(root, os.R_OK | os.X_OK):
+            continue  # not there, or somebody else's
         for candidate in sorted(root.glob(f"3.{minor}.*/bin/python3.{minor}")):
             return str(candidate)
     built = Path(os.environ.get("GPUSCOPE_TEST_PYTHONS", Path.home() / ".cache" / "gpuscope-pythons"))
