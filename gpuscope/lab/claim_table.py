@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from .. import toml
 from . import claim_figures
 from .claims import Claim, Figure
 from .config import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILE = Path(__file__).with_name("claims.toml")
 _KINDS: dict[str, Any] = {"str": str, "bool": bool, "int": int, "float | None": (int, float), "tuple[str, ...]": list}
@@ -28,8 +23,8 @@ class ClaimTableError(Exception):
 def load(file: Path = FILE) -> tuple[Claim, ...]:
     """All claims in the order of the file. Raises :class:`ClaimTableError`."""
     try:
-        rows = tomllib.loads(file.read_text(encoding="utf-8"))["claim"]
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
+        rows = toml.loads(file.read_text(encoding="utf-8"))["claim"]
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError, KeyError) as error:
         raise ClaimTableError(f"{file.name} cannot be read: {error}") from None
     claims: dict[str, Claim] = {}
     for number, row in enumerate(rows, 1):
