@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,16 +20,17 @@ from gpuscope.doctor import table
 from gpuscope.probe import blackbox, records
 from gpuscope.probe.sampler import TRAINER_ID
 from gpuscope.wire import frames
-from tests.fakes.probe_client import environment
+from tests.fakes.probe_client import PLACE_APART, environment
 from tests.fakes.watched import WATCHED
 
 ENDS = {
-    "killed": "os.kill(os.getpid(), 9)",
-    "crashed": "os.kill(os.getpid(), 11)",
-    "known": "raise AssertionError('Torch not compiled with CUDA enabled')",
-    "unknown": "raise ValueError('my own \\x1b[1mcheck\\nsecond line')",
-    "well": "sys.exit(1)",
+    "killed": ("os.kill(os.getpid(), 9)", -9),
+    "crashed": ("os.kill(os.getpid(), 11)", -11),
+    "known": ("raise AssertionError('Torch not compiled with CUDA enabled')", 1),
+    "unknown": ("raise ValueError('my own \\x1b[1mcheck\\nsecond line')", 1),
+    "well": ("sys.exit(1)", 1),
 }
+"""What a trainer does at its end, and the code that its parent sees."""
 
 
 @pytest.fixture
@@ -41,11 +43,16 @@ def place(tmp_path, monkeypatch):
 
 
 def died(place, *ends):
-    """The pids of trainers that ended so, one after the other."""
+    """The pids of trainers that ended so, one after the other. Nobody else on this machine finds their probes."""
     pids = []
     for end in ends:
-        child = subprocess.Popen([sys.executable, "-c", WATCHED + ENDS[end]], env=environment(**place), stderr=-3)
-        assert child.wait(60) in (-9, -11, 1)
+        last_words, code = ENDS[end]
+        program = PLACE_APART + WATCHED + last_words
+        child = subprocess.Popen([sys.executable, "-c", program], env=environment(**place), stderr=subprocess.PIPE)
+        said = child.communicate(timeout=60)[1].decode()
+        assert child.returncode == code, said
+        left = [path.name for path in Path(place["GPUSCOPE_BLACKBOX_DIR"]).iterdir()]
+        assert end == "well" or any(name.startswith(f"{child.pid}-") for name in left), (left, said)
         pids.append(child.pid)
     return pids
 
