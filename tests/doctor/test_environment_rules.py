@@ -432,12 +432,9 @@ def test_numbers():
     assert version(None) == version("nightly") == ()
 
 
-def test_every_pitfall_and_cause_stands_in_the_table():
-    known = table.load()
-    causes = {cause for row in known.values() for cause in row.causes}
+def test_every_pitfall_that_a_rule_abstains_from_stands_in_the_table():
+    """Those of findings stand in data, and are checked with it."""
     sources = [path.read_text() for path in Path(environment.__file__).parent.glob("environment*.py")]
     ids = set(re.findall(r'pitfall="([\w-]+)"', "".join(sources)))
-    named = set(re.findall(r'cause="([\w.-]+)"', "".join(sources)))
-    assert len(ids) > 10
-    assert ids - known.keys() == set()
-    assert named - causes == set()
+    assert len(ids) > 5
+    assert ids - table.load().keys() == set()
