@@ -1,5 +1,6 @@
-"""Environment variables that change how a training runs: NCCL's, OpenMP's, and those that are left over from a search.
+"""Judges environment variables that change how a training runs.
 
+They are those of NCCL and OpenMP, and those that are left over from a search for errors.
 Sources: NCCL's list of environment variables, PyTorch's notes on CUDA and its documentation of ``torch.distributed``.
 """
 
@@ -7,158 +8,106 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .environment_facts import Facts
-from .finding import Evidence, Finding, Fix, Severity
+from .environment_facts import WORDINGS, Facts
+from .finding import Evidence, Finding, Severity
 
+_FOR_SEARCHING = {
+    "CUDA_LAUNCH_BLOCKING": "environment.debug.launches",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "environment.debug.allocations",
+}
+"""Variables that help to find an error and slow every training down, and the finding on each."""
 _RENAMED = {
     "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
     "NCCL_DESYNC_DEBUG": "TORCH_NCCL_DESYNC_DEBUG",
     "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
 }
-"""Read by torch, not by NCCL; since torch 2.2 by the second name, and the first is deprecated."""
-_NOT_NCCL = {"NCCL_TIMEOUT": "init_process_group(timeout=timedelta(minutes=30))"}
-"""Names that neither NCCL nor torch reads, and what does what they promise."""
+"""Variables that torch reads by the second name since 2.2, while the first is deprecated. NCCL reads neither."""
 _SLOWER = {
-    "NCCL_P2P_DISABLE": "GPUs exchange data through host memory instead of directly",
-    "NCCL_SHM_DISABLE": "GPUs without a direct path exchange data through sockets",
-    "NCCL_IB_DISABLE": "hosts exchange data over TCP instead of InfiniBand",
+    "NCCL_P2P_DISABLE": "environment.nccl.p2p",
+    "NCCL_SHM_DISABLE": "environment.nccl.shm",
+    "NCCL_IB_DISABLE": "environment.nccl.infiniband",
 }
+"""Variables that forbid NCCL a fast path, and the finding on each."""
 _YES = ("1", "true", "yes", "on")
 
 
 def judge(facts: Facts) -> Iterator[Finding]:
-    """What the environment sets that costs time or does nothing."""
-    get = facts.environment.get
-    if get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0"):
-        yield _left_over(
-            facts, "CUDA_LAUNCH_BLOCKING", "warning", "every kernel is waited for, which is for searching errors only"
-        )
-    if get("PYTORCH_NO_CUDA_MEMORY_CACHING", "") not in ("", "0"):
-        yield _left_over(
-            facts, "PYTORCH_NO_CUDA_MEMORY_CACHING", "warning",
-            "every tensor is allocated by the driver itself, which is slow and for searching errors only",
-        )  # fmt: skip
+    """Yields what the environment sets that costs time or does nothing."""
+    for variable, finding in _FOR_SEARCHING.items():
+        if facts.environment.get(variable, "") not in ("", "0"):
+            yield _finding(facts, finding, variable, "warning")
     yield from _nccl(facts)
     yield from _threads(facts)
-
-
-def _left_over(facts: Facts, name: str, severity: Severity, what: str) -> Finding:
-    return Finding(
-        pitfall="debug-settings",
-        cause="environment.debug",
-        title=f"{name}={facts.environment[name][:40]}: {what}",
-        severity=severity,
-        confidence="definite",
-        evidence=(Evidence(text=f"{name}={facts.environment[name][:200]}", source="environment"),),
-        fixes=(Fix(title="Take it out once the error is found", command=f"unset {name}"),),
-        where=name,
-    )
 
 
 def _nccl(facts: Facts) -> Iterator[Finding]:
     environment = facts.environment
     several = len(facts.devices or ()) > 1
-    for name, what in _SLOWER.items():
-        if environment.get(name, "").lower() in _YES and several:
-            yield _nccl_finding(
-                facts,
-                name,
-                "info",
-                f"{name} is set: {what}",
-                Fix(title="Take it out unless NCCL hangs without it", command=f"unset {name}"),
-            )
-    for name, new in _RENAMED.items():
-        if name in environment:
-            yield _nccl_finding(
-                facts,
-                name,
-                "info",
-                f"{name} has a new name since torch 2.2",
-                Fix(title="Use the new name", environment=f"{new}={environment[name][:100]}"),
-            )
-    for name, instead in _NOT_NCCL.items():
-        if name in environment:
-            yield _nccl_finding(
-                facts,
-                name,
-                "info",
-                f"{name} does nothing: NCCL has no such variable",
-                Fix(title="Say it in the program", code=instead),
-            )
+    for variable, finding in _SLOWER.items():
+        if environment.get(variable, "").lower() in _YES and several:
+            yield _finding(facts, finding, variable)
+    for variable in _RENAMED:
+        if variable in environment:
+            yield _finding(facts, "environment.nccl.renamed", variable)
+    if "NCCL_TIMEOUT" in environment:
+        yield _finding(facts, "environment.nccl.timeout", "NCCL_TIMEOUT")
     if environment.get("NCCL_DEBUG", "").upper() == "TRACE":
-        yield _nccl_finding(
-            facts,
-            "NCCL_DEBUG",
-            "info",
-            "NCCL_DEBUG=TRACE writes a line for every call",
-            Fix(title="WARN says what fails", environment="NCCL_DEBUG=WARN"),
-        )
-    yield from _interface(facts)
+        yield _finding(facts, "environment.nccl.trace", "NCCL_DEBUG")
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        yield from _interface(facts, variable)
 
 
-def _interface(facts: Facts) -> Iterator[Finding]:
-    """NCCL_SOCKET_IFNAME: prefixes, "=" before an exact name, "^" before what is left out."""
-    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        text, here = facts.environment.get(name, ""), facts.host.interfaces
-        if not text.strip() or here is None or text.startswith("^"):
-            continue
-        exact = text.startswith("=") or name.startswith("GLOO")
-        wanted = [word.split(":")[0].strip() for word in text.lstrip("=").split(",")]
-        if any(one == word if exact else one.startswith(word) for one in here for word in wanted if word):
-            continue
-        yield Finding(
-            pitfall="nccl-config",
-            cause="environment.nccl",
-            title=f"{name}={text[:60]} names no network interface of this host: ranks cannot find each other",
-            severity="warning",
-            confidence="definite",
-            evidence=(
-                Evidence(text=f"{name}={text[:200]}", source="environment"),
-                Evidence(text=f"interfaces here: {', '.join(here[:16])}", source="/sys/class/net"),
-            ),
-            fixes=(Fix(title="Name one that is here, or let NCCL choose", command=f"unset {name}"),),
-            where=name,
-        )
+def _interface(facts: Facts, variable: str) -> Iterator[Finding]:
+    """Yields a finding where the variable names no network interface of this host.
+
+    NCCL takes prefixes of names. "=" stands before exact names, "^" before names that are left out.
+    """
+    text, here = facts.environment.get(variable, ""), facts.host.interfaces
+    if not text.strip() or here is None or text.startswith("^"):
+        return
+    exact = text.startswith("=") or variable.startswith("GLOO")
+    wanted = [word.split(":")[0].strip() for word in text.lstrip("=").split(",")]
+    if any(one == word if exact else one.startswith(word) for one in here for word in wanted if word):
+        return
+    interfaces = Evidence(text=f"interfaces here: {', '.join(here[:16])}", source="/sys/class/net")
+    yield _finding(facts, "environment.nccl.interface", variable, "warning", interfaces)
 
 
-def _nccl_finding(facts: Facts, name: str, severity: Severity, title: str, fix: Fix) -> Finding:
-    return Finding(
-        pitfall="nccl-config",
-        cause="environment.nccl",
-        title=title,
+def _finding(facts: Facts, finding: str, variable: str, severity: Severity = "info", *evidence: Evidence) -> Finding:
+    """Returns the finding of this id on a variable that is set."""
+    value = facts.environment[variable]
+    return WORDINGS.finding(
+        finding,
+        {"name": variable, "value": value[:60], "new": _RENAMED.get(variable), "full_value": value[:100]},
         severity=severity,
         confidence="definite",
-        evidence=(Evidence(text=f"{name}={facts.environment[name][:200]}", source="environment"),),
-        fixes=(fix,),
-        where=name,
+        evidence=(Evidence(text=f"{variable}={value[:200]}", source="environment"), *evidence),
+        where=variable,
     )
 
 
 def _threads(facts: Facts) -> Iterator[Finding]:
-    text, cores = facts.environment.get("OMP_NUM_THREADS"), facts.host.cpu_count
+    """Yields a finding where OMP_NUM_THREADS is no number, or more than there are processors."""
+    text, processors = facts.environment.get("OMP_NUM_THREADS"), facts.host.cpu_count
     if text is None or not text.strip():
         return
     first = text.split(",")[0].strip()
     number = int(first) if first.isascii() and first.isdigit() and len(first) < 9 else 0
-    if number >= 1 and (cores is None or number <= cores):
+    if number >= 1 and (processors is None or number <= processors):
         return
-    wrong = number < 1
-    yield Finding(
-        pitfall="cpu-threads",
-        cause="environment.threads",
-        title=f"OMP_NUM_THREADS={text[:40]} is {'no number' if wrong else f'more than the {cores} processors here'}",
+    evidence = [Evidence(text=f"OMP_NUM_THREADS={text[:200]}", source="environment")]
+    if processors is not None:
+        evidence.append(Evidence(text=f"{processors} processors", source="/proc/stat"))
+    yield WORDINGS.finding(
+        "environment.threads.too-many" if number >= 1 else "environment.threads.no-number",
+        {
+            "value": text[:40],
+            "processors": processors,
+            "threads": max(1, (processors or 1) // max(1, len(facts.devices or ()))),
+        },
         severity="warning",
-        confidence="definite" if wrong else "likely",
-        evidence=(
-            Evidence(text=f"OMP_NUM_THREADS={text[:200]}", source="environment"),
-            *((Evidence(text=f"{cores} processors", source="/proc/stat"),) if cores is not None else ()),
-        ),
-        fixes=(
-            Fix(
-                title="Processors divided by the ranks on this host",
-                environment=f"OMP_NUM_THREADS={max(1, (cores or 1) // max(1, len(facts.devices or ())))}",
-            ),
-        ),
+        confidence="likely" if number >= 1 else "definite",
+        evidence=tuple(evidence),
         where="OMP_NUM_THREADS",
     )
