@@ -83,10 +83,13 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
         f"3,1,9,-;Out of memory: Killed process {killed} (python3) total-vm:9999999kB, anon-rss:8888888kB\n"
         f"4,2,9,-;python3[{crashed}]: segfault at 0 ip 00007f3 sp 00007ffc error 4 in libtorch_cpu.so\n"
     )
-    first, second = doctor_left.examine(kernel_log=str(log)).findings
+    report = doctor_left.examine(kernel_log=str(log))
+    assert report.ended[1].text.endswith(" ago, was killed by the kernel: the host's memory ran out")
+    first, second = report.findings
     assert first.title == f"python -c (pid {crashed}) crashed: the kernel noted a fault in its own or a library's code"
     assert first.severity == "info"
     assert "libtorch_cpu.so" in first.evidence[0].text
+    assert second.title == f"python -c (pid {killed}) was killed by the kernel: the host's memory ran out"
     assert (second.cause, second.confidence) == ("end.host_memory", "definite")
     assert "anon-rss:8888888kB" in second.evidence[0].text
 

@@ -33,7 +33,7 @@ def test_every_finding_is_of_a_pitfall_that_answers_its_cause(room):
 
 def test_every_row_is_used():
     """A finding by a rule, which names it; a fix by a finding or by a rule."""
-    sources = "".join(path.read_text() for path in wordings.FOLDER.parent.rglob("*.py"))
+    sources = "".join(path.read_text() for path in wordings.FOLDER.parents[1].rglob("*.py"))
     named, fixes = set(), set()
     for room in ROOMS:
         words = Wordings(room)

@@ -1,10 +1,12 @@
-"""The trainers of this user that died here lately, and of what: for ``gpuscope doctor`` and for a viewer's Doctor tab.
+"""Finds the trainers of this user that died here lately, and says what they died of.
 
-A trainer that is killed, or that catches its own error and ends, has nobody beside it that could speak; its black box
+A trainer that is killed, or that catches its own error and ends, has nobody beside it that could speak. Its black box
 and the record of its out-of-memory error lie here. What is over is no fault of what runs now: ``gpuscope doctor`` tells
 it last, in a line each, and it never sets the exit code, so that a job script can begin with ``gpuscope doctor`` after
 a job that failed. What its user ended (Ctrl-C, a notebook's kernel that was restarted) is left out, as far as that is
-known: a signal that nobody handles leaves no word of itself.
+known: a signal that nobody handles leaves no trace.
+
+``gpuscope doctor`` without a target and the Doctor tab of a viewer show what is found.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ....doctor.finding import Ended, Evidence, Finding, Fix, Report
+from ....doctor.finding import Ended, Evidence, Finding, Report
+from ....doctor.postmortem_oom import WORDINGS
 from ....probe import blackbox, records
 from ....store.blackbox import BoxReader, how_it_ended
 from ....text.units import age_text
@@ -29,13 +32,12 @@ from ... import dead_trainers
 
 SECONDS = 3600.0
 MOST = 3
-"""Jobs of which it is told, the newest first. To read a box takes some 50 ms."""
+"""Only so many jobs are reported, the newest ones. Reading the box of each takes some 50 ms."""
 MOST_BOXES = 8
 TOGETHER_SECONDS = 120.0
-"""Ranks of one job end within so long."""
+"""The ranks of one job end within this time of each other."""
 TIMEOUT_SECONDS = 5.0
 KERNEL_LOG = "/dev/kmsg"
-UNSEEN = "was killed by a signal, crashed, or ended by os._exit"
 _KILLED = re.compile(rb"[Kk]illed process (\d{1,10})\b[^\n]{0,200}")
 _CRASHED = re.compile(rb"\[(\d{1,10})\]: (segfault|general protection fault|bus error)\b[^\n]{0,200}")
 _RECORD = re.compile(r"oom-[\w.-]+-([1-9][0-9]*)-([0-9]+)-\d+\.(\w+)\.pickle\.gz")
@@ -43,8 +45,11 @@ _RECORD = re.compile(r"oom-[\w.-]+-([1-9][0-9]*)-([0-9]+)-\d+\.(\w+)\.pickle\.gz
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A trainer that died. ``name``: its script and pid; ``ended``: the wall clock of its last word; ``how`` it ended,
-    in a few words; ``path``: what it left; ``report``: what the rules say of that, each finding ``past``."""
+    """A trainer that died.
+
+    ``name`` is its script and pid, ``ended`` the wall clock of its last word, ``how`` says in a few words how it ended.
+    ``path`` is what it left, and ``report`` what the rules say of that, with each finding ``past``.
+    """
 
     pid: int
     name: str
@@ -55,7 +60,7 @@ class Death:
 
 
 def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
-    """A line for each that died in the last ``seconds``, and the findings on it, as info."""
+    """Returns a line for each trainer that died in the last ``seconds``, and the findings on it, as info."""
     report = Report()
     for death in deaths(seconds, MOST, kernel_log):
         findings = tuple(replace(one, severity="info") for one in death.report.findings)
@@ -75,33 +80,36 @@ def _line(death: Death) -> Ended:
 def deaths(
     seconds: float = dead_trainers.RECENT_SECONDS, most: int = MOST, kernel_log: str = KERNEL_LOG
 ) -> Iterator[Death]:
-    """Trainers that died in the last ``seconds``, the newest first: ``most`` that left a record of an out-of-memory
-    error, and ``most`` jobs that left black boxes. The record knows more than the box of the same process, and stands
-    for it. Of the ranks of a job the first that says why it ended stands for all: the others were ended for it."""
-    told: set[tuple[int, int]] = set()
+    """Yields trainers that died in the last ``seconds``, the newest first.
+
+    They are ``most`` that left a record of an out-of-memory error, and ``most`` jobs that left black boxes. The record
+    knows more than the box of the same process, and stands for it. Of the ranks of a job the first that says why it
+    ended stands for all, because the others were ended for it.
+    """
+    reported: set[tuple[int, int]] = set()
     since = time.time() - seconds
     for ended, pid, start, path in [one for one in _records() if one[0] >= since][:most]:
         found = _examined(path)
-        if found.findings and (pid, start) not in told:
-            told.add((pid, start))
+        if found.findings and (pid, start) not in reported:
+            reported.add((pid, start))
             how = "ran out of memory on its device"
             name = f"pid {pid}"
-            yield Death(pid, name, ended, how, path, _told(found, pid, name, ended, path, "gpuscope snapshot"))
+            yield Death(pid, name, ended, how, path, _of_the_dead(found, pid, name, ended, path, "look-at-snapshot"))
     log: Mapping[int, tuple[str, str]] | None = None
-    for ended, pid, start, path, trainer, told_itself in _of_boxes(since, most):
-        if (pid, start) in told:
+    for ended, pid, start, path, trainer, last_words in _of_boxes(since, most):
+        if (pid, start) in reported:
             continue
         script = {"-c": "python -c", "": "a trainer"}.get(trainer.script or "") or Path(trainer.script or "").name
         name = f"{script} (pid {pid})"
-        if told_itself is None:
-            log = _kernel(kernel_log) if log is None else log
-            finding, how = _unexplained(name, pid, log)
-            found = Report(findings=(finding,))
+        if last_words is None:
+            log = _kernel_lines(kernel_log) if log is None else log
+            finding = _unexplained(name, pid, log)
+            how, found = finding.title.removeprefix(name).strip(), Report(findings=(finding,))
         else:
-            how, found = clean(how_it_ended(told_itself), 400), _examined(path)
-            # How fast it was matters no more.
+            how, found = clean(how_it_ended(last_words), 400), _examined(path)
+            # How fast it was does not matter any more.
             found = replace(found, findings=tuple(one for one in found.findings if one.severity == "problem"))
-        yield Death(pid, name, ended, how, path, _told(found, pid, name, ended, path, "gpuscope replay"))
+        yield Death(pid, name, ended, how, path, _of_the_dead(found, pid, name, ended, path, "look-at-recording"))
 
 
 def _examined(path: Path) -> Report:
@@ -111,12 +119,14 @@ def _examined(path: Path) -> Report:
 
 
 Box = tuple[float, int, int, Path, TrainerDef, "dict[str, Any] | None"]
-"""(wall clock of the end, pid, start, path, definition, how it ended in its own words)."""
+"""A black box: wall clock of the end, pid, start, path, definition, and how it ended in its own words."""
 
 
 def _of_boxes(since: float, most: int) -> list[Box]:
-    """One box for each job, ``most`` jobs: the first that says how it ended, else the newest. Another run at the same
-    address is another job."""
+    """Returns one box for each of the ``most`` newest jobs.
+
+    It is the box that first says how its rank ended, else the newest. Another run at the same address is another job.
+    """
     jobs: list[tuple[object, Box]] = []
     for ended, path in [one for one in dead_trainers.boxes() if one[0] >= since][:MOST_BOXES]:
         match = blackbox.NAME.fullmatch(path.name)
@@ -134,8 +144,8 @@ def _of_boxes(since: float, most: int) -> list[Box]:
 
 
 def _when(how: Mapping[str, Any] | None) -> float:
-    told = how.get("time") if how is not None else None
-    return float(told) if isinstance(told, (int, float)) else float("inf")
+    when = how.get("time") if how is not None else None
+    return float(when) if isinstance(when, (int, float)) else float("inf")
 
 
 def _trainer(reader: BoxReader) -> TrainerDef | None:
@@ -151,7 +161,7 @@ def _trainer(reader: BoxReader) -> TrainerDef | None:
 
 
 def _records() -> list[tuple[float, int, int, Path]]:
-    """The records of the last day whose process is gone, the newest first."""
+    """Returns the records of the last day whose process is gone, the newest first."""
     place = Path(records.place())
     out = []
     try:
@@ -169,9 +179,11 @@ def _records() -> list[tuple[float, int, int, Path]]:
     return sorted(out, reverse=True)
 
 
-def _kernel(path: str) -> dict[int, tuple[str, str]]:
-    """pid → (killed or crashed, the kernel's line). Empty where its log cannot be read, or has other pids than these:
-    in a pid namespace."""
+def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
+    """Returns by pid whether the kernel noted that it was killed or that it crashed, and the kernel's line.
+
+    Empty where its log cannot be read, and in a pid namespace, where the log has other pids than these.
+    """
     from ....agent.environment_host import kernel_records
     from ....collect.container import own_pid_namespace
 
@@ -192,38 +204,29 @@ def _kernel(path: str) -> dict[int, tuple[str, str]]:
 # ── findings on the dead ──
 
 
-def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> tuple[Finding, str]:
-    """The finding on one that left no word of its end, and that in a few words: by what the kernel's log says of it,
-    where it says something."""
-    finding = Finding(
-        pitfall="host-memory-limit",
-        cause="end.unseen",
+def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Finding:
+    """Returns the finding on a trainer that left no word of its end, by what the kernel's log says of it.
+
+    Every title begins with the trainer's name and says how it ended.
+    """
+    what, line = log.get(pid, ("", ""))
+    silent = Evidence(text="no exception and no out-of-memory error of the GPU stands in its black box")
+    return WORDINGS.finding(
+        {"killed": "end.host_memory.killed", "crashed": "end.unseen.crashed"}.get(what, "end.unseen"),
+        {"name": name},
         severity="info",
-        confidence="prior",
-        title=f"{name} {UNSEEN}",
-        evidence=(Evidence(text="no exception and no out-of-memory error of the GPU stands in its black box"),),
-        fixes=(Fix(title="Ask the kernel", now=True, command="dmesg | grep -i 'killed process'"),),
+        confidence="definite" if what == "killed" else "prior",
+        evidence=(Evidence(text=line, source="kernel log"), silent) if line else (silent,),
     )
-    if pid not in log:
-        return finding, UNSEEN
-    what, line = log[pid]
-    evidence = (Evidence(text=line, source="kernel log"), *finding.evidence)
-    if what == "crashed":
-        words = "crashed: the kernel noted a fault in its own or a library's code"
-        return replace(finding, title=f"{name} {words}", evidence=evidence), words
-    title = f"The kernel killed {name}: the host's memory ran out"
-    killed = replace(finding, cause="end.host_memory", title=title, confidence="definite", evidence=evidence)
-    return killed, "was killed by the kernel: the host's memory ran out"
 
 
-def _told(found: Report, pid: int, name: str, ended: float, path: Path, verb: str) -> Report:
-    """With whose it was and when, and how to look at it. A fix that needs the process alive is of no use any more."""
+def _of_the_dead(found: Report, pid: int, name: str, ended: float, path: Path, look: str) -> Report:
+    """Returns the report with whose it was, when it ended, and the fix ``look`` that shows more of it first."""
     from ....doctor import table
 
     when = time.strftime("%d %b %H:%M:%S", time.localtime(ended))
     line = Evidence(text=f"left by {name}, which ended {when}", source=path.name)
-    look = "Look at what it held" if verb == "gpuscope snapshot" else "Look at its last minutes"
-    way = Fix(title=look, now=True, command=f"{verb} {shlex.quote(str(path))}")
+    more = WORDINGS.fixes([look], {"path": shlex.quote(str(path))})
     out = []
     for one in found.findings:
         pid_only = f"pid {pid}"
@@ -233,5 +236,5 @@ def _told(found: Report, pid: int, name: str, ended: float, path: Path, verb: st
             where = ", ".join(filter(None, (name, one.where)))
         known = one.fixes or table.load()[one.pitfall].fixes
         evidence = (*one.evidence, line)
-        out.append(replace(one, where=where, evidence=evidence, fixes=(way, *known), past=True))
+        out.append(replace(one, where=where, evidence=evidence, fixes=(*more, *known), past=True))
     return replace(found, findings=tuple(out), examined=())
