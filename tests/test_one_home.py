@@ -124,6 +124,19 @@ def counts_cells(nodes: Nodes) -> bool:
     return any(name.endswith(("east_asian_width", "cell_len")) for name in called(nodes))
 
 
+def words_findings(nodes: Nodes) -> bool:
+    """Gives a finding of the doctor or a fix words that stand in code. Both take keywords only."""
+    texts = ("title", "verify", "before", "code", "environment", "command", "cost")
+    keywords = {"Finding": texts, "Fix": texts, "replace": ("title",)}
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            given = [one.value for one in node.keywords if one.arg in keywords.get(ast.unparse(node.func), ())]
+            parts = [part for text in given for part in ast.walk(text) if isinstance(part, ast.Constant)]
+            if any(isinstance(part.value, str) and re.search(r"[a-z]{2}", part.value) for part in parts):
+                return True
+    return False
+
+
 # Of the rooms that are being moved only the number of files is written down.
 ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] = [
     (defines_units, ("text/units.py",), {}),
@@ -162,6 +175,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
     ),
     (defines_exit_codes, ("exit_status.py",), {}),
     (looks_for_folders, ("paths.py",), {"probe/": 1}),
+    (words_findings, (), {}),  # the words are in doctor/findings and doctor/pitfalls.toml
 ]
 
 
@@ -185,6 +199,7 @@ def test_what_is_looked_for_is_found():
         parses_stat: 'fields = content.rpartition(b")")[2].split()',
         defines_exit_codes: "EXIT_OK, EXIT_USAGE = 0, 64",
         looks_for_folders: 'os.environ.get("XDG_STATE_HOME")',
+        words_findings: 'fix = Fix(title=f"Free {size}", command=command)',
     }
     assert {is_second for is_second, _, _ in ALLOWED} == set(second)
     for is_second, text in second.items():
