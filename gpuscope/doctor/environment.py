@@ -1,4 +1,4 @@
-"""What is wrong with an environment before anything trains in it: facts in, findings out.
+"""Examines an environment before anything trains in it: takes facts and returns findings.
 
 Each rule abstains where what it needs is unknown. A host where all is well gets nothing above ``info``.
 """
@@ -27,7 +27,7 @@ _RULES = (
 
 
 def examine(facts: Facts) -> Report:
-    """The findings on ``facts``, what could not be decided, and what was looked at."""
+    """Returns the findings on ``facts``, what could not be decided, and what was looked at."""
     findings: list[Finding] = []
     abstained: list[Abstained] = []
     for rule in _RULES:
@@ -49,7 +49,7 @@ def examine(facts: Facts) -> Report:
 
 
 def _examined(facts: Facts) -> tuple[str, ...]:
-    """What this machine is, before anything is said about it: its GPUs and its torch, or why there are none."""
+    """Returns what this machine has of GPUs and of torch, or why it has none."""
     found = []
     if not facts.devices:
         found.append(f"no GPU: {facts.why.get('devices', 'the driver lists none')}")

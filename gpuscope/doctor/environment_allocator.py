@@ -1,4 +1,7 @@
-"""Judges the allocator's configuration in the environment: what torch refuses of it, and what it ignores."""
+"""Judges the allocator's configuration in the environment.
+
+The rules find what torch refuses of it, what torch ignores, and variables that this torch does not read.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,27 @@ _IGNORED_BY_ASYNC = (
 
 
 def judge(facts: Facts) -> Iterator[Finding]:
-    """Yields what is wrong with the configuration in the environment, and what of it does nothing."""
+    """Yields what is wrong with the configuration, and what of it does nothing."""
     given = {name: facts.environment[name] for name in NAMES if facts.environment.get(name, "").strip(" ,")}
     without_cuda = facts.build is not None and facts.build.cuda == "" and facts.build.hip == ""
     read = {name: text for name, text in given.items() if _reads(facts, name)}
     for name, text in given.items():
         if name not in read:
-            yield _unread(facts, name, text)
+            yield _unread_variable(facts, name, text)
             continue
         for broken in check(text):
-            yield _refused(name, text, broken, "warning" if without_cuda else "problem")
-        yield from _repeated(name, text)
-        yield from _ignored(name, text)
+            yield _refused_option(name, text, broken, "warning" if without_cuda else "problem")
+        yield from _repeated_options(name, text)
+        yield from _ignored_options(name, text)
     if len({tuple(sorted(parse(text)[0])) for text in read.values()}) > 1:
-        yield _several(read)
+        yield _contradicting_variables(read)
 
 
 def _reads(facts: Facts, name: str) -> bool:
-    """Returns whether this torch reads the variable. A torch of unknown version is taken to read it."""
+    """Returns whether this torch reads the variable.
+
+    A torch whose version is unknown is taken to read it.
+    """
     own = version(facts.build.version) if facts.build is not None else ()
     if not own or own >= FIRST_COMMON_NAME:
         return True
@@ -45,7 +51,7 @@ def _reads(facts: Facts, name: str) -> bool:
     return name == "PYTORCH_CUDA_ALLOC_CONF" or (hip and name == "PYTORCH_HIP_ALLOC_CONF")
 
 
-def _unread(facts: Facts, name: str, text: str) -> Finding:
+def _unread_variable(facts: Facts, name: str, text: str) -> Finding:
     own = facts.build.version if facts.build is not None else ""
     reads = f"torch {own} is installed; it reads PYTORCH_CUDA_ALLOC_CONF only"
     return WORDINGS.finding(
@@ -58,7 +64,7 @@ def _unread(facts: Facts, name: str, text: str) -> Finding:
     )
 
 
-def _refused(name: str, text: str, broken: Broken, severity: Severity) -> Finding:
+def _refused_option(name: str, text: str, broken: Broken, severity: Severity) -> Finding:
     setting = broken.setting[:80]
     others = _joined([one for one in parse(text)[0] if f"{one.key}:{one.value}" != broken.setting])
     correctable = bool(broken.fix) and broken.setting in text
@@ -82,8 +88,8 @@ def _refused(name: str, text: str, broken: Broken, severity: Severity) -> Findin
     )
 
 
-def _repeated(name: str, text: str) -> Iterator[Finding]:
-    """Yields a finding for each option that stands there several times with different values."""
+def _repeated_options(name: str, text: str) -> Iterator[Finding]:
+    """Yields a finding for each option that is given several different values."""
     settings, _ = parse(text)
     for option, values in _values(settings).items():
         if len(set(values)) > 1:
@@ -103,7 +109,7 @@ def _repeated(name: str, text: str) -> Iterator[Finding]:
             )
 
 
-def _ignored(name: str, text: str) -> Iterator[Finding]:
+def _ignored_options(name: str, text: str) -> Iterator[Finding]:
     """Yields a finding on options that do nothing because of another option beside them."""
     settings, _ = parse(text)
     last = dict(settings)
@@ -141,7 +147,7 @@ def _ignored(name: str, text: str) -> Iterator[Finding]:
         )
 
 
-def _several(read: Mapping[str, str]) -> Finding:
+def _contradicting_variables(read: Mapping[str, str]) -> Finding:
     which = "which one torch reads depends on its version; it reads one and does not say which"
     return WORDINGS.finding(
         "environment.allocator-config.names",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .environment_facts import WORDINGS, Build, Device, Facts, names, shown, version
+from .environment_facts import WORDINGS, Build, Device, Facts, names, read_visible_devices, version
 from .finding import Abstained, Evidence, Finding
 
 LEAST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
@@ -29,15 +29,15 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
             yield Abstained(pitfall="driver-cuda-mismatch", missing=f"torch's version and CUDA: {missing}; {fix}")
     elif present:
         yield from _torch(facts, facts.build, present)
-    yield from _asked(facts, present)
-    yield from _pins(facts)
+    yield from _torch_answer(facts, present)
+    yield from _pinned_libraries(facts)
 
 
 # ── the driver ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
-    """Yields why the driver cannot be used, where something speaks for a GPU in this machine."""
+    """Yields why the driver cannot be used, where this machine seems to have a GPU."""
     if facts.devices is not None:
         return
     why = facts.why.get("devices", "")
@@ -88,11 +88,13 @@ def _torch(facts: Facts, build: Build, devices: Sequence[Device]) -> Iterator[Fi
             pitfall="driver-cuda-mismatch", missing="the CUDA version of torch: torch/version.py does not say"
         )
     else:
-        yield from _too_old(facts, build.cuda, installed, devices)
+        yield from _driver_age(facts, build.cuda, installed, devices)
         yield from _architecture(facts, build, installed, devices)
 
 
-def _too_old(facts: Facts, cuda: str, installed: Evidence, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
+def _driver_age(
+    facts: Facts, cuda: str, installed: Evidence, devices: Sequence[Device]
+) -> Iterator[Finding | Abstained]:
     """Yields a finding where the driver serves an older CUDA than torch is built with."""
     wanted, served = version(cuda), version(facts.driver_cuda)
     if not served:
@@ -193,7 +195,7 @@ def _architecture(
 
 
 def _wheels(facts: Facts, devices: Sequence[Device]) -> str:
-    """Returns which of PyTorch's indexes of wheels holds builds for these devices and this driver."""
+    """Returns the name of PyTorch's wheel index for these devices and this driver."""
     known = [device.capability for device in devices if device.capability is not None]
     served = version(facts.driver_cuda)
     if known and min(known) < (7, 5):
@@ -208,7 +210,7 @@ def _wheels(facts: Facts, devices: Sequence[Device]) -> str:
 # ── torch's own answer ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _asked(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
+def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     """Yields what torch itself said when it was imported and asked for its GPUs."""
     torch = facts.torch
     if torch is None:
@@ -222,7 +224,7 @@ def _asked(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
             confidence="definite",
             evidence=(Evidence(text=torch.failure, source="torch"), took),
         )
-    elif torch.available is False and torch.cuda and devices and shown(facts, devices).positions:
+    elif torch.available is False and torch.cuda and devices and read_visible_devices(facts, devices).positions:
         yield WORDINGS.finding(
             "environment.driver.no-cuda",
             severity="problem",
@@ -235,8 +237,8 @@ def _asked(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         )
 
 
-def _pins(facts: Facts) -> Iterator[Finding]:
-    """Yields a finding where libraries that torch pins to one version are installed in another."""
+def _pinned_libraries(facts: Facts) -> Iterator[Finding]:
+    """Yields a finding where a library is not installed in the version that torch pins."""
     other = [
         (name, pinned, facts.packages[name])
         for name, pinned in facts.requires

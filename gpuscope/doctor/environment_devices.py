@@ -1,4 +1,4 @@
-"""The GPUs: which of them a program may use, whether they are well, and who holds their memory."""
+"""Judges the GPUs: whether they are healthy, who may use them, and who holds their memory."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..model.device_state import hardware_faults, unowned_bytes
 from ..text.units import bytes_text
-from .environment_facts import WORDINGS, Device, Facts, names, shown
+from .environment_facts import WORDINGS, Device, Facts, names, read_visible_devices
 from .finding import Abstained, Evidence, Finding
 
 _SERIOUS_XIDS = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
-"""Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its firmware. Others (13, 31,
-43, 45 …) are mostly a program's fault."""
+"""XIDs that NVIDIA's catalogue puts down to the hardware, its memory, links or firmware.
+
+Others (13, 31, 43, 45 …) are mostly a program's fault.
+"""
 _BUSY_PERCENT = 20
+"""At this utilization and above, a GPU counts as busy, so that its link runs at full speed."""
 
 
 def judge(facts: Facts) -> Iterator[Finding | Abstained]:
-    """Findings, and what could not be decided."""
+    """Yields findings, and what could not be decided."""
     devices = facts.devices or ()
     if not devices:
         return
@@ -27,7 +30,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     yield from _order(facts, devices)
     yield from _pcie([device for device in devices if device.lost is None])
     yield from _settings([device for device in devices if device.lost is None])
-    yield from _unowned(facts, [device for device in devices if device.lost is None])
+    yield from _unowned_memory(facts, [device for device in devices if device.lost is None])
     if facts.xids is None:
         why = facts.why.get("xids", "the kernel's log cannot be read")
         yield Abstained(
@@ -56,7 +59,7 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
     xids = _xids(device, facts)
     if not evidence and not xids:
         return
-    serious = [xid for xid in facts.xids or () if _same(xid.pci, device.pci) and xid.number in _SERIOUS_XIDS]
+    serious = [xid for xid in facts.xids or () if _is_same_device(xid.pci, device.pci) and xid.number in _SERIOUS_XIDS]
     sure = bool(evidence)
     if device.ecc_uncorrected:
         name = "environment.ecc"
@@ -78,12 +81,15 @@ def _xids(device: Device, facts: Facts) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(text=f"XID {xid.number}, {xid.count} times since boot", source="kernel log")
         for xid in facts.xids or ()
-        if _same(xid.pci, device.pci)
+        if _is_same_device(xid.pci, device.pci)
     )
 
 
-def _same(left: str, right: str | None) -> bool:
-    """The same PCI address: NVML writes eight digits of the domain, the kernel four, and no function."""
+def _is_same_device(left: str, right: str | None) -> bool:
+    """Returns whether two PCI addresses are those of the same device.
+
+    NVML writes eight digits of the domain, while the kernel writes four and leaves out the function.
+    """
     return right is not None and _bus(left) == _bus(right)
 
 
@@ -118,7 +124,10 @@ def _clocks(device: Device) -> Iterator[Finding]:
 
 
 def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
-    """The link's width stays when the GPU idles, its generation does not: only a busy GPU shows that one."""
+    """Yields findings on PCIe links that have fewer lanes or are slower than they can be.
+
+    The width of a link stays when the GPU idles. Its generation does not, so that only a busy GPU shows that one.
+    """
     narrow = [
         device for device in devices
         if device.pcie_width and device.max_pcie_width and device.pcie_width < device.max_pcie_width
@@ -180,11 +189,14 @@ def _settings(devices: Sequence[Device]) -> Iterator[Finding]:
 
 
 def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES as CUDA reads it: an entry that is no device hides itself and everything after it."""
+    """Yields a finding where CUDA_VISIBLE_DEVICES hides GPUs that it seems to name.
+
+    CUDA stops at an entry that is no device: it hides itself and everything after it.
+    """
     text = facts.environment.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return
-    seen = shown(facts, devices)
+    seen = read_visible_devices(facts, devices)
     value = Evidence(text=f"CUDA_VISIBLE_DEVICES={text[:300]}", source="environment")
     here = Evidence(text=f"the driver has {len(devices)} GPUs: 0 to {len(devices) - 1}", source="nvml")
     if seen.mig:
@@ -196,13 +208,13 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         )  # fmt: skip
         return
     if text.startswith("GPU-") and not all(device.uuid.startswith("GPU-") for device in devices):
-        return  # the driver does not tell the UUIDs of all
+        return  # the driver does not tell the UUIDs of all devices, so that none can be ruled out
     bad, repeated = seen.stopped_at, seen.repeated
     if bad is not None:
         left = len(seen.positions)
         yield WORDINGS.finding(
             "environment.visible-devices.stops" if left else "environment.visible-devices.stops-at-once",
-            {"entry": bad[:60] or "an empty entry", "left": left, "gpus": _all(devices)},
+            {"entry": bad[:60] or "an empty entry", "left": left, "gpus": _indices(devices)},
             severity="problem", confidence="definite", evidence=(value, here), where="CUDA_VISIBLE_DEVICES",
         )  # fmt: skip
     elif repeated is not None:
@@ -214,7 +226,7 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _all(devices: Iterable[Device]) -> str:
+def _indices(devices: Iterable[Device]) -> str:
     return ",".join(str(device.index) for device in devices)
 
 
@@ -239,9 +251,12 @@ def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _unowned(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
-    """Memory in use that no listed process holds. Where the list may lack processes nobody can tell: in a container
-    that hides them, under WSL, and in MIG mode, in which the driver tells no utilisation."""
+def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
+    """Yields a finding on memory in use that no listed process holds.
+
+    It abstains where the list may lack processes: in a container that hides them, under WSL, and in MIG mode, in which
+    the driver does not tell the utilization.
+    """
     found = []
     for device in devices:
         if device.used_bytes is None or device.owners is None:

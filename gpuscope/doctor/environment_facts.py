@@ -1,4 +1,7 @@
-"""The facts that the environment rules judge, and the words that the rules share. The facts are gathered elsewhere."""
+"""Names the facts that the environment rules judge, and holds the words that they share.
+
+The facts are gathered elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,18 @@ from ..wire.environment import Build, Device, Facts, Host, Owner, Path, Torch, X
 from .wordings import Wordings
 
 __all__ = [
-    "WORDINGS", "Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names", "shown", "version",
+    "WORDINGS", "Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names", "read_visible_devices",
+    "version",
 ]  # fmt: skip
 
 WORDINGS = Wordings("environment")
 
 
 def version(text: str | None) -> tuple[int, ...]:
-    """The leading numbers of a version, () where there are none: "2.13.0+cu130" → (2, 13, 0)."""
+    """Returns the leading numbers of a version: (2, 13, 0) for "2.13.0+cu130".
+
+    The result is empty where there are none.
+    """
     found = []
     for part in (text or "").split("+")[0].split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
@@ -28,12 +35,12 @@ def version(text: str | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def shown(facts: Facts, devices: Sequence[Device]) -> cuda_devices.Visible:
-    """Which of the devices a program sees that is started here, by CUDA_VISIBLE_DEVICES."""
+def read_visible_devices(facts: Facts, devices: Sequence[Device]) -> cuda_devices.Visible:
+    """Returns which devices CUDA_VISIBLE_DEVICES leaves to a program that is started here."""
     return cuda_devices.visible(facts.environment.get(cuda_devices.VISIBLE), [device.uuid for device in devices])
 
 
 def names(devices: list[Device]) -> str:
-    """ "GPU 0", "GPU 0, 2 and 5"."""
+    """Returns the devices as a text such as "GPU 0" or "GPU 0, 2 and 5"."""
     numbers = [str(device.index) for device in devices]
     return "GPU " + (numbers[0] if len(numbers) == 1 else ", ".join(numbers[:-1]) + " and " + numbers[-1])

@@ -1,4 +1,7 @@
-"""The host around the GPUs: memory, /dev/shm, limits, the container, the packages that read NVML."""
+"""Judges the host around the GPUs.
+
+The rules look at its memory, /dev/shm, limits, the container, and the packages that read NVML.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from .environment_facts import WORDINGS, Facts, version
 from .finding import Abstained, Evidence, Finding
 
 SMALL_SHM_BYTES = 256 << 20
-"""Docker and Podman give 64 MiB where nobody asks for more; one batch of pictures in a loader's worker needs that."""
+"""A /dev/shm of at most this size is reported as too small.
+
+Docker and Podman give 64 MiB where nobody asks for more, which one batch of pictures in a loader's worker fills.
+"""
 
 
 def judge(facts: Facts) -> Iterator[Finding | Abstained]:
-    """Findings, and what could not be decided."""
+    """Yields findings, and what could not be decided."""
     yield from _shm(facts)
     yield from _cgroup(facts)
     yield from _memory(facts)
@@ -127,7 +133,8 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
             "environment.host-memory.stalls", {"stall": f"{stall:.0f}"},
             severity="warning", confidence="definite", evidence=(*stalls, memory, swap), where="host",
         )  # fmt: skip
-    elif swapped > GIB and free < 0.1 * total and (stall is None or stall >= 1):  # else they are old pages
+    # Where memory is left and nothing waits for it, what is swapped out is old and nobody misses it.
+    elif swapped > GIB and free < 0.1 * total and (stall is None or stall >= 1):
         yield WORDINGS.finding(
             "environment.host-memory.swaps", figures,
             severity="warning", confidence="likely", evidence=(swap, memory, *stalls), where="host",
@@ -148,7 +155,7 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             {"files": files, "more": more if more > 0 else 65536},
             severity="warning" if files < 1024 else "info",
             confidence="likely",
-            evidence=(Evidence(text=f"open files: soft limit {files}, hard {_told(hard)}", source="ulimit -n"),),
+            evidence=(Evidence(text=f"open files: soft limit {files}, hard {_limit_text(hard)}", source="ulimit -n"),),
             where="open files",
         )
     if host.processes is not None and 0 <= host.processes < 1024:
@@ -187,7 +194,8 @@ def _limits(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _told(limit: int | None) -> str:
+def _limit_text(limit: int | None) -> str:
+    """Returns a limit as ``ulimit`` writes it."""
     return "unknown" if limit is None else "unlimited" if limit < 0 else str(limit)
 
 

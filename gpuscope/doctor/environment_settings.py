@@ -15,14 +15,14 @@ _FOR_SEARCHING = {
     "CUDA_LAUNCH_BLOCKING": "environment.debug.launches",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "environment.debug.allocations",
 }
-"""Variables that help to find an error and slow every training down, and the finding on each."""
+"""Variables that help to find errors and slow every training down, and the finding on each."""
 _RENAMED = {
     "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
     "NCCL_DESYNC_DEBUG": "TORCH_NCCL_DESYNC_DEBUG",
     "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
 }
-"""Variables that torch reads by the second name since 2.2, while the first is deprecated. NCCL reads neither."""
+"""Variables that torch, not NCCL, reads, and the names that replace theirs since torch 2.2."""
 _SLOWER = {
     "NCCL_P2P_DISABLE": "environment.nccl.p2p",
     "NCCL_SHM_DISABLE": "environment.nccl.shm",
@@ -88,7 +88,7 @@ def _finding(facts: Facts, finding: str, variable: str, severity: Severity = "in
 
 
 def _threads(facts: Facts) -> Iterator[Finding]:
-    """Yields a finding where OMP_NUM_THREADS is no number, or more than there are processors."""
+    """Yields a finding where OMP_NUM_THREADS is no number or exceeds the processors."""
     text, processors = facts.environment.get("OMP_NUM_THREADS"), facts.host.cpu_count
     if text is None or not text.strip():
         return

@@ -1,21 +1,21 @@
-"""How the GPUs that a job may use reach each other, and the processors that feed them.
+"""Judges how the GPUs that a job may use reach each other, and the processors that feed them.
 
-What a path costs is not told here: that depends on the model, and the live rules measure it (exposed communication,
-copies). So a path that only could be better is info; what is broken, or switched off, is more.
+What a slow path costs depends on the model, and the live rules measure it (exposed communication, copies). So a path
+that could merely be better is info, while one that is broken or switched off is more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .environment_facts import WORDINGS, Device, Facts, Path, names, shown
+from .environment_facts import WORDINGS, Device, Facts, Path, names, read_visible_devices
 from .finding import Abstained, Evidence, Finding
 
 _SWITCHED_OFF = "switched off"
 
 
 def judge(facts: Facts) -> Iterator[Finding | Abstained]:
-    """Findings, and what could not be decided."""
+    """Yields findings, and what could not be decided."""
     well = [device for device in facts.devices or () if device.lost is None and device.hung is None]
     yield from _links(well)
     yield from _fabric(well)
@@ -34,17 +34,20 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
 
 
 def visible(facts: Facts) -> list[Device]:
-    """The devices that a program started here sees, in CUDA's order."""
+    """Returns the devices that a program started here sees, in CUDA's order."""
     devices = facts.devices or ()
-    return [devices[position] for position in shown(facts, devices).positions]
+    return [devices[position] for position in read_visible_devices(facts, devices).positions]
 
 
 # ── NVLink ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _links(devices: Sequence[Device]) -> Iterator[Finding]:
-    """A GPU of whose links fewer are up than of another of its model. All alike may be how the board is wired: a card
-    with one bridge of three, or none, has links that never come up."""
+    """Yields a finding on each GPU that has fewer links up than another GPU of its model.
+
+    Where all of a model have equally few, the board may be wired so: a card with one bridge of three, or none, has
+    links that never come up.
+    """
     for device in devices:
         alike = [one for one in devices if one.name == device.name and one.links_active is not None]
         best = max(alike, key=lambda one: one.links_active or 0, default=device)
@@ -66,8 +69,11 @@ def _links(devices: Sequence[Device]) -> Iterator[Finding]:
 
 
 def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Until a GPU has joined the fabric of its NVSwitches CUDA does not start on it (error 802, system not yet
-    initialized). One on which a program holds memory is in use, whatever the state says."""
+    """Yields a finding on GPUs that have not joined the fabric of their NVSwitches.
+
+    Until then CUDA does not start on them (error 802, system not yet initialized). A GPU on which a program holds
+    memory is in use, whatever its state says.
+    """
     waiting = [
         device for device in devices
         if device.fabric in ("not started", "in progress", "failed") and not device.owners
@@ -90,7 +96,7 @@ def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
 
 
 def _peers(chosen: Sequence[Device], paths: Sequence[Path]) -> Iterator[Finding]:
-    """Pairs that reach each other only through the host's memory."""
+    """Yields a finding on pairs that reach each other only through the host's memory."""
     without = [path for path in paths if path.no_peer and not path.nvlink]
     if not without:
         return
@@ -122,7 +128,10 @@ def _peers(chosen: Sequence[Device], paths: Sequence[Path]) -> Iterator[Finding]
 def _sockets(
     facts: Facts, chosen: Sequence[Device], well: Sequence[Device], paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """GPUs of one job whose traffic crosses the link between sockets. NVLink beside it makes that unimportant."""
+    """Yields a finding on GPUs of one job whose traffic crosses the link between sockets.
+
+    A pair with an NVLink of its own does not need that path.
+    """
     far = [path for path in paths if path.sockets and not path.nvlink]
     if not far:
         return
@@ -140,8 +149,11 @@ def _sockets(
 
 
 def _largest_without(devices: Iterable[Device], paths: Sequence[Path]) -> list[int]:
-    """The indices of a large set of GPUs no two of which are on one of the ``paths``; of several the first. Greedy from
-    every start, which is exact where "no such path" falls into groups, as sockets and boards do."""
+    """Returns the indices of a largest set of GPUs no two of which are on one of the ``paths``.
+
+    It is searched greedily from every start, and the first of equal sets is taken. That is exact where GPUs without
+    such a path between them form groups, as those of a socket or a board do.
+    """
     apart = {frozenset((path.first, path.second)) for path in paths}
     indices = [device.index for device in devices]
     best: list[int] = []
@@ -156,15 +168,18 @@ def _largest_without(devices: Iterable[Device], paths: Sequence[Path]) -> list[i
 
 
 def _pairs(paths: Sequence[Path]) -> str:
-    told = ", ".join(f"GPU {path.first} and {path.second}" for path in paths[:4])
-    return told + (f" and {len(paths) - 4} more pairs" if len(paths) > 4 else "")
+    listed = ", ".join(f"GPU {path.first} and {path.second}" for path in paths[:4])
+    return listed + (f" and {len(paths) - 4} more pairs" if len(paths) > 4 else "")
 
 
 # ── processors ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
-    """A job that may run only on processors away from its GPUs: its copies cross the link between sockets."""
+    """Yields a finding where a job may run only on processors far from its GPUs.
+
+    Its copies then cross the link between the sockets.
+    """
     allowed = facts.host.allowed_cpus
     if not allowed:
         return
@@ -186,7 +201,7 @@ def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """ "0-31,64-95"."""
+    """Returns sorted numbers as ranges, such as "0-31,64-95"."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
