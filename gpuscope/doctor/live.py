@@ -1,7 +1,7 @@
-"""Rules over what runs now: the store's picture of a host in, findings with their arithmetic out.
+"""Examines what runs now: takes the store's view of a host and returns findings.
 
-Every rule is pure. A healthy trainer gets nothing of warning or worse: a card that is nearly full is not a fault while
-its peaks are steady, and memory that grows is one only where it is about to run out.
+Every rule is pure, and its evidence shows the arithmetic. A healthy trainer gets no warning or worse: a card that is
+nearly full is not a fault while its peaks are steady, and growing memory is one only where it is about to run out.
 """
 
 from __future__ import annotations
@@ -14,36 +14,39 @@ from .finding import Abstained, Finding, Report
 from .live_scene import Said, Scene, living
 
 _OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
-    live_stall.standing,
+    live_stall.standstill,
     live_stall.lost_ranks,
     live_memory.evaluation,
     live_memory.growth,
     live_memory.pressure,
     live_memory.full_but_steady,
-    live_devices.foreign,
+    live_devices.foreign_memory,
     live_devices.ranks_on_one_device,
     live_devices.data_parallel,
     live_devices.on_the_cpu,
     live_input.waits_for_input,
     live_time.copies,
     live_time.communication,
-    live_time.straggling,
+    live_time.slow_rank,
     live_time.launch_bound,
-    live_time.skipped,
+    live_time.skipped_steps,
 )
 _OF_A_HOST: tuple[Callable[[Scene], Said], ...] = (live_devices.host_memory, live_devices.shared_memory)
 
 
 def examine(host: HostView, history: HistoryOf = no_history, pids: Collection[int] | None = None) -> Report:
-    """What is wrong with the trainers of ``host``, and with the host as far as it bears on them. ``pids``: of the jobs
-    of these processes only. A job whose ranks have all ended is not looked at (:mod:`gpuscope.doctor.postmortem`)."""
+    """Returns what is wrong with the trainers of ``host``, and with the host itself.
+
+    The host is judged as far as it bears on the trainers. With ``pids``, only the jobs of these processes are examined.
+    A job whose ranks have all ended is left to :mod:`gpuscope.doctor.postmortem`.
+    """
     scene = Scene(host, history)
     said: list[Finding | Abstained] = []
     examined = []
     for job in host.jobs:
         if living(job) and (pids is None or not set(pids).isdisjoint(_pids(job))):
-            examined.append(_name(job))
-            said += [live_effects.told(scene, job, one) for rule in _OF_A_JOB for one in rule(scene, job)]
+            examined.append(_job_name(job))
+            said += [live_effects.with_effect(scene, job, one) for rule in _OF_A_JOB for one in rule(scene, job)]
     if examined:
         said += [one for rule in _OF_A_HOST for one in rule(scene)]
     return Report(
@@ -59,7 +62,7 @@ def _pids(job: JobView) -> Iterator[int]:
     yield from (process.definition.pid for process in job.processes)
 
 
-def _name(job: JobView) -> str:
+def _job_name(job: JobView) -> str:
     ranks = living(job)
     if len(ranks) == 1:
         return f"{job.title} (pid {ranks[0].definition.pid})"

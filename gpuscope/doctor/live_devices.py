@@ -1,5 +1,7 @@
-"""Live rules about who is where: other programs on the card, ranks on the wrong card, DataParallel, a model left on the
-CPU; and what the host itself runs short of."""
+"""Judges who trains where, and what the host itself runs short of.
+
+The rules find other programs on the card, ranks on the wrong card, DataParallel, and a model left on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,23 @@ from .finding import Abstained, Confidence, Evidence
 from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
-"""Less than that is a context, a desktop, a monitor."""
+"""Other programs that hold less than this are a context, a desktop or a monitor."""
 TIGHT = 0.10
 UNEVEN = 1.15
 LEAST_BYTES = 64 * MIB
 SHORT_SHARE, SHORT_BYTES = 0.05, 2 * GIB
 FULL_LIMIT, FULL_SHM = 0.95, 0.90
 FEW_STEPS = 3
-"""On a CPU even these may take a while, and where the weights are is known after the first."""
+"""A model on the CPU is reported after so many steps; even these may take a while there."""
 SMALL_MODEL, SLOW_STEP = MIB, 0.1
-"""So few bytes of parameters, in steps faster than that, no GPU makes faster."""
+"""With fewer bytes of parameters and faster steps than these, a GPU would not help."""
 
 
-def foreign(scene: Scene, job: JobView) -> Said:
-    """Memory of the card that other programs hold. A warning where the trainer itself has little left."""
+def foreign_memory(scene: Scene, job: JobView) -> Said:
+    """Yields a finding on memory of the card that other programs hold.
+
+    It is a warning where the trainer itself has little left.
+    """
     for trainer in living(job):
         for allocator in trainer.allocators:
             device = scene.device(allocator)
@@ -61,7 +66,7 @@ def foreign(scene: Scene, job: JobView) -> Said:
 
 
 def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
-    """Several ranks of a job use one card while there are cards enough."""
+    """Yields a finding where several ranks use one card while there are cards enough."""
     ranks = living(job)
     if len(ranks) < 2:
         return
@@ -83,7 +88,7 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
             names = ", ".join(f"pid {p.definition.pid}" for p in extra[:8])
             evidence = [Evidence(text=f"{names} hold {bytes_text(shown)} there and train elsewhere", source="nvml")]
             name, count = "ranks.one_device.also", len(extra)
-            sure = "likely"  # gloo between GPUs does the same
+            sure = "likely"  # ranks that exchange tensors of GPUs through gloo look the same
         else:
             continue
         yield WORDINGS.finding(
@@ -97,14 +102,17 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
 
 
 def data_parallel(scene: Scene, job: JobView) -> Said:
-    """One process, several cards, the weights on the first only: nn.DataParallel copies them in every step."""
+    """Yields findings on a process that uses several cards and has weights on the first only.
+
+    That is nn.DataParallel, which copies them in every step.
+    """
     for trainer in living(job):
         used = [
             (one, amount)
             for one in trainer.allocators
             if one.definition.ordinal >= 0
             and one.gone is None
-            and (amount := _held(one)) is not None
+            and (amount := _peak_bytes(one)) is not None
             and amount >= LEAST_BYTES
         ]
         weights = {one.definition.ordinal: one.number("parameter_bytes") for one, _ in used}
@@ -144,14 +152,18 @@ def data_parallel(scene: Scene, job: JobView) -> Said:
             )
 
 
-def _held(allocator: AllocView) -> float | None:
+def _peak_bytes(allocator: AllocView) -> float | None:
+    """Returns the most bytes that were allocated, or those of now where the peak is unknown."""
     peak = allocator.number("peak_allocated_bytes")
     return allocator.number("allocated_bytes") if peak is None else peak
 
 
 def on_the_cpu(scene: Scene, job: JobView) -> Said:
-    """It trains on the CPU of a machine with GPUs. A small model does so for good reason; a training that initialised
-    CUDA, or takes long for a step, was meant for the GPU."""
+    """Yields a finding on a training on the CPU of a machine with GPUs.
+
+    A small model may be there for good reason. A training that initialised CUDA, or that takes long for a step, was
+    meant for the GPU.
+    """
     if not any(device.gone is None for device in scene.host.devices):
         return
     for trainer in living(job):
@@ -198,7 +210,7 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
 
 
 def host_memory(scene: Scene) -> Said:
-    """The host, or the cgroup that holds us, is about to run out of memory."""
+    """Yields a finding where the host or the cgroup is about to run out of memory."""
     host, definition = scene.host, scene.host.definition
     total, free = definition.memory_total_bytes, host.number("memory_available_bytes")
     limit, used = definition.cgroup_memory_limit_bytes, host.number("cgroup_memory_used_bytes")
@@ -240,7 +252,7 @@ def host_memory(scene: Scene) -> Said:
 
 
 def shared_memory(scene: Scene) -> Said:
-    """/dev/shm, through which loader workers pass batches, is full."""
+    """Yields a finding where /dev/shm is full, through which loader workers pass batches."""
     total, used = scene.host.definition.shm_total_bytes, scene.host.number("shm_used_bytes")
     if not total or used is None or used < FULL_SHM * total:
         return

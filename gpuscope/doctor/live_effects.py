@@ -1,4 +1,4 @@
-"""What the cures of live findings are predicted to bring, by the readings of the trainer that they are about."""
+"""Predicts what the cures of live findings bring, from the readings of their trainer."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ _SHARES = {
     "live.copies": "the copies",
     "live.communication": "the exposed communication",
 }
-"""Causes whose ``rank`` is the share of a step that they take."""
+"""Causes whose ``rank`` is the share of a step that they take, and what takes it."""
 
 
-def told(scene: Scene, job: JobView, one: Finding | Abstained) -> Finding | Abstained:
-    """The finding with its effect, where the readings allow one; anything else as it is."""
+def with_effect(scene: Scene, job: JobView, one: Finding | Abstained) -> Finding | Abstained:
+    """Returns the finding with the effect of its cure, where the readings allow to predict one.
+
+    Anything else is returned as it is.
+    """
     if not isinstance(one, Finding) or one.effect is not None:
         return one
     if one.cause in _SHARES:
         return effects.of_share(one, one.rank, _SHARES[one.cause])
     if one.cause.startswith("ranks.") and one.cause not in ("ranks.one_device", "ranks.host_paced"):
-        return _straggler(scene, job, one)
+        return _with_time_of_straggler(scene, job, one)
     if one.cause == "live.skipped_steps":
-        return _skipped(one)
-    return _memory(scene, job, one)
+        return _with_skipped_steps(one)
+    return _with_freed_memory(scene, job, one)
 
 
-def _straggler(scene: Scene, job: JobView, one: Finding) -> Finding:
+def _with_time_of_straggler(scene: Scene, job: JobView, one: Finding) -> Finding:
     slow = straggler(living(job), scene.history)
     step = measured_step([slow.trainer]) if slow is not None else None
     if slow is None or not step:
@@ -40,15 +43,15 @@ def _straggler(scene: Scene, job: JobView, one: Finding) -> Finding:
     return effects.of_share(one, (slow.own_seconds - slow.usual_seconds) / step, "what the others wait for it")
 
 
-def _skipped(one: Finding) -> Finding:
+def _with_skipped_steps(one: Finding) -> Finding:
     if not 0 < one.rank < 1:
         return one
     text = f"at most {percent_text(one.rank)} of the steps, which are computed now and then left out"
     return replace(one, effect=Effect(text=text, bound="at most", saved_share=round(one.rank, 4)))
 
 
-def _memory(scene: Scene, job: JobView, one: Finding) -> Finding:
-    """By the allocator that the finding names."""
+def _with_freed_memory(scene: Scene, job: JobView, one: Finding) -> Finding:
+    """Returns the finding with what its cure frees of the allocator that it names."""
     for room in rooms(scene.host.devices, job.trainers):
         if one.where in (place(scene, room.trainer, room.allocator), place(scene, room.trainer)):
             return effects.of_memory(one, amounts(scene, job, room.allocator))
@@ -56,7 +59,7 @@ def _memory(scene: Scene, job: JobView, one: Finding) -> Finding:
 
 
 def amounts(scene: Scene, job: JobView, allocator: AllocView) -> effects.Amounts:
-    """What an allocator held at its peak, and who else is on its device."""
+    """Returns what an allocator held at its peak, and what others hold on its device."""
     reserved, allocated = allocator.number("peak_reserved_bytes"), allocator.number("peak_allocated_bytes")
     idle = allocator.number("private_pool_idle_bytes")
     cached = None if reserved is None or allocated is None else max(0.0, reserved - allocated - (idle or 0.0))

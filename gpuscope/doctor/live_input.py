@@ -1,4 +1,4 @@
-"""The live rule about input that is too slow, and how many loader workers the trainer's cores have room for.
+"""Judges input that is too slow, and counts the loader workers that the cores have room for.
 
 A share of a step that is measured on the device proves that the device waits. The waiting of the training thread alone
 proves nothing: while it waits for the loader, the GPU may still work through what was launched before.
@@ -13,27 +13,30 @@ from .finding import Abstained, Confidence, Evidence, Fix
 from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 
 STARVED, STARVED_CPU = 0.20, 0.50
-"""On a CPU the loader and the training share the cores: while one waits the other works, up to a point."""
+"""The share of a step spent waiting for input that is a fault, and that which is one on a CPU.
+
+There the loader and the training share the cores, so that one works while the other waits, up to a point.
+"""
 BUSY_HOST = 90.0
 MOST_WORKERS = 8
-"""For each rank, as a start: more of them take memory, and seldom help."""
+"""At most so many workers are advised for each rank: more take memory and seldom help."""
 
 
 def steady_ranks(job: JobView) -> list[TrainerView]:
-    """Ranks whose times mean something: warm, and the job does not stand."""
+    """Returns the ranks whose times mean something: warmed up, in a job that does not stand."""
     ranks = living(job)
     return [] if not ranks or find_stall(ranks) is not None else [trainer for trainer in ranks if warmed_up(trainer)]
 
 
 def waits_for_input(scene: Scene, job: JobView) -> Said:
-    """The device waits for the loader."""
+    """Yields a finding where the device waits for the loader."""
     found: list[tuple[float, TrainerView, Confidence, list[Evidence]]] = []
     for trainer in steady_ranks(job):
-        judged = _judged(scene, trainer)
-        if isinstance(judged, Abstained):
-            yield judged
-        elif judged is not None:
-            found.append((judged[0], trainer, judged[1], judged[2]))
+        waiting = _waiting(scene, trainer)
+        if isinstance(waiting, Abstained):
+            yield waiting
+        elif waiting is not None:
+            found.append((waiting[0], trainer, waiting[1], waiting[2]))
     if not found:
         return
     share, trainer, confidence, evidence = max(found, key=lambda one: one[0])
@@ -59,7 +62,11 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
     )
 
 
-def _judged(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
+def _waiting(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
+    """Returns the share of a step that the device waits for input, how sure that is, and why.
+
+    None where it does not wait, an abstention where nobody can tell.
+    """
     share = input_share(trainer)
     if share is None or share < STARVED:
         return None
@@ -75,7 +82,7 @@ def _judged(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list
         missing = "whether the GPU waits too while the thread waits for its loader: the SM activity, unknown here"
         return Abstained(pitfall="num-workers", missing=missing)
     if max(busy) / 100 + share > 1.0 + STARVED / 2:
-        return None  # it works meanwhile: launched before
+        return None  # the GPU works meanwhile on what was launched before
     evidence.append(Evidence(text=f"meanwhile the SMs are active {max(busy):.0f} % of the time", source="nvml"))
     return share, "likely", evidence
 
@@ -86,10 +93,10 @@ def _judged(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list
 def workers_fixes(
     scene: Scene, job: JobView, trainer: TrainerView, seconds: tuple[float, float] | None = None
 ) -> tuple[list[Fix], Evidence | None]:
-    """Worker processes for the loader of ``trainer``, as many as its cores have room for, and what that rests on.
+    """Returns the fix that loads in as many workers as the cores have room for, and why.
 
-    Where there is no room, cheaper preparation comes first. ``seconds``: what a step takes at best without waiting for
-    input, and what it takes now; the first fix says so.
+    Where there is no room, cheaper preparation comes first. ``seconds`` are what a step takes at best without waiting
+    for input, and what it takes now. The first fix says so.
     """
     best, now = map(duration_text, seconds) if seconds is not None else (None, None)
     gain: dict[str, str | None] = {"best": best, "now": now}
@@ -111,8 +118,11 @@ def workers_fixes(
 
 
 def usable_cores(scene: Scene, job: JobView, trainer: TrainerView) -> float | None:
-    """The cores that one rank may use: what its affinity and its cgroup allow, shared with the other ranks of its job
-    where there are not enough for each to have its own. None where nobody tells."""
+    """Returns how many cores one rank may use, None where that is unknown.
+
+    Its affinity and its cgroup set the number. The ranks of a job share the cores where there are not enough for each
+    to have its own.
+    """
     total = scene.host.definition.cpu_count
     own = trainer.definition.cores or total
     if not own:

@@ -1,4 +1,4 @@
-"""Live rules about memory: growth that runs out, an allocator under pressure, a card that is full and well."""
+"""Judges the memory of trainers: whether it grows, is fragmented, or just fills the card."""
 
 from __future__ import annotations
 
@@ -13,27 +13,39 @@ from .finding import Abstained, Evidence, Severity
 from .live_scene import WORDINGS, Said, Scene, place
 
 NEAR = 4.0
-"""Growth is a warning where the memory ends within so many times the steps over which it was seen to grow: it has
-taken a fifth of its room before our eyes. A cache that fills over a first epoch stops long before."""
+"""Growth is a warning where memory ends within this many times the steps it was seen to grow.
+
+It has then taken a fifth of its room while it was watched. A cache that fills over a first epoch stops long before.
+"""
 FRAGMENTED = 0.10
-"""Of the card: so much was reserved beyond what was ever allocated."""
+"""Memory is fragmented where this share of the card was reserved and never allocated."""
 FULL = 0.90
 TENSOR_BLOCKS = 3.0
-"""Live blocks a step leaves: a list of tensors one or two, a graph that is kept many more."""
+"""The most live blocks that each step leaves where single tensors are kept, not a whole graph.
+
+A list of tensors leaves one or two, a graph many more.
+"""
 STEPS_BETWEEN = 3.0
+"""After this many times the usual time of a step without one, it is taken to evaluate."""
 CLIMB_SHARE, CLIMBS = 0.05, 5
-"""Between two steps memory climbs: by so much of the card, in so many readings, and in none does it fall back."""
+"""How much of the card memory must climb without a step, and in how many readings.
+
+In none of these may it fall back.
+"""
 
 
 def growth(scene: Scene, job: JobView) -> Said:
-    """Memory after each step rises, all the way. Which line keeps it only a snapshot with stacks can tell."""
+    """Yields findings where the memory after each step keeps rising.
+
+    Only a snapshot with stacks can tell which line keeps it.
+    """
     unjudged = 0
     for room in rooms(scene.host.devices, job.trainers, scene.history):
         trend = room.allocator.growth
         if trend is None:
             unjudged += 1
         elif trend.grows:
-            yield from _growing(scene, room, trend)
+            yield from _growth_findings(scene, room, trend)
     if unjudged:
         yield Abstained(
             pitfall="detach-loss-accumulation",
@@ -42,7 +54,7 @@ def growth(scene: Scene, job: JobView) -> Said:
         )
 
 
-def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
+def _growth_findings(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
     trainer, left, ends = room.trainer, room.headroom_bytes, room.runs_out
     near = ends is not None and ends.steps <= NEAR * trend.steps
     eta = trainer.number("eta_seconds")
@@ -86,13 +98,12 @@ def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
         "pid": trainer.definition.pid,
     }
     kept = blocks is not None and blocks <= TENSOR_BLOCKS
-    told = tuple(evidence)
     yield WORDINGS.finding(
         f"{name}.list" if kept else name,
         figures,
         severity=severity,
         confidence="likely",
-        evidence=told,
+        evidence=tuple(evidence),
         where=where,
         rank=1.0,
     )
@@ -101,7 +112,7 @@ def _growing(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
         figures,
         severity="info",
         confidence="prior",
-        evidence=told[:1],
+        evidence=tuple(evidence[:1]),
         where=where,
     )
 
@@ -123,18 +134,24 @@ def _steps(ends: Forecast) -> str:
 
 
 def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -> float | None:
-    """Live blocks that a step adds, by what their number never falls below in the first and the last third of what was
-    seen; None where that is not clear."""
+    """Returns how many live blocks a step adds, None where that is not clear.
+
+    It compares the numbers that the blocks never fall below in the first and in the last third of what was seen.
+    """
     counts, steps = scene.known(allocator, "allocation_count", None), scene.known(trainer, "step", None)
     if len(counts) < 15 or len(steps) < 15 or steps[-1] <= steps[0]:
         return None
     third = len(counts) // 3
     rise = min(counts[-third:]) - min(counts[:third])
+    # From the middle of the first third to that of the last lie two thirds of the steps.
     return 1.5 * rise / (steps[-1] - steps[0]) if rise > 0 else None
 
 
 def evaluation(scene: Scene, job: JobView) -> Said:
-    """Memory climbs and climbs while no step is taken: an evaluation that keeps what a backward pass would need."""
+    """Yields a finding where memory climbs while no step is taken.
+
+    That is an evaluation which keeps what a backward pass would need.
+    """
     for room in rooms(scene.host.devices, job.trainers):
         allocator, trainer, left = room.allocator, room.trainer, room.headroom_bytes
         device, age = scene.device(allocator), trainer.number("step_age_seconds")
@@ -187,8 +204,10 @@ def _capital(text: str) -> str:
 
 
 def pressure(scene: Scene, job: JobView) -> Said:
-    """cudaMalloc fails, the cache is emptied and it is tried again. With much reserved that was never allocated that is
-    fragmentation, else the card is simply too small."""
+    """Yields a finding where cudaMalloc failed and was tried again after the cache was emptied.
+
+    With much reserved that was never allocated, that is fragmentation. Else the card is simply too small.
+    """
     for room in rooms(scene.host.devices, job.trainers):
         allocator, trainer = room.allocator, room.trainer
         device = scene.device(allocator)
@@ -197,9 +216,9 @@ def pressure(scene: Scene, job: JobView) -> Said:
         if not retries or not total or trainer.definition.backend == "cudaMallocAsync":
             continue
         lately = scene.rise(allocator, "alloc_retries")
-        evidence = [_retries(retries, lately)]
+        evidence = [_retries_evidence(retries, lately)]
         where = place(scene, trainer, allocator)
-        gap = _never_allocated(allocator)
+        gap = _never_allocated_bytes(allocator)
         if gap is None:
             missing = (
                 "peak_allocated_bytes and peak_reserved_bytes of the allocator, to tell fragmentation from a full card"
@@ -244,14 +263,17 @@ def pressure(scene: Scene, job: JobView) -> Said:
             )
 
 
-def _retries(retries: float, lately: float) -> Evidence:
+def _retries_evidence(retries: float, lately: float) -> Evidence:
     text = f"cudaMalloc failed and was tried again {retries:.0f} times since the start"
     text += f", {lately:.0f} times in the last minute; each waits for the GPU" if lately else ", not lately"
     return Evidence(text=text, source="probe")
 
 
-def _never_allocated(allocator: AllocView) -> float | None:
-    """Bytes reserved at the peak beyond the most that was ever allocated, without the private pools of CUDA graphs."""
+def _never_allocated_bytes(allocator: AllocView) -> float | None:
+    """Returns the bytes reserved at the peak beyond the most that was ever allocated.
+
+    The private pools of CUDA graphs do not count.
+    """
     reserved, allocated = allocator.number("peak_reserved_bytes"), allocator.number("peak_allocated_bytes")
     if reserved is None or allocated is None:
         return None
@@ -259,7 +281,7 @@ def _never_allocated(allocator: AllocView) -> float | None:
 
 
 def full_but_steady(scene: Scene, job: JobView) -> Said:
-    """A card that is nearly full while nothing grows and nothing is tried again: that is what it was bought for."""
+    """Yields a finding that a nearly full card is no fault while nothing grows or fails."""
     for room in rooms(scene.host.devices, job.trainers):
         allocator, trainer, device = room.allocator, room.trainer, scene.device(room.allocator)
         trend, retries = allocator.growth, allocator.number("alloc_retries")

@@ -1,4 +1,4 @@
-"""What the live rules look at: a host's picture with the course of its readings, and the words they share.
+"""Holds what the live rules share: a host's view, the history of its readings, and words.
 
 A reading that is unknown stays None: a rule that needs it abstains and says what would decide.
 """
@@ -27,46 +27,51 @@ __all__ = ["MIN_STEPS", "WORDINGS", "Said", "Scene", "living", "place", "warmed_
 
 Said = Iterator[Finding | Abstained]
 MIN_STEPS = 30
-"""Steps before these are warm-up: autotuning, the first epoch's files, worker processes that start."""
+"""The steps before this one are warm-up: autotuning, the first epoch's files, new workers."""
 RECENT_SECONDS = 60.0
 WORDINGS = Wordings("live")
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A host at one moment and the history of its readings."""
+    """Holds a host at one moment and the history of its readings."""
 
     host: HostView
     history: HistoryOf = no_history
 
     def known(self, entity: Entity, column: str, seconds: float | None = RECENT_SECONDS) -> list[float]:
-        """The known readings of the last ``seconds``, oldest first; the one at hand where there is no history."""
+        """Returns the known readings of the last ``seconds``, the oldest first.
+
+        Without a history it is the reading at hand.
+        """
         values = [value for value in self.history(entity.id, column, seconds).values if value is not None]
         now = entity.number(column)
         return values or ([] if now is None else [now])
 
     def mean(self, entity: Entity, column: str, seconds: float = RECENT_SECONDS) -> float | None:
-        """Their mean; None where none is known."""
+        """Returns the mean of the known readings, None where there are none."""
         values = self.known(entity, column, seconds)
         return fmean(values) if values else None
 
     def rise(self, entity: Entity, column: str, seconds: float = RECENT_SECONDS) -> float:
-        """How much a counter grew in that time: 0 where nothing was seen to grow."""
+        """Returns how much a counter was seen to grow in the last ``seconds``."""
         values = self.known(entity, column, seconds)
         return max(0.0, values[-1] - values[0]) if len(values) > 1 else 0.0
 
     def device(self, allocator: AllocView) -> DeviceView | None:
-        """The device of an allocator; None for the CPU's, and where the mapping is unknown."""
+        """Returns the device of an allocator, None for the CPU's or where it is unknown."""
         return next((one for one in self.host.devices if one.id == allocator.gpu and one.gone is None), None)
 
     def devices(self, trainer: TrainerView) -> list[DeviceView]:
-        """The devices on which a trainer's allocators live."""
+        """Returns the devices on which a trainer's allocators live."""
         found = [self.device(allocator) for allocator in trainer.allocators if allocator.gone is None]
         return [one for one in found if one is not None]
 
     def others(self, device: DeviceView, job: JobView) -> list[tuple[ProcView, float]]:
-        """Living processes on a device that are not of ``job``, with their bytes there; those whose bytes are unknown
-        are left out."""
+        """Returns the living processes of other jobs on a device, with their bytes there.
+
+        Processes whose bytes are unknown are left out.
+        """
         own = {process.id for process in job.processes}
         out = []
         for use in device.uses:
@@ -78,18 +83,18 @@ class Scene:
 
 
 def living(job: JobView) -> list[TrainerView]:
-    """The ranks of a job that still run."""
+    """Returns the ranks of a job that still run."""
     return [trainer for trainer in job.trainers if trainer.gone is None]
 
 
 def warmed_up(trainer: TrainerView) -> bool:
-    """Whether it has stepped often enough for its times to mean something."""
+    """Returns whether a trainer has stepped often enough for its times to mean something."""
     step = trainer.number("step")
     return step is not None and step >= MIN_STEPS
 
 
 def place(scene: Scene, trainer: TrainerView, allocator: AllocView | None = None) -> str:
-    """Where a finding is: ``rank 3, GPU 3, pid 48216``."""
+    """Returns where a finding is, such as ``rank 3, GPU 3, pid 48216``."""
     definition = trainer.definition
     chosen = [scene.device(allocator)] if allocator is not None else scene.devices(trainer)
     names = [f"rank {definition.rank}"] if definition.rank is not None else []

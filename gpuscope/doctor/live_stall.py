@@ -1,4 +1,4 @@
-"""Live rules about a job that stands: which rank, which line, which collective; and ranks that are gone."""
+"""Judges jobs that stand still: which rank, line or collective keeps them, and who ended."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .live_scene import WORDINGS, Said, Scene, living, place
 _LOADER = re.compile(r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler", re.I)
 
 
-def standing(scene: Scene, job: JobView) -> Said:
-    """A job without steps: who keeps it, and where that one stands."""
+def standstill(scene: Scene, job: JobView) -> Said:
+    """Yields a finding on a job that takes no steps, with the rank that keeps it and where."""
     if not living(job):
         return
     stall = find_stall(living(job))
@@ -30,10 +30,10 @@ def standing(scene: Scene, job: JobView) -> Said:
         return
     ranks = living(job)
     culprits = stall.behind or (ranks if len(ranks) == 1 else ())
-    evidence = [_rank(trainer) for trainer in (culprits or ranks)[:8]]
+    evidence = [_rank_evidence(trainer) for trainer in (culprits or ranks)[:8]]
     if stall.behind and stall.waiting:
-        evidence += [_rank(trainer) for trainer in stall.waiting[:4]]
-        evidence += _counts(stall)
+        evidence += [_rank_evidence(trainer) for trainer in stall.waiting[:4]]
+        evidence += _collectives_evidence(stall)
     yield _finding(scene, job, stall, tuple(culprits), evidence)
 
 
@@ -71,7 +71,7 @@ def _finding(
     )
 
 
-def _rank(trainer: TrainerView) -> Evidence:
+def _rank_evidence(trainer: TrainerView) -> Evidence:
     at, function = stands_at(trainer)
     age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
     parts = [f"last step {duration_text(age)} ago" if age is not None else "age of its last step unknown"]
@@ -85,8 +85,8 @@ def _rank(trainer: TrainerView) -> Evidence:
     return Evidence(text=f"{name_of(trainer)}: " + ", ".join(filter(None, parts)), source="probe")
 
 
-def _counts(stall: Stall) -> list[Evidence]:
-    """How many collectives each side has launched: the one that is behind launched fewer."""
+def _collectives_evidence(stall: Stall) -> list[Evidence]:
+    """Returns how many collectives each side launched, where the ranks behind made fewer."""
     behind = [count for t in stall.behind if (count := t.number("collectives")) is not None]
     others = [count for t in stall.waiting if (count := t.number("collectives")) is not None]
     if not behind or not others or min(others) <= max(behind):
@@ -98,13 +98,13 @@ def _counts(stall: Stall) -> list[Evidence]:
 
 
 def lost_ranks(scene: Scene, job: JobView) -> Said:
-    """Ranks that ended while others of their job go on or wait."""
+    """Yields a finding on ranks that ended while others of their job wait."""
     gone = [trainer for trainer in job.trainers if trainer.gone is not None]
     here = living(job)
     if not gone or not here or not all(stands(trainer) for trainer in here):
         return
     evidence = [Evidence(text=f"{name_of(t)}: {t.gone.reason}", source="agent") for t in gone[:8] if t.gone is not None]
-    evidence += [_rank(trainer) for trainer in here[:4]]
+    evidence += [_rank_evidence(trainer) for trainer in here[:4]]
     pids = " ".join(str(t.definition.pid) for t in here[:16])
     yield WORDINGS.finding(
         "stall.rank_gone.one_left" if len(here) == 1 else "stall.rank_gone",

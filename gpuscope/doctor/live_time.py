@@ -1,4 +1,4 @@
-"""Live rules about time: copies, communication, a rank that is slower, launches, skipped steps.
+"""Judges where a step's time goes: copies, communication, slow ranks, launches, skipped steps.
 
 Shares of a step are those measured on the device where there are any.
 """
@@ -16,17 +16,20 @@ COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
 STRAGGLES_MUCH = 1.30
 HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
-"""Percent. Below, a rank that makes the others wait does so for its CPU: its own GPU has next to nothing to do."""
+"""Percent of SM activity and of utilization, below which a slow rank is slow for its CPU.
+
+Its own GPU has next to nothing to do then.
+"""
 SM_LOW = 20.0
 SHORT_STEP = 0.01
-"""Whatever such a step waits for besides, the GPU has little to do in it."""
+"""The GPU has little to do in a step shorter than this, whatever else the step waits for."""
 SKIPPED_STEPS, SKIPPED_SHARE = 10, 0.05
 SETTLED = 2.0
-"""So many times as many steps without one left out as were left out before: the scaler has found its scale."""
+"""The scaler has settled after this many times as many good steps as it had left out."""
 
 
 def copies(scene: Scene, job: JobView) -> Said:
-    """Copies to the device that nothing overlaps."""
+    """Yields a finding on copies to the device that nothing overlaps."""
     for trainer in steady_ranks(job)[:1]:
         share = shares_of([trainer]).get("h2d")
         took = trainer.number("h2d_seconds")
@@ -45,8 +48,10 @@ def copies(scene: Scene, job: JobView) -> Said:
 
 
 def communication(scene: Scene, job: JobView) -> Said:
-    """Collectives that nothing overlaps, where no single rank makes the others wait. Ranks on a CPU wait for its cores
-    as well, and nothing tells the two apart."""
+    """Yields a finding on collectives that nothing overlaps, where no single rank is slower.
+
+    Ranks on a CPU wait for its cores as well, and nothing tells the two apart.
+    """
     ranks = steady_ranks(job)
     if len(ranks) < 2:
         return
@@ -75,17 +80,19 @@ def communication(scene: Scene, job: JobView) -> Said:
     )
 
 
-def straggling(scene: Scene, job: JobView) -> Said:
-    """One rank's own work takes longer: the others wait for it in every step. On a CPU, whose cores the ranks share
-    with all else that runs there, that is no more than worth a word."""
+def slow_rank(scene: Scene, job: JobView) -> Said:
+    """Yields a finding on a rank whose own work takes longer, so that the others wait for it.
+
+    On a CPU, whose cores the ranks share with all else that runs there, it is no more than info.
+    """
     ranks = steady_ranks(job)
     found = straggler(ranks, scene.history)
     if found is None:
         return
     slow, own, usual = found.trainer, found.own_seconds, found.usual_seconds
-    paced = _paced_by_its_cpu(scene, slow)
+    paced = _slow_cpu_evidence(scene, slow)
     if paced is not None:
-        yield _late_launches(scene, slow, paced)
+        yield _late_launches_finding(scene, slow, paced)
         return
     evidence = [Evidence(text=found.text, source="probe")]
     parts = split_of(slow)
@@ -99,7 +106,7 @@ def straggling(scene: Scene, job: JobView) -> Said:
             name = "ranks.shared_device"
             pids = ", ".join(str(process.definition.pid) for process, _ in foreign[:4])
             evidence.append(Evidence(text=f"GPU {device.definition.index} is shared with pid {pids}", source="nvml"))
-        reasons = scene.mean(device, "sm_clock_mhz")
+        clock = scene.mean(device, "sm_clock_mhz")
         peers = [
             v
             for t in ranks
@@ -107,9 +114,9 @@ def straggling(scene: Scene, job: JobView) -> Said:
             for d in scene.devices(t)
             if (v := scene.mean(d, "sm_clock_mhz")) is not None
         ]
-        if reasons is not None and peers and reasons < 0.9 * max(peers):
+        if clock is not None and peers and clock < 0.9 * max(peers):
             evidence.append(
-                Evidence(text=f"its SM clock is {reasons:.0f} MHz, the others' {max(peers):.0f} MHz", source="nvml")
+                Evidence(text=f"its SM clock is {clock:.0f} MHz, the others' {max(peers):.0f} MHz", source="nvml")
             )
     yield WORDINGS.finding(
         name,
@@ -123,10 +130,12 @@ def straggling(scene: Scene, job: JobView) -> Said:
     )
 
 
-def _paced_by_its_cpu(scene: Scene, slow: TrainerView) -> Evidence | None:
-    """That the slow rank's own GPU waits too. Where CPUs launch kernels too slowly, the rank that is a little ahead
-    finds its work queued and finishes early, then waits for nearly all of the step: how long the others wait says
-    nothing then of how much more the slow one works."""
+def _slow_cpu_evidence(scene: Scene, slow: TrainerView) -> Evidence | None:
+    """Returns the evidence that the slow rank's own GPU waits too, None where it works.
+
+    Where CPUs launch kernels too slowly, the rank that is a little ahead finds its work queued and finishes early, then
+    waits for nearly all of the step. How long the others wait then does not tell how much more the slow one works.
+    """
     parts = split_of(slow)
     if parts.get("input", 0.0) + parts.get("h2d", 0.0) >= STARVED * sum(parts.values()):
         return None
@@ -141,7 +150,7 @@ def _paced_by_its_cpu(scene: Scene, slow: TrainerView) -> Evidence | None:
     return None
 
 
-def _late_launches(scene: Scene, slow: TrainerView, paced: Evidence) -> Finding:
+def _late_launches_finding(scene: Scene, slow: TrainerView, paced: Evidence) -> Finding:
     return WORDINGS.finding(
         "ranks.host_paced",
         {"who": name_of(slow)},
@@ -154,7 +163,10 @@ def _late_launches(scene: Scene, slow: TrainerView, paced: Evidence) -> Finding:
 
 
 def launch_bound(scene: Scene, job: JobView) -> Said:
-    """The GPU is in use most of the time and its SMs hardly at all: kernels are short, starting them takes the time."""
+    """Yields a finding where a GPU is in use most of the time, and its SMs hardly at all.
+
+    Its kernels are short then, and starting them takes the time.
+    """
     ranks = steady_ranks(job)
     for trainer in ranks[:1]:
         devices = scene.devices(trainer)
@@ -193,7 +205,7 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
             evidence.append(Evidence(text=f"{duration_text(step)} a step on average{part}", source="probe"))
         yield WORDINGS.finding(
             "live.launch_bound",
-            {"sm": _little(sm)},
+            {"sm": _small_percent_text(sm)},
             severity="info",
             confidence="likely",
             evidence=tuple(evidence),
@@ -202,18 +214,21 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
         )
 
 
-def _little(sm: float) -> str:
+def _small_percent_text(sm: float) -> str:
     return f"{sm:.0f} %" if sm >= 1 else "less than 1 %"
 
 
-def skipped(scene: Scene, job: JobView) -> Said:
-    """The grad scaler leaves out steps again and again: infinities, not its start-up."""
+def skipped_steps(scene: Scene, job: JobView) -> Said:
+    """Yields a finding where the grad scaler leaves out steps again and again.
+
+    Infinities in the gradients cause that. A scaler that starts leaves out a few steps as well, and then no more.
+    """
     for trainer in steady_ranks(job)[:1]:
         left_out, step = trainer.number("skipped_steps"), trainer.number("step")
         if left_out is None or step is None or left_out < SKIPPED_STEPS:
             continue
         share = left_out / (step + left_out)
-        if share < SKIPPED_SHARE or _settled(scene, trainer, left_out):
+        if share < SKIPPED_SHARE or _scaler_has_settled(scene, trainer, left_out):
             continue
         lately = scene.rise(trainer, "skipped_steps")
         text = (
@@ -233,9 +248,10 @@ def skipped(scene: Scene, job: JobView) -> Said:
         )
 
 
-def _settled(scene: Scene, trainer: TrainerView, left_out: float) -> bool:
-    """Whether all that were left out lie at the beginning of what is known, and many steps behind."""
+def _scaler_has_settled(scene: Scene, trainer: TrainerView, left_out: float) -> bool:
+    """Returns whether the last step that was left out lies many steps back."""
     counts, steps = scene.known(trainer, "skipped_steps", None), scene.known(trainer, "step", None)
-    both = list(zip(reversed(counts), reversed(steps), strict=False))  # from now backwards
+    # The two histories may begin at different moments, and both end now.
+    both = list(zip(reversed(counts), reversed(steps), strict=False))
     since = [step for count, step in both if count == left_out]
     return bool(since) and since[0] - since[-1] >= max(MIN_STEPS, SETTLED * left_out)
