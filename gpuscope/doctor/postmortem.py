@@ -1,4 +1,7 @@
-"""What a trainer left behind: an allocator snapshot, the record of an out-of-memory error, a black box, a recording."""
+"""Examines what a trainer left behind.
+
+That is an allocator snapshot, the record of an out-of-memory error, a black box or a recording.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,29 @@ if TYPE_CHECKING:
     from ..store.view import History
 
 LAST_SECONDS = 900.0
-"""Of a recording only its end is read: what began longer ago still holds then, or does not matter."""
+"""Only this last part of a recording is read. Older trouble still shows, or does not matter."""
 EVERY_SECONDS = 2.0
+"""While a recording is replayed, the rules look at it this often, by its own clock."""
 MAX_SOURCES = 16
 MAX_LINES = 400_000
 _KEY = "past"
 
 
 def examine(path: str | Path, kind: str) -> Report:
-    """``kind``: snapshot (also a record of an out-of-memory error), recording or box."""
+    """Returns what the file at ``path`` shows.
+
+    ``kind`` is snapshot (also for a record of an out-of-memory error), recording or box.
+    """
     path = Path(path)
     if kind == "snapshot":
         from . import postmortem_snapshot
 
         return postmortem_snapshot.examine(path)
-    return _replayed(path, kind == "box")
+    return _replay(path, kind == "box")
 
 
-def _replayed(path: Path, box: bool) -> Report:
-    """The live rules at the last moment of every job in it, and how each ended."""
+def _replay(path: Path, box: bool) -> Report:
+    """Returns what the live rules say of each job's last moment, and how it ended."""
     from ..store.blackbox import BoxReader, how_it_ended
     from ..wire.recording import RecordingReader
 
@@ -50,7 +57,7 @@ def _replayed(path: Path, box: bool) -> Report:
             watchers[line.source].take(line.line, line.rx)
         if number >= MAX_LINES:
             break
-    ended = getattr(reader, "ended", None)  # of a box
+    ended = getattr(reader, "ended", None)  # only a black box knows it
     report = Report(examined=(f"{name}, whose trainer {clean(how_it_ended(ended), 400)}" if ended else name,))
     for watcher in watchers.values():
         report += watcher.report()
@@ -59,7 +66,7 @@ def _replayed(path: Path, box: bool) -> Report:
 
 
 class _Watcher:
-    """Replays one source into a store, and keeps what the rules last said of each job while it lived."""
+    """Replays one source into a store, and keeps what the rules said last of living jobs."""
 
     def __init__(self, name: str) -> None:
         from ..store.store import Store
@@ -95,17 +102,17 @@ class _Watcher:
         return self._store.history(_KEY, entity, column, seconds)
 
     def report(self) -> Report:
-        """All of it: of each job as it was when it was last seen to run."""
+        """Returns what was said of each job when it was last seen to run, and how it ended."""
         from . import postmortem_end
 
         self._look()
         out = Report()
         for said in self._said.values():
-            out += Report(findings=tuple(map(_afterwards, said.findings)), abstained=said.abstained)
+            out += Report(findings=tuple(map(_without_live_fixes, said.findings)), abstained=said.abstained)
         host = self._store.view().host
         return out if host is None else out + postmortem_end.examine(host, host.jobs)
 
 
-def _afterwards(finding: Finding) -> Finding:
-    """Without what could only have been done while it ran."""
+def _without_live_fixes(finding: Finding) -> Finding:
+    """Returns the finding without what could only have been done while the trainer ran."""
     return replace(finding, fixes=tuple(fix for fix in finding.fixes if not fix.now), verify="")

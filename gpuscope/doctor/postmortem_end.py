@@ -1,4 +1,7 @@
-"""How trainers ended, by the events of a recording or of a black box: full device, an exception, no word at all."""
+"""Judges how trainers ended: of a full device, of an exception, or without a word.
+
+The events of a recording or of a black box tell it.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,30 @@ from .finding import Abstained, Evidence, Finding, Report
 from .live_scene import Scene, place
 
 WITHOUT_A_WORD = ("without a word", "without a good-bye")
-"""How the black box and the agent say that nobody heard it end."""
+"""How the black box and the agent say that nobody heard a trainer end."""
 RAN_ON_SECONDS = 5.0
+"""Readings of the host that were taken longer than this after an end say nothing about it."""
 
 
 def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
-    """Out-of-memory errors that were not caught, and ends that nobody explained; nothing of one that ended well."""
+    """Returns findings on out-of-memory errors that were not caught, and on unexplained ends.
+
+    A trainer that ended well gets none.
+    """
     findings: list[Finding] = []
     abstained: list[Abstained] = []
     for job in jobs:
         for trainer in job.trainers:
-            ooms = list(_ooms(host, trainer))
+            ooms = list(_uncaught_ooms(host, trainer))
             for mark, device_total in ooms[-1:]:
-                findings += postmortem_oom.judge(_facts(host, trainer, mark, device_total))
+                findings += postmortem_oom.judge(_oom_facts(host, trainer, mark, device_total))
             if trainer.gone is None or ooms:
                 continue
-            ended = _raised(host, trainer)
+            ended = _exception_event(host, trainer)
             if ended is not None:
-                findings += _of_exception(ended, place(Scene(host), trainer))
+                findings += _exception_findings(ended, place(Scene(host), trainer))
             elif any(words in trainer.gone.reason for words in WITHOUT_A_WORD):
-                killed = _killed(host, trainer)
+                killed = _judge_silent_end(host, trainer)
                 if isinstance(killed, Finding):
                     findings.append(killed)
                 elif killed is not None:
@@ -40,7 +47,7 @@ def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
     return Report(findings=tuple(findings), abstained=tuple(abstained))
 
 
-def _ooms(host: HostView, trainer: TrainerView) -> Iterator[tuple[Mark, float]]:
+def _uncaught_ooms(host: HostView, trainer: TrainerView) -> Iterator[tuple[Mark, float]]:
     ids = {trainer.id, *(allocator.id for allocator in trainer.allocators)}
     for mark in host.marks:
         total = mark.data.get("total_bytes")
@@ -49,7 +56,7 @@ def _ooms(host: HostView, trainer: TrainerView) -> Iterator[tuple[Mark, float]]:
             yield mark, float(total)
 
 
-def _facts(host: HostView, trainer: TrainerView, mark: Mark, total: float) -> postmortem_oom.Facts:
+def _oom_facts(host: HostView, trainer: TrainerView, mark: Mark, total: float) -> postmortem_oom.Facts:
     allocator = next((one for one in trainer.allocators if one.id == mark.id), None)
     requested, free = mark.data.get("requested_bytes"), mark.data.get("free_bytes")
     number = allocator.number if allocator is not None else lambda _column: None
@@ -69,19 +76,19 @@ def _facts(host: HostView, trainer: TrainerView, mark: Mark, total: float) -> po
     )
 
 
-def _raised(host: HostView, trainer: TrainerView) -> Event | None:
+def _exception_event(host: HostView, trainer: TrainerView) -> Event | None:
     return next((e for e in reversed(host.events) if e.id == trainer.id and "how" in e.data and "type" in e.data), None)
 
 
-def _of_exception(event: Event, where: str) -> list[Finding]:
-    """What the rules for messages say of the exception that ended it."""
+def _exception_findings(event: Event, where: str) -> list[Finding]:
+    """Returns what the rules for messages say of the exception that ended a trainer."""
     kind, message = str(event.data.get("type", ""))[:256], str(event.data.get("message", ""))[:2000]
-    said = of_text(f"{kind}: {message}\n".encode("utf-8", "replace"), "black box").findings
+    said = examine_text(f"{kind}: {message}\n".encode("utf-8", "replace"), "black box").findings
     return [replace(one, where=one.where or where) for one in said]
 
 
-def of_text(text: bytes, name: str) -> Report:
-    """What the rules for messages say of a text; ``name`` is what its evidence calls it."""
+def examine_text(text: bytes, name: str) -> Report:
+    """Returns what the rules for messages say of a text, which its evidence calls ``name``."""
     import io
 
     from . import messages
@@ -89,8 +96,11 @@ def of_text(text: bytes, name: str) -> Report:
     return replace(messages.report(io.BytesIO(text), name, name), examined=())
 
 
-def _killed(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:
-    """Ended without a word: the host's memory tells whether the kernel killed it."""
+def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:
+    """Judges by the host's memory whether the kernel killed a trainer that ended silently.
+
+    Returns None where there was memory enough, so that nothing speaks for that.
+    """
     total, free = host.definition.memory_total_bytes, host.number("memory_available_bytes")
     limit, used = host.definition.cgroup_memory_limit_bytes, host.number("cgroup_memory_used_bytes")
     where = place(Scene(host), trainer)
@@ -115,7 +125,7 @@ def _killed(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:
             ),
         )
     if total and free is not None and not short:
-        return None  # there was memory: nothing points to the kernel's killer
+        return None
     missing = (
         "whether the kernel killed it for lack of host memory: dmesg | grep -i 'killed process', or exit code 137 (-9)"
     )

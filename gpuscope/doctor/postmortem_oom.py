@@ -1,4 +1,4 @@
-"""An out-of-memory error by what the allocator really held, not by what its message says: which of the causes it was.
+"""Judges what caused an out-of-memory error, by what the allocator held and not by the message.
 
 reserved = allocated + cached, and device = reserved by this process + outside it + free. A request fails when neither a
 free block of the cache nor the free part of the device holds it in one piece.
@@ -18,14 +18,17 @@ WORDINGS = Wordings("postmortem")
 OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
 FRAGMENTED = 0.10
 PART = 0.35
-"""Of what is allocated: so much in one category makes it the first to save on."""
+"""The optimizer state is the first to save on where it is this share of what is allocated."""
 SMALL = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Bytes at the moment of the failure; None where unknown. ``largest_free``: the largest free run of the default
-    pool. ``private_idle``: free inside private pools. ``settings``: the allocator's."""
+    """Holds the bytes at the moment of the failure, None where they are unknown.
+
+    ``largest_free`` is the largest free run of the default pool, ``private_idle`` what is free inside private pools.
+    ``settings`` are those of the allocator.
+    """
 
     requested: float | None = None
     free: float | None = None
@@ -45,8 +48,8 @@ class Facts:
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """Findings about one error, the likeliest first. At least one: what the error says is never nothing."""
-    found = [*_decided(facts)] or [_too_much(facts)]
+    """Returns the findings about one error, the likeliest first, and always at least one."""
+    found = [*_causes(facts)] or [_full_card(facts)]
     amounts = effects.Amounts(
         requested=facts.requested,
         free=facts.free,
@@ -73,24 +76,24 @@ def _outside_bytes(facts: Facts) -> float | None:
     return max(0.0, facts.total - facts.free - facts.reserved)
 
 
-def _decided(facts: Facts) -> Iterator[Finding]:
-    for rule in (_giant, _outside, _capped, _fragmented, _pools):
+def _causes(facts: Facts) -> Iterator[Finding]:
+    for rule in (_giant_request, _memory_of_others, _limit_of_process, _fragmentation, _private_pools):
         finding = rule(facts)
         if finding is not None:
             yield finding
-    if not any((_giant(facts), _outside(facts), _fragmented(facts))):
-        yield _too_much(facts)
+    if not any((_giant_request(facts), _memory_of_others(facts), _fragmentation(facts))):
+        yield _full_card(facts)
 
 
-def asked(facts: Facts) -> Evidence:
-    """The request and the card in one line."""
+def _request_evidence(facts: Facts) -> Evidence:
+    """Returns the request and the card as one line of evidence."""
     parts = [f"{bytes_text(facts.requested)} wanted" if facts.requested is not None else "the request is unknown"]
     if facts.free is not None and facts.total is not None:
         parts.append(f"{bytes_text(facts.free)} of {bytes_text(facts.total)} free on the device")
     return Evidence(text=", ".join(parts), source=facts.source)
 
 
-def _held(facts: Facts) -> Evidence | None:
+def _allocator_evidence(facts: Facts) -> Evidence | None:
     if facts.allocated is None or facts.reserved is None:
         return None
     text = (
@@ -101,7 +104,7 @@ def _held(facts: Facts) -> Evidence | None:
     return Evidence(text=text, source=facts.source)
 
 
-def _make(
+def _finding(
     facts: Facts,
     name: str,
     confidence: Confidence,
@@ -109,7 +112,7 @@ def _make(
     figures: Mapping[str, object] | None = None,
     rank: float = 1.0,
 ) -> Finding:
-    evidence = tuple(one for one in (asked(facts), _held(facts), *more) if one is not None)
+    evidence = tuple(one for one in (_request_evidence(facts), _allocator_evidence(facts), *more) if one is not None)
     return WORDINGS.finding(
         name,
         figures,
@@ -121,13 +124,13 @@ def _make(
     )
 
 
-def _giant(facts: Facts) -> Finding | None:
+def _giant_request(facts: Facts) -> Finding | None:
     if facts.requested is None or not facts.total or facts.requested <= facts.total:
         return None
     more = Evidence(
         text=f"one tensor of {bytes_text(facts.requested)} is more than the whole card of {bytes_text(facts.total)}"
     )
-    return _make(
+    return _finding(
         facts,
         "oom.giant_request",
         "definite",
@@ -136,7 +139,7 @@ def _giant(facts: Facts) -> Finding | None:
     )
 
 
-def _outside(facts: Facts) -> Finding | None:
+def _memory_of_others(facts: Facts) -> Finding | None:
     if facts.free is None or not facts.total or facts.reserved is None:
         return None
     outside = facts.total - facts.free - facts.reserved
@@ -147,7 +150,7 @@ def _outside(facts: Facts) -> Finding | None:
         f"here = {bytes_text(outside)} "
         f"({percent_text(outside / facts.total)}) outside this allocator: other programs, or libraries of this one"
     )
-    return _make(
+    return _finding(
         facts,
         "oom.outside",
         "definite",
@@ -157,11 +160,11 @@ def _outside(facts: Facts) -> Finding | None:
     )
 
 
-def _capped(facts: Facts) -> Finding | None:
+def _limit_of_process(facts: Facts) -> Finding | None:
     if facts.requested is None or facts.free is None or facts.free < facts.requested * 1.02 + 32 * MIB:
         return None
     more = Evidence(text="the device had room for it: a limit of this process refused it, not the card")
-    return _make(
+    return _finding(
         facts,
         "oom.capped",
         "likely",
@@ -170,8 +173,8 @@ def _capped(facts: Facts) -> Finding | None:
     )
 
 
-def _fragmented(facts: Facts) -> Finding | None:
-    """Enough is free in the cache, and in no one piece."""
+def _fragmentation(facts: Facts) -> Finding | None:
+    """Returns a finding where enough is free in the cache, but not in one piece."""
     if (
         facts.requested is None
         or facts.cached is None
@@ -189,7 +192,7 @@ def _fragmented(facts: Facts) -> Finding | None:
         text=f"{bytes_text(facts.cached)} were free in the cache, {share} of the card{largest}: "
         f"{bytes_text(facts.requested)} did not fit in one piece"
     )
-    return _make(
+    return _finding(
         facts,
         "oom.fragmentation",
         "definite" if facts.largest_free is not None else "likely",
@@ -199,13 +202,13 @@ def _fragmented(facts: Facts) -> Finding | None:
     )
 
 
-def _pools(facts: Facts) -> Finding | None:
+def _private_pools(facts: Facts) -> Finding | None:
     if facts.requested is None or not facts.private_idle or facts.private_idle < max(facts.requested, SMALL):
         return None
     more = Evidence(
         text=f"{bytes_text(facts.private_idle)} lie idle in private pools (CUDA graphs), which serve nobody else"
     )
-    return _make(
+    return _finding(
         facts,
         "oom.private_pools",
         "likely",
@@ -215,8 +218,8 @@ def _pools(facts: Facts) -> Finding | None:
     )
 
 
-def _too_much(facts: Facts) -> Finding:
-    """The card is really full with live tensors: which kind is the most."""
+def _full_card(facts: Facts) -> Finding:
+    """Returns the finding on a card full of live tensors, by the kind that takes most."""
     more = []
     apart = facts.largest_free is not None and facts.requested is not None and facts.largest_free >= facts.requested
     if apart and facts.largest_free is not None:
@@ -238,10 +241,10 @@ def _too_much(facts: Facts) -> Finding:
         )
         if facts.optimizer and facts.optimizer >= PART * facts.allocated:
             share = percent_text(facts.optimizer / facts.allocated)
-            return _make(facts, "oom.optimizer_state", "likely", *more, figures={"share": share})
+            return _finding(facts, "oom.optimizer_state", "likely", *more, figures={"share": share})
         fixed = sum(value for _, value in known)
         if facts.parameters and fixed >= 0.7 * facts.allocated:
             share = percent_text(fixed / facts.allocated)
-            return _make(facts, "oom.model_state", "likely", *more, figures={"share": share})
+            return _finding(facts, "oom.model_state", "likely", *more, figures={"share": share})
     sure: Confidence = "prior" if apart or facts.allocated is None else "likely"
-    return _make(facts, "oom.live_tensors", sure, *more)
+    return _finding(facts, "oom.live_tensors", sure, *more)

@@ -1,7 +1,7 @@
-"""Whether other settings would have served the request that failed: the recorded requests are replayed.
+"""Finds out by a replay whether other settings would have served the request that failed.
 
-Only where a history was recorded, and ends at the error. What the replay says stands before what follows from sums: an
-allocator with enough free bytes may still have them in the wrong places, and one that looks full may be cut up.
+That takes a recorded history which ends at the error. What the replay says counts more than sums of bytes: an allocator
+with enough free bytes may still have them in the wrong places, and one that looks full may be cut up.
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ if TYPE_CHECKING:
     from .postmortem_oom import Facts
 
 MOST_ENTRIES = 400_000
-"""About a second and a half; the flight recorder keeps 100,000."""
+"""Replaying so many takes about a second and a half. The flight recorder keeps 100,000."""
 SETTINGS = ("expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8")
-"""Tried in this order, until one serves the request."""
+"""The settings to try, in this order, until one serves the request."""
 SECONDS = 10.0
 _PITFALL = "expandable-segments"
 
 
-def predicted(reading: Reading, device: Device, facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, with what other settings would have brought: on the one that advises expandable segments, on a new
-    one where they would have served the request and nothing advises them yet."""
-    found = _replayed(reading, device, facts)
+def with_replay(reading: Reading, device: Device, facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
+    """Returns the findings with what other settings would have brought.
+
+    That stands on the finding which advises expandable segments. Where there is none, and the settings would have
+    served the request, a new finding says so.
+    """
+    found = _replay(reading, device, facts)
     if found is None:
         return list(findings)
     advised = [one for one in findings if one.pitfall == _PITFALL]
     if not advised:
-        return [*findings, _new(found, facts)] if found.verdict == "fits" else list(findings)
-    return [_told(one, found) if one.pitfall == _PITFALL else one for one in findings]
+        return [*findings, _new_finding(found, facts)] if found.verdict == "fits" else list(findings)
+    return [_with_effect(one, found) if one.pitfall == _PITFALL else one for one in findings]
 
 
-def _replayed(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
+def _replay(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
     if device.trace is None or device.trace.entries > MOST_ENTRIES or "expandable_segments:True" in facts.settings:
         return None
     from ..model.allocator_settings import read
@@ -84,9 +87,9 @@ def _effect(found: Replayed) -> Effect:
     return Effect(text=text, bound="about", freed_bytes=freed)
 
 
-def _told(one: Finding, found: Replayed) -> Finding:
-    told = replace(one, effect=_effect(found))
-    return told if found.settings.expandable else replace(told, fixes=_fixes(found))
+def _with_effect(one: Finding, found: Replayed) -> Finding:
+    more = replace(one, effect=_effect(found))
+    return more if found.settings.expandable else replace(more, fixes=_fixes(found))
 
 
 def _fixes(found: Replayed) -> tuple[Fix, ...]:
@@ -94,7 +97,7 @@ def _fixes(found: Replayed) -> tuple[Fix, ...]:
     return tuple(WORDINGS.fixes([name], {"settings": found.settings.text()}))
 
 
-def _new(found: Replayed, facts: Facts) -> Finding:
+def _new_finding(found: Replayed, facts: Facts) -> Finding:
     cached = max(0, found.before.reserved_bytes - found.before.allocated_bytes)
     wanted = bytes_text(found.outcomes[-1].requested_bytes)
     text = f"{bytes_text(cached)} were cached when {wanted} did not fit; with these settings the same requests fit"

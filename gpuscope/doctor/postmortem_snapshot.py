@@ -1,4 +1,7 @@
-"""An allocator snapshot, and the record of an out-of-memory error: fragmentation, a leak by its line, private pools."""
+"""Judges an allocator snapshot, or the record of an out-of-memory error.
+
+The rules find fragmentation, leaks with the lines that cause them, evaluations that keep a graph, and private pools.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,16 @@ if TYPE_CHECKING:
     from ..snapshot.reader import Reading
 
 Place = tuple[str, int]
-"""File and line."""
+"""A file and a line in it."""
 TOP = 40
 QUARTERS = ("25%", "50%", "75%")
 LEAK_SHARE, LEAK_BYTES = 0.05, 4 * MIB
-"""Of what is allocated: each quarter of the history must leave so much of one line behind."""
+"""How much of what is allocated each quarter of the history must leave behind for a leak."""
 EVEN = 3.0
-"""The quarters' shares may differ by this factor: a leak goes on and on, a load happens once."""
+"""The shares of a leak's quarters differ by at most this factor, as a leak never stops.
+
+What is loaded once shows in one quarter only.
+"""
 SPLIT_SHARE = 0.25
 POOL_SHARE, POOL_BYTES = 0.20, 1 * GIB
 _ONCE = re.compile(r"torch/optim/|torch/nn/modules/module\.py:.* _apply$|torch/serialization\.py")
@@ -35,7 +41,10 @@ EVALUATION_SHARE = 0.5
 
 
 def examine(path: Path) -> Report:
-    """What the file shows. Read in the capped child of ``snapshot.reader``; what is wrong with it is a problem."""
+    """Returns what the file shows, and as a problem what is wrong with it.
+
+    A child process of ``snapshot.reader`` reads it, whose memory and time are limited.
+    """
     from ..snapshot.limits import for_files
     from ..snapshot.reader import SnapshotError, open_snapshot
 
@@ -43,26 +52,26 @@ def examine(path: Path) -> Report:
     try:
         limit, timeout = for_files(str(path))
         with open_snapshot(path, limit, timeout, TOP) as reading:
-            return _judged(reading, name)
+            return _judge(reading, name)
     except SnapshotError as error:
         return Report(problems=(f"{name}: {error.text}",))
 
 
-def _judged(reading: Reading, name: str) -> Report:
+def _judge(reading: Reading, name: str) -> Report:
     summary = reading.summary
     said: list[Finding | Abstained] = []
     failed = False
     for device in summary.devices:
-        facts = _oom(summary, device)
+        facts = _oom_facts(summary, device)
         failed |= facts is not None
-        leaks = _asked_leaks(reading, device)
+        leaks = _leaks_if_known(reading, device)
         evaluated = [*_evaluation(device, facts is not None)]
         said += [*leaks, *evaluated]
         if facts is not None:
-            said += postmortem_replay.predicted(reading, device, facts, postmortem_oom.judge(facts))
+            said += postmortem_replay.with_replay(reading, device, facts, postmortem_oom.judge(facts))
         else:
-            said += _scattered(summary, device)
-        said += _pools(device, facts is not None)
+            said += _fragmentation(summary, device)
+        said += _private_pools(device, facts is not None)
         if device.trace is None and facts is not None:
             missing = f"which line holds the memory of device {device.device}: no history was recorded. Next run: "
             said.append(
@@ -71,7 +80,7 @@ def _judged(reading: Reading, name: str) -> Report:
                 )
             )
     if not summary.devices and summary.record.get("kind") == "oom":
-        said += postmortem_oom.judge(_recorded(summary, None))
+        said += postmortem_oom.judge(_facts_of_record(summary, None))
     return Report(
         findings=tuple(one for one in said if isinstance(one, Finding)),
         abstained=tuple(one for one in said if isinstance(one, Abstained)),
@@ -85,19 +94,19 @@ def _judged(reading: Reading, name: str) -> Report:
 # ── an out-of-memory error in it ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _oom(summary: Summary, device: Device) -> postmortem_oom.Facts | None:
-    """The facts of the error that the record is of, or of the last one in the trace; None where there was none."""
+def _oom_facts(summary: Summary, device: Device) -> postmortem_oom.Facts | None:
+    """Returns the facts of the error on record, or of the last one in the trace, if any."""
     if summary.record.get("kind") == "oom" and summary.record.get("device") in (device.device, None):
-        return _recorded(summary, device)
+        return _facts_of_record(summary, device)
     marks = [mark for mark in device.trace.marks if mark.action == "oom"] if device.trace is not None else []
-    if not marks or not _at_the_end(device, marks[-1]):
+    if not marks or not _is_at_the_end(device, marks[-1]):
         return None
     mark = marks[-1]
-    return _with_blocks(device, summary, requested=mark.size_bytes, free=mark.free_bytes, total=None)
+    return _facts_of_blocks(device, summary, requested=mark.size_bytes, free=mark.free_bytes, total=None)
 
 
-def _at_the_end(device: Device, mark: Mark) -> bool:
-    """Whether the blocks in the file are those of that moment: little happened since."""
+def _is_at_the_end(device: Device, mark: Mark) -> bool:
+    """Returns whether so little happened since that the file has the blocks of that moment."""
     return device.trace is not None and device.trace.entries - mark.index <= max(50, device.trace.entries // 50)
 
 
@@ -106,10 +115,10 @@ def _number(summary: Summary, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _recorded(summary: Summary, device: Device | None) -> postmortem_oom.Facts:
+def _facts_of_record(summary: Summary, device: Device | None) -> postmortem_oom.Facts:
     requested, free, total = (_number(summary, f"{what}_bytes") for what in ("requested", "free", "total"))
     if device is not None and device.segments and device.complete:
-        return _with_blocks(device, summary, requested, free, total)
+        return _facts_of_blocks(device, summary, requested, free, total)
     allocated, reserved, split = (
         _number(summary, f"statistics.{what}_bytes.all.current") for what in ("allocated", "reserved", "inactive_split")
     )
@@ -128,7 +137,7 @@ def _recorded(summary: Summary, device: Device | None) -> postmortem_oom.Facts:
     )
 
 
-def _with_blocks(
+def _facts_of_blocks(
     device: Device, summary: Summary, requested: float | None, free: float | None, total: float | None
 ) -> postmortem_oom.Facts:
     totals, found = device.totals, device.fragmentation
@@ -158,19 +167,19 @@ def _settings(summary: Summary) -> str:
 
 def _where(summary: Summary, device: Device | None) -> str:
     number = summary.record.get("device") if device is None else device.device
-    at = f", {_at(summary.stack[summary.headline])}" if len(summary.stack) > summary.headline else ""
+    at = f", {_place_text(summary.stack[summary.headline])}" if len(summary.stack) > summary.headline else ""
     return f"cuda:{number}{at}"
 
 
-def _at(frame: Frame) -> str:
+def _place_text(frame: Frame) -> str:
     return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
 
 
 # ── a leak ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _asked_leaks(reading: Reading, device: Device) -> list[Finding]:
-    """Of a history that has no quarters, or whose reader gave up, nothing."""
+def _leaks_if_known(reading: Reading, device: Device) -> list[Finding]:
+    """Returns the leaks, none where the history has no quarters or its reader gave up."""
     from ..snapshot.reader import SnapshotError
 
     try:
@@ -180,14 +189,14 @@ def _asked_leaks(reading: Reading, device: Device) -> list[Finding]:
 
 
 def _leaks(reading: Reading, device: Device) -> Iterator[Finding]:
-    """Lines of which every quarter of the history leaves about as much behind, up to its end."""
+    """Yields findings on lines of which every quarter of the history leaves as much behind."""
     trace = device.trace
     if trace is None or trace.actions.get("free_completed", 0) < 0.3 * trace.actions.get("alloc", 0):
-        return  # nothing is freed: it is being built, not trained
+        return  # where hardly anything is freed, a model is being built and not trained
     kept: dict[Place, list[float]] = {}
     graph: dict[Place, set[tuple[Place, ...]]] = {}
     for index, moment in enumerate(QUARTERS):
-        for place, (amount, stacks) in _since(reading, device.device, moment).items():
+        for place, (amount, stacks) in _bytes_kept_since(reading, device.device, moment).items():
             kept.setdefault(place, [0.0, 0.0, 0.0])[index] = amount
             graph.setdefault(place, set()).update(stacks)
     allocated = max(1, device.totals.allocated_bytes)
@@ -197,11 +206,14 @@ def _leaks(reading: Reading, device: Device) -> Iterator[Finding]:
             second, third
         ):
             continue
-        yield _leak(device, f"{file.rsplit('/', 1)[-1]}:{line}", second, third, after25, len(graph[file, line]))
+        yield _leak_finding(device, f"{file.rsplit('/', 1)[-1]}:{line}", second, third, after25, len(graph[file, line]))
 
 
-def _since(reading: Reading, device: int, moment: str) -> dict[Place, tuple[float, set[tuple[Place, ...]]]]:
-    """Bytes allocated after ``moment`` and live at the end, by the user's line, with the stacks below it."""
+def _bytes_kept_since(reading: Reading, device: int, moment: str) -> dict[Place, tuple[float, set[tuple[Place, ...]]]]:
+    """Returns by line of the user what was allocated after ``moment`` and is live at the end.
+
+    Each line has its bytes, and the stacks below it.
+    """
     out: dict[Place, tuple[float, set[tuple[Place, ...]]]] = {}
     for row in reading.between(device, moment, "end", 200).stacks.rows:
         if not row.frames or _is_once(row):
@@ -221,7 +233,7 @@ def _is_optimizer(row: StackRow) -> bool:
     return any("torch/optim/" in frame.file for frame in row.frames)
 
 
-def _leak(device: Device, at: str, second: float, third: float, total: float, stacks: int) -> Finding:
+def _leak_finding(device: Device, at: str, second: float, third: float, total: float, stacks: int) -> Finding:
     evidence = [
         Evidence(
             text=f"allocated there and still live: {bytes_text(second)} of the second quarter of the history, "
@@ -255,7 +267,10 @@ def _leak(device: Device, at: str, second: float, third: float, total: float, st
 
 
 def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
-    """Most of what is live was made inside a function that evaluates: a graph for a backward that never comes."""
+    """Yields a finding where most of what is live was made inside a function that evaluates.
+
+    It is a graph for a backward pass that never comes.
+    """
     if not failed:
         return
     inside = [row for row in device.stacks.rows if any(_EVALUATES.search(frame.function) for frame in row.frames)]
@@ -265,7 +280,7 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
     frame = next(frame for frame in inside[0].frames if _EVALUATES.search(frame.function))
     share = percent_text(held / device.totals.allocated_bytes)
     live = bytes_text(device.totals.allocated_bytes)
-    text = f"{bytes_text(held)} of {live} live ({share}) were made in {frame.function} ({_at(frame)})"
+    text = f"{bytes_text(held)} of {live} live ({share}) were made in {frame.function} ({_place_text(frame)})"
     yield WORDINGS.finding(
         "snapshot.evaluation",
         {"function": frame.function, "held": bytes_text(held)},
@@ -273,15 +288,18 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
         confidence="likely",
         rank=2.4,
         evidence=(Evidence(text=text, source="snapshot"),),
-        where=f"{_at(frame)}, cuda:{device.device}",
+        where=f"{_place_text(frame)}, cuda:{device.device}",
     )
 
 
 # ── without an error ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _scattered(summary: Summary, device: Device) -> Iterator[Finding]:
-    """Free bytes in pieces. By itself no fault: between two peaks of a step it always looks so."""
+def _fragmentation(summary: Summary, device: Device) -> Iterator[Finding]:
+    """Yields a finding on free bytes in pieces.
+
+    It is info, because memory always looks so between two peaks of a step.
+    """
     totals, found = device.totals, device.fragmentation
     if not totals.reserved_bytes or totals.inactive_split_bytes < SPLIT_SHARE * totals.reserved_bytes:
         return
@@ -313,8 +331,11 @@ def _scattered(summary: Summary, device: Device) -> Iterator[Finding]:
     )
 
 
-def _pools(device: Device, failed: bool) -> Iterator[Finding]:
-    """Much idle memory in private pools, where no error asked for it (else the error's own rule speaks)."""
+def _private_pools(device: Device, failed: bool) -> Iterator[Finding]:
+    """Yields a finding on much idle memory in private pools.
+
+    After an out-of-memory error the rule on that error speaks of it.
+    """
     idle = device.fragmentation.private_free_bytes
     if failed or idle < POOL_BYTES or idle < POOL_SHARE * device.totals.reserved_bytes:
         return

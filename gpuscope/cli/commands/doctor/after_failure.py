@@ -31,7 +31,7 @@ def examine(text: bytes, pid: str, start: str) -> Report:
     """What the rules say of a traceback, and of the record that the same process left."""
     from gpuscope.doctor import postmortem, postmortem_end
 
-    found = postmortem_end.of_text(text, "traceback")
+    found = postmortem_end.examine_text(text, "traceback")
     record = _record(pid, start)
     if record is not None:
         known = postmortem.examine(record, "snapshot")
