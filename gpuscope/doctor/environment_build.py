@@ -162,15 +162,16 @@ def _architecture(
 ) -> Iterator[Finding | Abstained]:
     """Yields a finding on the GPUs that this torch holds no code for."""
     # What torch says itself counts more than what its wheel says.
-    told = facts.torch.architectures if facts.torch is not None and facts.torch.architectures else build.architectures
-    if told is None:
+    own = facts.torch.architectures if facts.torch is not None else None
+    architectures = own or build.architectures
+    if architectures is None:
         why = facts.why.get("architectures", "the wheel does not tell")
         yield Abstained(
             pitfall="wrong-torch-build-arch",
             missing=f"which GPUs this torch is compiled for: {why}. gpuscope doctor --torch asks torch",
         )
         return
-    without = [one for one in devices if one.capability is not None and runs_on(one.capability, told) is False]
+    without = [one for one in devices if one.capability is not None and runs_on(one.capability, architectures) is False]
     if not without:
         return
     capability = without[0].capability or (0, 0)
@@ -187,7 +188,7 @@ def _architecture(
         confidence="definite",
         evidence=(
             Evidence(text=f"{names(without)}: compute capability {number}", source="nvml"),
-            Evidence(text=f"torch is compiled for {', '.join(told)}", source="torch"),
+            Evidence(text=f"torch is compiled for {', '.join(architectures)}", source="torch"),
             installed,
         ),
         where=names(without),

@@ -141,6 +141,8 @@ def test_a_driver_that_is_too_old():
     assert "580" in one.fixes[1].title
     compat = replace(facts, environment={"LD_LIBRARY_PATH": "/usr/local/cuda/compat"})
     assert only(compat, "driver-cuda-mismatch", "problem").confidence == "likely"
+    unheard_of = replace(HEALTHY, build=replace(BUILD, cuda="27.1"))
+    assert only(unheard_of, "driver-cuda-mismatch", "problem").fixes[1].title == "Or update the driver"
 
 
 def test_a_newer_minor_version_is_only_told():
@@ -224,6 +226,7 @@ def test_libraries_that_torch_pins():
         ("driver_error", "its kernel module is not loaded", {}, "no-gpu-driver", "problem"),
         ("timeout", "nvmlInit_v2 has not returned for 5 s", {}, "no-gpu-driver", "problem"),
         ("not_supported", "libnvidia-ml.so.1 was not found", {}, "no-gpu-driver", "warning"),
+        ("not_supported", "libnvidia-ml.so.1 is missing", {"container": "docker"}, "no-gpu-driver", "warning"),
         ("driver_error", "the module is not loaded", {"nvidia_pci": (), "nvidia_nodes": ()}, "no-gpu-driver", "info"),
     ],
 )  # fmt: skip
@@ -409,6 +412,9 @@ def test_mixed_pynvml_packages():
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "debug-settings", "warning"),
         ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "debug-settings", "warning"),
         ({"NCCL_P2P_DISABLE": "1"}, "nccl-config", "info"),
+        ({"NCCL_SHM_DISABLE": "true"}, "nccl-config", "info"),
+        ({"NCCL_IB_DISABLE": "1"}, "nccl-config", "info"),
+        ({"NCCL_DEBUG": "trace"}, "nccl-config", "info"),
         ({"NCCL_ASYNC_ERROR_HANDLING": "1"}, "nccl-config", "info"),
         ({"NCCL_TIMEOUT": "3600"}, "nccl-config", "info"),
         ({"NCCL_SOCKET_IFNAME": "ib0"}, "nccl-config", "warning"),
@@ -419,7 +425,16 @@ def test_mixed_pynvml_packages():
     ],
 )
 def test_settings(environment, pitfall, severity):
-    assert only(setting(**environment), pitfall, severity)
+    assert next(iter(environment)) in only(setting(**environment), pitfall, severity).title
+
+
+def test_a_renamed_variable_keeps_its_value():
+    assert found(setting(NCCL_BLOCKING_WAIT="1"))[0].fixes[0].environment == "TORCH_NCCL_BLOCKING_WAIT=1"
+
+
+def test_threads_are_shared_by_the_ranks():
+    fixes = [found(setting(OMP_NUM_THREADS=text))[0].fixes[0].environment for text in ("96", "all")]
+    assert fixes == ["OMP_NUM_THREADS=32"] * 2
 
 
 def test_an_unknown_interface_list_decides_nothing():

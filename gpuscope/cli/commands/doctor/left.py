@@ -60,7 +60,7 @@ class Death:
 
 
 def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
-    """Returns a line for each trainer that died in the last ``seconds``, and the findings on it, as info."""
+    """Returns a line and the findings, as info, on each trainer that died in ``seconds``."""
     report = Report()
     for death in deaths(seconds, MOST, kernel_log):
         findings = tuple(replace(one, severity="info") for one in death.report.findings)
@@ -119,7 +119,7 @@ def _examined(path: Path) -> Report:
 
 
 Box = tuple[float, int, int, Path, TrainerDef, "dict[str, Any] | None"]
-"""A black box: wall clock of the end, pid, start, path, definition, and how it ended in its own words."""
+"""A black box: when it ended by the wall clock, pid, start, path, definition, last words."""
 
 
 def _of_boxes(since: float, most: int) -> list[Box]:
@@ -180,7 +180,7 @@ def _records() -> list[tuple[float, int, int, Path]]:
 
 
 def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
-    """Returns by pid whether the kernel noted that it was killed or that it crashed, and the kernel's line.
+    """Returns by pid whether the kernel's log says that it was killed or crashed, and its line.
 
     Empty where its log cannot be read, and in a pid namespace, where the log has other pids than these.
     """
@@ -205,7 +205,7 @@ def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
 
 
 def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Finding:
-    """Returns the finding on a trainer that left no word of its end, by what the kernel's log says of it.
+    """Returns the finding on a trainer that ended without a word, by the kernel's log.
 
     Every title begins with the trainer's name and says how it ended.
     """
@@ -221,7 +221,7 @@ def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Fin
 
 
 def _of_the_dead(found: Report, pid: int, name: str, ended: float, path: Path, look: str) -> Report:
-    """Returns the report with whose it was, when it ended, and the fix ``look`` that shows more of it first."""
+    """Returns the report with whose it was, when that ended, and the fix ``look`` first."""
     from ....doctor import table
 
     when = time.strftime("%d %b %H:%M:%S", time.localtime(ended))
