@@ -76,6 +76,9 @@ SYMPTOMS = (
     ("a matrix product seems to take 0.1 ms whatever its size, the time shows up where the result is printed",
      "synchronize-timing"),
     ("memory of the host grows with every epoch until the machine swaps", "host-memory-limit"),
+    ("the pin-memory thread of the loader ends with an exception", "pin-memory"),
+    ("out of memory while the shards of an FSDP model are gathered for its checkpoint", "fsdp-or-zero"),
+    ("runs out of memory since the trainer was upgraded, with any batch", "gradient-checkpointing"),
 )  # fmt: skip
 
 
@@ -119,6 +122,8 @@ def test_the_symptom_speaks_for(text, pitfall):
         "saved checkpoint with 77 keys, module.py is unchanged",
         "worker 7 finished, code = -70",
         "dataset kept in /data/torch_7, no space problems",
+        "use a smaller tile to avoid OOM",
+        "OOM: 0 since the start, OOM score 700, OOM-safe loader, ROOM 7",
     ],
 )
 def test_what_is_no_failure(text):
@@ -134,6 +139,19 @@ def test_a_hang_that_is_only_told_of_is_one_of_three():
 @pytest.mark.parametrize("marker", ["symptom: ", "Symptom:\n", "step 3\nsymptom: "])
 def test_no_marker_in_a_log_makes_it_a_description(text, marker):
     assert examine((marker + text).split("\n")) == examine((marker.replace("ymptom", "ummary") + text).split("\n"))
+
+
+def test_the_word_alone_in_a_log_is_a_refusal_of_which_only_the_circumstances_are_known():
+    said = examine(["engine ready, gpu_memory_utilization 0.93", "worker 3 went OOM, 7 requests dropped"])[0]
+    assert said[0].pitfall == "reduce-seq-length-or-resolution"
+    assert {(one.confidence, one.severity) for one in said} == {("prior", "info")}
+    assert said[0].evidence[0].text == "worker 3 went OOM, 7 requests dropped"
+    assert said[0].evidence[0].source == "log:2"
+
+
+def test_a_message_of_its_own_counts_for_more_than_the_word():
+    message = "RuntimeError: CUDA error: out of memory"
+    assert names(f"{message}\nrank 0: OOM, giving up") == names(f"{message}\nrank 0: giving up")
 
 
 def test_words_beside_a_log_are_circumstances_of_its_message():

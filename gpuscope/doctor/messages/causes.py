@@ -45,7 +45,8 @@ def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
     where = f"cuda:{one.device}" if one.device and one.backend == "cuda" else ""
     where = ", ".join(filter(None, (log.rank(one.hit), where)))
     decided = list(_arithmetic(one, scene, line))
-    sure = any(vote.confidence != "prior" for vote in decided)
+    # Of a refusal whose message is not there only the circumstances are known, and those decide nothing alone.
+    sure = one.form == "word" or any(vote.confidence != "prior" for vote in decided)
     for vote in (*decided, *_circumstances(one, scene, line, sure)):
         yield replace(vote, where=where)
 

@@ -48,6 +48,8 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
         scene.facts.setdefault("growth", grown)
     votes = list(rule.apply(tables.rules(), log, scene))
     refusals = oom.find(log)
+    if not refusals and not described and not any(vote.confidence != "prior" for vote in votes):
+        refusals = oom.find_word(log)
     tries = len(log.find_all("tried to allocate", 50))
     if tries > 1 and scene.any("rerun", "notebook"):
         scene.facts.setdefault("repeated", f"{tries} refusals in one session: the first was caught")

@@ -21,10 +21,15 @@ _REACH = 2600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """One refusal. ``backend``: cuda, hip, xpu, mps, cpu, hpu. ``form``: the message's generation (``bare``, ``1.0``,
-    ``1.4``, ``2.1``, ``2.3``, ``async``, ``mps``, ``xpu``, ``cpu``). ``reserved_bytes`` is the whole of this process'
-    allocator, ``unallocated_bytes`` = reserved - allocated; ``process_bytes`` is all that this process holds on the
-    device, ``others`` the processes that the message names. All sizes in bytes; unknown is None."""
+    """One refusal of memory, with its sizes in bytes; what the message does not say is None.
+
+    - ``backend``: cuda, hip, xpu, mps, cpu or hpu.
+    - ``form``: the message's generation (``1.0``, ``1.4``, ``2.1``, ``2.3``) or kind (``async``, ``mps``, ``cpu``);
+      ``bare`` is a message without sizes, ``word`` the word OOM without a message.
+    - ``reserved_bytes``: all that this process' allocator holds; ``unallocated_bytes`` is the part of it that no
+      tensor uses.
+    - ``process_bytes``: all that this process holds on the device; ``others`` are the processes that the message names.
+    """
 
     hit: Hit
     backend: str
@@ -232,3 +237,19 @@ def _bare(log: Log) -> list[OutOfMemory]:
             form = "async" if "allocation" in text and "devmem" not in text else "bare"
             found.append(OutOfMemory(hit=hit, backend=backend, form=form))
     return found[:1]
+
+
+# Capital letters, and a word of its own: not the kernel's OOM killer, and not where it is only feared or ruled out.
+_WORD = re.compile(
+    r"(?<![\w-])(?<!\bno )(?<!\bif )(?<!without )(?<!against )(?<!avoid )(?<!avoids )(?<!prevent )(?<!prevents )"
+    r"OOM(?:ed|s)?(?![\w-])(?! (?:score|kill|reaper|handler|count))(?! ?[:=] ?(?:0|no|false))"
+)
+
+
+def find_word(log: Log) -> list[OutOfMemory]:
+    """The first place where a program or a person says OOM in a log that shows no refusal's own message.
+
+    Nothing is known of it but that memory ran out, so its causes can only be priors.
+    """
+    hit = log.line_with(_WORD) if "oom" in log.squeezed else None
+    return [OutOfMemory(hit=hit, backend="cuda", form="word")] if hit else []

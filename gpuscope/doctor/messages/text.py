@@ -100,6 +100,16 @@ class Log:
         """A match in the flat text, where words have their borders."""
         return _flat(pattern).search(self.flat)
 
+    def line_with(self, pattern: re.Pattern[str]) -> Hit | None:
+        """The first line, in its own case and with its spaces, that the pattern matches."""
+        for index, (_, text) in enumerate(self.lines):
+            match = pattern.search(text)
+            if match:
+                start = self._starts[index] + len(_SPACE.sub("", text[: match.start()]))
+                word = _SPACE.sub("", match[0].lower())
+                return Hit((word,), index, start, start + len(word))
+        return None
+
     def where(self, hit: Hit) -> str:
         """Where the hit stands: ``log:1204``."""
         return f"{self.source}:{self.lines[hit.line][0]}"
