@@ -26,13 +26,19 @@ _REMARKS = ("effect", "cost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """What is said of one finding. ``cause`` is the ``id`` where the row names none; ``fixes`` are ids of fixes."""
+    """What is said of one finding. ``cause`` is the ``id`` where the row names none; ``fixes`` are ids of fixes.
+
+    ``why`` and ``gpu_only`` are of findings in scripts: what is said of the quoted code, and whether it is a mistake
+    only where the training runs on a GPU.
+    """
 
     id: str
     pitfall: str
     title: str
     cause: str = ""
     verify: str = ""
+    why: str = ""
+    gpu_only: bool = False
     fixes: tuple[str, ...] = ()
 
 
@@ -63,8 +69,8 @@ class Wordings:
             **{
                 "pitfall": row.pitfall,
                 "cause": row.cause or row.id,
-                "title": _filled(row.title, given),
-                "verify": _filled(row.verify, given) or "",
+                "title": fill(row.title, given),
+                "verify": fill(row.verify, given) or "",
                 "fixes": tuple(self.fixes(row.fixes, given) if fixes is None else fixes),
                 **rest,
             }
@@ -75,8 +81,8 @@ class Wordings:
         other text of a fix lacks one, the fix is left out."""
         found = []
         for row in map(self.fix_rows.__getitem__, names):
-            texts = {key: _filled(getattr(row, key), figures) for key in _FIX_TEXTS}
-            remarks = {key: _filled(getattr(row, key), figures) or "" for key in _REMARKS}
+            texts = {key: fill(getattr(row, key), figures) for key in _FIX_TEXTS}
+            remarks = {key: fill(getattr(row, key), figures) or "" for key in _REMARKS}
             if None not in texts.values():
                 found.append(replace(row, **{**texts, **remarks}))  # type: ignore[arg-type]
         return found
@@ -120,7 +126,7 @@ def _add(rows: dict[str, Any], name: Any, row: Any) -> None:
     rows[name] = row
 
 
-def _filled(text: str, figures: Mapping[str, object]) -> str | None:
+def fill(text: str, figures: Mapping[str, object]) -> str | None:
     """The text with its fields filled in, None where a figure that it names is None. Raises :class:`KeyError` for a
     field that nobody fills."""
     if "{" not in text:

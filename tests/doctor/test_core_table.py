@@ -92,7 +92,7 @@ def calls():
 
 def test_every_pitfall_and_cause_that_an_examiner_names_is_in_the_table():
     said = [call for call in calls() if "pitfall" in call]
-    assert len(said) > 50
+    assert said
     assert {call["pitfall"] for call in said} <= ROWS.keys()
     pairs = {(call["pitfall"], call["cause"]) for call in said if "cause" in call}
     assert {(pitfall, cause) for pitfall, cause in pairs if cause not in ROWS[pitfall].causes} == set()

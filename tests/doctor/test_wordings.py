@@ -8,7 +8,7 @@ from gpuscope.doctor import table, wordings
 from gpuscope.doctor.rows import TableError
 from gpuscope.doctor.wordings import Wordings
 
-ROOMS = ("live", "postmortem", "environment")
+ROOMS = ("live", "postmortem", "environment", "script")
 FIX = '[[fix]]\nid = "look"\ntitle = "Look at {pid}"\neffect = "{gain} less"\n'
 FINDING = '[[finding]]\nid = "x.y"\npitfall = "shm-size"\ntitle = "{held} of {gpu}"\nfixes = ["look"]\n'
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..finding import Abstained, Evidence, Finding, Fix, Report
+from ..wordings import Wording, Wordings, fill
 
 if TYPE_CHECKING:
     from .facts import Found, Script
 
 __all__ = ["examine", "report"]
 
+WORDINGS = Wordings("script")
 _MAX_FINDINGS_A_FILE = 100
 _MAX_SECONDS = 60
 
@@ -83,39 +86,44 @@ def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list
         return [], []
 
 
-def _fix(script: Script, found: Found) -> Fix:
-    """The fix with its lines, where they are Python again and change something; else in words."""
-    from . import edits
-
-    before = edits.text(script, found.node) if found.before is None else found.before
-    if not found.code or not edits.usable(before, found.code):
-        return Fix(title=found.fix)
-    return Fix(title=found.fix, before=before, code=found.code)
-
-
 def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding]:
+    """What the checks find, without what a comment or the training on the CPU takes out."""
     from . import checks
     from .source import line
 
     findings: dict[tuple[str, int], Finding] = {}
-    for found in checks.run(script, on_cpu):
-        if script.ignored(found.node, found.pitfall):
+    for found in checks.run(script):
+        wording = WORDINGS.findings[found.wording]
+        if script.ignored(found.node, wording.pitfall) or (on_cpu and wording.gpu_only):
             continue
-        place = script.place(found.node)
-        lines = [Evidence(text=f"{script.code(found.node)}: {found.why}", source=place)]
-        lines += [Evidence(text=script.code(node), source=script.place(node)) for node in found.more[:20]]
-        finding = Finding(
-            pitfall=found.pitfall,
-            cause=found.cause,
-            title=found.title,
-            severity=found.severity,
-            confidence=found.confidence,
-            evidence=tuple(lines),
-            fixes=(_fix(script, found),),
-            where=place,
-        )
-        findings.setdefault((found.cause, line(found.node)), finding)
+        finding = _finding(script, found, wording)
+        findings.setdefault((finding.cause, line(found.node)), finding)
         if len(findings) == _MAX_FINDINGS_A_FILE:
             problems.append(f"{script.path} was checked in part: it has more than {_MAX_FINDINGS_A_FILE} findings.")
             break
     return list(findings.values())
+
+
+def _finding(script: Script, found: Found, wording: Wording) -> Finding:
+    place = script.place(found.node)
+    lines = [Evidence(text=f"{script.code(found.node)}: {fill(wording.why, found.figures)}", source=place)]
+    lines += [Evidence(text=script.code(node), source=script.place(node)) for node in found.more[:20]]
+    return WORDINGS.finding(
+        wording.id,
+        found.figures,
+        fixes=[_fix(script, found, fix) for fix in WORDINGS.fixes(wording.fixes, found.figures)],
+        severity=found.severity,
+        confidence=found.confidence,
+        evidence=tuple(lines),
+        where=place,
+    )
+
+
+def _fix(script: Script, found: Found, fix: Fix) -> Fix:
+    """The fix with its lines, where they are Python again and change something; else its words alone."""
+    from . import edits
+
+    before = edits.text(script, found.node) if found.before is None else found.before
+    if not fix.code or not edits.usable(before, fix.code):
+        return replace(fix, code="")
+    return replace(fix, before=before)

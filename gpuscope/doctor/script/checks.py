@@ -21,23 +21,11 @@ ALL = (
     *cudnn.CHECKS,
 )
 
-# What is a mistake on a GPU alone: a program that trains on the CPU does not make it.
-ON_A_GPU = frozenset(
-    f"script.{name}"
-    for name in (
-        "autocast-around-dataparallel", "benchmark-and-deterministic", "benchmark-with-seed",
-        "clock-without-synchronize", "dataparallel", "empty-cache-each-step", "first-gpu-in-every-rank",
-        "gloo-between-gpus", "labels-not-moved", "load-without-map-location", "made-on-cpu", "memory-not-pinned",
-        "model-not-moved", "move-without-effect", "no-cudnn-benchmark", "no-loader-workers", "odd-last-batch",
-        "outputs-kept", "waits-each-step",
-    )
-)  # fmt: skip
 
-
-def run(s: Script, on_cpu: bool = False) -> Iterator[Found]:
-    """What every check finds in the file. ``on_cpu``: it is known to train on the CPU."""
+def run(s: Script) -> Iterator[Found]:
+    """What every check finds in the file."""
     for check in ALL:
-        yield from (found for found in check(s) if not (on_cpu and found.cause in ON_A_GPU))
+        yield from check(s)
 
 
 def undecided(s: Script) -> Iterator[Abstained]:

@@ -23,7 +23,7 @@ def cudnn_conflict(s: Script) -> Iterator[Found]:
     benchmark, deterministic = settings.get("benchmark"), settings.get("deterministic")
     if benchmark is None or not constant(benchmark.value, True):
         return
-    code = edits.edited(s, benchmark, (benchmark.value, "False"))
+    edited = edits.edited(s, benchmark, (benchmark.value, "False"))
     if deterministic is not None:
         if (
             constant(deterministic.value, True)
@@ -31,30 +31,18 @@ def cudnn_conflict(s: Script) -> Iterator[Found]:
             and s.scope(benchmark) is s.scope(deterministic)
         ):
             yield Found(
-                node=benchmark,
-                pitfall="deterministic",
-                cause="script.benchmark-and-deterministic",
+                "script.benchmark-and-deterministic",
+                benchmark,
+                figures={"edited": edited},
                 more=[deterministic],
-                title="cudnn.benchmark works against cudnn.deterministic",
                 confidence="definite",
-                why="it picks algorithms by the clock, which differs from run to run; deterministic wants the same.",
-                fix="Switch benchmark off where results must repeat; switch deterministic off where speed matters.",
-                code=code,
             )
         return
     seeded = [call for call in s.calls_to("torch.manual_seed") if call.args and isinstance(call.args[0], ast.Constant)]
     seeded = [call for call in seeded if _of_the_training(s, call, benchmark)]
     if seeded and "use_deterministic_algorithms" not in s.identifiers:
         yield Found(
-            node=benchmark,
-            pitfall="deterministic",
-            cause="script.benchmark-with-seed",
-            severity="info",
-            more=seeded[:1],
-            title="Seeded, but not reproducible",
-            why="cuDNN chooses algorithms by the clock: the same seed may give other weights.",
-            fix="Where results must repeat: benchmark off, torch.use_deterministic_algorithms(True).",
-            code=code,
+            "script.benchmark-with-seed", benchmark, figures={"edited": edited}, more=seeded[:1], severity="info"
         )
 
 
@@ -85,17 +73,7 @@ def convolutions(s: Script) -> Iterator[Found]:
     )
     if layer is None or not _fixed_shape(s):
         return
-    yield Found(
-        node=layer,
-        pitfall="cudnn-benchmark-on",
-        cause="script.no-cudnn-benchmark",
-        severity="info",
-        title="Convolutions of one shape without cudnn.benchmark",
-        why="cuDNN takes what its heuristics name; another algorithm may be faster.",
-        fix="Where all batches have one shape, and results need not repeat to the bit.",
-        before="",
-        code="torch.backends.cudnn.benchmark = True",
-    )
+    yield Found("script.no-cudnn-benchmark", layer, before="", severity="info")
 
 
 def _fixed_shape(s: Script) -> bool:

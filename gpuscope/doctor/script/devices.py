@@ -30,15 +30,15 @@ def left_behind(s: Script) -> Iterator[Found]:
                 other = next(iter(sorted(moved)))
                 move = next(iter(_moves(s, other, loop)))
                 yield Found(
-                    node=call,
-                    pitfall="move-inputs-to-device",
-                    cause="script.labels-not-moved",
-                    severity="problem",
+                    "script.labels-not-moved",
+                    call,
+                    figures={
+                        "name": name,
+                        "other": other,
+                        "edited": edits.edited(s, call, (call.args[1], name + edits.text(s, move)[len(other) :])),
+                    },
                     more=[move],
-                    title=f"{name} stays on the CPU",
-                    why=f"{other} is moved, {name} is not, and the two meet in the loss.",
-                    fix="Move it too, before the operation.",
-                    code=edits.edited(s, call, (call.args[1], name + edits.text(s, move)[len(other) :])),
+                    severity="problem",
                 )
 
 
@@ -112,14 +112,10 @@ def moves_without_effect(s: Script) -> Iterator[Found]:
         batch = any(name in _batch(loop) for loop in s.loops(call)) and len(values) == 1
         if tensor or (batch and any(loop in s.training_loops for loop in s.loops(call))):
             yield Found(
-                node=call,
-                pitfall="move-inputs-to-device",
-                cause="script.move-without-effect",
+                "script.move-without-effect",
+                call,
+                figures={"name": name, "move": edits.text(s, call)},
                 severity="problem",
-                title=f"{name} is not moved",
-                why="to() of a tensor returns the moved copy, and this one is dropped.",
-                fix="Keep the result.",
-                code=f"{name} = {edits.text(s, call)}",
                 confidence="definite" if tensor else "likely",
             )
 
@@ -169,15 +165,11 @@ def model_left(s: Script) -> Iterator[Found]:
             continue
         device = next(iter(sorted(chosen)), "")
         yield Found(
-            node=node,
-            pitfall="move-model-to-device",
-            cause="script.model-not-moved",
-            severity="problem",
+            "script.model-not-moved.inputs-follow" if followed else "script.model-not-moved",
+            node,
+            figures={"made": edits.text(s, node), "move": f"to({device})" if device else "cuda()"},
             more=[moved[0]],
-            title="The model is never moved to the GPU",
-            why="the inputs follow it: it all runs on the CPU." if followed else "its inputs are: the two cannot meet.",
-            fix="Move it before the optimizer gets its parameters.",
-            code=f"{edits.text(s, node)}.to({device})" if device else f"{edits.text(s, node)}.cuda()",
+            severity="problem",
         )
 
 
@@ -285,15 +277,15 @@ def _made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator
             ):
                 argument = next(arg.arg for arg in function.args.args[1:] or function.args.args)
                 yield Found(
-                    node=node,
-                    pitfall="move-inputs-to-device",
-                    cause="script.made-on-cpu",
-                    severity="problem",
+                    "script.made-on-cpu",
+                    node,
+                    figures={
+                        "name": name,
+                        "layer": key(call.func),
+                        "made": edits.with_argument(s, made, f"device={argument}.device"),
+                    },
                     more=[call],
-                    title=f"{name} is made on the CPU",
-                    why=f"{key(call.func)} is wherever the model is, and {name} is not.",
-                    fix="Make it on the device of the input.",
-                    code=f"{name} = {edits.with_argument(s, made, f'device={argument}.device')}",
+                    severity="problem",
                 )
                 break
 

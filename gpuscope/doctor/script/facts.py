@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..finding import Confidence, Severity
@@ -38,22 +38,22 @@ _STATELESS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Found:
-    """What a check reports about one place of the file; ``more`` are further places of the same mistake. ``code`` goes
-    in place of ``before``, by itself that of ``node``; an empty ``before`` says that it is only added."""
+    """What a check reports about one place of the file, with the figures that its words need.
 
+    ``wording`` is the id of a finding in ``findings/script.toml``, which says the rest. ``more`` are further places of
+    the same mistake. The code of the fix replaces ``before``, or the text of ``node`` where that is None; with an empty
+    ``before`` it is only added.
+    """
+
+    wording: str
     node: ast.AST
-    pitfall: str
-    cause: str
-    title: str
-    why: str
-    fix: str
-    code: str = ""
+    figures: Mapping[str, object] = field(default_factory=dict)
     before: str | None = None
+    more: Sequence[ast.AST] = ()
     severity: Severity = "warning"
     confidence: Confidence = "likely"
-    more: Sequence[ast.AST] = ()
 
 
 class Script(Source):

@@ -37,13 +37,13 @@ def kept_losses(s: Script) -> Iterator[Found]:
                 continue
             kept = next(part for part in _added(added) if part.id == loss)
             yield Found(
-                node=node,
-                pitfall="detach-loss-accumulation",
-                cause="script.loss-kept",
-                title="A sum or list keeps the graph of every loss",
-                why=f"{loss} still hangs on its graph, and {grown} outlives the step: the graph stays alive.",
-                fix=f"Keep the number: {loss}.item(), or {loss}.detach() where it must not wait for the GPU.",
-                code=edits.edited(s, node, (kept, f"{loss}.item()")),
+                "script.loss-kept",
+                node,
+                figures={
+                    "loss": loss,
+                    "kept_in": grown,
+                    "edited": edits.edited(s, node, (kept, f"{loss}.item()")),
+                },
             )
 
 
@@ -139,16 +139,12 @@ def evaluation_with_grad(s: Script) -> Iterator[Found]:
             continue
         if any(_detaching(s, use) for use in uses):
             continue
-        loop = s.loops(uses[0])[-1]
+        head = edits.head(s, s.loops(uses[0])[-1])
         yield Found(
-            node=uses[0],
-            pitfall="no-grad-eval",
-            cause="script.eval-with-grad",
-            title="Evaluation records gradients",
-            why=f"{name}.eval() does not switch gradients off: every output keeps the activations it came from.",
-            fix="Evaluate under torch.no_grad(), or torch.inference_mode().",
-            before=edits.head(s, loop),
-            code="with torch.no_grad():\n" + textwrap.indent(edits.head(s, loop), "    "),
+            "script.eval-with-grad",
+            uses[0],
+            figures={"model": name, "loop": textwrap.indent(head, "    ")},
+            before=head,
         )
 
 
@@ -192,27 +188,14 @@ def caches_emptied(s: Script) -> Iterator[Found]:
             continue
         kept = _kept_outputs(s, loops[0])
         if kept is not None:
-            name, held = receiver(kept), s.code(kept.args[0])
             yield Found(
-                node=kept,
-                pitfall="memory-leak-in-user-list",
-                cause="script.outputs-kept",
+                "script.outputs-kept",
+                kept,
+                figures={"list": receiver(kept), "output": s.code(kept.args[0])},
                 more=[call],
-                title="A list keeps outputs on the GPU, and empty_cache() cannot free them",
-                why=f"{name} holds a reference to each of them: empty_cache() only returns blocks that nobody uses.",
-                fix="Keep what you need of it, on the CPU.",
-                code=f"{name}.append({held}.cpu())",
             )
         elif loops[0] in s.training_loops and not s.under(call, ast.If, ast.ExceptHandler, ast.IfExp):
-            yield Found(
-                node=call,
-                pitfall="empty-cache",
-                cause="script.empty-cache-each-step",
-                title="empty_cache() in every step",
-                why="It waits for the GPU and gives back blocks that the next step asks for again.",
-                fix="Take it out of the loop; it frees no live tensor.",
-                severity="info",
-            )
+            yield Found("script.empty-cache-each-step", call, severity="info")
 
 
 def _kept_outputs(s: Script, loop: ast.AST) -> ast.Call | None:
@@ -247,16 +230,11 @@ def loads_without_place(s: Script) -> Iterator[Found]:
             found.append(call)
     if found:
         ranks = any(s.scope(call) is s.scope(wrap) for call in found for wrap in s.distributed)
-        why = "every rank loads it onto the GPU that saved it, mostly cuda:0."
         yield Found(
-            node=found[0],
-            pitfall="load-checkpoint-map-location-cpu",
-            cause="script.load-without-map-location",
-            title="A checkpoint is loaded to the GPU it was saved from",
-            more=[*found[1:]],
-            why=why if ranks else "it takes GPU memory beside the model, and fails where that GPU does not exist.",
-            fix="Load it on the CPU; load_state_dict copies it to where the model is.",
-            code=edits.with_argument(s, found[0], 'map_location="cpu"'),
+            "script.load-without-map-location.ranks" if ranks else "script.load-without-map-location",
+            found[0],
+            figures={"edited": edits.with_argument(s, found[0], 'map_location="cpu"')},
+            more=found[1:],
             severity="warning" if ranks else "info",
         )
 

@@ -17,29 +17,15 @@ def data_parallel(s: Script) -> Iterator[Found]:
     for call in s.calls_to(DP):
         if not s.cuda and not _mentions_gpu(s) and s.training_loops:
             yield Found(
-                node=call,
-                pitfall="dp-on-cpu",
-                cause="script.dataparallel-without-gpu",
-                title="DataParallel around a model on the CPU",
-                why="nothing here moves the model to a GPU: without one it does nothing, with one it fails.",
-                fix="Leave it out.",
-                code=edits.text(s, call.args[0]) if call.args else "",
+                "script.dataparallel-without-gpu",
+                call,
+                figures={"model": edits.text(s, call.args[0]) if call.args else ""},
             )
             continue
         if not s.backwards or s.distributed:
             continue  # for inference it may do; a file that knows the other has its reason
         model = edits.text(s, call.args[0]) if call.args else "model"
-        yield Found(
-            node=call,
-            pitfall="ddp-instead-of-dp",
-            cause="script.dataparallel",
-            title="DataParallel, one process for all GPUs",
-            why="it copies the model in every step, gathers on the first GPU, and its threads share Python's lock.",
-            fix="One process for each GPU: DistributedDataParallel under torchrun.",
-            severity="info",
-            confidence="definite",
-            code=f"torch.nn.parallel.DistributedDataParallel({model}, device_ids=[local_rank])",
-        )
+        yield Found("script.dataparallel", call, figures={"model": model}, severity="info", confidence="definite")
         break
     if s.calls_to(DP) and s.cuda and s.training_loops and "BatchNorm1d" in s.identifiers:
         for call in s.calls_to(LOADER):
@@ -49,15 +35,7 @@ def data_parallel(s: Script) -> Iterator[Found]:
                 and not open_ended(call)
                 and len(call.args) < 8
             ):
-                yield Found(
-                    node=call,
-                    pitfall="dp-batch-multiple",
-                    cause="script.odd-last-batch",
-                    title="The last batch may be odd",
-                    why="DataParallel cuts it into parts, and BatchNorm1d fails in training on a part of one sample.",
-                    fix="Leave the rest of the epoch out.",
-                    code=s.code(call)[:-1] + ", drop_last=True)",
-                )
+                yield Found("script.odd-last-batch", call, figures={"edited": s.code(call)[:-1] + ", drop_last=True)"})
 
 
 def autocast_around(s: Script) -> Iterator[Found]:
@@ -83,13 +61,9 @@ def autocast_around(s: Script) -> Iterator[Found]:
         if not wrapped:
             continue
         yield Found(
-            node=context,
-            pitfall="autocast-inside-forward",
-            cause="script.autocast-around-dataparallel",
-            title="DataParallel computes in fp16 under this autocast",
+            "script.autocast-around-dataparallel",
+            context,
             more=[call for call, _ in wrapped],
-            why="its threads take over that autocast is on, not its type, and theirs is float16.",
-            fix="Switch it on in the model's forward, or use DistributedDataParallel.",
             confidence="likely" if s.conditional(wrapped[0][1]) else "definite",
         )
         return
@@ -127,16 +101,12 @@ def process_group(s: Script) -> Iterator[Found]:
         call = s.distributed[0]
         named = "" if "cpu" in s.strings else '"nccl"'  # without one torch takes NCCL on GPUs and gloo on the CPU
         yield Found(
-            node=call,
-            pitfall="init-process-group-env",
-            cause="script.no-process-group",
-            severity="problem",
-            title="No process group for DistributedDataParallel",
-            confidence="definite" if s.training_loops else "likely",
-            why="nothing in this program calls init_process_group: the wrapper has nobody to average gradients with.",
-            fix="Make it before the model is wrapped, and start with torchrun.",
+            "script.no-process-group",
+            call,
+            figures={"backend": named, "statement": edits.statement(s, call)},
             before=edits.statement(s, call),
-            code=f"torch.distributed.init_process_group({named})\n{edits.statement(s, call)}",
+            severity="problem",
+            confidence="definite" if s.training_loops else "likely",
         )
     if len(inits) == 1 and s.cuda:
         call = inits[0]
@@ -144,14 +114,10 @@ def process_group(s: Script) -> Iterator[Found]:
         on_gpu = [wrap for wrap in s.distributed if isinstance(keyword(wrap, "device_ids"), ast.List)]
         if constant(backend, "gloo") and on_gpu and not s.exclusive(call, on_gpu[0]) and "nccl" not in s.strings:
             yield Found(
-                node=call,
-                pitfall="wrong-backend",
-                cause="script.gloo-between-gpus",
-                title="gloo between GPUs",
+                "script.gloo-between-gpus",
+                call,
+                figures={"edited": edits.edited(s, call, (backend, '"nccl"')) if backend is not None else ""},
                 more=[on_gpu[0]],
-                why="it carries every gradient through the CPU's memory.",
-                fix="NCCL goes from GPU to GPU.",
-                code=edits.edited(s, call, (backend, '"nccl"')) if backend is not None else "",
                 confidence="definite",
             )
 
@@ -198,16 +164,11 @@ def device_of_rank(s: Script) -> Iterator[Found]:
     if first:
         moved = first[0].func.value if isinstance(first[0].func, ast.Attribute) else first[0]
         yield Found(
-            node=first[0],
-            pitfall="move-inputs-to-device" if own else "set-device-per-rank",
-            cause="script.first-gpu-in-every-rank",
-            title="It goes to the first GPU in every process",
-            severity="problem",
+            "script.first-gpu-in-every-rank.device-known" if own else "script.first-gpu-in-every-rank",
+            first[0],
+            figures={"moved": edits.text(s, moved)},
             more=first[1:],
-            why="nothing sets this process's device, so cuda means cuda:0 on each rank.",
-            fix="Move it to the rank's own device"
-            + ("." if own else ", or call torch.cuda.set_device(local_rank) first."),
-            code=f"{edits.text(s, moved)}.to(device)",
+            severity="problem",
         )
 
 
@@ -220,18 +181,14 @@ def samplers(s: Script) -> Iterator[Found]:
         for call in s.calls_to(LOADER):
             if not constant(keyword(call, "shuffle"), True) or open_ended(call) or _ranked(s):
                 continue
-            before, code = _with_sampler(s, call)
+            before, edited = _with_sampler(s, call)
             yield Found(
-                node=call,
-                pitfall="distributed-sampler",
-                cause="script.no-distributed-sampler",
-                severity="problem",
-                title="Every process trains on all samples",
-                more=[s.distributed[0]],
-                why="the loader knows nothing of ranks: an epoch takes as many steps as with one process.",
-                fix="Give each rank its share, and call sampler.set_epoch(epoch) in each epoch.",
+                "script.no-distributed-sampler",
+                call,
+                figures={"edited": edited},
                 before=before,
-                code=code,
+                more=[s.distributed[0]],
+                severity="problem",
             )
             break
     if "set_epoch" in s.identifiers:
@@ -250,14 +207,15 @@ def samplers(s: Script) -> Iterator[Found]:
         head = edits.head(s, epochs)
         indent = " " * max(epochs.body[0].col_offset - epochs.col_offset, 1)
         yield Found(
-            node=call,
-            pitfall="distributed-sampler",
-            cause="script.no-set-epoch",
-            title="The sampler never hears of epochs",
-            why="without set_epoch() every epoch has the same order.",
-            fix="Call it at the beginning of each epoch.",
+            "script.no-set-epoch",
+            call,
+            figures={
+                "loop": head,
+                "indent": indent,
+                "sampler": target or "sampler",
+                "epoch": s.code(epochs.target),
+            },
             before=head,
-            code=f"{head}\n{indent}{target or 'sampler'}.set_epoch({s.code(epochs.target)})",
             confidence="definite",
         )
 

@@ -48,14 +48,16 @@ def old_amp(s: Script) -> Iterator[Found]:
             for item in found[0].keywords
         ]
         yield Found(
-            node=found[0],
-            pitfall="deprecated-amp",
-            cause="script.old-amp",
-            title=f"{full} is deprecated",
-            why="it warns since torch 2.4, and is to be removed.",
-            fix=f"{new}({device}), as of torch {'1.10' if 'autocast' in new else '2.3'}.",
-            code=f"{new}({', '.join(parts)})",
-            more=list(found[1:]),
+            "script.old-amp",
+            found[0],
+            figures={
+                "old": full,
+                "new": new,
+                "device": device,
+                "since": "1.10" if "autocast" in new else "2.3",
+                "arguments": ", ".join(parts),
+            },
+            more=found[1:],
             severity="info",
             confidence="definite",
         )
@@ -116,16 +118,12 @@ def scaler_protocol(s: Script) -> Iterator[Found]:
                 "optimizer",
             )
             yield Found(
-                node=clip,
-                pitfall="grad-scaler-unscale-order",
-                cause="script.clip-before-unscale",
-                title="Scaled gradients are clipped",
+                "script.clip-before-unscale",
+                clip,
+                figures={"scaler": name, "optimizer": optimizer, "statement": edits.statement(s, clip)},
+                before=edits.statement(s, clip),
                 severity="problem",
                 confidence="definite",
-                why=f"{name} has multiplied them, by up to 65536 and more, so the limit cuts almost everything away.",
-                fix="Unscale first.",
-                before=edits.statement(s, clip),
-                code=f"{name}.unscale_({optimizer})\n{edits.statement(s, clip)}",
             )
             break
     yield from _scaler_steps(s, scaled)
@@ -167,19 +165,17 @@ def _scaler_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
             and not s.exclusive(step, call)
         ]  # fmt: skip
         if "step" not in own and plain:
-            optimizer = receiver(plain[0])
             yield Found(
-                node=plain[0],
-                pitfall="grad-scaler-unscale-order",
-                cause="script.optimizer-steps-scaled",
-                severity="problem",
-                title="The optimizer steps with scaled gradients",
-                confidence="definite",
-                more=[call],
-                why=f"{name}.scale() has multiplied them, and nothing divides them again.",
-                fix="Let the scaler step: it unscales, and leaves out steps with inf or NaN.",
+                "script.optimizer-steps-scaled",
+                plain[0],
+                figures={
+                    "scaler": name,
+                    "edited": edits.statement(s, plain[0], (plain[0], f"{name}.step({receiver(plain[0])})")),
+                },
                 before=edits.statement(s, plain[0]),
-                code=f"{edits.statement(s, plain[0], (plain[0], f'{name}.step({optimizer})'))}\n{name}.update()",
+                more=[call],
+                severity="problem",
+                confidence="definite",
             )
         elif "step" in own and "update" not in own:
             step = next(
@@ -188,16 +184,12 @@ def _scaler_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
                 if receiver(other) == name and isinstance(other.func, ast.Attribute) and other.func.attr == "step"
             )
             yield Found(
-                node=step,
-                pitfall="grad-scaler-unscale-order",
-                cause="script.scaler-not-updated",
-                severity="problem",
-                title="The scaler is never updated",
-                confidence="definite",
-                why="step() twice without update() is an error, and the scale never follows the gradients.",
-                fix="Update it after each step.",
+                "script.scaler-not-updated",
+                step,
+                figures={"scaler": name, "statement": edits.statement(s, step)},
                 before=edits.statement(s, step),
-                code=f"{edits.statement(s, step)}\n{name}.update()",
+                severity="problem",
+                confidence="definite",
             )
         return
 
@@ -216,15 +208,11 @@ def half_without_scaler(s: Script) -> Iterator[Found]:
         for backward in s.backwards:
             if s.scope(backward) is function and after(backward, call) and s.losses(backward) & made:
                 yield Found(
-                    node=backward,
-                    pitfall="bf16-instead-of-fp16",
-                    cause="script.fp16-without-scaler",
-                    more=[call],
-                    title="fp16 gradients without a GradScaler",
-                    why="what is smaller than 6e-8 becomes zero, and is not learned.",
-                    fix="Use bf16, which has the range of fp32; on a card without it, scale the loss by GradScaler.",
+                    "script.fp16-without-scaler",
+                    backward,
+                    figures={"edited": _in_bf16(s, call)},
                     before=edits.text(s, call),
-                    code=_in_bf16(s, call),
+                    more=[call],
                 )
                 return
 
@@ -256,16 +244,7 @@ def backward_in_autocast(s: Script) -> Iterator[Found]:
     """``backward()`` inside ``with autocast``."""
     for call in s.backwards:
         if any(s.resolve(context) in AUTOCASTS for context in s.contexts(call)):
-            yield Found(
-                node=call,
-                pitfall="autocast-forward-only",
-                cause="script.backward-in-autocast",
-                title="backward() under autocast",
-                why="backward already runs in the types that forward chose; torch advises against it.",
-                fix="End the with block after the loss.",
-                severity="info",
-                confidence="definite",
-            )
+            yield Found("script.backward-in-autocast", call, severity="info", confidence="definite")
 
 
 CHECKS = (old_amp, scaler_protocol, half_without_scaler, backward_in_autocast)

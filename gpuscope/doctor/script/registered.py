@@ -41,19 +41,18 @@ def _plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.Functi
         if not made or not _used_unregistered(s, owner, attribute, node):
             continue
         text = edits.text(s, value)
-        maker = "nn.ModuleList" if s.imports.get("nn") == "torch.nn" else "torch.nn.ModuleList"
-        code = f"{attribute} = {maker}({'' if text == '[]' else text})"
         yield Found(
-            node=node,
-            pitfall="buffers-not-registered",
-            cause="script.plain-list-of-modules",
-            title="Layers in a plain list are not registered",
+            "script.plain-list-of-modules",
+            node,
+            figures={
+                "module": name,
+                "attribute": attribute,
+                "maker": "nn.ModuleList" if s.imports.get("nn") == "torch.nn" else "torch.nn.ModuleList",
+                "layers": "" if text == "[]" else text,
+            },
+            more=[grown[attribute]] if attribute in grown else [],
             severity="problem",
             confidence="definite",
-            why=f"{name}.parameters() and .to() do not see the layers in {attribute}: neither trained nor moved.",
-            fix="Make it an nn.ModuleList.",
-            code=code,
-            more=[grown[attribute]] if attribute in grown else [],
         )
 
 

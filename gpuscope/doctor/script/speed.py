@@ -49,30 +49,24 @@ def loaders(s: Script) -> Iterator[Found]:
         yield _without_workers(s, idle, None)
     if unpinned:
         yield Found(
-            node=unpinned[0],
-            pitfall="pin-memory",
-            cause="script.memory-not-pinned",
-            title="Batches are not in pinned memory",
-            why="copies to the GPU cannot run beside other work.",
+            "script.memory-not-pinned",
+            unpinned[0],
+            figures={"edited": edits.with_keyword(s, unpinned[0], "pin_memory", "True")},
+            more=unpinned[1:],
             severity="info",
-            more=list(unpinned[1:]),
-            fix="Pin them, and copy with non_blocking=True.",
-            code=edits.with_keyword(s, unpinned[0], "pin_memory", "True"),
         )
 
 
 def _without_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) -> Found:
-    waits = f"and {s.code(slow)} makes it wait." if slow is not None else "while the GPU waits."
     return Found(
-        node=found[0],
-        pitfall="num-workers",
-        cause="script.no-loader-workers",
-        title="The loader has no worker processes",
-        why=f"the training itself reads and prepares every sample, {waits}",
-        fix="Let processes read ahead; how many depends on the cores and on what a sample costs.",
-        code=edits.with_keyword(s, found[0], "num_workers", "4"),
-        severity="info" if slow is None else "warning",
+        "script.no-loader-workers" if slow is None else "script.no-loader-workers.slow-read",
+        found[0],
+        figures={
+            "read": "" if slow is None else s.code(slow),
+            "edited": edits.with_keyword(s, found[0], "num_workers", "4"),
+        },
         more=[*found[1:], *([] if slow is None else [slow])],
+        severity="info" if slow is None else "warning",
     )
 
 
@@ -145,16 +139,7 @@ def waits_each_step(s: Script) -> Iterator[Found]:
         losses = {name for call in s.backwards if s.inside(call, loop) for name in s.losses(call)}
         found = [node for node in found if names(node) & losses]
         if found:
-            yield Found(
-                node=found[0],
-                pitfall="host-sync-in-loop",
-                cause="script.waits-each-step",
-                title="Every step waits for the GPU",
-                why="reading a number makes the CPU wait until the GPU has computed it, and start the next step late.",
-                fix="Read it every so many steps, or sum up loss.detach() on the GPU and read the sum.",
-                severity="info",
-                more=found[1:],
-            )
+            yield Found("script.waits-each-step", found[0], more=found[1:], severity="info")
 
 
 def _read(call: ast.Call) -> str:
@@ -228,16 +213,11 @@ def clocks(s: Script) -> Iterator[Found]:
         work = [call for node in between for call in s.calls if s.inside(call, node) and _gpu_work(s, call)]
         if work:
             yield Found(
-                node=end,
-                pitfall="synchronize-timing",
-                cause="script.clock-without-synchronize",
-                more=[start, work[0]],
-                severity="warning",
-                title="The clock does not wait for the GPU",
-                why="a call that starts GPU work returns at once: this is how long starting it took.",
-                fix="Synchronise before both readings.",
+                "script.clock-without-synchronize",
+                end,
+                figures={"statement": edits.statement(s, end)},
                 before=edits.statement(s, end),
-                code=f"torch.cuda.synchronize()\n{edits.statement(s, end)}",
+                more=[start, work[0]],
                 confidence="definite",
             )
 
@@ -301,16 +281,17 @@ def first_compiled_call(s: Script) -> Iterator[Found]:
                 and _times_once(s, function, function.args.args[place].arg)
             ):
                 yield Found(
-                    node=call,
-                    pitfall="compile-warmup",
-                    cause="script.first-compiled-call-timed",
-                    more=[made],
-                    title="The first compiled call is timed",
-                    why=f"it compiles: {function.name}() reads the clock around it, and nothing has warmed {name} up.",
-                    fix="Call it a few times before the clock starts; fullgraph=True makes graph breaks an error.",
+                    "script.first-compiled-call-timed",
+                    call,
+                    figures={
+                        "function": function.name,
+                        "model": name,
+                        "call": edits.text(s, call),
+                        "statement": edits.statement(s, call),
+                    },
                     before=edits.statement(s, call),
+                    more=[made],
                     confidence="definite",
-                    code=f"for _ in range(3):\n    {edits.text(s, call)}\n{edits.statement(s, call)}",
                 )
             break
 

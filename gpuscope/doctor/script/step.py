@@ -25,30 +25,17 @@ def accumulation(s: Script) -> Iterator[Found]:
         zeros = [zero for zero in s.methods("zero_grad", within=loops[0]) if s.scope(zero) is s.scope(call)]
         beside = [zero for zero in zeros if s.statement(zero) in s.block(s.statement(call))]
         if s.inside(step, loops[0]) and len(zeros) == len(beside) == 1 and receiver(zeros[0]) == s.optimizer_of(step):
-            yield Found(
-                node=zeros[0],
-                pitfall="loss-not-divided",
-                cause="script.zeroed-each-micro-batch",
-                more=[step],
-                severity="problem",
-                title="Gradients are zeroed in every micro-batch",
-                why="only the last one before the step counts: the others are lost.",
-                fix="Zero them once in a cycle, after the step.",
-            )
+            yield Found("script.zeroed-each-micro-batch", zeros[0], more=[step], severity="problem")
         elif not _divided(s, call, loops[0]):
             loss = next(iter(sorted(s.losses(call))), "")
             if not loss:
                 continue
             divided = next(node for node in ast.walk(call) if isinstance(node, ast.Name) and node.id == loss)
             yield Found(
-                node=call,
-                pitfall="loss-not-divided",
-                cause="script.loss-not-divided",
+                "script.loss-not-divided",
+                call,
+                figures={"count": count, "edited": edits.edited(s, call, (divided, f"({loss} / {count})"))},
                 more=[step],
-                title="The loss is not divided by the number of micro-batches",
-                why=f"the gradients of {count} micro-batches add up to {count} times that of the whole batch.",
-                fix="Divide each loss by their number.",
-                code=edits.edited(s, call, (divided, f"({loss} / {count})")),
             )
 
 
@@ -146,17 +133,12 @@ def zeroing(s: Script) -> Iterator[Found]:
             step = next(call for call in s.steps if s.inside(call, loop))
             if s.kind(step.func.value, step) not in ("optimizer", "scaler") or s.exclusive(step, backward):  # type: ignore[attr-defined]
                 continue
-            name = s.optimizer_of(step)
             yield Found(
-                node=backward,
-                pitfall="zero-grad-missing",
-                cause="script.never-zeroed",
-                title="Gradients are never zeroed",
-                why="each backward() adds to those of all steps before.",
-                fix="Zero them once a step.",
-                more=[step],
+                "script.never-zeroed",
+                backward,
+                figures={"optimizer": s.optimizer_of(step), "statement": edits.statement(s, backward)},
                 before=edits.statement(s, backward),
-                code=f"{name}.zero_grad()\n{edits.statement(s, backward)}",
+                more=[step],
                 severity="problem",
                 confidence="definite",
             )
@@ -184,17 +166,7 @@ def zeroing(s: Script) -> Iterator[Found]:
             ):
                 break
             if _plainly(s, other, "step", name) and before and not stepped and name:
-                yield Found(
-                    node=zero,
-                    pitfall="zero-grad-missing",
-                    cause="script.zeroed-before-step",
-                    severity="problem",
-                    confidence="definite",
-                    title="Gradients are zeroed before the step",
-                    why="backward() has just filled them: the step finds nothing.",
-                    fix="Zero them before backward(), or after the step.",
-                    more=[other],
-                )
+                yield Found("script.zeroed-before-step", zero, more=[other], severity="problem", confidence="definite")
                 break
 
 

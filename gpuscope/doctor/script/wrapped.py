@@ -69,16 +69,12 @@ def wrapped_attributes(s: Script) -> Iterator[Found]:
                 continue
             seen.add(node.attr)
             yield Found(
-                node=node,
-                pitfall="use-module-attr",
-                cause="script.attribute-of-wrapped-model",
+                "script.attribute-of-wrapped-model",
+                node,
+                figures={"attribute": node.attr, "model": name, "line": line(wrap)},
+                more=[wrap],
                 severity="problem",
                 confidence="definite",
-                title=f"{node.attr} is behind .module",
-                why=f"since line {line(wrap)} {name} is the wrapper, which has no {node.attr}.",
-                fix="Ask the model inside.",
-                code=f"{name}.module.{node.attr}",
-                more=[wrap],
             )
 
 
@@ -91,17 +87,12 @@ def wrapped_states(s: Script) -> Iterator[Found]:
         if not isinstance(given, ast.Call) or not isinstance(given.func, ast.Attribute) or given.args:
             continue
         if given.func.attr == "state_dict" and s.kind(given.func.value, given) in ("dp", "ddp"):
-            name = s.code(given.func.value)
             yield Found(
-                node=given,
-                pitfall="use-module-attr",
-                cause="script.state-of-wrapped-model",
+                "script.state-of-wrapped-model",
+                given,
+                figures={"wrapper": s.code(given.func.value), "model": s.code(call.func.value)},
                 severity="problem",
                 confidence="definite",
-                title="The wrapper's names begin with module.",
-                why=f"{name} is the wrapper, and {s.code(call.func.value)} is not wrapped: no name fits.",
-                fix="Take the state of the model inside.",
-                code=f"{name}.module.state_dict()",
             )
 
 
