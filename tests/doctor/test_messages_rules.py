@@ -171,6 +171,9 @@ def test_every_name_is_in_the_table():
     used = {(one.pitfall, rule.cause) for rule in tables.rules() for one in rule.options}
     for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PRINTED)):
         used |= {(one.pitfall, symptom.cause) for one in symptom.votes}
+    for rule in tables.figure_rules().values():
+        used |= {(one.pitfall, one.cause or rule.cause or rule.id) for one in rule.votes}
+    assert {one.pitfall for one in tables.abstentions().values()} <= set(rows)
     weighed = set(weights.BASE) | {pitfall for shift in weights.SHIFTS.values() for pitfall in shift}
     used |= {(pitfall, weights.CAUSES.get(pitfall, f"oom.{pitfall}")) for pitfall in weighed}
     assert {pitfall for pitfall, _ in used} <= set(rows)

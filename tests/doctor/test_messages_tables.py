@@ -26,7 +26,8 @@ def test_every_pattern_compiles_and_every_rule_can_fire():
 
 
 def test_every_file_is_read():
-    read = {f"{name}.json" for name in (*tables.MESSAGES, *tables.DESCRIBED, *tables.PRINTED, "weights")}
+    single = ("weights", tables.FIGURES, tables.ABSTENTIONS)
+    read = {f"{name}.json" for name in (*tables.MESSAGES, *tables.DESCRIBED, *tables.PRINTED, *single)}
     assert {path.name for path in tables.FOLDER.iterdir()} == read
 
 
@@ -65,3 +66,34 @@ def test_a_mistake_is_named_by_file_row_and_key(tmp_path, monkeypatch, document,
         tables.rules(("bad",))
     assert says in str(error.value)
     assert str(error.value).startswith("bad.json")
+
+
+FIGURE = {"id": "oom.fraction", "says": "{free} are free", "votes": [OPTION]}
+ABSTENTION = {"id": "no-trend", "pitfall": "shm-size", "missing": "m"}
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({"rules": [{**FIGURE, "say": "x"}]}, "bad.json: rules 1 (oom.fraction): no such key: say."),
+        ({"rules": [{**FIGURE, "votes": []}]}, "bad.json: rules 1 (oom.fraction): votes cannot be []"),
+        ({"rules": [{"votes": [OPTION]}]}, "bad.json: rules 1 (None): FigureRule.__init__() missing 1 required"),
+        ({"rules": [{**FIGURE, "votes": [{**OPTION, "weight": 2}]}]}, "cause 1: weight is 2, and goes from 0 to 1"),
+        ({"abstentions": [{**ABSTENTION, "missing": ""}]}, "bad.json: abstentions 1 (no-trend): missing cannot be ''"),
+        ({"abstentions": [{"pitfall": "shm-size", "missing": "m"}]}, "(None): _Abstention.__init__() missing"),
+        ({"abstentions": [7]}, "bad.json: abstentions 1 (7): 7 is no table"),
+        ({"rules": [FIGURE, FIGURE]}, "bad.json: two rows have the id oom.fraction"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_row_with_an_id_is_named_too(tmp_path, monkeypatch, document, says):
+    (tmp_path / "bad.json").write_text(json.dumps(document))
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    with pytest.raises(TableError) as error:
+        (tables.abstentions if "abstentions" in document else tables.figure_rules)("bad")
+    assert says in str(error.value)
+    assert str(error.value).startswith("bad.json")
+
+
+def test_every_row_with_an_id_is_asked_for():
+    sources = "".join(path.read_text() for path in tables.FOLDER.parent.glob("*.py"))
+    assert [name for name in (*tables.figure_rules(), *tables.abstentions()) if f'"{name}"' not in sources] == []

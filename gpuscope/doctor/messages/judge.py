@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..finding import Abstained, Finding
-from . import causes, growth, oom, rule, smi, symptoms, tables
+from . import causes, figures, growth, oom, rule, smi, symptoms, tables
 from . import scene as scenes
 from .oom import OutOfMemory
 from .predicted import with_effects
 from .scene import Scene
 from .text import Log
 from .votes import Vote, best, finding
-from .weights import TITLES
 
 MOST_REFUSALS = 4
 """Refusals of one log that are judged; a loop that catches them repeats itself."""
@@ -63,7 +62,7 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
     if not votes:
         votes += smi.votes(log)
     if not votes and grown:
-        votes += _growth(grown, log)
+        votes += figures.votes("memory.growth", ((grown, log.source),))
     return votes, refusals
 
 
@@ -73,33 +72,13 @@ def _device(refusals: list[OutOfMemory], votes: list[Vote]) -> list[OutOfMemory]
     return [one for one in refusals if one.backend != "cpu" and not (one.form == "bare" and explained)]
 
 
-def _growth(grown: str, log: Log) -> Iterator[Vote]:
-    for pitfall, weight in (("detach-loss-accumulation", 0.5), ("memory-leak-in-user-list", 0.45)):
-        yield Vote(
-            pitfall=pitfall, cause="memory.growth", title=TITLES[pitfall], weight=weight, severity="warning",
-            confidence="likely" if pitfall == "detach-loss-accumulation" else "prior", evidence=((grown, log.source),),
-        )  # fmt: skip
-
-
 def _abstained(chosen: list[Vote], refusals: list[OutOfMemory]) -> Iterator[Abstained]:
     """What the message leaves open and what would close it."""
     device = [one for one in refusals if one.backend not in ("cpu", "mps")]
-    if device and not any(one.complete for one in device):
-        yield Abstained(
-            pitfall="other-process-holds-gpu",
-            missing="The message has no figures for capacity, free and allocated memory. gpuscope devices, or the "
-            "whole "
-            "message of a newer torch, would decide whether somebody else holds the device.",
-        )
-    if any(one.complete for one in device) and not any(vote.confidence == "definite" for vote in chosen):
-        yield Abstained(
-            pitfall="memory-leak-in-user-list",
-            missing="One message shows no trend. The log of the steps before it, or gpuscope run on the script, would "
-            "decide between a step that is too large and memory that grows.",
-        )
+    complete = any(one.complete for one in device)
+    if device and not complete:
+        yield tables.abstentions()["no-figures"]
+    if complete and not any(vote.confidence == "definite" for vote in chosen):
+        yield tables.abstentions()["no-trend"]
     if any(vote.cause.startswith("disguise.cublas") for vote in chosen):
-        yield Abstained(
-            pitfall="bad-index-or-label",
-            missing="Run once with CUDA_LAUNCH_BLOCKING=1, or on the CPU: an index or label out of range then "
-            "names its line.",
-        )
+        yield tables.abstentions()["index-behind-cublas"]

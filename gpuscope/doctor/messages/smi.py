@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from . import figures
 from .text import Log
 from .votes import Vote
 
@@ -28,24 +29,8 @@ def votes(log: Log) -> Iterator[Vote]:
     )
     held = [row for row in rows if row[0] > HELD_SHARE * row[1]]
     if len(rows) > 1 and rows[0][0] > UNEVEN * max(row[0] for row in rows[1:]) and rows[0][2] > 0:
-        yield _vote("dp-imbalance-gpu0", "dp.imbalance", "The first device holds more than the others", 0.6, said)
-        yield _vote("ddp-instead-of-dp", "dp.slow", "One process for each device balances them", 0.5, said)
-        yield _vote("set-device-per-rank", "ddp.shared-device", "Ranks may share the first device", 0.45, said)
+        yield from figures.votes("smi.first-device-above-all", said)
     elif any(row[2] == 0 for row in held):
-        yield _vote(
-            "kill-zombie-process", "oom.other-process", "Memory is held on a device that does no work", 0.5, said
-        )
-        yield _vote(
-            "other-process-holds-gpu", "oom.other-process", "Another process holds part of the device", 0.45, said
-        )
-        yield _vote("num-workers", "loader.starved", "The step may wait for the loader", 0.3, said)
+        yield from figures.votes("smi.held-and-idle", said)
     elif held:
-        yield _vote(
-            "other-process-holds-gpu", "oom.other-process", "Another process may hold part of the device", 0.4, said
-        )
-        yield _vote("dp-imbalance-gpu0", "dp.imbalance", "The first device may hold more than the others", 0.35, said)
-        yield _vote("num-workers", "loader.starved", "The step may wait for the loader", 0.3, said)
-
-
-def _vote(pitfall: str, cause: str, title: str, weight: float, said: tuple[tuple[str, str], ...]) -> Vote:
-    return Vote(pitfall=pitfall, cause=cause, title=title, weight=weight, evidence=said)
+        yield from figures.votes("smi.held", said)

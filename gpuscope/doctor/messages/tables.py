@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..finding import Abstained
 from ..rows import TableError, checked
+from .figure import FigureRule, FigureVote
 from .rule import Option, Rule
 from .symptom import Symptom, SymptomVote
 
@@ -25,6 +28,10 @@ DESCRIBED = ("symptoms_speed", "symptoms_memory")
 """Files with what a user's words speak for."""
 PRINTED = ("symptoms_printed",)
 """Files with what readings that a program prints speak for."""
+FIGURES = "figures"
+"""The file with what sizes and other figures speak for."""
+ABSTENTIONS = "abstentions"
+"""The file with what messages leave open."""
 
 _PATTERNS = ("pattern", "words", "unlike")
 _PART = re.compile(r"\{\{(\w+)\}\}")
@@ -41,6 +48,37 @@ def rules(names: tuple[str, ...] = MESSAGES) -> tuple[Rule, ...]:
 def symptoms(names: tuple[str, ...]) -> tuple[Symptom, ...]:
     """The symptoms of these files. Raises :class:`TableError`."""
     return tuple(row for name in names for row in _rows(name, "symptoms", _symptom))
+
+
+@cache
+def figure_rules(name: str = FIGURES) -> dict[str, FigureRule]:
+    """The rules on figures by their ids. Raises :class:`TableError`."""
+    rows = _rows(name, "rules", _figure_rule)
+    return dict(_distinct(name, ((row.id, row) for row in rows)))
+
+
+@cache
+def abstentions(name: str = ABSTENTIONS) -> dict[str, Abstained]:
+    """What messages leave open, by the id of each. Raises :class:`TableError`."""
+    rows = _rows(name, "abstentions", lambda row, _: _Abstention(**checked(row, _Abstention)))
+    return dict(_distinct(name, ((row.id, Abstained(pitfall=row.pitfall, missing=row.missing)) for row in rows)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Abstention:
+    id: str
+    pitfall: str
+    missing: str
+
+
+def _distinct(name: str, pairs: Iterable[tuple[str, _Row]]) -> Iterator[tuple[str, _Row]]:
+    """The pairs, unless two of them have one id."""
+    seen = set()
+    for key, row in pairs:
+        if key in seen:
+            raise TableError(f"{name}.json: two rows have the id {key}")
+        seen.add(key)
+        yield key, row
 
 
 def document(name: str) -> dict[str, Any]:
@@ -68,7 +106,7 @@ def _rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row]) -> l
             place = f"parts: {part}"
             parts[part] = _pattern(pattern, parts)
         for number, row in enumerate(found[key], 1):
-            place = f"{key} {number} ({row.get('cause') if isinstance(row, dict) else row})"
+            place = f"{key} {number} ({row.get('cause', row.get('id')) if isinstance(row, dict) else row})"
             rows.append(made(row, parts))
     except (TypeError, ValueError) as error:
         raise TableError(f"{name}.json: {place}: {error}") from None
@@ -83,6 +121,11 @@ def _rule(row: Any, parts: dict[str, str]) -> Rule:
 def _symptom(row: Any, parts: dict[str, str]) -> Symptom:
     values = checked(_expanded(row, parts), Symptom)
     return Symptom(**{**values, "votes": _inner(values.get("votes", ()), SymptomVote, parts)})
+
+
+def _figure_rule(row: Any, parts: dict[str, str]) -> FigureRule:
+    values = checked(row, FigureRule)
+    return FigureRule(**{**values, "votes": _inner(values.get("votes", ()), FigureVote, parts)})
 
 
 def _inner(rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str]) -> tuple[_Row, ...]:

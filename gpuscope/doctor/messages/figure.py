@@ -1,0 +1,41 @@
+"""What a rule on figures is: the causes that figures of one kind speak for, and the words of its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ..finding import Confidence, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class FigureVote:
+    """One cause that figures speak for.
+
+    It counts where one of the circumstances ``when`` holds, or none is named, and none of ``unless``.
+    """
+
+    pitfall: str
+    title: str
+    weight: float
+    confidence: Confidence = "prior"
+    cause: str = ""
+    when: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+
+    def counts(self, circumstances: Collection[str]) -> bool:
+        """Whether it counts under these circumstances."""
+        if self.when and not any(name in circumstances for name in self.when):
+            return False
+        return not any(name in circumstances for name in self.unless)
+
+
+@dataclass(frozen=True, slots=True)
+class FigureRule:
+    """The causes that figures of one kind speak for, and the sentence that shows these figures as evidence."""
+
+    id: str
+    votes: tuple[FigureVote, ...]
+    cause: str = ""
+    says: str = ""
+    severity: Severity = "problem"

@@ -1,0 +1,42 @@
+"""Turns figures into votes: which causes they speak for, and in which words, stands in ``rules/figures.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ...text.units import bytes_text
+from . import tables
+from .votes import Vote
+
+
+def votes(
+    name: str,
+    evidence: tuple[tuple[str, str], ...],
+    circumstances: Collection[str] = (),
+    **figures: int | str | None,
+) -> Iterator[Vote]:
+    """The votes of the rule called ``name``.
+
+    ``figures`` fill in its sentence, numbers as sizes in bytes. The sentence is added to the evidence, with the source
+    of what stands there last.
+    """
+    rule = tables.figure_rules()[name]
+    if rule.says:
+        shown = {key: value if isinstance(value, str) else size_text(value) for key, value in figures.items()}
+        evidence = (*evidence, (rule.says.format_map(shown), evidence[-1][1]))
+    for vote in rule.votes:
+        if vote.counts(circumstances):
+            yield Vote(
+                pitfall=vote.pitfall,
+                cause=vote.cause or rule.cause or rule.id,
+                title=vote.title,
+                weight=vote.weight,
+                confidence=vote.confidence,
+                severity=rule.severity,
+                evidence=evidence,
+            )
+
+
+def size_text(size: int | None) -> str:
+    """A size in words."""
+    return bytes_text(size, "an unknown amount")
