@@ -18,7 +18,7 @@ def test_every_pattern_compiles_and_every_rule_can_fire():
     assert len(tables.rules()) > 100
     for rule in tables.rules():
         for pattern in (rule.pattern, rule.unlike, *(one for o in rule.options for one in (o.words, o.unlike))):
-            re.compile(text.tight(pattern))
+            re.compile(text.remove_spaces(pattern))
             assert "{{" not in pattern
         assert all(gate == gate.lower() and gate.strip() for gate in rule.gate), rule.cause
     for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PRINTED)):

@@ -15,7 +15,7 @@ GROWTH_SHARE = 0.25
 """A rise by this share over the whole log, in most of its readings, is growth; a first step's rise is not looked at."""
 
 
-def steady(log: Log) -> str | None:
+def describe_growth(log: Log) -> str | None:
     """The words for a steady growth of the memory that the log prints, or None: readings that mostly rise after the
     first tenth of the log and end a quarter above it."""
     series: list[int] = []

@@ -9,10 +9,10 @@ from ..finding import Abstained, Finding
 from . import causes, figures, growth, oom, rule, smi, symptoms, tables
 from . import scene as scenes
 from .oom import OutOfMemory
-from .predicted import with_effects
+from .predicted import add_effects
 from .scene import Scene
 from .text import Log
-from .votes import Vote, best, finding
+from .votes import Vote, choose_best, finding
 
 MOST_REFUSALS = 4
 """Refusals of one log that are judged; a loop that catches them repeats itself."""
@@ -36,13 +36,13 @@ def judge(log: Log | None, symptom: Log | None = None) -> tuple[tuple[Finding, .
         said, refused = _votes(symptom, scene, described=True)
         votes += [replace(vote, severity="warning") if vote.severity == "problem" else vote for vote in said]
         refusals += refused
-    chosen = best(votes)
-    return with_effects(map(finding, chosen), refusals), tuple(_abstained(chosen, refusals))
+    chosen = choose_best(votes)
+    return add_effects(map(finding, chosen), refusals), tuple(_abstentions(chosen, refusals))
 
 
 def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[OutOfMemory]]:
     """The votes of one text and the refusals of memory in it. ``described``: somebody describes what happens."""
-    grown = growth.steady(log)
+    grown = growth.describe_growth(log)
     if grown:
         scene.facts.setdefault("growth", grown)
     votes = list(rule.apply(tables.rules(), log, scene))
@@ -55,7 +55,7 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
     if any(one.form == "async" for one in refusals):
         scene.facts.setdefault("comfyui", "the message of a server that keeps several models on the device")
     if not any(vote.cause in _PINNED for vote in votes):
-        for one in _device(refusals, votes)[-MOST_REFUSALS:]:
+        for one in _device_refusals(refusals, votes)[-MOST_REFUSALS:]:
             votes += causes.votes(log, scene, one)
     if described or not any(vote.confidence != "prior" for vote in votes):
         votes += symptoms.votes(log, described)
@@ -66,13 +66,13 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
     return votes, refusals
 
 
-def _device(refusals: list[OutOfMemory], votes: list[Vote]) -> list[OutOfMemory]:
+def _device_refusals(refusals: list[OutOfMemory], votes: list[Vote]) -> list[OutOfMemory]:
     """The refusals of a device. One without numbers is left out where a library's own message explains it better."""
     explained = any(vote.cause.startswith(("nccl.", "vllm.", "host.")) and vote.confidence != "prior" for vote in votes)
     return [one for one in refusals if one.backend != "cpu" and not (one.form == "bare" and explained)]
 
 
-def _abstained(chosen: list[Vote], refusals: list[OutOfMemory]) -> Iterator[Abstained]:
+def _abstentions(chosen: list[Vote], refusals: list[OutOfMemory]) -> Iterator[Abstained]:
     """What the message leaves open and what would close it."""
     device = [one for one in refusals if one.backend not in ("cpu", "mps")]
     complete = any(one.complete for one in device)

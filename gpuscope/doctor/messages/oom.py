@@ -87,14 +87,14 @@ def find(log: Log, limit: int = 20) -> list[OutOfMemory]:
     """The refusals in the log, in order, the first ``limit``; those with the same numbers once."""
     found: list[OutOfMemory] = []
     for hit in log.find_all(r"tried to allocate", limit * 3):
-        one = _allocator(log, hit)
+        one = _parse_allocator(log, hit)
         if one:
             found.append(one)
     for hit in log.find_all(r"would exceed allowed memory", limit):
-        found.append(_async(log, hit))
-    found += [_cpu(hit) for hit in log.find_all(_CPU, limit)]
+        found.append(_parse_async(log, hit))
+    found += [_parse_cpu(hit) for hit in log.find_all(_CPU, limit)]
     if not found:
-        found = _bare(log)
+        found = _find_bare(log)
     unique: dict[object, OutOfMemory] = {}
     for one in sorted(found, key=lambda one: one.hit.start):
         unique.setdefault((one.backend, one.requested_bytes, one.allocated_bytes, one.free_bytes, one.device), one)
@@ -107,7 +107,7 @@ _CPU = (
 )
 
 
-def _cpu(hit: Hit) -> OutOfMemory:
+def _parse_cpu(hit: Hit) -> OutOfMemory:
     wanted = size(hit[1], "b") if hit[1] else size(hit[2], hit[3])
     return OutOfMemory(hit=hit, backend="cpu", form="cpu", requested_bytes=wanted)
 
@@ -128,7 +128,7 @@ _UNALLOCATED = re.compile(r"and" + _SIZE + "isreservedbypytorchbutunallocated")
 _MPS = re.compile(r"mpsallocated:" + _SIZE + "(?:,otherallocations:" + _SIZE + ")?,maxallowed:" + _SIZE)
 
 
-def _allocator(log: Log, hit: Hit) -> OutOfMemory | None:
+def _parse_allocator(log: Log, hit: Hit) -> OutOfMemory | None:
     """The record of the message around "Tried to allocate"."""
     text = log.squeezed[hit.start : hit.start + _REACH]
     again = text.find("triedtoallocate", 10)
@@ -151,11 +151,11 @@ def _allocator(log: Log, hit: Hit) -> OutOfMemory | None:
         return None
     old = _OLD.search(text[:700])
     if old:
-        return _parenthesised(hit, backend, wanted, old)
-    return _sentences(hit, backend, wanted, text)
+        return _parse_parentheses(hit, backend, wanted, old)
+    return _parse_sentences(hit, backend, wanted, text)
 
 
-def _parenthesised(hit: Hit, backend: str, wanted: int | None, old: re.Match[str]) -> OutOfMemory:
+def _parse_parentheses(hit: Hit, backend: str, wanted: int | None, old: re.Match[str]) -> OutOfMemory:
     group = old.groups()
     capacity, held, free = size(*group[1:3]), size(*group[3:5]), size(*group[5:7])
     last, kind = size(*group[9:11]), group[11]
@@ -173,7 +173,7 @@ def _parenthesised(hit: Hit, backend: str, wanted: int | None, old: re.Match[str
     )  # fmt: skip
 
 
-def _sentences(hit: Hit, backend: str, wanted: int | None, text: str) -> OutOfMemory:
+def _parse_sentences(hit: Hit, backend: str, wanted: int | None, text: str) -> OutOfMemory:
     def read(pattern: re.Pattern[str]) -> int | None:
         match = pattern.search(text)
         return size(*match.groups()[-2:]) if match else None
@@ -190,7 +190,7 @@ def _sentences(hit: Hit, backend: str, wanted: int | None, text: str) -> OutOfMe
     )  # fmt: skip
 
 
-def _async(log: Log, hit: Hit) -> OutOfMemory:
+def _parse_async(log: Log, hit: Hit) -> OutOfMemory:
     """The block of cudaMallocAsync: one figure a line."""
     text = log.squeezed[max(0, hit.start - 120) : hit.start + 700]
 
@@ -224,7 +224,7 @@ _BARE = (
 )
 
 
-def _bare(log: Log) -> list[OutOfMemory]:
+def _find_bare(log: Log) -> list[OutOfMemory]:
     found = []
     for pattern in _BARE:
         hit = log.find(pattern)

@@ -9,7 +9,7 @@ from ..finding import Finding
 from .oom import OutOfMemory
 
 
-def with_effects(findings: Iterable[Finding], refusals: Sequence[OutOfMemory]) -> tuple[Finding, ...]:
+def add_effects(findings: Iterable[Finding], refusals: Sequence[OutOfMemory]) -> tuple[Finding, ...]:
     """The findings with their effect, by the last refusal of a device that has figures."""
     known = [one for one in refusals if one.backend not in ("cpu", "mps") and one.requested_bytes is not None]
     if not known:

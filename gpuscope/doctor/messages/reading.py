@@ -167,7 +167,7 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
     if found.binary:
         return found
     if found.bytes_read <= WHOLE_BYTES:
-        found.lines = [(i, _text(line)) for i, line in enumerate(head.split(b"\n"), 1)]
+        found.lines = [(i, _decode(line)) for i, line in enumerate(head.split(b"\n"), 1)]
         found.lines_read = len(found.lines) - head.endswith(b"\n")
         return found
     windows, figures, tail = _Windows(), _Figures(), b""
@@ -189,8 +189,8 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
     last = tail.rstrip(b"\n").split(b"\n")[1:][-TAIL_LINES:]
     end = number - (1 if tail.endswith(b"\n") else 0)
     numbered.update((end - len(last) + 1 + i, line) for i, line in enumerate(last))
-    found.lines = [(i, _text(line)) for i, line in sorted(numbered.items())]
-    found.figures = [(i, _text(line)) for i, line in figures.kept]
+    found.lines = [(i, _decode(line)) for i, line in sorted(numbered.items())]
+    found.figures = [(i, _decode(line)) for i, line in figures.kept]
     return found
 
 
@@ -215,12 +215,12 @@ def _search(data: bytes, number: int, windows: _Windows, figures: _Figures) -> N
     for at in sorted(hits):
         if at < done:
             continue
-        begin = _back(data, at, BEFORE_LINES)
-        end = _forth(data, at, AFTER_LINES)
+        begin = _go_back(data, at, BEFORE_LINES)
+        end = _go_forth(data, at, AFTER_LINES)
         line += data.count(b"\n", counted, begin) if begin >= counted else -data.count(b"\n", begin, counted)
         counted = begin
         windows.add(line, data[begin:end].split(b"\n"))
-        done = _forth(data, at, AFTER_LINES // 2)
+        done = _go_forth(data, at, AFTER_LINES // 2)
     at, line, counted = data.find(b"mem"), number, 0
     while at >= 0:
         begin = data.rfind(b"\n", 0, at) + 1
@@ -232,7 +232,7 @@ def _search(data: bytes, number: int, windows: _Windows, figures: _Figures) -> N
         at = data.find(b"mem", max(end, begin + len(data) // CHUNK_FIGURES))
 
 
-def _back(data: bytes, at: int, lines: int) -> int:
+def _go_back(data: bytes, at: int, lines: int) -> int:
     for _ in range(lines):
         if at <= 0:
             return 0
@@ -240,7 +240,7 @@ def _back(data: bytes, at: int, lines: int) -> int:
     return at
 
 
-def _forth(data: bytes, at: int, lines: int) -> int:
+def _go_forth(data: bytes, at: int, lines: int) -> int:
     for _ in range(lines):
         end = data.find(b"\n", at)
         if end < 0:
@@ -249,7 +249,7 @@ def _forth(data: bytes, at: int, lines: int) -> int:
     return max(at - 1, 0)
 
 
-def _text(line: bytes) -> str:
+def _decode(line: bytes) -> str:
     if len(line) > LINE_BYTES:
         line = line[: LINE_BYTES // 2] + b" ... " + line[-LINE_BYTES // 2 :]
     return line.rstrip(b"\r").decode("utf-8", "replace")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..finding import Confidence, Severity
 from .scene import Scene
-from .text import Hit, Log, tight
+from .text import Hit, Log, remove_spaces
 from .votes import Vote
 
 
@@ -63,9 +63,9 @@ def _votes(rule: Rule, hit: Hit, log: Log, scene: Scene) -> Iterator[Vote]:
             continue
         if scene.any(*option.unless):
             continue
-        if option.words and not re.search(tight(option.words), near):
+        if option.words and not re.search(remove_spaces(option.words), near):
             continue
-        if option.unlike and re.search(tight(option.unlike), near):
+        if option.unlike and re.search(remove_spaces(option.unlike), near):
             continue
         fact = scene.any(*option.when)
         more = ((scene.facts[fact], log.where(hit)),) if fact else ()

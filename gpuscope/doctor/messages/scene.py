@@ -125,9 +125,9 @@ _LINE_IS_LIBRARY = ("backward", "attention", "logits")
 
 def read(log: Log) -> Scene:
     """The scene of a log."""
-    scene = Scene(frames=_frames(log))
+    scene = Scene(frames=_read_frames(log))
     said = [f"{f.file} {f.function} {f.code}" for f in scene.frames]
-    said += [line for _, line in log.lines[-1500:] if "File" not in line and _code(line)]
+    said += [line for _, line in log.lines[-1500:] if "File" not in line and _is_code(line)]
     for name, pattern in _IN_FRAMES.items():
         compiled = re.compile(pattern)
         for words in said:
@@ -138,7 +138,7 @@ def read(log: Log) -> Scene:
     for name, pattern in _IN_TEXT.items():
         found = re.search(pattern, log.flat[:400_000])
         if found and name not in scene.facts:
-            scene.facts[name] = _sentence(log.flat, found.start(), found.end())
+            scene.facts[name] = _words_around(log.flat, found.start(), found.end())
     killed = next((line for _, line in log.lines if _KILLED.search(line)), None)
     if killed:
         scene.facts["killed-line"] = killed.strip()[:160]
@@ -146,13 +146,13 @@ def read(log: Log) -> Scene:
         scene.facts.setdefault("rerun", "an interactive session: what an exception holds stays until the next one")
     if any(_IN_CELL.search(line) for _, line in log.lines):
         scene.facts.setdefault("notebook", "the traceback is from a notebook's cell")
-    settled = _settled([line.lower() for _, line in log.lines])
+    settled = _describe_settled_scaler([line.lower() for _, line in log.lines])
     if settled:
         scene.facts["overflow-settled"] = settled
     return scene
 
 
-def _settled(lines: list[str]) -> str:
+def _describe_settled_scaler(lines: list[str]) -> str:
     """The words for a grad scaler that left out steps only while it looked for its scale; "" for any other."""
     over = [i for i, line in enumerate(lines) if "overflow" in line and ("gradient" in line or "skipping" in line)]
     if not over or len(over) > MOST_SKIPS or any("minimum" in line and "scale" in line for line in lines):
@@ -163,16 +163,16 @@ def _settled(lines: list[str]) -> str:
     return f"{len(over)} steps were left out, and none in the {len(since)} lines of progress since"
 
 
-def _code(line: str) -> bool:
+def _is_code(line: str) -> bool:
     """Whether a line is one of a traceback's code lines: indented, and like an expression."""
     return line[:2] == "  " and any(mark in line for mark in "(=.") and "%|" not in line
 
 
-def _sentence(text: str, start: int, end: int) -> str:
+def _words_around(text: str, start: int, end: int) -> str:
     return text[max(0, start - 30) : end + 40].strip()
 
 
-def _frames(log: Log) -> list[Frame]:
+def _read_frames(log: Log) -> list[Frame]:
     found = []
     for i, (number, line) in enumerate(log.lines):
         match = _FRAME.search(line)

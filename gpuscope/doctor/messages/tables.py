@@ -41,27 +41,27 @@ _Row = TypeVar("_Row")
 @cache
 def rules(names: tuple[str, ...] = MESSAGES) -> tuple[Rule, ...]:
     """The rules on messages of these files. Raises :class:`TableError`."""
-    return tuple(row for name in names for row in _rows(name, "rules", _rule))
+    return tuple(row for name in names for row in _read_rows(name, "rules", _read_rule))
 
 
 @cache
 def symptoms(names: tuple[str, ...]) -> tuple[Symptom, ...]:
     """The symptoms of these files. Raises :class:`TableError`."""
-    return tuple(row for name in names for row in _rows(name, "symptoms", _symptom))
+    return tuple(row for name in names for row in _read_rows(name, "symptoms", _read_symptom))
 
 
 @cache
 def figure_rules(name: str = FIGURES) -> dict[str, FigureRule]:
     """The rules on figures by their ids. Raises :class:`TableError`."""
-    rows = _rows(name, "rules", _figure_rule)
-    return dict(_distinct(name, ((row.id, row) for row in rows)))
+    rows = _read_rows(name, "rules", _read_figure_rule)
+    return dict(_check_distinct(name, ((row.id, row) for row in rows)))
 
 
 @cache
 def abstentions(name: str = ABSTENTIONS) -> dict[str, Abstained]:
     """What messages leave open, by the id of each. Raises :class:`TableError`."""
-    rows = _rows(name, "abstentions", lambda row, _: _Abstention(**checked(row, _Abstention)))
-    return dict(_distinct(name, ((row.id, Abstained(pitfall=row.pitfall, missing=row.missing)) for row in rows)))
+    rows = _read_rows(name, "abstentions", lambda row, _: _Abstention(**checked(row, _Abstention)))
+    return dict(_check_distinct(name, ((row.id, Abstained(pitfall=row.pitfall, missing=row.missing)) for row in rows)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Abstention:
     missing: str
 
 
-def _distinct(name: str, pairs: Iterable[tuple[str, _Row]]) -> Iterator[tuple[str, _Row]]:
+def _check_distinct(name: str, pairs: Iterable[tuple[str, _Row]]) -> Iterator[tuple[str, _Row]]:
     """The pairs, unless two of them have one id."""
     seen = set()
     for key, row in pairs:
@@ -93,7 +93,7 @@ def document(name: str) -> dict[str, Any]:
     return found
 
 
-def _rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row]) -> list[_Row]:
+def _read_rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row]) -> list[_Row]:
     found = document(name)
     unknown = set(found) - {"about", "notes", "parts", key}
     if unknown or not isinstance(found.get(key), list):
@@ -104,7 +104,7 @@ def _rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row]) -> l
     try:
         for part, pattern in found.get("parts", {}).items():
             place = f"parts: {part}"
-            parts[part] = _pattern(pattern, parts)
+            parts[part] = _join_pattern(pattern, parts)
         for number, row in enumerate(found[key], 1):
             place = f"{key} {number} ({row.get('cause', row.get('id')) if isinstance(row, dict) else row})"
             rows.append(made(row, parts))
@@ -113,27 +113,27 @@ def _rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row]) -> l
     return rows
 
 
-def _rule(row: Any, parts: dict[str, str]) -> Rule:
-    values = checked(_expanded(row, parts), Rule)
-    return Rule(**{**values, "options": _inner(values.get("options", ()), Option, parts)})
+def _read_rule(row: Any, parts: dict[str, str]) -> Rule:
+    values = checked(_expand(row, parts), Rule)
+    return Rule(**{**values, "options": _read_causes(values.get("options", ()), Option, parts)})
 
 
-def _symptom(row: Any, parts: dict[str, str]) -> Symptom:
-    values = checked(_expanded(row, parts), Symptom)
-    return Symptom(**{**values, "votes": _inner(values.get("votes", ()), SymptomVote, parts)})
+def _read_symptom(row: Any, parts: dict[str, str]) -> Symptom:
+    values = checked(_expand(row, parts), Symptom)
+    return Symptom(**{**values, "votes": _read_causes(values.get("votes", ()), SymptomVote, parts)})
 
 
-def _figure_rule(row: Any, parts: dict[str, str]) -> FigureRule:
+def _read_figure_rule(row: Any, parts: dict[str, str]) -> FigureRule:
     values = checked(row, FigureRule)
-    return FigureRule(**{**values, "votes": _inner(values.get("votes", ()), FigureVote, parts)})
+    return FigureRule(**{**values, "votes": _read_causes(values.get("votes", ()), FigureVote, parts)})
 
 
-def _inner(rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str]) -> tuple[_Row, ...]:
+def _read_causes(rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str]) -> tuple[_Row, ...]:
     """The causes of one row, each with a weight from 0 to 1."""
     made = []
     for number, row in enumerate(rows, 1):
         try:
-            values = checked(_expanded(row, parts), kind)
+            values = checked(_expand(row, parts), kind)
             if not 0 <= values.get("weight", 0) <= 1:
                 raise ValueError(f"weight is {values['weight']}, and goes from 0 to 1")
             made.append(kind(**values))
@@ -144,14 +144,14 @@ def _inner(rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str]) -> tu
     return tuple(made)
 
 
-def _expanded(row: Any, parts: dict[str, str]) -> Any:
+def _expand(row: Any, parts: dict[str, str]) -> Any:
     """The row with its patterns in one piece each."""
     if not isinstance(row, dict) or row.keys().isdisjoint(_PATTERNS):
         return row
-    return {key: _pattern(value, parts) if key in _PATTERNS else value for key, value in row.items()}
+    return {key: _join_pattern(value, parts) if key in _PATTERNS else value for key, value in row.items()}
 
 
-def _pattern(value: Any, parts: dict[str, str]) -> str:
+def _join_pattern(value: Any, parts: dict[str, str]) -> str:
     pieces = value if isinstance(value, list) else [value]
     if not value or not all(isinstance(piece, str) for piece in pieces):
         raise ValueError(f"a pattern is a string or a list of strings, not {value!r}")

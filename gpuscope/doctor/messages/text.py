@@ -58,7 +58,7 @@ class Log:
         pieces: list[str] = []
         size = 0
         for number, raw in excerpt.lines:
-            text, rank = plain(raw)
+            text, rank = split_prefix(raw)
             squeezed = _SPACE.sub("", text.lower())
             self.lines.append((number, text))
             self.ranks.append(rank)
@@ -71,15 +71,15 @@ class Log:
 
     def has(self, *words: str) -> bool:
         """Whether one of these literal texts (lower case) stands in the log; their spaces do not count."""
-        return any(_tight(word) in self.squeezed for word in words)
+        return any(_without_spaces(word) in self.squeezed for word in words)
 
     def first(self, *words: str) -> Hit | None:
         """The first of these literal texts that is found."""
         for word in words:
-            tight = _tight(word)
-            at = self.squeezed.find(tight)
+            remove_spaces = _without_spaces(word)
+            at = self.squeezed.find(remove_spaces)
             if at >= 0:
-                return Hit((tight,), self._index(at), at, at + len(tight))
+                return Hit((remove_spaces,), self._index(at), at, at + len(remove_spaces))
         return None
 
     def find(self, pattern: str) -> Hit | None:
@@ -140,7 +140,7 @@ class Log:
         return max(bisect_right(self._starts, at) - 1, 0)
 
 
-def plain(raw: str) -> tuple[str, str]:
+def split_prefix(raw: str) -> tuple[str, str]:
     """A line without colours, markup and prefixes, and the rank that its prefix names (or nothing)."""
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
     if "&" in text:
@@ -164,18 +164,18 @@ def plain(raw: str) -> tuple[str, str]:
 _OPTIONAL_SPACE = re.compile(r" \??")
 
 
-def tight(pattern: str) -> str:
+def remove_spaces(pattern: str) -> str:
     """A pattern as it is read, without its spaces; an optional space goes with its question mark."""
     return _OPTIONAL_SPACE.sub("", pattern)
 
 
-def _tight(words: str) -> str:
+def _without_spaces(words: str) -> str:
     return words.replace(" ", "")
 
 
 @lru_cache(maxsize=512)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(tight(pattern))
+    return re.compile(remove_spaces(pattern))
 
 
 @lru_cache(maxsize=512)

@@ -29,11 +29,11 @@ MOST_FINDINGS = 8
 MOST_PRIORS = 5
 
 
-def best(votes: Iterable[Vote]) -> list[Vote]:
+def choose_best(votes: Iterable[Vote]) -> list[Vote]:
     """One vote a pitfall, best first, and of mere priors only the first few. A prior is information, whatever its
     message's severity: only its weight orders it."""
     kept: dict[str, Vote] = {}
-    for vote in sorted(votes, key=_place):
+    for vote in sorted(votes, key=_sort_key):
         kept.setdefault(vote.pitfall, vote)
     result, priors = [], 0
     for vote in kept.values():
@@ -43,7 +43,7 @@ def best(votes: Iterable[Vote]) -> list[Vote]:
     return result[:MOST_FINDINGS]
 
 
-def _place(vote: Vote) -> tuple[int, int, float]:
+def _sort_key(vote: Vote) -> tuple[int, int, float]:
     return _ORDER[vote.confidence], _SEVERITY["info" if vote.confidence == "prior" else vote.severity], -vote.weight
 
 

@@ -14,7 +14,7 @@ from .tables import document
 NAME = "weights"
 
 
-def _texts(values: Any, key: str) -> dict[str, str]:
+def _check_texts(values: Any, key: str) -> dict[str, str]:
     if not isinstance(values, dict):
         raise TableError(f"{NAME}.json: {key} is no object")
     for name, text in values.items():
@@ -23,7 +23,7 @@ def _texts(values: Any, key: str) -> dict[str, str]:
     return values
 
 
-def _numbers(values: Any, key: str) -> dict[str, float]:
+def _check_numbers(values: Any, key: str) -> dict[str, float]:
     if not isinstance(values, dict):
         raise TableError(f"{NAME}.json: {key} is no object")
     for name, weight in values.items():
@@ -35,7 +35,7 @@ def _numbers(values: Any, key: str) -> dict[str, float]:
 
 
 _found = document(NAME)
-TITLES = _texts(_found.get("titles"), "titles")
-CAUSES = _texts(_found.get("causes"), "causes")
-BASE = _numbers(_found.get("base"), "base")
-SHIFTS = {fact: _numbers(values, f"shifts: {fact}") for fact, values in _found.get("shifts", {}).items()}
+TITLES = _check_texts(_found.get("titles"), "titles")
+CAUSES = _check_texts(_found.get("causes"), "causes")
+BASE = _check_numbers(_found.get("base"), "base")
+SHIFTS = {fact: _check_numbers(values, f"shifts: {fact}") for fact, values in _found.get("shifts", {}).items()}

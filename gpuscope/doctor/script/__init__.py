@@ -80,7 +80,7 @@ def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list
     if not script.uses_torch:
         return [], []
     try:
-        return _findings(script, problems, on_cpu), list(checks.undecided(script))
+        return _findings(script, problems, on_cpu), list(checks.open_questions(script))
     except (SourceTooLarge, RecursionError):
         problems.append(f"{path} was not checked: its code is too large or too deeply nested to be followed in time.")
         return [], []
@@ -94,7 +94,7 @@ def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding
     findings: dict[tuple[str, int], Finding] = {}
     for found in checks.run(script):
         wording = WORDINGS.findings[found.wording]
-        if script.ignored(found.node, wording.pitfall) or (on_cpu and wording.gpu_only):
+        if script.is_ignored(found.node, wording.pitfall) or (on_cpu and wording.gpu_only):
             continue
         finding = _finding(script, found, wording)
         findings.setdefault((finding.cause, line(found.node)), finding)
@@ -124,6 +124,6 @@ def _fix(script: Script, found: Found, fix: Fix) -> Fix:
     from . import edits
 
     before = edits.text(script, found.node) if found.before is None else found.before
-    if not fix.code or not edits.usable(before, fix.code):
+    if not fix.code or not edits.is_usable(before, fix.code):
         return replace(fix, code="")
     return replace(fix, before=before)

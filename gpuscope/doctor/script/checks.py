@@ -28,9 +28,9 @@ def run(s: Script) -> Iterator[Found]:
         yield from check(s)
 
 
-def undecided(s: Script) -> Iterator[Abstained]:
+def open_questions(s: Script) -> Iterator[Abstained]:
     """What one file alone cannot settle."""
-    if s.distributed and s.training_loops and not s.calls_to(LOADER) and not s.calls_to(SAMPLER) and _given(s):
+    if s.distributed and s.training_loops and not s.calls_to(LOADER) and not s.calls_to(SAMPLER) and _has_loader(s):
         yield Abstained(
             pitfall="distributed-sampler",
             missing=f"{s.path} trains under DistributedDataParallel with a loader from elsewhere: whether it has a "
@@ -43,6 +43,6 @@ def undecided(s: Script) -> Iterator[Abstained]:
         )
 
 
-def _given(s: Script) -> bool:
+def _has_loader(s: Script) -> bool:
     """Whether a training loop goes through something that is named as a loader."""
     return any("load" in s.code(loop.iter).lower() for loop in s.training_loops if not isinstance(loop, ast.While))

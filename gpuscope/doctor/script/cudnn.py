@@ -12,7 +12,7 @@ from .source import constant
 _CONVOLUTIONS = {"Conv2d", "Conv3d", "ConvTranspose2d"}
 
 
-def cudnn_conflict(s: Script) -> Iterator[Found]:
+def find_cudnn_conflict(s: Script) -> Iterator[Found]:
     """``benchmark`` beside what asks for reproducible results."""
     settings: dict[str, ast.Assign] = {}
     for node in s.nodes:
@@ -23,11 +23,11 @@ def cudnn_conflict(s: Script) -> Iterator[Found]:
     benchmark, deterministic = settings.get("benchmark"), settings.get("deterministic")
     if benchmark is None or not constant(benchmark.value, True):
         return
-    edited = edits.edited(s, benchmark, (benchmark.value, "False"))
+    edited = edits.edit(s, benchmark, (benchmark.value, "False"))
     if deterministic is not None:
         if (
             constant(deterministic.value, True)
-            and not s.exclusive(benchmark, deterministic)
+            and not s.are_exclusive(benchmark, deterministic)
             and s.scope(benchmark) is s.scope(deterministic)
         ):
             yield Found(
@@ -39,14 +39,14 @@ def cudnn_conflict(s: Script) -> Iterator[Found]:
             )
         return
     seeded = [call for call in s.calls_to("torch.manual_seed") if call.args and isinstance(call.args[0], ast.Constant)]
-    seeded = [call for call in seeded if _of_the_training(s, call, benchmark)]
+    seeded = [call for call in seeded if _seeds_the_training(s, call, benchmark)]
     if seeded and "use_deterministic_algorithms" not in s.identifiers:
         yield Found(
             "script.benchmark-with-seed", benchmark, figures={"edited": edited}, more=seeded[:1], severity="info"
         )
 
 
-def _of_the_training(s: Script, seed: ast.Call, benchmark: ast.AST) -> bool:
+def _seeds_the_training(s: Script, seed: ast.Call, benchmark: ast.AST) -> bool:
     """Whether a seed is there for the whole program: one in some other function may be for a split or a sample, and
     promises nothing about the weights."""
     scope = s.scope(seed)
@@ -55,7 +55,7 @@ def _of_the_training(s: Script, seed: ast.Call, benchmark: ast.AST) -> bool:
     return any(s.scope(loop) is scope for loop in s.training_loops)
 
 
-def convolutions(s: Script) -> Iterator[Found]:
+def find_untuned_convolutions(s: Script) -> Iterator[Found]:
     """Convolutions on pictures of one size, and nobody asks cuDNN to try its algorithms."""
     if (
         not s.cuda
@@ -71,18 +71,18 @@ def convolutions(s: Script) -> Iterator[Found]:
         ),
         None,
     )
-    if layer is None or not _fixed_shape(s):
+    if layer is None or not _has_fixed_shape(s):
         return
     yield Found("script.no-cudnn-benchmark", layer, before="", severity="info")
 
 
-def _fixed_shape(s: Script) -> bool:
+def _has_fixed_shape(s: Script) -> bool:
     """Whether the training's pictures are of one size: made with literal sizes in the step."""
     for call in s.calls_to("torch.randn", "torch.rand"):
         sizes = [arg for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int)]
-        if len(sizes) == len(call.args) == 4 and any(s.inside(call, loop) for loop in s.training_loops):
+        if len(sizes) == len(call.args) == 4 and any(s.is_inside(call, loop) for loop in s.training_loops):
             return True
     return False
 
 
-CHECKS = (cudnn_conflict, convolutions)
+CHECKS = (find_cudnn_conflict, find_untuned_convolutions)

@@ -7,25 +7,25 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import Found, Script
-from .source import Loop, after, key, keyword, names, open_ended, receiver
+from .source import Loop, comes_after, key, keyword, names, open_ended, receiver
 
 _MAKERS = ("arange", "zeros", "ones", "randn", "rand", "randint", "linspace", "eye", "full", "randperm", "triu_indices")
 _DEFAULTS = {"set_default_device", "set_default_tensor_type"}
 
 
-def left_behind(s: Script) -> Iterator[Found]:
+def find_parts_left_behind(s: Script) -> Iterator[Found]:
     """Of a batch one part is moved and the other, which meets it in the loss, is not."""
     if s.managed or not s.cuda or s.identifiers & _DEFAULTS:
         return
     for loop in s.training_loops:
-        parts = _batch(loop)
+        parts = _batch_names(loop)
         if len(parts) < 2:
             continue
         moved = {name for name in parts if _moves(s, name, loop)}
         for name in parts:
-            if name in moved or not moved or _changed(s, name, loop):
+            if name in moved or not moved or _is_rebound(s, name, loop):
                 continue
-            call = _in_loss(s, name, loop)
+            call = _find_loss(s, name, loop)
             if call is not None and not s.under(call, ast.If, ast.IfExp, ast.Try):
                 other = next(iter(sorted(moved)))
                 move = next(iter(_moves(s, other, loop)))
@@ -35,14 +35,14 @@ def left_behind(s: Script) -> Iterator[Found]:
                     figures={
                         "name": name,
                         "other": other,
-                        "edited": edits.edited(s, call, (call.args[1], name + edits.text(s, move)[len(other) :])),
+                        "edited": edits.edit(s, call, (call.args[1], name + edits.text(s, move)[len(other) :])),
                     },
                     more=[move],
                     severity="problem",
                 )
 
 
-def _batch(loop: Loop) -> list[str]:
+def _batch_names(loop: Loop) -> list[str]:
     """The names of a batch: what the loop unpacks from its loader."""
     if isinstance(loop, ast.While):
         return []
@@ -58,7 +58,7 @@ def _batch(loop: Loop) -> list[str]:
 
 def _moves(s: Script, name: str, loop: ast.AST) -> list[ast.Call]:
     found = []
-    for call in s.moved(name, loop):
+    for call in s.moves_of(name, loop):
         if (
             isinstance(call.func, ast.Attribute)
             and call.func.attr == "to"
@@ -71,18 +71,18 @@ def _moves(s: Script, name: str, loop: ast.AST) -> list[ast.Call]:
     return found
 
 
-def _changed(s: Script, name: str, loop: ast.AST) -> bool:
+def _is_rebound(s: Script, name: str, loop: ast.AST) -> bool:
     """Whether ``name`` is bound anew in the loop, or given to something that may move it."""
     return any(
-        s.inside(where, loop) and where is not loop
+        s.is_inside(where, loop) and where is not loop
         for where, _ in s.values(next(iter(ast.iter_child_nodes(loop))), name)
     )
 
 
-def _in_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
+def _find_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
     """The loss that takes ``name`` beside something else."""
     for call in s.calls:
-        if not s.inside(call, loop) or len(call.args) < 2 or open_ended(call):
+        if not s.is_inside(call, loop) or len(call.args) < 2 or open_ended(call):
             continue
         full = s.resolve(call)
         loss = (full.startswith("torch.nn.functional.") and ("loss" in full or "cross_entropy" in full)) or s.kind(
@@ -93,7 +93,7 @@ def _in_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
     return None
 
 
-def moves_without_effect(s: Script) -> Iterator[Found]:
+def find_moves_without_effect(s: Script) -> Iterator[Found]:
     """``inputs.to(device)`` as a statement: a tensor is not moved in place."""
     for call in s.methods("to", "cuda"):
         statement = s.statement(call)
@@ -109,7 +109,7 @@ def moves_without_effect(s: Script) -> Iterator[Found]:
             and s.resolve(value).rpartition(".")[2] in (*_MAKERS, "tensor", "from_numpy", "stack", "cat")
             for _, value in values
         )
-        batch = any(name in _batch(loop) for loop in s.loops(call)) and len(values) == 1
+        batch = any(name in _batch_names(loop) for loop in s.loops(call)) and len(values) == 1
         if tensor or (batch and any(loop in s.training_loops for loop in s.loops(call))):
             yield Found(
                 "script.move-without-effect",
@@ -120,7 +120,7 @@ def moves_without_effect(s: Script) -> Iterator[Found]:
             )
 
 
-def model_left(s: Script) -> Iterator[Found]:
+def find_model_left_behind(s: Script) -> Iterator[Found]:
     """A program for CUDA whose model is never moved."""
     if (
         s.managed
@@ -144,12 +144,12 @@ def model_left(s: Script) -> Iterator[Found]:
         owner = s.module_classes.get(key(made.func))
         if owner is not None and any(word in " ".join(names(owner)) + s.code(made) for word in ("device", "cuda")):
             continue
-        if "device" in s.code(made) or not _alone(s, name, node):
+        if "device" in s.code(made) or not _is_untouched(s, name, node):
             continue
         called = [
             call
             for call in s.calls
-            if key(call.func) == name and any(s.inside(call, loop) for loop in s.training_loops)
+            if key(call.func) == name and any(s.is_inside(call, loop) for loop in s.training_loops)
         ]
         optimised = [call for call in s.methods("parameters") if receiver(call) == name]
         if not called or not optimised:
@@ -157,7 +157,9 @@ def model_left(s: Script) -> Iterator[Found]:
         inputs = sorted({arg.id for call in called for arg in call.args if isinstance(arg, ast.Name)})
         moved = [call for loop in s.training_loops for one in inputs for call in _moves(s, one, loop)]
         followed = any(
-            "parameters" in s.code(value) or name in names(value) for call in moved for value in _origin(s, call)
+            "parameters" in s.code(value) or name in names(value)
+            for call in moved
+            for value in _places_moved_to(s, call)
         )
         if not chosen and not any(isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" for call in moved):
             continue
@@ -173,7 +175,7 @@ def model_left(s: Script) -> Iterator[Found]:
         )
 
 
-def _origin(s: Script, call: ast.Call) -> Iterator[ast.expr]:
+def _places_moved_to(s: Script, call: ast.Call) -> Iterator[ast.expr]:
     """The device that a move goes to, and where its name comes from."""
     for arg in call.args:
         yield arg
@@ -200,13 +202,13 @@ def _cuda_devices(s: Script) -> set[str]:
     return found
 
 
-def _alone(s: Script, name: str, made: ast.AST) -> bool:
+def _is_untouched(s: Script, name: str, made: ast.AST) -> bool:
     """Whether nothing but this file's plain calls touches the model: not moved, not wrapped, not given away."""
     for node in s.nodes:
         if (
             not isinstance(node, ast.Name)
             or node.id != name
-            or s.inside(node, made)
+            or s.is_inside(node, made)
             or not isinstance(node.ctx, ast.Load)
         ):
             continue
@@ -228,23 +230,23 @@ def _alone(s: Script, name: str, made: ast.AST) -> bool:
     return True
 
 
-def made_on_cpu(s: Script) -> Iterator[Found]:
+def find_made_on_cpu(s: Script) -> Iterator[Found]:
     """A tensor made in ``forward`` without a device, that meets the module's weights."""
     if s.identifiers & _DEFAULTS:
         return
     for owner in s.module_classes.values():
         layers = {
             key(target)
-            for node in s.below(owner)
+            for node in s.descendants(owner)
             if isinstance(node, ast.Assign) and s.makes_module(node.value, weights=True)
             for target in node.targets
         }  # fmt: skip
         for function in owner.body:
             if isinstance(function, ast.FunctionDef) and function.name == "forward":
-                yield from _made_in(s, function, layers)
+                yield from _find_made_in(s, function, layers)
 
 
-def _made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator[Found]:
+def _find_made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator[Found]:
     for node in s.nodes:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or s.scope(node) is not function:
             continue
@@ -257,7 +259,7 @@ def _made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator
         if (
             keyword(made, "out")
             or len(s.values(node, name)) != 1
-            or (s.moved(name, function) and any(True for _ in s.moved(name, function)))
+            or (s.moves_of(name, function) and any(True for _ in s.moves_of(name, function)))
         ):
             continue
         if any(
@@ -273,7 +275,7 @@ def _made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator
                 and key(call.func) in layers
                 and len(call.args) == 1
                 and key(call.args[0]) == name
-                and after(call, node)
+                and comes_after(call, node)
             ):
                 argument = next(arg.arg for arg in function.args.args[1:] or function.args.args)
                 yield Found(
@@ -290,4 +292,4 @@ def _made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator
                 break
 
 
-CHECKS = (left_behind, moves_without_effect, model_left, made_on_cpu)
+CHECKS = (find_parts_left_behind, find_moves_without_effect, find_model_left_behind, find_made_on_cpu)

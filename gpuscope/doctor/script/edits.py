@@ -16,10 +16,10 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 def text(s: Source, node: ast.AST) -> str:
     """The text of ``node`` in its own lines, moved to the left margin."""
-    return edited(s, node)
+    return edit(s, node)
 
 
-def edited(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
+def edit(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
     """The text of ``outer`` with each of the inner nodes replaced by a new text. "" where a place is unknown."""
     data = s.encoded
     begin, end = s.span(outer)
@@ -35,14 +35,14 @@ def edited(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
         at = last
     parts.append(data[at:end])
     line = s.lines[getattr(outer, "lineno", 1) - 1]
-    return _at_margin(b"".join(parts).decode("utf-8", "replace"), len(line) - len(line.lstrip()))
+    return _dedent(b"".join(parts).decode("utf-8", "replace"), len(line) - len(line.lstrip()))
 
 
 def statement(s: Source, node: ast.AST, *changes: tuple[ast.AST, str]) -> str:
     """The text of the statement that ``node`` belongs to, edited. "" for one with a body: lines cannot be put before
     and after a part of it."""
     whole = s.statement(node)
-    return edited(s, whole, *changes) if isinstance(whole, _SIMPLE) else ""
+    return edit(s, whole, *changes) if isinstance(whole, _SIMPLE) else ""
 
 
 def head(s: Source, loop: ast.For | ast.AsyncFor | ast.While) -> str:
@@ -50,8 +50,8 @@ def head(s: Source, loop: ast.For | ast.AsyncFor | ast.While) -> str:
     lines = s.lines[loop.lineno - 1 : loop.body[0].lineno - 1]
     indent = len(s.lines[loop.lineno - 1]) - len(s.lines[loop.lineno - 1].lstrip())
     for count in range(1, len(lines) + 1):
-        found = _at_margin("\n".join(lines[:count]), indent).strip()
-        if _parsed(found) is not None:
+        found = _dedent("\n".join(lines[:count]), indent).strip()
+        if _parse(found) is not None:
             return found
     return ""
 
@@ -81,23 +81,23 @@ def with_keyword(s: Source, call: ast.Call, name: str, value: str) -> str:
     """The text of a call in which the keyword ``name`` has this value."""
     for item in call.keywords:
         if item.arg == name:
-            return edited(s, call, (item.value, value))
+            return edit(s, call, (item.value, value))
     return with_argument(s, call, f"{name}={value}")
 
 
-def usable(before: str, code: str) -> bool:
+def is_usable(before: str, code: str) -> bool:
     """Whether ``code`` can be put in place of ``before``: it is Python, says something else, and can be shown whole."""
     lines = (*before.splitlines(), *code.splitlines())
     if len(lines) > MOST_LINES or any(len(line) > MOST_COLUMNS for line in lines):
         return False
-    new = _parsed(code)
+    new = _parse(code)
     if new is None:
         return False
-    old = _parsed(before)
+    old = _parse(before)
     return old is None or ast.dump(old) != ast.dump(new)
 
 
-def _parsed(code: str) -> ast.Module | None:
+def _parse(code: str) -> ast.Module | None:
     """The syntax tree of some lines, of which the last may begin a block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -109,7 +109,7 @@ def _parsed(code: str) -> ast.Module | None:
     return None
 
 
-def _at_margin(found: str, indent: int) -> str:
+def _dedent(found: str, indent: int) -> str:
     """The lines after the first without the indentation of the first."""
     first, *rest = found.split("\n")
     return "\n".join([first.rstrip(), *(line[min(indent, len(line) - len(line.lstrip())) :].rstrip() for line in rest)])

@@ -145,21 +145,21 @@ class Script(Source):
             while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
                 node = node.func.value
             if isinstance(node, ast.Call):
-                return self._made(node)
+                return self._kind_of_call(node)
             name = key(node)
             if not name:
                 return ""
             bound = self.values(at, name)
-            fresh = [(where, value) for where, value in bound if not _same_again(value, name)]
+            fresh = [(where, value) for where, value in bound if not _passes_on(value, name)]
             if not fresh or any(value is None for _, value in fresh):
                 return ""
             if len(fresh) > 1:
-                kinds = {self._made(value) if isinstance(value, ast.Call) else "" for _, value in fresh}
+                kinds = {self._kind_of_call(value) if isinstance(value, ast.Call) else "" for _, value in fresh}
                 return kinds.pop() if len(kinds) == 1 else ""
             at, node = fresh[0]
         return ""
 
-    def _made(self, call: ast.Call) -> str:
+    def _kind_of_call(self, call: ast.Call) -> str:
         while (
             isinstance(call.func, ast.Attribute) and call.func.attr in PASSING and isinstance(call.func.value, ast.Call)
         ):
@@ -228,7 +228,7 @@ class Script(Source):
         found: list[Loop] = []
         for call in self.backwards:
             for loop in self.loops(call):
-                if any(self.inside(step, loop) for step in self.steps):
+                if any(self.is_inside(step, loop) for step in self.steps):
                     if loop not in found:
                         found.append(loop)
                     break
@@ -241,11 +241,11 @@ class Script(Source):
 
     def without_grad(self, node: ast.AST) -> bool:
         """Whether gradients are off at ``node``, by a ``with``, a decorator or a call, here or at every caller."""
-        return any(self._grad_off(context) for context in self.contexts(node)) or self.function_without_grad(
+        return any(self._switches_grad_off(context) for context in self.contexts(node)) or self.function_without_grad(
             self.scope(node)
         )
 
-    def _grad_off(self, context: ast.expr) -> bool:
+    def _switches_grad_off(self, context: ast.expr) -> bool:
         full = self.resolve(context)
         last = full.rpartition(".")[2] or key(context.func if isinstance(context, ast.Call) else context)
         return full in NO_GRADS or "no_grad" in last or "inference" in last or "grad_enabled" in last
@@ -257,12 +257,14 @@ class Script(Source):
                 return bool(self.calls_to("torch.set_grad_enabled", "torch.autograd.set_grad_enabled"))
             if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 return False
-            if any(self._grad_off(decorator) for decorator in function.decorator_list):
+            if any(self._switches_grad_off(decorator) for decorator in function.decorator_list):
                 return True
             if any(self.scope(call) is function for call in self.methods("set_grad_enabled")):
                 return True
             callers = self.callers(function)
-            if callers and all(any(self._grad_off(context) for context in self.contexts(call)) for call in callers):
+            if callers and all(
+                any(self._switches_grad_off(context) for context in self.contexts(call)) for call in callers
+            ):
                 return True
             outer = {id(self.scope(call)): self.scope(call) for call in callers}
             if len(outer) != 1:
@@ -302,14 +304,14 @@ class Script(Source):
                 return True
         return False
 
-    def moved(self, name: str, within: ast.AST) -> Iterator[ast.Call]:
+    def moves_of(self, name: str, within: ast.AST) -> Iterator[ast.Call]:
         """The calls under ``within`` that move ``name`` to a device."""
         for call in self.methods(*MOVING, within=within):
             if receiver(call) == name:
                 yield call
 
 
-def _same_again(value: ast.expr | None, name: str) -> bool:
+def _passes_on(value: ast.expr | None, name: str) -> bool:
     """Whether ``value`` is only ``name`` passed on: ``model = model.to(device)``."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in PASSING:
         value = value.func.value

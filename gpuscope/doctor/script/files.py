@@ -31,7 +31,7 @@ def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
         except SourceNotChecked as error:
             refused.append(str(error))
         return
-    files, whole = _below(path, refused)
+    files, whole = _find_files(path, refused)
     if not files and whole:
         refused.append(f"{path} was not checked: no Python file in it.")
     total = 0
@@ -48,7 +48,7 @@ def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
         yield file, text
 
 
-def _below(top: str, refused: list[str]) -> tuple[list[str], bool]:
+def _find_files(top: str, refused: list[str]) -> tuple[list[str], bool]:
     """The Python files below ``top``, sorted, and whether every folder could be read. Links are not followed."""
     found: list[str] = []
     whole = True

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import Found, Script
-from .source import after, key, keyword, names, open_ended, receiver
+from .source import comes_after, key, keyword, names, open_ended, receiver
 
 _NUMBERS = {"item", "detach", "detach_", "tolist", "cpu", "numpy", "size", "shape", "numel", "data"}
 
 
-def kept_losses(s: Script) -> Iterator[Found]:
+def find_kept_losses(s: Script) -> Iterator[Found]:
     """``total += loss`` and ``losses.append(loss)``: each keeps the graph that the loss came from."""
     for call in s.backwards:
         loops = s.loops(call)
@@ -23,31 +23,31 @@ def kept_losses(s: Script) -> Iterator[Found]:
         inner = loops[0]
         function = s.scope(call)
         summed = {name for other in s.backwards if s.scope(other) is function for name in s.losses(other)}
-        for node in s.below(inner):
-            grown, added = _grown(node)
+        for node in s.descendants(inner):
+            grown, added = _what_grows(node)
             if added is None or not grown or s.scope(node) is not function or grown in summed:
                 continue
-            loss = next(iter(sorted({part.id for part in _added(added)} & losses)), "")
+            loss = next(iter(sorted({part.id for part in _names_added(added)} & losses)), "")
             if (
                 not loss
                 or s.without_grad(node)
                 or not _outlives(s, node, grown, inner)
-                or _detached(s, node, loss, inner)
+                or _may_be_detached(s, node, loss, inner)
             ):
                 continue
-            kept = next(part for part in _added(added) if part.id == loss)
+            kept = next(part for part in _names_added(added) if part.id == loss)
             yield Found(
                 "script.loss-kept",
                 node,
                 figures={
                     "loss": loss,
                     "kept_in": grown,
-                    "edited": edits.edited(s, node, (kept, f"{loss}.item()")),
+                    "edited": edits.edit(s, node, (kept, f"{loss}.item()")),
                 },
             )
 
 
-def _grown(node: ast.AST) -> tuple[str, ast.expr | None]:
+def _what_grows(node: ast.AST) -> tuple[str, ast.expr | None]:
     """(name of the sum or list, what is added to it)."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         return key(node.target), node.value
@@ -68,7 +68,7 @@ def _grown(node: ast.AST) -> tuple[str, ast.expr | None]:
     return "", None
 
 
-def _added(node: ast.expr) -> list[ast.Name]:
+def _names_added(node: ast.expr) -> list[ast.Name]:
     """The names that go into ``node`` through arithmetic alone, so with their graph."""
     found: list[ast.Name] = []
     waiting: list[ast.expr] = [node]
@@ -85,14 +85,14 @@ def _outlives(s: Script, node: ast.AST, grown: str, loop: ast.AST) -> bool:
     """Whether ``grown`` begins as a number or a list outside the loop, and never anew inside it."""
     bound = [(where, value) for where, value in s.values(node, grown) if not isinstance(where, ast.AugAssign)]
     starts = [(where, value) for where, value in bound if not (isinstance(where, ast.Assign) and where is node)]
-    if not starts or any(s.inside(where, loop) for where, _ in starts):
+    if not starts or any(s.is_inside(where, loop) for where, _ in starts):
         return False
     if any(receiver(call) == grown for call in s.methods("clear", "pop", "popleft", within=loop)):
         return False
-    return all(_empty(value) for _, value in starts)
+    return all(_is_empty(value) for _, value in starts)
 
 
-def _empty(value: ast.expr | None) -> bool:
+def _is_empty(value: ast.expr | None) -> bool:
     if isinstance(value, ast.List):
         return not value.elts
     if isinstance(value, ast.Call):
@@ -102,17 +102,17 @@ def _empty(value: ast.expr | None) -> bool:
     )
 
 
-def _detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool:
+def _may_be_detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool:
     """Whether ``loss`` may be a plain number or a detached tensor by the time it is kept."""
     for where, value in s.values(node, loss):
-        if s.inside(where, loop) and isinstance(value, ast.Call):
+        if s.is_inside(where, loop) and isinstance(value, ast.Call):
             last = value.func.attr if isinstance(value.func, ast.Attribute) else key(value.func)
             if last in _NUMBERS or last in ("float", "reduce_tensor", "reduce_loss", "reduce_mean"):
                 return True
     return any(receiver(call) == loss for call in s.methods("detach_", within=loop))
 
 
-def evaluation_with_grad(s: Script) -> Iterator[Found]:
+def find_evaluation_with_grad(s: Script) -> Iterator[Found]:
     """``model.eval()`` and then the model's outputs, with gradients on."""
     if s.managed in ("lightning", "pytorch_lightning"):
         return
@@ -123,21 +123,21 @@ def evaluation_with_grad(s: Script) -> Iterator[Found]:
         function = s.scope(switch)
         if isinstance(function, ast.Lambda) or _needs_grad(s, function):
             continue
-        if isinstance(s.statement(switch), ast.Expr) is False or s.conditional(switch):
+        if isinstance(s.statement(switch), ast.Expr) is False or s.is_conditional(switch):
             continue
         back = [
             call
             for call in s.methods("train")
-            if receiver(call) == name and s.scope(call) is function and after(call, switch)
+            if receiver(call) == name and s.scope(call) is function and comes_after(call, switch)
         ]
         uses = [
             call for call in s.calls
-            if key(call.func) == name and s.scope(call) is function and after(call, switch) and s.loops(call)
-            and not any(after(call, again) for again in back)
+            if key(call.func) == name and s.scope(call) is function and comes_after(call, switch) and s.loops(call)
+            and not any(comes_after(call, again) for again in back)
         ]  # fmt: skip
         if not uses or not _is_evaluation(s, function, switch) or s.without_grad(uses[0]):
             continue
-        if any(_detaching(s, use) for use in uses):
+        if any(_detaches_output(s, use) for use in uses):
             continue
         head = edits.head(s, s.loops(uses[0])[-1])
         yield Found(
@@ -162,7 +162,7 @@ def _is_evaluation(s: Script, function: ast.AST, switch: ast.AST) -> bool:
 
 def _needs_grad(s: Script, function: ast.AST) -> bool:
     """Whether gradients are wanted in this function: it goes backward, asks for them, or has frozen the weights."""
-    for node in s.below(function):
+    for node in s.descendants(function):
         if isinstance(node, ast.Attribute) and node.attr in ("backward", "requires_grad", "requires_grad_", "grad"):
             return True
         if isinstance(node, ast.keyword) and node.arg == "requires_grad":
@@ -170,9 +170,9 @@ def _needs_grad(s: Script, function: ast.AST) -> bool:
     return False
 
 
-def _detaching(s: Script, use: ast.Call) -> bool:
+def _detaches_output(s: Script, use: ast.Call) -> bool:
     """Whether the output of the call is cut from its graph where it is made, so that nothing is kept."""
-    for ancestor, _ in s.above(use):
+    for ancestor, _ in s.ancestors(use):
         if isinstance(ancestor, ast.Attribute) and ancestor.attr in ("detach", "data", "item"):
             return True
         if isinstance(ancestor, ast.stmt):
@@ -180,13 +180,13 @@ def _detaching(s: Script, use: ast.Call) -> bool:
     return False
 
 
-def caches_emptied(s: Script) -> Iterator[Found]:
+def find_emptied_caches(s: Script) -> Iterator[Found]:
     """``empty_cache()`` in every step, and beside a list that keeps outputs on the GPU."""
     for call in s.calls_to("torch.cuda.empty_cache"):
         loops = s.loops(call)
         if not loops:
             continue
-        kept = _kept_outputs(s, loops[0])
+        kept = _find_kept_output(s, loops[0])
         if kept is not None:
             yield Found(
                 "script.outputs-kept",
@@ -198,11 +198,11 @@ def caches_emptied(s: Script) -> Iterator[Found]:
             yield Found("script.empty-cache-each-step", call, severity="info")
 
 
-def _kept_outputs(s: Script, loop: ast.AST) -> ast.Call | None:
+def _find_kept_output(s: Script, loop: ast.AST) -> ast.Call | None:
     for call in s.methods("append", within=loop):
         if len(call.args) != 1 or not isinstance(call.args[0], ast.Name):
             continue
-        made = [value for where, value in s.values(call, call.args[0].id) if s.inside(where, loop)]
+        made = [value for where, value in s.values(call, call.args[0].id) if s.is_inside(where, loop)]
         if (
             len(made) != 1
             or not isinstance(made[0], ast.Call)
@@ -214,19 +214,19 @@ def _kept_outputs(s: Script, loop: ast.AST) -> ast.Call | None:
     return None
 
 
-def loads_without_place(s: Script) -> Iterator[Found]:
+def find_loads_without_place(s: Script) -> Iterator[Found]:
     """``torch.load`` of a checkpoint without ``map_location``: it goes back to the GPU it was saved from."""
     if not s.cuda and not s.distributed:
         return
     found = []
     for call in s.calls_to("torch.load"):
-        if keyword(call, "map_location") or len(call.args) != 1 or open_ended(call) or not _checkpoint(s, call):
+        if keyword(call, "map_location") or len(call.args) != 1 or open_ended(call) or not _is_checkpoint(s, call):
             continue
         if any("device" in (s.resolve(context) or key(context)) for context in s.contexts(call)):
             continue
         if any(keyword(other, "map_location") for other in s.calls_to("torch.load") if s.scope(other) is s.scope(call)):
             continue  # the file knows of it, and has its reason here
-        if not s.ignored(call, "load-checkpoint-map-location-cpu"):
+        if not s.is_ignored(call, "load-checkpoint-map-location-cpu"):
             found.append(call)
     if found:
         ranks = any(s.scope(call) is s.scope(wrap) for call in found for wrap in s.distributed)
@@ -239,7 +239,7 @@ def loads_without_place(s: Script) -> Iterator[Found]:
         )
 
 
-def _checkpoint(s: Script, call: ast.Call) -> bool:
+def _is_checkpoint(s: Script, call: ast.Call) -> bool:
     """Whether what is loaded goes into the ``load_state_dict`` of a model or optimizer in the same function."""
     function, statement = s.scope(call), s.statement(call)
     target = ""
@@ -248,9 +248,9 @@ def _checkpoint(s: Script, call: ast.Call) -> bool:
     for other in s.methods("load_state_dict", within=function):
         if any(word in receiver(other).lower() for word in ("scaler", "sched")):
             continue
-        if s.inside(call, other) or (target and other.args and target in names(other.args[0])):
+        if s.is_inside(call, other) or (target and other.args and target in names(other.args[0])):
             return True
     return False
 
 
-CHECKS = (kept_losses, evaluation_with_grad, caches_emptied, loads_without_place)
+CHECKS = (find_kept_losses, find_evaluation_with_grad, find_emptied_caches, find_loads_without_place)

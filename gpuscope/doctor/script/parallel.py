@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Found, Script
-from .source import after, constant, key, keyword, open_ended
+from .source import comes_after, constant, key, keyword, open_ended
 
 INIT = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
 
 
-def data_parallel(s: Script) -> Iterator[Found]:
+def find_data_parallel(s: Script) -> Iterator[Found]:
     """``nn.DataParallel``: slower than one process a GPU; does nothing without one; odd batches."""
     for call in s.calls_to(DP):
         if not s.cuda and not _mentions_gpu(s) and s.training_loops:
@@ -38,7 +38,7 @@ def data_parallel(s: Script) -> Iterator[Found]:
                 yield Found("script.odd-last-batch", call, figures={"edited": s.code(call)[:-1] + ", drop_last=True)"})
 
 
-def autocast_around(s: Script) -> Iterator[Found]:
+def find_autocast_around(s: Script) -> Iterator[Found]:
     """``with autocast(dtype=bfloat16)`` around the call of a DataParallel model: its threads compute in fp16."""
     if s.managed:
         return
@@ -56,7 +56,7 @@ def autocast_around(s: Script) -> Iterator[Found]:
         wrapped = [
             (call, wrap)
             for call in s.calls
-            if s.inside(call, block) and call is not context and (wrap := _wrapping(s, call)) is not None
+            if s.is_inside(call, block) and call is not context and (wrap := _find_wrapper(s, call)) is not None
         ]
         if not wrapped:
             continue
@@ -64,16 +64,16 @@ def autocast_around(s: Script) -> Iterator[Found]:
             "script.autocast-around-dataparallel",
             context,
             more=[call for call, _ in wrapped],
-            confidence="likely" if s.conditional(wrapped[0][1]) else "definite",
+            confidence="likely" if s.is_conditional(wrapped[0][1]) else "definite",
         )
         return
 
 
-def _wrapping(s: Script, call: ast.Call) -> ast.Call | None:
+def _find_wrapper(s: Script, call: ast.Call) -> ast.Call | None:
     """The ``DataParallel(…)`` that last bound the name which ``call`` calls, None where something else did."""
     name = key(call.func)
-    bound = [value for where, value in s.values(call, name) if name and not after(where, call)]
-    while bound and isinstance(bound[-1], ast.Call) and _passed_on(bound[-1], name):
+    bound = [value for where, value in s.values(call, name) if name and not comes_after(where, call)]
+    while bound and isinstance(bound[-1], ast.Call) and _passes_on(bound[-1], name):
         bound.pop()  # model = model.to(device)
     made = bound[-1] if bound else None
     while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in PASSING:
@@ -81,7 +81,7 @@ def _wrapping(s: Script, call: ast.Call) -> ast.Call | None:
     return made if isinstance(made, ast.Call) and s.resolve(made) == DP else None
 
 
-def _passed_on(call: ast.Call, name: str) -> bool:
+def _passes_on(call: ast.Call, name: str) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in PASSING and key(call.func.value) == name
 
 
@@ -91,13 +91,13 @@ def _mentions_gpu(s: Script) -> bool:
     )
 
 
-def process_group(s: Script) -> Iterator[Found]:
+def find_missing_group(s: Script) -> Iterator[Found]:
     """DistributedDataParallel in a program that never makes a process group; gloo between GPUs."""
     if not s.distributed or s.managed:
         return
     inits = s.calls_to(*INIT)
     runs = any(isinstance(node, ast.Compare) and "__main__" in s.code(node) for node in s.nodes)
-    if not inits and runs and not _set_up_elsewhere(s):
+    if not inits and runs and not _may_be_set_up_elsewhere(s):
         call = s.distributed[0]
         named = "" if "cpu" in s.strings else '"nccl"'  # without one torch takes NCCL on GPUs and gloo on the CPU
         yield Found(
@@ -112,17 +112,17 @@ def process_group(s: Script) -> Iterator[Found]:
         call = inits[0]
         backend = keyword(call, "backend") or (call.args[0] if call.args else None)
         on_gpu = [wrap for wrap in s.distributed if isinstance(keyword(wrap, "device_ids"), ast.List)]
-        if constant(backend, "gloo") and on_gpu and not s.exclusive(call, on_gpu[0]) and "nccl" not in s.strings:
+        if constant(backend, "gloo") and on_gpu and not s.are_exclusive(call, on_gpu[0]) and "nccl" not in s.strings:
             yield Found(
                 "script.gloo-between-gpus",
                 call,
-                figures={"edited": edits.edited(s, call, (backend, '"nccl"')) if backend is not None else ""},
+                figures={"edited": edits.edit(s, call, (backend, '"nccl"')) if backend is not None else ""},
                 more=[on_gpu[0]],
                 confidence="definite",
             )
 
 
-def _set_up_elsewhere(s: Script) -> bool:
+def _may_be_set_up_elsewhere(s: Script) -> bool:
     """Whether some other file may make the process group: something is called that sounds like it."""
     words = ("dist", "init", "setup", "launch", "spawn", "ddp", "env", "parallel")
     for call in s.calls:
@@ -134,7 +134,7 @@ def _set_up_elsewhere(s: Script) -> bool:
     return False
 
 
-def device_of_rank(s: Script) -> Iterator[Found]:
+def find_shared_device(s: Script) -> Iterator[Found]:
     """Batches or models that go to the first GPU in every process."""
     if not s.distributed or not s.calls_to(*INIT) or s.managed:
         return
@@ -158,7 +158,7 @@ def device_of_rank(s: Script) -> Iterator[Found]:
             call, "device"
         ):
             continue
-        if any(s.exclusive(call, wrap) for wrap in (*s.distributed, *s.calls_to(*INIT))):
+        if any(s.are_exclusive(call, wrap) for wrap in (*s.distributed, *s.calls_to(*INIT))):
             continue
         first.append(call)
     if first:
@@ -172,16 +172,16 @@ def device_of_rank(s: Script) -> Iterator[Found]:
         )
 
 
-def samplers(s: Script) -> Iterator[Found]:
+def find_missing_samplers(s: Script) -> Iterator[Found]:
     """A shuffled loader under DistributedDataParallel without a sampler; a sampler without ``set_epoch``."""
     if s.managed or not s.backwards:
         return
     made = s.calls_to(SAMPLER)
     if s.distributed and not made and not any("sampler" in name.lower() for name in s.identifiers):
         for call in s.calls_to(LOADER):
-            if not constant(keyword(call, "shuffle"), True) or open_ended(call) or _ranked(s):
+            if not constant(keyword(call, "shuffle"), True) or open_ended(call) or _may_split_by_rank(s):
                 continue
-            before, edited = _with_sampler(s, call)
+            before, edited = _add_sampler(s, call)
             yield Found(
                 "script.no-distributed-sampler",
                 call,
@@ -195,13 +195,13 @@ def samplers(s: Script) -> Iterator[Found]:
         return
     for call in made:
         shuffle = keyword(call, "shuffle")
-        target = next((key(node) for node in _names_of(s, call)), "")
+        target = next((key(node) for node in _targets_of(s, call)), "")
         words = (target + " " + s.code(call)).lower()
         if (shuffle is not None and not constant(shuffle, True)) or any(
             word in words for word in ("val", "test", "eval", "dev")
         ):
             continue
-        epochs = _epochs(s)
+        epochs = _find_epoch_loop(s)
         if epochs is None:
             continue
         head = edits.head(s, epochs)
@@ -220,7 +220,7 @@ def samplers(s: Script) -> Iterator[Found]:
         )
 
 
-def _with_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
+def _add_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
     """(what stands there, the same with a sampler of its own)."""
     given = call.args[0] if call.args else keyword(call, "dataset")
     shuffled = next(item for item in call.keywords if item.arg == "shuffle")
@@ -229,7 +229,7 @@ def _with_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
     data = edits.text(s, given)
     whole = edits.statement(s, call)
     if not whole:
-        return edits.text(s, call), edits.edited(
+        return edits.text(s, call), edits.edit(
             s, call, (shuffled, f"sampler=torch.utils.data.DistributedSampler({data})")
         )
     if isinstance(given, ast.Name):
@@ -240,7 +240,7 @@ def _with_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
     return whole, made + edits.statement(s, call, *changes, (shuffled, "sampler=sampler"))
 
 
-def _names_of(s: Script, call: ast.Call) -> Iterator[ast.AST]:
+def _targets_of(s: Script, call: ast.Call) -> Iterator[ast.AST]:
     statement = s.statement(call)
     if isinstance(statement, ast.Assign):
         yield from statement.targets
@@ -248,7 +248,7 @@ def _names_of(s: Script, call: ast.Call) -> Iterator[ast.AST]:
         yield statement.target
 
 
-def _epochs(s: Script) -> ast.For | None:
+def _find_epoch_loop(s: Script) -> ast.For | None:
     """The loop over epochs."""
     for node in s.nodes:
         if isinstance(node, ast.For) and any(
@@ -258,7 +258,7 @@ def _epochs(s: Script) -> ast.For | None:
     return None
 
 
-def _ranked(s: Script) -> bool:
+def _may_split_by_rank(s: Script) -> bool:
     """Whether the data may be split by hand, or made per rank."""
     if any(
         isinstance(base, ast.Attribute | ast.Name) and "Iterable" in key(base)
@@ -275,4 +275,4 @@ def _ranked(s: Script) -> bool:
     )
 
 
-CHECKS = (data_parallel, autocast_around, process_group, device_of_rank, samplers)
+CHECKS = (find_data_parallel, find_autocast_around, find_missing_group, find_shared_device, find_missing_samplers)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import AUTOCASTS, Found, Script
-from .source import after, constant, key, keyword, open_ended, receiver
+from .source import comes_after, constant, key, keyword, open_ended, receiver
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_")
 _OLD = {
@@ -21,7 +21,7 @@ _OLD = {
 _OLD_ORDER = ("enabled=", "dtype=", "cache_enabled=")
 
 
-def old_amp(s: Script) -> Iterator[Found]:
+def find_old_amp(s: Script) -> Iterator[Found]:
     """``torch.cuda.amp.autocast`` and ``GradScaler``, called without a look at the version."""
     for full, (new, device) in _OLD.items():
         found = []
@@ -32,9 +32,9 @@ def old_amp(s: Script) -> Iterator[Found]:
                 if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) == key(call.func) for a in node.names)
             ]
             other = "torch.autocast" if full.endswith("autocast") else new
-            if any(s.exclusive(call, instead) for instead in s.calls_to(other)):
+            if any(s.are_exclusive(call, instead) for instead in s.calls_to(other)):
                 continue  # the other branch has the new one
-            if any(s.conditional(node) for node in imported) or _asks_version(s, call):
+            if any(s.is_conditional(node) for node in imported) or _asks_version(s, call):
                 continue
             found.append(call)
         if not found:
@@ -79,7 +79,7 @@ def _device_type(s: Script, call: ast.Call) -> str:
 
 def _asks_version(s: Script, call: ast.AST) -> bool:
     """Whether a ``try`` or a look at the version decides that this old one is taken."""
-    for ancestor, _ in s.above(call):
+    for ancestor, _ in s.ancestors(call):
         if isinstance(ancestor, ast.Try):
             return True
         if isinstance(ancestor, (ast.If, ast.IfExp)) and any(
@@ -89,29 +89,35 @@ def _asks_version(s: Script, call: ast.AST) -> bool:
     return False
 
 
-def scaler_protocol(s: Script) -> Iterator[Found]:
+def find_scaler_misuse(s: Script) -> Iterator[Found]:
     """Clipping of scaled gradients, and scaler steps that are missing."""
-    scaled = [call for call in s.backwards if _scale(s, call)]
+    scaled = [call for call in s.backwards if _scale_call(s, call)]
     if not scaled:
         return
     for call in scaled:
         function = s.scope(call)
         here = [other for other in s.calls if s.scope(other) is function]
-        scale = _scale(s, call)
+        scale = _scale_call(s, call)
         assert scale is not None
         name = receiver(scale)
-        unscaled = [other for other in here if _called(other) == "unscale_"]
-        stepping = [other for other in here if _called(other) == "step" and receiver(other) == name]
+        unscaled = [other for other in here if _method_name(other) == "unscale_"]
+        stepping = [other for other in here if _method_name(other) == "step" and receiver(other) == name]
         for clip in here:
             full = s.resolve(clip)
-            if not full.startswith("torch.nn.utils.") or full.rpartition(".")[2] not in _CLIPS or not after(clip, call):
+            if (
+                not full.startswith("torch.nn.utils.")
+                or full.rpartition(".")[2] not in _CLIPS
+                or not comes_after(clip, call)
+            ):
                 continue
-            if any(not after(other, clip) and not s.exclusive(other, clip) for other in unscaled):
+            if any(not comes_after(other, clip) and not s.are_exclusive(other, clip) for other in unscaled):
                 continue
             # The scaler must step after this very clipping: not in another branch, not before it.
-            if not any(after(other, clip) and not s.exclusive(other, clip) for other in stepping):
+            if not any(comes_after(other, clip) and not s.are_exclusive(other, clip) for other in stepping):
                 continue
-            if s.exclusive(clip, call) or any(after(other, call) and after(clip, other) for other in stepping):
+            if s.are_exclusive(clip, call) or any(
+                comes_after(other, call) and comes_after(clip, other) for other in stepping
+            ):
                 continue
             optimizer = next(
                 (s.optimizer_of(other) for other in s.steps if s.scope(other) is function and receiver(other) == name),
@@ -126,14 +132,14 @@ def scaler_protocol(s: Script) -> Iterator[Found]:
                 confidence="definite",
             )
             break
-    yield from _scaler_steps(s, scaled)
+    yield from _find_missing_steps(s, scaled)
 
 
-def _called(call: ast.Call) -> str:
+def _method_name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _scale(s: Script, call: ast.Call) -> ast.Call | None:
+def _scale_call(s: Script, call: ast.Call) -> ast.Call | None:
     """The ``scaler.scale(loss)`` of ``scaler.scale(loss).backward()``."""
     value = call.func.value if isinstance(call.func, ast.Attribute) else None
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
@@ -141,9 +147,9 @@ def _scale(s: Script, call: ast.Call) -> ast.Call | None:
     return None
 
 
-def _scaler_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
+def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
     for call in scaled:
-        scale = _scale(s, call)
+        scale = _scale_call(s, call)
         assert scale is not None
         name = receiver(scale)
         if not name or s.kind(scale.func.value, scale) != "scaler":  # type: ignore[attr-defined]
@@ -161,8 +167,8 @@ def _scaler_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
             step for step in s.steps
             if s.scope(step) is function
             and receiver(step) != name
-            and after(step, call)
-            and not s.exclusive(step, call)
+            and comes_after(step, call)
+            and not s.are_exclusive(step, call)
         ]  # fmt: skip
         if "step" not in own and plain:
             yield Found(
@@ -194,38 +200,38 @@ def _scaler_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
         return
 
 
-def half_without_scaler(s: Script) -> Iterator[Found]:
+def find_half_without_scaler(s: Script) -> Iterator[Found]:
     """fp16 autocast whose loss goes backward without a scaler."""
     if s.managed or any("scaler" in name.lower() or name == "scale" for name in s.identifiers):
         return
     for call in s.calls_to(*AUTOCASTS):
-        if not _half(s, call):
+        if not _is_half(s, call):
             continue
         function, block = s.scope(call), s.statement(call)
         if not isinstance(block, (ast.With, ast.AsyncWith)):
             continue
-        made = {key(target) for node in s.below(block) if isinstance(node, ast.Assign) for target in node.targets}
+        made = {key(target) for node in s.descendants(block) if isinstance(node, ast.Assign) for target in node.targets}
         for backward in s.backwards:
-            if s.scope(backward) is function and after(backward, call) and s.losses(backward) & made:
+            if s.scope(backward) is function and comes_after(backward, call) and s.losses(backward) & made:
                 yield Found(
                     "script.fp16-without-scaler",
                     backward,
-                    figures={"edited": _in_bf16(s, call)},
+                    figures={"edited": _text_in_bf16(s, call)},
                     before=edits.text(s, call),
                     more=[call],
                 )
                 return
 
 
-def _in_bf16(s: Script, call: ast.Call) -> str:
+def _text_in_bf16(s: Script, call: ast.Call) -> str:
     """The text of an autocast with bfloat16 for its type."""
     dtype = keyword(call, "dtype") or (call.args[1] if len(call.args) > 1 else None)
     if dtype is not None:
-        return edits.edited(s, call, (dtype, "torch.bfloat16"))
+        return edits.edit(s, call, (dtype, "torch.bfloat16"))
     return edits.with_argument(s, call, "dtype=torch.bfloat16")
 
 
-def _half(s: Script, call: ast.Call) -> bool:
+def _is_half(s: Script, call: ast.Call) -> bool:
     """Whether this autocast is surely fp16 and on: said so, or the default of CUDA."""
     enabled = keyword(call, "enabled")
     if open_ended(call) or (enabled is not None and not constant(enabled, True)):
@@ -240,11 +246,11 @@ def _half(s: Script, call: ast.Call) -> bool:
     return constant(device, "cuda")
 
 
-def backward_in_autocast(s: Script) -> Iterator[Found]:
+def find_backward_in_autocast(s: Script) -> Iterator[Found]:
     """``backward()`` inside ``with autocast``."""
     for call in s.backwards:
         if any(s.resolve(context) in AUTOCASTS for context in s.contexts(call)):
             yield Found("script.backward-in-autocast", call, severity="info", confidence="definite")
 
 
-CHECKS = (old_amp, scaler_protocol, half_without_scaler, backward_in_autocast)
+CHECKS = (find_old_amp, find_scaler_misuse, find_half_without_scaler, find_backward_in_autocast)

@@ -10,20 +10,20 @@ from .facts import Found, Script
 from .source import key, receiver
 
 
-def lists_of_modules(s: Script) -> Iterator[Found]:
+def find_lists_of_modules(s: Script) -> Iterator[Found]:
     """A plain list of layers as an attribute: its parameters are not the module's."""
     for name, owner in s.module_classes.items():
         for function in owner.body:
             if isinstance(function, ast.FunctionDef) and function.name == "__init__":
-                yield from _plain_lists(s, name, owner, function)
+                yield from _find_plain_lists(s, name, owner, function)
 
 
-def _plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.FunctionDef) -> Iterator[Found]:
+def _find_plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.FunctionDef) -> Iterator[Found]:
     grown = {
         receiver(call): call for call in s.methods("append", within=function)
         if len(call.args) == 1 and s.makes_module(call.args[0], weights=True)
     }  # fmt: skip
-    for node in s.below(function):
+    for node in s.descendants(function):
         if not isinstance(node, (ast.Assign, ast.AnnAssign)):
             continue
         attribute = key(node.targets[0] if isinstance(node, ast.Assign) else node.target)
@@ -38,7 +38,7 @@ def _plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.Functi
             made = s.makes_module(value.elt, weights=True)
         else:
             continue
-        if not made or not _used_unregistered(s, owner, attribute, node):
+        if not made or not _is_used_unregistered(s, owner, attribute, node):
             continue
         text = edits.text(s, value)
         yield Found(
@@ -56,15 +56,17 @@ def _plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.Functi
         )
 
 
-def _used_unregistered(s: Script, owner: ast.ClassDef, attribute: str, node: ast.AST) -> bool:
+def _is_used_unregistered(s: Script, owner: ast.ClassDef, attribute: str, node: ast.AST) -> bool:
     """Whether another method uses the list, and nothing in the class registers what is in it."""
     used = False
-    for other in s.below(owner):
-        if not isinstance(other, ast.Attribute) or key(other) != attribute or s.inside(other, node):
+    for other in s.descendants(owner):
+        if not isinstance(other, ast.Attribute) or key(other) != attribute or s.is_inside(other, node):
             continue
         if isinstance(other.ctx, ast.Store):
             return False
-        call = next((ancestor for ancestor, _ in s.above(other) if isinstance(ancestor, (ast.Call, ast.stmt))), None)
+        call = next(
+            (ancestor for ancestor, _ in s.ancestors(other) if isinstance(ancestor, (ast.Call, ast.stmt))), None
+        )
         if isinstance(call, ast.Call) and not (isinstance(call.func, ast.Attribute) and call.func.value is other):
             last = call.func.attr if isinstance(call.func, ast.Attribute) else key(call.func)
             if last in ("ModuleList", "Sequential", "add_module", "register_module", "setattr", "ModuleDict"):
@@ -74,9 +76,9 @@ def _used_unregistered(s: Script, owner: ast.ClassDef, attribute: str, node: ast
         (isinstance(call.func, ast.Attribute) and call.func.attr in ("add_module", "register_module"))
         or key(call.func) == "setattr"
         for call in s.calls
-        if s.inside(call, owner)
+        if s.is_inside(call, owner)
     )
     return used and not registers
 
 
-CHECKS = (lists_of_modules,)
+CHECKS = (find_lists_of_modules,)

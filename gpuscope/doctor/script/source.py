@@ -65,9 +65,9 @@ class Source:
             if hasattr(node, "lineno"):
                 self.nodes.append(node)
         self.nodes.sort(key=_place)
-        self.imports = dict(self._imported())
+        self.imports = dict(self._read_imports())
 
-    def _imported(self) -> Iterator[tuple[str, str]]:
+    def _read_imports(self) -> Iterator[tuple[str, str]]:
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -115,10 +115,10 @@ class Source:
     def methods(self, *names: str, within: ast.AST | None = None) -> list[ast.Call]:
         """The calls of a method or function with one of these last names (``x.NAME(…)``)."""
         found = [call for call in self.calls if isinstance(call.func, ast.Attribute) and call.func.attr in names]
-        return found if within is None else [call for call in found if self.inside(call, within)]
+        return found if within is None else [call for call in found if self.is_inside(call, within)]
 
     @cached_property
-    def bound(self) -> dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]]:
+    def bindings(self) -> dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]]:
         """(scope, name) → the places that bind it, with the value where it is one expression. ``self.x`` belongs to
         the class."""
         found: dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]] = {}
@@ -139,18 +139,18 @@ class Source:
     def values(self, node: ast.AST, name: str) -> list[tuple[ast.AST, ast.expr | None]]:
         """Every place that binds ``name`` as seen at ``node``: the innermost scope that binds it."""
         if name.startswith("self."):
-            return self.bound.get((self.owner(node) or self.tree, name), [])
+            return self.bindings.get((self.owner(node) or self.tree, name), [])
         scope: ast.AST = self.scope(node)
         while True:
-            if (scope, name) in self.bound:
-                return self.bound[scope, name]
+            if (scope, name) in self.bindings:
+                return self.bindings[scope, name]
             if isinstance(scope, ast.Module):
                 return []
             scope = self.scope(scope)
 
     # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         """(ancestor, field that holds the child) from the parent outwards."""
         while node in self.parents:
             self._spend(1)
@@ -159,51 +159,53 @@ class Source:
 
     def scope(self, node: ast.AST) -> Scope:
         """The function that ``node`` is in (of a function: the one around it), or the module."""
-        for ancestor, field in self.above(node):
+        for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS) and field == "body":
                 return ancestor
         return self.tree
 
     def owner(self, node: ast.AST) -> ast.ClassDef | None:
         """The class around ``node``."""
-        return next((ancestor for ancestor, _ in self.above(node) if isinstance(ancestor, ast.ClassDef)), None)
+        return next((ancestor for ancestor, _ in self.ancestors(node) if isinstance(ancestor, ast.ClassDef)), None)
 
     def loops(self, node: ast.AST) -> list[Loop]:
         """The loops whose body holds ``node``, innermost first, within its own function."""
         found: list[Loop] = []
-        for ancestor, field in self.above(node):
+        for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS):
                 break
             if isinstance(ancestor, _LOOPS) and field in ("body", "test"):
                 found.append(ancestor)
         return found
 
-    def inside(self, node: ast.AST, outer: ast.AST) -> bool:
+    def is_inside(self, node: ast.AST, outer: ast.AST) -> bool:
         """Whether ``node`` is ``outer`` or below it."""
-        return node is outer or any(ancestor is outer for ancestor, _ in self.above(node))
+        return node is outer or any(ancestor is outer for ancestor, _ in self.ancestors(node))
 
     def under(self, node: ast.AST, *kinds: type[ast.AST]) -> bool:
         """Whether something of these kinds stands between ``node`` and its innermost loop or function."""
-        for ancestor, field in self.above(node):
+        for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, (*_FUNCTIONS, *_LOOPS)):
                 return False
             if isinstance(ancestor, kinds) and field != "test":
                 return True
         return False
 
-    def exclusive(self, one: ast.AST, other: ast.AST) -> bool:
+    def are_exclusive(self, one: ast.AST, other: ast.AST) -> bool:
         """Whether the two are in different branches of one condition, so that never both run."""
         branches = {
-            ancestor: field for ancestor, field in self.above(one) if isinstance(ancestor, (ast.If, ast.IfExp, ast.Try))
+            ancestor: field
+            for ancestor, field in self.ancestors(one)
+            if isinstance(ancestor, (ast.If, ast.IfExp, ast.Try))
         }
-        for ancestor, field in self.above(other):
+        for ancestor, field in self.ancestors(other):
             if ancestor in branches and branches[ancestor] != field:
                 return "test" not in (field, branches[ancestor])
         return False
 
-    def conditional(self, node: ast.AST) -> bool:
+    def is_conditional(self, node: ast.AST) -> bool:
         """Whether a condition or ``try`` within its function decides if ``node`` runs."""
-        for ancestor, field in self.above(node):
+        for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS):
                 return False
             if isinstance(ancestor, (ast.If, ast.IfExp, ast.Try)) and field != "test":
@@ -224,14 +226,14 @@ class Source:
 
     def contexts(self, node: ast.AST) -> Iterator[ast.expr]:
         """What the ``with`` statements around ``node`` enter, within its own function."""
-        for ancestor, field in self.above(node):
+        for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS):
                 return
             if isinstance(ancestor, (ast.With, ast.AsyncWith)) and field == "body":
                 for item in ancestor.items:
                     yield item.context_expr
 
-    def below(self, node: ast.AST) -> Iterator[ast.AST]:
+    def descendants(self, node: ast.AST) -> Iterator[ast.AST]:
         """``node`` and everything under it."""
         for inner in ast.walk(node):
             self._spend(1)
@@ -274,7 +276,7 @@ class Source:
         return f"{self.path}:{line(node)}"
 
     @cached_property
-    def _ignored(self) -> dict[int, frozenset[str]]:
+    def _suppressions(self) -> dict[int, frozenset[str]]:
         """Line (0: the whole file) → what its comment suppresses; an empty set is everything."""
         found: dict[int, frozenset[str]] = {}
         for number, text in enumerate(self.lines, 1):
@@ -285,10 +287,10 @@ class Source:
                 found[where] = ids if before is None else (before | ids if before and ids else frozenset())
         return found
 
-    def ignored(self, node: ast.AST, pitfall: str) -> bool:
+    def is_ignored(self, node: ast.AST, pitfall: str) -> bool:
         """Whether a comment on one of the lines of the expression, or one for the file, suppresses this pitfall."""
         for number in (0, *range(line(node), (getattr(node, "end_lineno", None) or line(node)) + 1)):
-            ids = self._ignored.get(number)
+            ids = self._suppressions.get(number)
             if ids is not None and (not ids or pitfall in ids):
                 return True
         return False
@@ -339,7 +341,7 @@ def names(node: ast.AST | Iterable[ast.AST]) -> set[str]:
     return {inner.id for top in tops for inner in ast.walk(top) if isinstance(inner, ast.Name)}
 
 
-def after(one: ast.AST, other: ast.AST) -> bool:
+def comes_after(one: ast.AST, other: ast.AST) -> bool:
     """Whether ``one`` begins later in the text than ``other``."""
     return _place(one) > _place(other)
 

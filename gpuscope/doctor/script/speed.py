@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import CLOCKS, LOADER, Found, Script
-from .source import after, constant, key, keyword, names, open_ended
+from .source import comes_after, constant, key, keyword, names, open_ended
 
 _SLOW_READS = {
     "open", "PIL.Image.open", "cv2.imread", "imageio.imread", "skimage.io.imread", "numpy.load", "torch.load",
@@ -25,7 +25,7 @@ _SHOWING = {"set_postfix", "set_postfix_str", "set_description", "log", "log_dic
 _TENSORS = {"torch.arange", "torch.randperm", "torch.utils.data.TensorDataset"}
 
 
-def loaders(s: Script) -> Iterator[Found]:
+def find_slow_loaders(s: Script) -> Iterator[Found]:
     """A loader without worker processes, or without pinned memory, beside a training on CUDA."""
     if not s.cuda or not s.training_loops:
         return
@@ -35,18 +35,18 @@ def loaders(s: Script) -> Iterator[Found]:
         if open_ended(call) or len(call.args) > 5 or not constant(keyword(call, "shuffle"), True):
             continue
         workers, pinned = keyword(call, "num_workers"), keyword(call, "pin_memory")
-        if (workers is None or constant(workers, 0)) and not s.ignored(call, "num-workers"):
-            slow = _slow_dataset(s, call)
+        if (workers is None or constant(workers, 0)) and not s.is_ignored(call, "num-workers"):
+            slow = _find_slow_read(s, call)
             if slow is not None:
-                yield _without_workers(s, [call], slow)
-            elif not _numbers_only(s, call):
+                yield _report_no_workers(s, [call], slow)
+            elif not _holds_numbers_only(s, call):
                 idle.append(call)
         elif s.managed:
             pass  # the copy to the GPU is the library's, and so is how it waits for it
-        elif (pinned is None or constant(pinned, False)) and not s.ignored(call, "pin-memory"):
+        elif (pinned is None or constant(pinned, False)) and not s.is_ignored(call, "pin-memory"):
             unpinned.append(call)
     if idle:
-        yield _without_workers(s, idle, None)
+        yield _report_no_workers(s, idle, None)
     if unpinned:
         yield Found(
             "script.memory-not-pinned",
@@ -57,7 +57,7 @@ def loaders(s: Script) -> Iterator[Found]:
         )
 
 
-def _without_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) -> Found:
+def _report_no_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) -> Found:
     return Found(
         "script.no-loader-workers" if slow is None else "script.no-loader-workers.slow-read",
         found[0],
@@ -70,7 +70,7 @@ def _without_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) ->
     )
 
 
-def _numbers_only(s: Script, call: ast.Call) -> bool:
+def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
     """Whether a sample is only an index, or a row of a tensor that is in memory: a worker would take longer to send it
     than it takes to get it."""
     data = call.args[0] if call.args else keyword(call, "dataset")
@@ -93,7 +93,7 @@ def _numbers_only(s: Script, call: ast.Call) -> bool:
     return False
 
 
-def _slow_dataset(s: Script, call: ast.Call) -> ast.Call | None:
+def _find_slow_read(s: Script, call: ast.Call) -> ast.Call | None:
     """The call in the dataset's ``__getitem__`` that reads a file or waits; None where that is of another file."""
     data = call.args[0] if call.args else keyword(call, "dataset")
     if isinstance(data, ast.Name):
@@ -110,39 +110,42 @@ def _slow_dataset(s: Script, call: ast.Call) -> ast.Call | None:
             and owner.name == name
         ):
             for inner in s.calls:
-                if s.inside(inner, node) and (s.resolve(inner) or key(inner.func)) in _SLOW_READS:
+                if s.is_inside(inner, node) and (s.resolve(inner) or key(inner.func)) in _SLOW_READS:
                     return inner
     return None
 
 
-def waits_each_step(s: Script) -> Iterator[Found]:
+def find_waits_each_step(s: Script) -> Iterator[Found]:
     """``item()`` and the like in every step: the CPU waits for the GPU before it can start the next one."""
     if not s.cuda:
         return
     for loop in s.training_loops:
-        if any(s.inside(call, loop) for call in s.calls_to("torch.cuda.synchronize")):
+        if any(s.is_inside(call, loop) for call in s.calls_to("torch.cuda.synchronize")):
             continue  # it waits on purpose
-        made = {
-            key(target) for node in s.below(loop) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-            for target in node.targets if key(target)
-        } | {name for call in s.backwards if s.inside(call, loop) for name in s.losses(call)}  # fmt: skip
+        losses = {name for call in s.backwards if s.is_inside(call, loop) for name in s.losses(call)}
+        made = losses | {
+            key(target)
+            for node in s.descendants(loop)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            for target in node.targets
+            if key(target)
+        }
         found: list[ast.AST] = []
         for call in s.calls:
             if (
-                not s.inside(call, loop)
+                not s.is_inside(call, loop)
                 or s.loops(call)[:1] != [loop]
                 or s.under(call, ast.If, ast.IfExp, ast.BoolOp, ast.ExceptHandler)
             ):
                 continue
-            if _read(call) in made and not _by_design(s, call, loop):
+            if _name_read(call) in made and not _wait_is_wanted(s, call, loop):
                 found.append(call)
-        losses = {name for call in s.backwards if s.inside(call, loop) for name in s.losses(call)}
         found = [node for node in found if names(node) & losses]
         if found:
             yield Found("script.waits-each-step", found[0], more=found[1:], severity="info")
 
 
-def _read(call: ast.Call) -> str:
+def _name_read(call: ast.Call) -> str:
     """The name whose number ``call`` brings from the GPU: ``loss`` of ``loss.detach().item()`` and of ``float(loss)``;
     "" for any other call."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "item":
@@ -156,16 +159,16 @@ def _read(call: ast.Call) -> str:
     return key(value)
 
 
-def _by_design(s: Script, call: ast.Call, loop: ast.AST) -> bool:
+def _wait_is_wanted(s: Script, call: ast.Call, loop: ast.AST) -> bool:
     """Whether the wait is wanted: a benchmark, or a loop of a library that shows or logs each step's loss in the form
     that the library's own scripts have."""
     function = getattr(s.scope(call), "name", "")
     if "bench" in function.lower() or "bench" in os.path.basename(s.path).lower():
         return True
-    return bool(s.managed) and _only_shown(s, call, loop)
+    return bool(s.managed) and _is_only_shown(s, call, loop)
 
 
-def _only_shown(s: Script, node: ast.AST, loop: ast.AST) -> bool:
+def _is_only_shown(s: Script, node: ast.AST, loop: ast.AST) -> bool:
     """Whether the number goes to a progress bar or a log and nowhere else, also through a dict."""
     statement = s.statement(node)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Dict):
@@ -173,7 +176,7 @@ def _only_shown(s: Script, node: ast.AST, loop: ast.AST) -> bool:
     bound = {key(target) for target in statement.targets}
     uses = [
         other
-        for other in s.below(loop)
+        for other in s.descendants(loop)
         if isinstance(other, ast.Name) and isinstance(other.ctx, ast.Load) and other.id in bound
     ]
     return bool(uses) and all(_shows(s.statement(use)) for use in uses)
@@ -184,7 +187,7 @@ def _shows(statement: ast.stmt) -> bool:
     return isinstance(call, ast.Call) and key(call.func).rpartition(".")[2] in _SHOWING
 
 
-def clocks(s: Script) -> Iterator[Found]:
+def find_unsynchronised_clocks(s: Script) -> Iterator[Found]:
     """GPU work between two readings of the clock, with nothing that waits for it."""
     if not s.cuda:
         return
@@ -208,9 +211,9 @@ def clocks(s: Script) -> Iterator[Found]:
         if start is None:
             continue
         between = block[block.index(start) + 1 : block.index(stop)]
-        if not between or any(s.waits(node) or _opaque(s, node) for node in between) or s.waits(stop):
+        if not between or any(s.waits(node) or _may_wait(s, node) for node in between) or s.waits(stop):
             continue
-        work = [call for node in between for call in s.calls if s.inside(call, node) and _gpu_work(s, call)]
+        work = [call for node in between for call in s.calls if s.is_inside(call, node) and _is_gpu_work(s, call)]
         if work:
             yield Found(
                 "script.clock-without-synchronize",
@@ -222,18 +225,18 @@ def clocks(s: Script) -> Iterator[Found]:
             )
 
 
-def _gpu_work(s: Script, call: ast.Call) -> bool:
+def _is_gpu_work(s: Script, call: ast.Call) -> bool:
     return s.kind(call.func, call) in ("module", "dp", "ddp", "compiled") or call in s.backwards
 
 
-def _opaque(s: Script, node: ast.AST) -> bool:
+def _may_wait(s: Script, node: ast.AST) -> bool:
     """Whether something here may wait without showing it."""
     for call in ast.walk(node):
         if isinstance(call, (ast.For, ast.While)) and not (
             isinstance(call, ast.For) and isinstance(call.iter, ast.Call) and key(call.iter.func) == "range"
         ):
             return True  # a loader or the like may wait
-        if not isinstance(call, ast.Call) or _gpu_work(s, call) or s.resolve(call).startswith("torch."):
+        if not isinstance(call, ast.Call) or _is_gpu_work(s, call) or s.resolve(call).startswith("torch."):
             continue
         if isinstance(call.func, ast.Attribute) and call.func.attr in (
             "step",
@@ -253,7 +256,7 @@ def _opaque(s: Script, node: ast.AST) -> bool:
     return False
 
 
-def first_compiled_call(s: Script) -> Iterator[Found]:
+def find_first_compiled_call(s: Script) -> Iterator[Found]:
     """The first call of a compiled model between two readings of the clock."""
     for made in s.calls_to("torch.compile"):
         statement = s.statement(made)
@@ -266,7 +269,7 @@ def first_compiled_call(s: Script) -> Iterator[Found]:
             using = [
                 call
                 for call in s.calls
-                if s.inside(call, node) and (key(call.func) == name or any(key(arg) == name for arg in call.args))
+                if s.is_inside(call, node) and (key(call.func) == name or any(key(arg) == name for arg in call.args))
             ]
             if not using:
                 continue
@@ -304,7 +307,7 @@ def _times_once(s: Script, function: ast.FunctionDef, parameter: str) -> bool:
     ]
     if len(readings) < 2 or len(uses) != 1 or s.loops(uses[0]):
         return False
-    return after(uses[0], readings[0]) and after(readings[-1], uses[0])
+    return comes_after(uses[0], readings[0]) and comes_after(readings[-1], uses[0])
 
 
-CHECKS = (loaders, waits_each_step, clocks, first_compiled_call)
+CHECKS = (find_slow_loaders, find_waits_each_step, find_unsynchronised_clocks, find_first_compiled_call)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import Found, Script
-from .source import after, key, names, receiver
+from .source import comes_after, key, names, receiver
 
 
-def accumulation(s: Script) -> Iterator[Found]:
+def find_wrong_accumulation(s: Script) -> Iterator[Found]:
     """Micro-batches whose losses are summed, not averaged; gradients zeroed before they have added up."""
     if s.managed:
         return
@@ -18,15 +18,19 @@ def accumulation(s: Script) -> Iterator[Found]:
         loops = s.loops(call)
         if not loops:
             continue
-        cycle = _cycle(s, call, loops[0]) or _inner_loop(s, call, loops[0])
+        cycle = _find_cycle(s, call, loops[0]) or _find_inner_loop(s, call, loops[0])
         if cycle is None:
             continue
         step, count = cycle
         zeros = [zero for zero in s.methods("zero_grad", within=loops[0]) if s.scope(zero) is s.scope(call)]
         beside = [zero for zero in zeros if s.statement(zero) in s.block(s.statement(call))]
-        if s.inside(step, loops[0]) and len(zeros) == len(beside) == 1 and receiver(zeros[0]) == s.optimizer_of(step):
+        if (
+            s.is_inside(step, loops[0])
+            and len(zeros) == len(beside) == 1
+            and receiver(zeros[0]) == s.optimizer_of(step)
+        ):
             yield Found("script.zeroed-each-micro-batch", zeros[0], more=[step], severity="problem")
-        elif not _divided(s, call, loops[0]):
+        elif not _may_be_divided(s, call, loops[0]):
             loss = next(iter(sorted(s.losses(call))), "")
             if not loss:
                 continue
@@ -34,57 +38,57 @@ def accumulation(s: Script) -> Iterator[Found]:
             yield Found(
                 "script.loss-not-divided",
                 call,
-                figures={"count": count, "edited": edits.edited(s, call, (divided, f"({loss} / {count})"))},
+                figures={"count": count, "edited": edits.edit(s, call, (divided, f"({loss} / {count})"))},
                 more=[step],
             )
 
 
-def _cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
+def _find_cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
     """The step that only every N-th turn of the loop takes, and N."""
     for step in s.steps:
-        if s.scope(step) is not s.scope(call) or not s.inside(step, loop) or s.loops(step)[:1] != [loop]:
+        if s.scope(step) is not s.scope(call) or not s.is_inside(step, loop) or s.loops(step)[:1] != [loop]:
             continue
-        for ancestor, field in s.above(step):
+        for ancestor, field in s.ancestors(step):
             if ancestor is loop:
                 break
-            if isinstance(ancestor, ast.If) and field == "body" and not s.inside(call, ancestor):
+            if isinstance(ancestor, ast.If) and field == "body" and not s.is_inside(call, ancestor):
                 for node in ast.walk(ancestor.test):
                     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
                         others = [
                             other
                             for other in s.steps
-                            if s.inside(other, loop) and s.optimizer_of(other) == s.optimizer_of(step)
+                            if s.is_inside(other, loop) and s.optimizer_of(other) == s.optimizer_of(step)
                         ]
-                        if all(s.inside(other, ancestor) for other in others) and len(s.backwards) == 1:
+                        if all(s.is_inside(other, ancestor) for other in others) and len(s.backwards) == 1:
                             count = s.code(node.right)
                             return step, f"({count})" if isinstance(node.right, ast.BinOp) else count
     return None
 
 
-def _inner_loop(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
+def _find_inner_loop(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
     """The step after a loop over micro-batches, and their number."""
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or key(loop.iter.func) != "range":
         return None
-    if len(loop.iter.args) != 1 or any(s.inside(step, loop) for step in s.steps):
+    if len(loop.iter.args) != 1 or any(s.is_inside(step, loop) for step in s.steps):
         return None
     count = s.code(loop.iter.args[0])
     if not any(word in count.lower() for word in ("accum", "micro", "grad_")):
         return None
     for step in s.steps:
-        if s.statement(step) in s.block(loop) and after(step, loop):
+        if s.statement(step) in s.block(loop) and comes_after(step, loop):
             return step, count
     return None
 
 
-def _divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
+def _may_be_divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
     """Whether the loss, or the gradients, may be divided: anywhere in the function, or where the loss is made."""
     losses = s.losses(call)
-    for node in s.below(loop):
+    for node in s.descendants(loop):
         if (
             isinstance(node, ast.BinOp)
             and isinstance(node.op, (ast.Div, ast.Mult))
             and (names(node) & losses or "loss" in s.code(node).lower())
-        ) and not _shown(s, node):
+        ) and not _is_only_shown(s, node):
             return True
         if isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Div, ast.Mult)):
             return True
@@ -95,7 +99,7 @@ def _divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
             if any(isinstance(part, (ast.Div, ast.Mult)) for part in ast.walk(made)):
                 return True
             if not isinstance(made, ast.Call):
-                if not isinstance(made, (ast.BinOp, ast.Attribute)) and not _shown(s, node):
+                if not isinstance(made, (ast.BinOp, ast.Attribute)) and not _is_only_shown(s, node):
                     return True
             elif not s.resolve(made).startswith("torch.nn.functional.") and s.kind(made.func, made) != "criterion":
                 return True  # computed elsewhere, and maybe divided there
@@ -103,11 +107,11 @@ def _divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
             return True
     return any(
         isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
-        for node in s.below(s.scope(call))
+        for node in s.descendants(s.scope(call))
     )
 
 
-def _shown(s: Script, node: ast.AST) -> bool:
+def _is_only_shown(s: Script, node: ast.AST) -> bool:
     """Whether ``node`` is only printed or summed up for people."""
     statement = s.statement(node)
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
@@ -120,18 +124,20 @@ def _shown(s: Script, node: ast.AST) -> bool:
             "append",
             "update",
         )
-    return any(isinstance(inner, ast.Attribute) and inner.attr in ("item", "detach") for inner in s.below(statement))
+    return any(
+        isinstance(inner, ast.Attribute) and inner.attr in ("item", "detach") for inner in s.descendants(statement)
+    )
 
 
-def zeroing(s: Script) -> Iterator[Found]:
+def find_wrong_zeroing(s: Script) -> Iterator[Found]:
     """Gradients never zeroed, or zeroed between backward and step."""
     if s.managed:
         return
     if not s.methods("zero_grad") and not s.identifiers & {"zero_grad", "grad", "zero_", "closure"}:
         for loop in s.training_loops:
-            backward = next(call for call in s.backwards if s.inside(call, loop))
-            step = next(call for call in s.steps if s.inside(call, loop))
-            if s.kind(step.func.value, step) not in ("optimizer", "scaler") or s.exclusive(step, backward):  # type: ignore[attr-defined]
+            backward = next(call for call in s.backwards if s.is_inside(call, loop))
+            step = next(call for call in s.steps if s.is_inside(call, loop))
+            if s.kind(step.func.value, step) not in ("optimizer", "scaler") or s.are_exclusive(step, backward):  # type: ignore[attr-defined]
                 continue
             yield Found(
                 "script.never-zeroed",
@@ -151,26 +157,26 @@ def zeroing(s: Script) -> Iterator[Found]:
         beside = s.block(statement)
         at = beside.index(statement)
         name = receiver(zero)
-        before = any(_plainly(s, other, "backward") for other in beside[:at])
-        stepped = any(_plainly(s, other, "step", name) for other in beside[:at])
+        before = any(_is_call_of(s, other, "backward") for other in beside[:at])
+        stepped = any(_is_call_of(s, other, "step", name) for other in beside[:at])
         for other in beside[at + 1 :]:
             if any(
                 isinstance(node, ast.Attribute) and node.attr in ("backward", "autograd", "manual_backward")
-                for node in s.below(other)
+                for node in s.descendants(other)
             ):
                 break
             if (
                 isinstance(other, (ast.Expr, ast.Assign))
-                and not _plainly(s, other, "step", name)
-                and any(isinstance(node, ast.Call) and s.local_function(node) for node in s.below(other))
+                and not _is_call_of(s, other, "step", name)
+                and any(isinstance(node, ast.Call) and s.local_function(node) for node in s.descendants(other))
             ):
                 break
-            if _plainly(s, other, "step", name) and before and not stepped and name:
+            if _is_call_of(s, other, "step", name) and before and not stepped and name:
                 yield Found("script.zeroed-before-step", zero, more=[other], severity="problem", confidence="definite")
                 break
 
 
-def _plainly(s: Script, statement: ast.stmt, method: str, name: str = "") -> bool:
+def _is_call_of(s: Script, statement: ast.stmt, method: str, name: str = "") -> bool:
     """Whether the statement is just ``name.method(…)``."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != method:
@@ -178,4 +184,4 @@ def _plainly(s: Script, statement: ast.stmt, method: str, name: str = "") -> boo
     return not name or receiver(call) == name
 
 
-CHECKS = (accumulation, zeroing)
+CHECKS = (find_wrong_accumulation, find_wrong_zeroing)

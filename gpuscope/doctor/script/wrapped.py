@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from .facts import DP, Found, Script
-from .source import after, constant, key, line
+from .source import comes_after, constant, key, line
 
 # What nn.Module and the two wrappers offer themselves, torch 1.0 to 2.13.
 _WRAPPER = {
@@ -28,23 +28,23 @@ _WRAPPER = {
 }  # fmt: skip
 
 
-def wrapped_attributes(s: Script) -> Iterator[Found]:
+def find_wrapped_attributes(s: Script) -> Iterator[Found]:
     """``model.predict`` of a model that is inside DataParallel or DistributedDataParallel by then."""
     for wrap in (*s.calls_to(DP), *s.distributed):
         statement = s.statement(wrap)
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or statement.value is not wrap:
             continue
         name = key(statement.targets[0])
-        if not name or name.startswith("self.") or s.conditional(wrap):
+        if not name or name.startswith("self.") or s.is_conditional(wrap):
             continue
         scope = s.scope(wrap)
-        again = [where for where, _ in s.values(wrap, name) if after(where, wrap)]
+        again = [where for where, _ in s.values(wrap, name) if comes_after(where, wrap)]
         seen: set[str] = set()
         for node in s.nodes:
             if (
                 not isinstance(node, ast.Attribute)
                 or key(node.value) != name
-                or not after(node, statement)
+                or not comes_after(node, statement)
                 or s.scope(node) is not scope
             ):
                 continue
@@ -55,8 +55,8 @@ def wrapped_attributes(s: Script) -> Iterator[Found]:
                 or not isinstance(node.ctx, ast.Load)
             ):
                 continue
-            if any(not after(where, node) for where in again) or any(
-                constant(arg, node.attr) for arg in _hasattrs(s, name)
+            if any(not comes_after(where, node) for where in again) or any(
+                constant(arg, node.attr) for arg in _attributes_asked_for(s, name)
             ):
                 continue
             if any(
@@ -78,7 +78,7 @@ def wrapped_attributes(s: Script) -> Iterator[Found]:
             )
 
 
-def wrapped_states(s: Script) -> Iterator[Found]:
+def find_wrapped_states(s: Script) -> Iterator[Found]:
     """``plain.load_state_dict(wrapped.state_dict())``: the names of a wrapper begin with ``module.``."""
     for call in s.methods("load_state_dict"):
         if not call.args or not isinstance(call.func, ast.Attribute) or s.kind(call.func.value, call) != "module":
@@ -96,10 +96,10 @@ def wrapped_states(s: Script) -> Iterator[Found]:
             )
 
 
-def _hasattrs(s: Script, name: str) -> Iterator[ast.expr]:
+def _attributes_asked_for(s: Script, name: str) -> Iterator[ast.expr]:
     for call in s.calls:
         if key(call.func) in ("hasattr", "getattr") and len(call.args) > 1 and key(call.args[0]) == name:
             yield call.args[1]
 
 
-CHECKS = (wrapped_attributes, wrapped_states)
+CHECKS = (find_wrapped_attributes, find_wrapped_states)
