@@ -1,7 +1,7 @@
-"""Finds out from a log or a traceback what went wrong: which message stands there, and which causes it can have.
+"""Read from a log or a traceback which message it shows, and which causes that can have.
 
-A message has several causes, so several findings come back, the likeliest first. ``definite`` is only what the text
-itself decides.
+A message has several causes, so several findings come back, the likeliest first. Only what the
+text itself decides is ``definite``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ NOTHING_KNOWN = (
 def examine(
     source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str = "log", symptom: str = ""
 ) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
-    """The findings of a log, best first, and what could not be decided.
+    """Return the findings of a log, best first, and what could not be decided.
 
-    ``source`` is a path, an open stream or lines; ``name`` is what evidence calls it (``log:1204``). ``symptom`` is
-    what the user says of the failure in plain words, alone or beside the log. Texts that say nothing known give
-    nothing. Raises OSError where a path cannot be read.
+    - ``source``: a path, an open stream or lines. ``name`` is what evidence calls it
+      (``log:1204``).
+    - ``symptom``: what the user says of the failure in plain words, alone or beside the log.
+
+    A text that names nothing known gives nothing. Raises OSError where a path cannot be read.
     """
     from . import reading
 
@@ -49,10 +51,10 @@ def examine(
 def report(
     source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str, examined: str, symptom: str = ""
 ) -> Report:
-    """The same as a report; ``examined`` is what that calls the log.
+    """Return the same as a report, in which the log is called ``examined``.
 
-    Words of the user that name nothing known are said to do so where the log says nothing either: silence would read
-    as praise.
+    Where neither the log nor the user's words name anything known, the report says so: silence
+    would read as praise.
     """
     findings, abstained = examine(source, name, symptom)
     looked_at = (examined, THE_SYMPTOM) if symptom else (examined,)
@@ -61,7 +63,7 @@ def report(
 
 
 def of_symptom(symptom: str) -> Report:
-    """What the user's words alone speak for."""
+    """Return a report on the user's words alone."""
     findings, abstained = examine((), symptom=symptom)
     if not findings and not abstained:
         return Report(problems=(NOTHING_KNOWN,))

@@ -1,8 +1,9 @@
-"""Why a device ran out of memory: arithmetic first, then what the circumstances speak for.
+"""Rank the reasons why a device ran out of memory: first by arithmetic, then by the scene.
 
-The arithmetic decides few things, and those well: a tensor larger than the device, a limit of the process' own, memory
-that somebody else holds, fragmentation in its strict form. torch's own hint of fragmentation stands in every message
-and is ignored. What remains is a job too large for its device, and there the phase ranks the ways out.
+The arithmetic decides few things, and those well: a tensor larger than the device, a limit of
+the process' own, memory that somebody else holds, fragmentation in its strict form. torch's own
+hint of fragmentation stands in every message and is ignored. What remains is a job too large
+for its device, and there the phase of the training ranks the ways out.
 """
 
 from __future__ import annotations
@@ -21,24 +22,30 @@ from .votes import Vote
 from .weights import BASE, CAUSES, SHIFTS, TITLES
 
 OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
-"""More than both outside this process' allocator is not this process alone: reports of jobs that had the device to
-themselves have 1.1 GiB in the median."""
+"""Memory outside this process' allocator above which somebody else must hold a part of it.
+
+Both must be exceeded. In reports of jobs that had the device to themselves the median is 1.1 GiB.
+"""
 FRAGMENTED_SHARE, FRAGMENTED_OUTSIDE = 0.10, 0.15
+"""The least share of the device that lies idle, and the most that others hold, for fragmentation."""
 GIANT_SLOPE, GIANT_MOST = 0.38, 0.40
-"""The larger the share of the device that one request asks for, the more it is one tensor's problem: sequence,
-resolution or a score matrix. Equal to the batch's weight at a good third of the device."""
+"""How the weight of a too large tensor grows with the share of the device that one request asks for, and its limit.
+
+Such a request is a matter of sequence length, resolution or a score matrix. At a good third of the device it weighs as
+much as the size of the batch.
+"""
 GIANT_SHARE = 0.25
-"""From here on it is said."""
+"""The share from which on the evidence names it."""
 FULL_SHARE = 0.55
-"""Below this share of live tensors the device was not filled by them."""
+"""The share of live tensors above which they have filled the device."""
 
 _THC = re.compile(r"runtime error ?\(2\)|THC|THCudaCheck|error=2", re.I)
 LIKELY_WEIGHT = 0.40
-"""From here on a circumstance has spoken for the cause, or the numbers for the plain one."""
+"""The weight from which on a cause that a circumstance speaks for is likely."""
 
 
 def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
-    """The causes that one refusal speaks for, each with its weight."""
+    """Yield the causes that one refusal speaks for, each with its weight."""
     message = (log.quote(one.hit), log.where(one.hit))
     device = f"cuda:{one.device}" if one.device and one.backend == "cuda" else ""
     where = ", ".join(filter(None, (log.rank(one.hit), device)))
@@ -50,7 +57,7 @@ def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
 
 
 class _Arithmetic:
-    """What the sizes in one refusal's message decide by themselves."""
+    """Judges one refusal by the sizes in its message alone."""
 
     def __init__(self, scene: Scene, one: OutOfMemory, message: tuple[str, str]) -> None:
         self.one = one
@@ -58,7 +65,10 @@ class _Arithmetic:
         self.circumstances = {*scene.facts, one.backend, one.form}
 
     def votes(self) -> Iterator[Vote]:
-        """The votes that the sizes allow. Most rules need the request and the capacity of the device."""
+        """Yield the votes that the sizes allow.
+
+        All but those of MPS need the size of the request and the capacity of the device.
+        """
         one = self.one
         if one.backend == "mps":
             yield from self._mps()
@@ -66,9 +76,11 @@ class _Arithmetic:
             yield from self._device(one.requested_bytes, one.capacity_bytes)
 
     def _say(self, rule: str, **amounts: int | str | None) -> Iterator[Vote]:
+        """Yield the votes of one rule on figures, filled in with these amounts."""
         yield from figures.votes(rule, (self.message,), self.circumstances, **amounts)
 
     def _device(self, asked: int, total: int) -> Iterator[Vote]:
+        """Yield the votes on a device whose capacity and whose request are known."""
         one = self.one
         held, free, spare, outside = one.allocated_bytes, one.free_bytes, one.unallocated_bytes, one.outside_bytes
         if asked > total:
@@ -90,7 +102,10 @@ class _Arithmetic:
             yield from self._holders(asked, total, spare, outside)
 
     def _holders(self, asked: int, total: int, spare: int, outside: int) -> Iterator[Vote]:
-        """Who holds what is not in this process' allocator; where that is little, why the driver refused."""
+        """Yield who holds the memory that is not in this process' allocator.
+
+        Where that is little, the driver may have refused for a reason of its own.
+        """
         one = self.one
         named = sum(size for _, size in one.others) if one.process_bytes is not None else 0
         much = outside > OUTSIDE_SHARE * total and outside > OUTSIDE_BYTES
@@ -110,9 +125,9 @@ class _Arithmetic:
         yield from self._say("oom.other-process", outside=outside, total=total, holders=holders)
 
     def _pieces(self, asked: int, total: int, spare: int, outside: int, alone: bool = True) -> Iterator[Vote]:
-        """Whether the allocator's own free memory lies in pieces.
+        """Yield votes for fragmentation where the allocator's own free memory lies in pieces.
 
-        ``alone``: nobody else's memory confuses the figures.
+        ``alone`` says that nobody else's memory confuses the figures.
         """
         pools = self.one.private_pool_bytes or 0
         idle = spare - pools
@@ -130,7 +145,10 @@ class _Arithmetic:
             yield from self._say("oom.graph-pools", pools=pools)
 
     def _mps(self) -> Iterator[Vote]:
-        """What a message of the MPS allocator speaks for: it names a watermark, and not the size of the device."""
+        """Yield what a message of the MPS allocator speaks for.
+
+        It names a watermark, and not the size of the device.
+        """
         one = self.one
         asked, most = one.requested_bytes, one.allowed_bytes
         sizes = {"held": one.allocated_bytes, "others": one.other_allocations_bytes, "most": most}
@@ -144,9 +162,9 @@ class _Arithmetic:
 
 
 def _circumstances(one: OutOfMemory, scene: Scene, message: tuple[str, str], decided: bool) -> Iterator[Vote]:
-    """What the circumstances speak for, above what is to be expected of any refusal.
+    """Yield what the circumstances speak for, above what is to be expected of any refusal.
 
-    ``decided``: something surer has spoken, so that all of these are priors.
+    ``decided`` says that something surer has spoken, so that all of these are priors.
     """
     weights, reasons = _weigh_scene(one, scene, message[0])
     asked, total, held = one.requested_bytes, one.capacity_bytes, one.allocated_bytes
@@ -183,7 +201,7 @@ def _circumstances(one: OutOfMemory, scene: Scene, message: tuple[str, str], dec
 
 
 def _weigh_scene(one: OutOfMemory, scene: Scene, text: str) -> tuple[dict[str, float], dict[str, list[str]]]:
-    """The weight of each pitfall by the scene alone, and the words of the log that raised it."""
+    """Return each pitfall's weight by the scene alone, and the log's words that raised it."""
     weights = dict(BASE)
     reasons: dict[str, list[str]] = {}
     facts = dict(scene.facts)

@@ -1,4 +1,4 @@
-"""What a rule on figures is: the causes that figures of one kind speak for, and the words of its evidence."""
+"""Define a rule on figures: the causes they speak for, and the words of its evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..finding import Confidence, Severity
 class FigureVote:
     """One cause that figures speak for.
 
-    It counts where one of the circumstances ``when`` holds, or none is named, and none of ``unless``.
+    It counts where one of the circumstances ``when`` holds, or none is named, and none of
+    ``unless``.
     """
 
     pitfall: str
@@ -24,7 +25,7 @@ class FigureVote:
     unless: tuple[str, ...] = ()
 
     def counts(self, circumstances: Collection[str]) -> bool:
-        """Whether it counts under these circumstances."""
+        """Return whether the cause counts under these circumstances."""
         if self.when and not any(name in circumstances for name in self.when):
             return False
         return not any(name in circumstances for name in self.unless)
@@ -32,7 +33,7 @@ class FigureVote:
 
 @dataclass(frozen=True, slots=True)
 class FigureRule:
-    """The causes that figures of one kind speak for, and the sentence that shows these figures as evidence."""
+    """The causes that figures of one kind speak for, and the sentence that shows them."""
 
     id: str
     votes: tuple[FigureVote, ...]

@@ -1,4 +1,4 @@
-"""Turns figures into votes: which causes they speak for, and in which words, stands in ``rules/figures.json``."""
+"""Turn figures into votes; ``rules/figures.json`` says for which causes, in which words."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def votes(
     circumstances: Collection[str] = (),
     **figures: int | str | None,
 ) -> Iterator[Vote]:
-    """The votes of the rule called ``name``.
+    """Yield the votes of the rule called ``name``.
 
-    ``figures`` fill in its sentence, numbers as sizes in bytes. The sentence is added to the evidence, with the source
-    of what stands there last.
+    ``figures`` fill in its sentence, numbers as sizes in bytes. The sentence is added to the
+    evidence, with the source of the last piece there.
     """
     rule = tables.figure_rules()[name]
     if rule.says:
@@ -38,5 +38,5 @@ def votes(
 
 
 def size_text(size: int | None) -> str:
-    """A size in words."""
+    """Return a size in words."""
     return bytes_text(size, "an unknown amount")

@@ -1,4 +1,4 @@
-"""Whether the memory that a log prints grows steadily."""
+"""Find out whether the memory that a log prints grows steadily."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from .text import Log
 _AMOUNT = re.compile(r"mem\w*\D{0,24}?(\d+(?:\.\d+)?)\s?(gib|gb|g|mib|mb|m)\b", re.I)
 LEAST_READINGS = 12
 GROWTH_SHARE = 0.25
-"""A rise by this share over the whole log, in most of its readings, is growth; a first step's rise is not looked at."""
+"""The least rise over the whole log that is growth. The rise of the first steps is not looked at."""
 
 
 def describe_growth(log: Log) -> str | None:
-    """The words for a steady growth of the memory that the log prints, or None: readings that mostly rise after the
-    first tenth of the log and end a quarter above it."""
+    """Return a sentence on the memory that the log prints where it grows steadily, else None.
+
+    Its readings must mostly rise after the first tenth of the log and end a quarter above their
+    beginning there.
+    """
     series: list[int] = []
     for _, line in log.excerpt.figures or log.excerpt.lines:
         match = _AMOUNT.search(line) if "mem" in line.lower() else None

@@ -1,4 +1,4 @@
-"""Brings the rules together: what the messages say, weighed by the circumstances, becomes findings and abstentions."""
+"""Bring all rules together: messages, figures and circumstances become findings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from .text import Log
 from .votes import Vote, choose_best, finding
 
 MOST_REFUSALS = 4
-"""Refusals of one log that are judged; a loop that catches them repeats itself."""
+"""How many refusals of one log are judged. A program that catches them in a loop repeats itself."""
 _PINNED = ("host.pinned",)
 
 
 def judge(log: Log | None, symptom: Log | None = None) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
-    """The findings, best first, and the abstentions, of a log, of a symptom in the user's own words, or of both.
+    """Return the findings, best first, and the abstentions, of a log, of a symptom, or of both.
 
-    The words are circumstances of what the log says. What they say by themselves is a warning at most.
+    The symptom is in the user's own words. They are circumstances of what the log says; what
+    they say by themselves is a warning at most.
     """
     scenes_read = [scenes.read(text) for text in (log, symptom) if text is not None]
     scene = scenes_read[0]
@@ -41,7 +42,11 @@ def judge(log: Log | None, symptom: Log | None = None) -> tuple[tuple[Finding, .
 
 
 def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[OutOfMemory]]:
-    """The votes of one text and the refusals of memory in it. ``described``: somebody describes what happens."""
+    """Return the votes of one text and the refusals of memory in it.
+
+    ``described`` says that somebody describes what happens, in place of a program that prints
+    it.
+    """
     grown = growth.describe_growth(log)
     if grown:
         scene.facts.setdefault("growth", grown)
@@ -67,13 +72,16 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
 
 
 def _device_refusals(refusals: list[OutOfMemory], votes: list[Vote]) -> list[OutOfMemory]:
-    """The refusals of a device. One without numbers is left out where a library's own message explains it better."""
+    """Return the refusals of a device's memory, not of the host's.
+
+    One without numbers is left out where a library's own message explains it better.
+    """
     explained = any(vote.cause.startswith(("nccl.", "vllm.", "host.")) and vote.confidence != "prior" for vote in votes)
     return [one for one in refusals if one.backend != "cpu" and not (one.form == "bare" and explained)]
 
 
 def _abstentions(chosen: list[Vote], refusals: list[OutOfMemory]) -> Iterator[Abstained]:
-    """What the message leaves open and what would close it."""
+    """Yield what the messages leave open, each with what would decide it."""
     device = [one for one in refusals if one.backend not in ("cpu", "mps")]
     complete = any(one.complete for one in device)
     if device and not complete:

@@ -1,7 +1,8 @@
-"""Every form in which a device or the host says that memory ran out, as one record of bytes.
+"""Read every form in which a device or the host says that memory ran out into one record.
 
-The messages of torch's caching allocators changed their words several times: 0.4 (no numbers), 1.0 (``cached``), 1.4
-(``reserved in total``), 2.1 (a sentence for each holder), 2.3 (private pools). What a message leaves out is None.
+The messages of torch's caching allocators changed their words several times: 0.4 (no numbers),
+1.0 (``cached``), 1.4 (``reserved in total``), 2.1 (a sentence for each holder), 2.3 (private
+pools). What a message leaves out is None.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ UNKNOWN_BYTES = 1 << 63
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
 _SIZE = r"(\d+(?:\.\d+)?)(bytes?|[kmgtpe]i?b|b)"
 _REACH = 2600
-"""How far behind its beginning, in characters without spaces, one message can go on."""
+"""The most characters without spaces that one message has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +50,24 @@ class OutOfMemory:
 
     @property
     def outside_bytes(self) -> int | None:
-        """What is neither free nor this process' allocator: other processes, contexts, libraries."""
+        """Return what is neither free nor in this process' allocator.
+
+        That is the memory of other processes, of contexts and of libraries.
+        """
         if self.capacity_bytes is None or self.free_bytes is None or self.reserved_bytes is None:
             return None
         return self.capacity_bytes - self.free_bytes - self.reserved_bytes
 
     @property
     def non_torch_bytes(self) -> int | None:
-        """What this process holds besides its allocator. None where the driver did not tell."""
+        """Return what this process holds besides its allocator; None where that is not said."""
         if self.process_bytes is None or self.reserved_bytes is None:
             return None
         return self.process_bytes - self.reserved_bytes
 
     @property
     def complete(self) -> bool:
-        """Whether the numbers allow arithmetic."""
+        """Return whether the message has all the numbers that arithmetic needs."""
         known = (
             self.requested_bytes,
             self.capacity_bytes,
@@ -75,7 +79,7 @@ class OutOfMemory:
 
 
 def size(number: str | None, unit: str | None) -> int | None:
-    """Bytes of ``1.05``, ``gib``; None for what stands for unknown."""
+    """Return the bytes of ``1.05`` and ``gib``; None for a number that stands for unknown."""
     if number is None or unit is None or len(number) > 30:
         return None
     shift = 0 if unit in ("b", "byte", "bytes") else _UNITS[unit[0]]
@@ -84,7 +88,10 @@ def size(number: str | None, unit: str | None) -> int | None:
 
 
 def find(log: Log, limit: int = 20) -> list[OutOfMemory]:
-    """The refusals in the log, in order, the first ``limit``; those with the same numbers once."""
+    """Return the first ``limit`` refusals in the log, in order.
+
+    Those with the same numbers are one.
+    """
     found: list[OutOfMemory] = []
     for hit in log.find_all(r"tried to allocate", limit * 3):
         one = _parse_allocator(log, hit)
@@ -129,7 +136,7 @@ _MPS = re.compile(r"mpsallocated:" + _SIZE + "(?:,otherallocations:" + _SIZE + "
 
 
 def _parse_allocator(log: Log, hit: Hit) -> OutOfMemory | None:
-    """The record of the message around "Tried to allocate"."""
+    """Return the record of the message around "Tried to allocate"."""
     text = log.squeezed[hit.start : hit.start + _REACH]
     again = text.find("triedtoallocate", 10)
     text = text[:again] if again > 0 else text
@@ -156,6 +163,7 @@ def _parse_allocator(log: Log, hit: Hit) -> OutOfMemory | None:
 
 
 def _parse_parentheses(hit: Hit, backend: str, wanted: int | None, old: re.Match[str]) -> OutOfMemory:
+    """Return the record of a message of torch 1, whose figures stand in parentheses."""
     group = old.groups()
     capacity, held, free = size(*group[1:3]), size(*group[3:5]), size(*group[5:7])
     last, kind = size(*group[9:11]), group[11]
@@ -174,6 +182,8 @@ def _parse_parentheses(hit: Hit, backend: str, wanted: int | None, old: re.Match
 
 
 def _parse_sentences(hit: Hit, backend: str, wanted: int | None, text: str) -> OutOfMemory:
+    """Return the record of a message of torch 2, which has a sentence for each figure."""
+
     def read(pattern: re.Pattern[str]) -> int | None:
         match = pattern.search(text)
         return size(*match.groups()[-2:]) if match else None
@@ -191,7 +201,7 @@ def _parse_sentences(hit: Hit, backend: str, wanted: int | None, text: str) -> O
 
 
 def _parse_async(log: Log, hit: Hit) -> OutOfMemory:
-    """The block of cudaMallocAsync: one figure a line."""
+    """Return the record of a block of cudaMallocAsync, which has one figure on each line."""
     text = log.squeezed[max(0, hit.start - 120) : hit.start + 700]
 
     def read(name: str) -> int | None:
@@ -206,7 +216,7 @@ def _parse_async(log: Log, hit: Hit) -> OutOfMemory:
     )  # fmt: skip
 
 
-# Messages without numbers. What libraries wrap around a refusal of cudaMalloc is read by the rules for disguises.
+# Messages without numbers. Where a library wraps its own words around a refusal, the rules on messages read it.
 _BARE = (
     r"(cuda|hip|xpu|mps backend) out of memory",
     r"cuda error: out of memory",
@@ -225,6 +235,7 @@ _BARE = (
 
 
 def _find_bare(log: Log) -> list[OutOfMemory]:
+    """Return the first refusal that is printed without figures."""
     found = []
     for pattern in _BARE:
         hit = log.find(pattern)
@@ -239,7 +250,8 @@ def _find_bare(log: Log) -> list[OutOfMemory]:
     return found[:1]
 
 
-# Capital letters, and a word of its own: not the kernel's OOM killer, and not where it is only feared or ruled out.
+# The word must stand alone and in capital letters, because "room" and "zoom" hold it, too. The kernel's OOM killer is
+# about the host's memory, and advice on how to avoid an OOM is none.
 _WORD = re.compile(
     r"(?<![\w-])(?<!\bno )(?<!\bif )(?<!without )(?<!against )(?<!avoid )(?<!avoids )(?<!prevent )(?<!prevents )"
     r"OOM(?:ed|s)?(?![\w-])(?! (?:score|kill|reaper|handler|count))(?! ?[:=] ?(?:0|no|false))"
@@ -247,9 +259,10 @@ _WORD = re.compile(
 
 
 def find_word(log: Log) -> list[OutOfMemory]:
-    """The first place where a program or a person says OOM in a log that shows no refusal's own message.
+    """Return the first place where a log without a message of a refusal still says OOM.
 
-    Nothing is known of it but that memory ran out, so its causes can only be priors.
+    A program or a person says so in their own words. Nothing is known of it but that memory ran
+    out, so its causes can only be priors.
     """
     hit = log.line_with(_WORD) if "oom" in log.squeezed else None
     return [OutOfMemory(hit=hit, backend="cuda", form="word")] if hit else []

@@ -1,4 +1,4 @@
-"""What the cures of a refusal are predicted to bring, by the message's own arithmetic."""
+"""Predict by a message's own arithmetic what the cures of a refusal bring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .oom import OutOfMemory
 
 
 def add_effects(findings: Iterable[Finding], refusals: Sequence[OutOfMemory]) -> tuple[Finding, ...]:
-    """The findings with their effect, by the last refusal of a device that has figures."""
+    """Return the findings with effects, by the last refusal of a device with figures."""
     known = [one for one in refusals if one.backend not in ("cpu", "mps") and one.requested_bytes is not None]
     if not known:
         return tuple(findings)

@@ -1,7 +1,8 @@
-"""Reads a log of any size into the few lines that matter: where something speaks of trouble, with lines around it.
+"""Read a log of any size down to the lines around those that speak of trouble.
 
-Memory is bounded: the log passes in chunks, a chunk is searched for a handful of words at the speed of ``bytes.find``,
-and only the windows around hits, the beginning and the end are kept. A log that is small is kept whole.
+Memory is bounded: the log passes in chunks, a chunk is searched for a handful of words at the
+speed of ``bytes.find``, and only the windows around hits, the beginning and the end are kept. A
+small log is kept whole.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FIGURE_LINES = 512
 """Lines with a figure of memory that are kept for the trend, spread evenly over the log."""
 
 CHUNK_FIGURES = 64
-"""Of one chunk at most so many are looked at."""
+"""How many lines with a figure of memory are looked at in one chunk."""
 
 # One of these stands in every message that a rule reads; a log that repeats one of them on each line is still bounded.
 # Letter case is as torch and its neighbours write it: lowering a chunk would double the work.
@@ -68,14 +69,18 @@ NEEDLES = tuple(
     )
 )
 MOST_HITS = 1000
-"""Hits of one needle in one chunk that are looked at; more of them in 4 MiB is how the program always talks."""
+"""How many hits of one needle are looked at in one chunk. More in 4 MiB is how the program always talks."""
 
 
 @dataclass(slots=True)
 class Excerpt:
-    """The kept ``lines``: number from 1, raw text. ``lines_read`` and ``bytes_read`` count the whole log; ``binary``
-    says that it is no text, ``cut`` that lines are missing; ``figures`` are lines with a figure of memory, from the
-    whole log."""
+    """What is kept of a log.
+
+    - ``lines``: (number from 1, raw text) of each line that is kept; ``cut`` says that others
+      are missing.
+    - ``lines_read`` and ``bytes_read`` count the whole log; ``binary`` says that it is no text.
+    - ``figures``: lines with a figure of memory, from the whole log.
+    """
 
     lines: list[tuple[int, str]] = field(default_factory=list)
     lines_read: int = 0
@@ -86,7 +91,10 @@ class Excerpt:
 
 
 def read(source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str]) -> Excerpt:
-    """An excerpt of a path, an open stream (bytes or text) or lines. Raises OSError where a path cannot be read."""
+    """Return an excerpt of a path, an open stream (bytes or text) or lines.
+
+    Raises OSError where a path cannot be read.
+    """
     if isinstance(source, (str, PathLike)):
         with open(source, "rb") as stream:
             return _read(_stream_chunks(stream))
@@ -124,7 +132,7 @@ def _line_chunks(lines: Iterable[str]) -> Iterator[bytes]:
 
 
 class _Windows:
-    """The windows around hits, the first ones and the last ones; between them only a count."""
+    """Keeps the first and the last windows around hits, and counts those between them."""
 
     def __init__(self) -> None:
         self.first: list[tuple[int, list[bytes]]] = []
@@ -140,7 +148,7 @@ class _Windows:
 
 
 class _Figures:
-    """At most ``FIGURE_LINES`` lines, every 2^k-th one of all that came."""
+    """Keeps at most ``FIGURE_LINES`` lines: every 2^k-th one of all that came."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, bytes]] = []
@@ -195,7 +203,7 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
 
 
 def _search(data: bytes, number: int, windows: _Windows, figures: _Figures) -> None:
-    """Adds the windows of one chunk whose first line has this ``number``."""
+    """Add the windows of one chunk, whose first line has this ``number``."""
     hits: set[int] = set()
     for needle in NEEDLES:
         at, count = data.find(needle), 0
@@ -233,6 +241,7 @@ def _search(data: bytes, number: int, windows: _Windows, figures: _Figures) -> N
 
 
 def _go_back(data: bytes, at: int, lines: int) -> int:
+    """Return where the line begins that stands so many lines before ``at``."""
     for _ in range(lines):
         if at <= 0:
             return 0
@@ -241,6 +250,7 @@ def _go_back(data: bytes, at: int, lines: int) -> int:
 
 
 def _go_forth(data: bytes, at: int, lines: int) -> int:
+    """Return where the line ends that stands so many lines after ``at``."""
     for _ in range(lines):
         end = data.find(b"\n", at)
         if end < 0:
@@ -250,13 +260,17 @@ def _go_forth(data: bytes, at: int, lines: int) -> int:
 
 
 def _decode(line: bytes) -> str:
+    """Return a line as text; a very long one keeps its beginning and its end."""
     if len(line) > LINE_BYTES:
         line = line[: LINE_BYTES // 2] + b" ... " + line[-LINE_BYTES // 2 :]
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
 def _is_binary(data: bytes) -> bool:
-    """A zero byte or many bytes that no text has; UTF-16 counts as binary."""
+    """Return whether the data has a zero byte or many bytes that no text has.
+
+    UTF-16 counts as binary.
+    """
     if b"\0" in data:
         return True
     odd = len(data) - len(data.translate(None, bytes(i for i in range(32) if i not in (7, 8, 9, 10, 12, 13, 27))))

@@ -1,4 +1,4 @@
-"""What a rule on a message is: the words it is known by, and the causes it can have, each under its circumstances."""
+"""Define a rule on a message: the words it is known by, and the causes it can have."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from .votes import Vote
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One cause of a message. ``words``: a pattern that the message or its neighbourhood must show (``unlike``: must
-    not), ``when``: circumstances of which one must hold, ``unless``: none of these."""
+    """One cause of a message.
+
+    - ``words``: a pattern that the message or its neighbourhood must show; ``unlike``: one that
+      it must not.
+    - ``when``: circumstances of which one must hold; ``unless``: none of these may.
+    """
 
     pitfall: str
     title: str
@@ -29,9 +33,13 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A message. ``gate``: literal texts in lower case of which one must stand in the log, so that most rules cost one
-    search; ``pattern``: the message itself where the gate says too little; ``unlike``: a pattern of the messages that
-    another rule knows better; all are read without spaces."""
+    """A message and its causes. All patterns are searched in the text without its spaces.
+
+    - ``gate``: literal texts in lower case, of which one must stand in the log, so that most
+      rules cost one search.
+    - ``pattern``: the message itself, where the gate says too little.
+    - ``unlike``: the messages that another rule knows better.
+    """
 
     cause: str
     gate: tuple[str, ...]
@@ -42,11 +50,11 @@ class Rule:
 
 
 NEAR = 2500
-"""Characters without spaces around a message in which ``words`` are looked for."""
+"""How many characters without spaces around a message are its neighbourhood."""
 
 
 def apply(rules: tuple[Rule, ...], log: Log, scene: Scene) -> Iterator[Vote]:
-    """The votes of every rule whose message stands in the log."""
+    """Yield the votes of every rule whose message stands in the log."""
     for rule in rules:
         hit = log.first(*rule.gate)
         if hit is not None and rule.pattern:
@@ -56,6 +64,7 @@ def apply(rules: tuple[Rule, ...], log: Log, scene: Scene) -> Iterator[Vote]:
 
 
 def _votes(rule: Rule, hit: Hit, log: Log, scene: Scene) -> Iterator[Vote]:
+    """Yield the causes of one message whose words and circumstances fit."""
     near = log.squeezed[max(0, hit.start - NEAR) : hit.end + NEAR]
     quoted = (log.quote(hit), log.where(hit))
     for option in rule.options:

@@ -1,6 +1,7 @@
-"""What was going on when the message came: phase, library, kind of work, trend. Read from the traceback and the log.
+"""Read what was going on when a message came: phase, library, kind of work, trend.
 
-These are circumstances, no verdicts: a rule combines them with its message. Each fact keeps the words that say it.
+These are circumstances, no verdicts: a rule combines them with its message. Each fact keeps the
+words that say it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """Whether the file is the user's: neither installed nor torch's."""
+        """Return whether the file is the user's: neither installed nor torch's."""
         return "site-packages" not in self.file and not re.search(
             r"(?:^|/)(?:torch|multiprocessing|threading)\b", self.file
         )
@@ -39,7 +40,11 @@ class Frame:
 
 @dataclass(slots=True)
 class Scene:
-    """``facts``: name of a circumstance → the words that say it. ``frames`` in the order of the log."""
+    """The circumstances of a message.
+
+    ``facts`` maps the name of each circumstance to the words that say it. ``frames`` stand in
+    the order of the log.
+    """
 
     frames: list[Frame] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
@@ -48,11 +53,11 @@ class Scene:
         return name in self.facts
 
     def any(self, *names: str) -> str | None:
-        """The first of these circumstances that holds, else None."""
+        """Return the first of these circumstances that holds, else None."""
         return next((name for name in names if name in self.facts), None)
 
 
-# Circumstance → where it is looked for → pattern. In frames: "file function code", the user's identifiers as they are.
+# Patterns by circumstance. A frame is searched as "file function code", with identifiers in their own case.
 _IN_FRAMES: dict[str, str] = {
     "no-grad": r"torch/(?:utils/_contextlib|autograd/grad_mode)\.py|inference_mode|torch\.no_grad",
     "evaluation": r"(?:^|[^a-z])(?:valid|val(?=_|\b)|eval|test(?=_|\b)|infer|predict|evaluate|sample_image)",
@@ -124,7 +129,7 @@ _LINE_IS_LIBRARY = ("backward", "attention", "logits")
 
 
 def read(log: Log) -> Scene:
-    """The scene of a log."""
+    """Return the scene of a log."""
     scene = Scene(frames=_read_frames(log))
     said = [f"{f.file} {f.function} {f.code}" for f in scene.frames]
     said += [line for _, line in log.lines[-1500:] if "File" not in line and _is_code(line)]
@@ -153,7 +158,10 @@ def read(log: Log) -> Scene:
 
 
 def _describe_settled_scaler(lines: list[str]) -> str:
-    """The words for a grad scaler that left out steps only while it looked for its scale; "" for any other."""
+    """Return a sentence on a grad scaler that skipped steps only until it found its scale.
+
+    "" for any other log.
+    """
     over = [i for i, line in enumerate(lines) if "overflow" in line and ("gradient" in line or "skipping" in line)]
     if not over or len(over) > MOST_SKIPS or any("minimum" in line and "scale" in line for line in lines):
         return ""
@@ -164,15 +172,17 @@ def _describe_settled_scaler(lines: list[str]) -> str:
 
 
 def _is_code(line: str) -> bool:
-    """Whether a line is one of a traceback's code lines: indented, and like an expression."""
+    """Return whether a line is one of a traceback's code lines: indented, and like code."""
     return line[:2] == "  " and any(mark in line for mark in "(=.") and "%|" not in line
 
 
 def _words_around(text: str, start: int, end: int) -> str:
+    """Return the words around a match, as evidence."""
     return text[max(0, start - 30) : end + 40].strip()
 
 
 def _read_frames(log: Log) -> list[Frame]:
+    """Return the last frames of all tracebacks in the log."""
     found = []
     for i, (number, line) in enumerate(log.lines):
         match = _FRAME.search(line)

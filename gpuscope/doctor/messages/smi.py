@@ -1,4 +1,4 @@
-"""A table of nvidia-smi in a log: who holds which device, and how busy it is."""
+"""Read from nvidia-smi's table in a log who holds which device, and how busy it is."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _ROW = re.compile(r"(\d{1,7})mib/(\d{1,7})mib\|(\d{1,3})%")
 MOST_ROWS = 64
 HELD_SHARE = 0.5
 UNEVEN = 1.3
-"""The first device above all others by this factor is what gathering on it looks like."""
+"""How many times as much as each other device the first one holds where results are gathered on it."""
 
 
 def votes(log: Log) -> Iterator[Vote]:
-    """Causes that the table speaks for. One row is no trend: everything here is weak but for the uneven table."""
+    """Yield the causes that the table speaks for.
+
+    One row is no trend: everything here is weak but for the uneven table.
+    """
     hits = log.find_all(_ROW.pattern, MOST_ROWS)
     rows = [(int(hit[1] or 0), int(hit[2] or 0), int(hit[3] or 0)) for hit in hits]
     rows = [row for row in rows if row[1]]

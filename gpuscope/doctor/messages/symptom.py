@@ -1,4 +1,4 @@
-"""What a symptom is: words that describe it, and the causes it speaks for."""
+"""Define a symptom: the words that describe it, and the causes it speaks for."""
 
 from __future__ import annotations
 

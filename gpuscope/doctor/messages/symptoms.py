@@ -1,4 +1,4 @@
-"""Complaints without an error message: slow, idle, growing, hanging.
+"""Judge complaints without an error message: slow, idle, growing, hanging.
 
 Nothing here is definite: a description narrows the causes down, and a measurement decides.
 """
@@ -14,7 +14,10 @@ from .votes import Vote
 
 
 def votes(log: Log, described: bool) -> Iterator[Vote]:
-    """The votes of a text that somebody wrote to describe what happens, or of the readings that a log prints."""
+    """Yield the votes of a description, or of the readings that a log prints.
+
+    ``described`` says that somebody wrote the text to describe what happens.
+    """
     for symptom in tables.symptoms(tables.DESCRIBED if described else tables.PRINTED):
         found = log.words(symptom.pattern)
         if found is None:

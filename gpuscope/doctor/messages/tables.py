@@ -1,8 +1,9 @@
-"""Reads the rules on messages and symptoms from the JSON files in ``rules`` beside this file, and checks them.
+"""Read the rules on messages, symptoms and figures from the files in ``rules``, and check them.
 
-A file has ``about`` and ``notes`` for whoever reads it, ``parts`` (patterns with a name, which other patterns use as
-``{{name}}``) and its rows. A long pattern is a list of pieces, which are joined. JSON, because a log is judged within a
-few milliseconds and reading these files as TOML would take many times as long.
+A file has ``about`` and ``notes`` for whoever reads it, ``parts`` (patterns with a name, which
+other patterns use as ``{{name}}``) and its rows. A long pattern is a list of pieces, which are
+joined. The files are JSON, because a log is judged within a few milliseconds and reading them
+as TOML would take many times as long.
 """
 
 from __future__ import annotations
@@ -40,39 +41,41 @@ _Row = TypeVar("_Row")
 
 @cache
 def rules(names: tuple[str, ...] = MESSAGES) -> tuple[Rule, ...]:
-    """The rules on messages of these files. Raises :class:`TableError`."""
+    """Return the rules on messages of these files. Raises :class:`TableError`."""
     return tuple(row for name in names for row in _read_rows(name, "rules", _read_rule))
 
 
 @cache
 def symptoms(names: tuple[str, ...]) -> tuple[Symptom, ...]:
-    """The symptoms of these files. Raises :class:`TableError`."""
+    """Return the symptoms of these files. Raises :class:`TableError`."""
     return tuple(row for name in names for row in _read_rows(name, "symptoms", _read_symptom))
 
 
 @cache
 def figure_rules(name: str = FIGURES) -> dict[str, FigureRule]:
-    """The rules on figures by their ids. Raises :class:`TableError`."""
+    """Return the rules on figures by their ids. Raises :class:`TableError`."""
     rows = _read_rows(name, "rules", _read_figure_rule)
     return dict(_check_distinct(name, ((row.id, row) for row in rows)))
 
 
 @cache
 def abstentions(name: str = ABSTENTIONS) -> dict[str, Abstained]:
-    """What messages leave open, by the id of each. Raises :class:`TableError`."""
+    """Return what messages can leave open, by its id. Raises :class:`TableError`."""
     rows = _read_rows(name, "abstentions", lambda row, _: _Abstention(**checked(row, _Abstention)))
     return dict(_check_distinct(name, ((row.id, Abstained(pitfall=row.pitfall, missing=row.missing)) for row in rows)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Abstention:
+    """One row of the file of abstentions."""
+
     id: str
     pitfall: str
     missing: str
 
 
 def _check_distinct(name: str, pairs: Iterable[tuple[str, _Row]]) -> Iterator[tuple[str, _Row]]:
-    """The pairs, unless two of them have one id."""
+    """Yield the pairs, unless two of them have one id."""
     seen = set()
     for key, row in pairs:
         if key in seen:
@@ -82,7 +85,7 @@ def _check_distinct(name: str, pairs: Iterable[tuple[str, _Row]]) -> Iterator[tu
 
 
 def document(name: str) -> dict[str, Any]:
-    """A file as it stands there. Raises :class:`TableError`."""
+    """Return what a file holds, unchecked. Raises :class:`TableError`."""
     path = FOLDER / f"{name}.json"
     try:
         found = json.loads(path.read_bytes())
@@ -94,6 +97,7 @@ def document(name: str) -> dict[str, Any]:
 
 
 def _read_rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row]) -> list[_Row]:
+    """Return the rows of a file, each made by ``made`` from its values and the file's parts."""
     found = document(name)
     unknown = set(found) - {"about", "notes", "parts", key}
     if unknown or not isinstance(found.get(key), list):
@@ -129,7 +133,7 @@ def _read_figure_rule(row: Any, parts: dict[str, str]) -> FigureRule:
 
 
 def _read_causes(rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str]) -> tuple[_Row, ...]:
-    """The causes of one row, each with a weight from 0 to 1."""
+    """Return the causes of one row, each with a weight from 0 to 1."""
     made = []
     for number, row in enumerate(rows, 1):
         try:
@@ -145,13 +149,14 @@ def _read_causes(rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str])
 
 
 def _expand(row: Any, parts: dict[str, str]) -> Any:
-    """The row with its patterns in one piece each."""
+    """Return the row with each of its patterns in one piece."""
     if not isinstance(row, dict) or row.keys().isdisjoint(_PATTERNS):
         return row
     return {key: _join_pattern(value, parts) if key in _PATTERNS else value for key, value in row.items()}
 
 
 def _join_pattern(value: Any, parts: dict[str, str]) -> str:
+    """Return a pattern in one piece, with the parts in it that it names."""
     pieces = value if isinstance(value, list) else [value]
     if not value or not all(isinstance(piece, str) for piece in pieces):
         raise ValueError(f"a pattern is a string or a list of strings, not {value!r}")

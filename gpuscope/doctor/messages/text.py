@@ -1,7 +1,8 @@
-"""A log made comparable: prefixes, colours and escapes taken off, and searched without its white space.
+"""Make logs comparable: without prefixes, colours and escapes, and searched without spaces.
 
-Terminals and issue forms wrap lines anywhere, also inside a number. With every space removed it does not matter where:
-patterns are written as they are read, and lose their spaces before they are compiled.
+Terminals and issue forms wrap lines anywhere, also inside a number. With every space removed it
+does not matter where: patterns are written as they are read, and lose their spaces before they
+are compiled.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ class Hit:
 
 
 class Log:
-    """The lines without their prefixes, ``flat`` (one string, one space between words) and ``squeezed`` (no spaces),
-    both in lower case."""
+    """A log to search, without the prefixes of its lines.
+
+    ``flat`` is one string with one space between words, ``squeezed`` one without spaces; both
+    are in lower case.
+    """
 
     def __init__(self, excerpt: Excerpt, source: str) -> None:
         self.source = source
@@ -70,11 +74,14 @@ class Log:
         self.flat = _SPACE.sub(" ", " ".join(text.lower() for _, text in self.lines))
 
     def has(self, *words: str) -> bool:
-        """Whether one of these literal texts (lower case) stands in the log; their spaces do not count."""
+        """Return whether one of these literal texts stands in the log.
+
+        They are in lower case, and their spaces do not count.
+        """
         return any(_without_spaces(word) in self.squeezed for word in words)
 
     def first(self, *words: str) -> Hit | None:
-        """The first of these literal texts that is found."""
+        """Return the first of these literal texts that is found."""
         for word in words:
             remove_spaces = _without_spaces(word)
             at = self.squeezed.find(remove_spaces)
@@ -83,12 +90,12 @@ class Log:
         return None
 
     def find(self, pattern: str) -> Hit | None:
-        """The first match of a pattern in lower case; its spaces do not count."""
+        """Return the first match of a pattern in lower case; its spaces do not count."""
         match = _compiled(pattern).search(self.squeezed)
         return self._hit(match) if match else None
 
     def find_all(self, pattern: str, limit: int = 50) -> list[Hit]:
-        """The first ``limit`` matches."""
+        """Return the first ``limit`` matches of a pattern in lower case."""
         found = []
         for match in _compiled(pattern).finditer(self.squeezed):
             found.append(self._hit(match))
@@ -97,11 +104,11 @@ class Log:
         return found
 
     def words(self, pattern: str) -> re.Match[str] | None:
-        """A match in the flat text, where words have their borders."""
+        """Return a match in the flat text, where words have their borders."""
         return _flat(pattern).search(self.flat)
 
     def line_with(self, pattern: re.Pattern[str]) -> Hit | None:
-        """The first line, in its own case and with its spaces, that the pattern matches."""
+        """Return the first line, with its case and spaces, that the pattern matches."""
         for index, (_, text) in enumerate(self.lines):
             match = pattern.search(text)
             if match:
@@ -111,11 +118,14 @@ class Log:
         return None
 
     def where(self, hit: Hit) -> str:
-        """Where the hit stands: ``log:1204``."""
+        """Return where the hit stands: ``log:1204``."""
         return f"{self.source}:{self.lines[hit.line][0]}"
 
     def quote(self, hit: Hit, most: int = 300) -> str:
-        """The line of the hit from the text of interest on, with what was wrapped to the following lines."""
+        """Return the line of the hit, from the text of interest on.
+
+        What was wrapped to the following lines is joined to it.
+        """
         text = self.lines[hit.line][1].strip()
         last = self._index(max(hit.end - 1, hit.start))
         for i in range(hit.line + 1, min(last, hit.line + 8) + 1):
@@ -126,11 +136,11 @@ class Log:
         return ("… " if begin else "") + text[begin : begin + most] + ("…" if begin + most < len(text) else "")
 
     def rank(self, hit: Hit) -> str:
-        """``rank 3`` where the line's prefix names one, else nothing."""
+        """Return ``rank 3`` where the line's prefix names one, else nothing."""
         return f"rank {self.ranks[hit.line]}" if self.ranks[hit.line] else ""
 
     def around(self, hit: Hit, before: int, after: int) -> Iterable[str]:
-        """The lines around a hit."""
+        """Return the lines around a hit."""
         return (text for _, text in self.lines[max(0, hit.line - before) : hit.line + after + 1])
 
     def _hit(self, match: re.Match[str]) -> Hit:
@@ -141,7 +151,10 @@ class Log:
 
 
 def split_prefix(raw: str) -> tuple[str, str]:
-    """A line without colours, markup and prefixes, and the rank that its prefix names (or nothing)."""
+    """Return a line without its colours, markup and prefixes, and the rank.
+
+    The rank is the one that a prefix names, or nothing.
+    """
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
     if "&" in text:
         text = html.unescape(text)
@@ -165,7 +178,10 @@ _OPTIONAL_SPACE = re.compile(r" \??")
 
 
 def remove_spaces(pattern: str) -> str:
-    """A pattern as it is read, without its spaces; an optional space goes with its question mark."""
+    """Return a pattern as it is read, without its spaces.
+
+    An optional space goes with its question mark.
+    """
     return _OPTIONAL_SPACE.sub("", pattern)
 
 

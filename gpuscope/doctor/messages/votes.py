@@ -1,4 +1,7 @@
-"""What rules hand in: votes for a cause. Several rules may vote for one pitfall; the report gets the best of them."""
+"""Collect the votes that rules hand in, and choose the best for the report.
+
+Several rules may vote for one pitfall; the report gets the best of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from ..finding import Confidence, Evidence, Finding, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """One cause with its weight (0 to 1, an order and no probability). ``evidence``: (text, source) pairs."""
+    """One cause with its weight, from 0 to 1, which orders and is no probability.
+
+    ``evidence`` are (text, source) pairs.
+    """
 
     pitfall: str
     cause: str
@@ -30,8 +36,10 @@ MOST_PRIORS = 5
 
 
 def choose_best(votes: Iterable[Vote]) -> list[Vote]:
-    """One vote a pitfall, best first, and of mere priors only the first few. A prior is information, whatever its
-    message's severity: only its weight orders it."""
+    """Return one vote for each pitfall, best first, and of mere priors only the first few.
+
+    A prior is information, whatever its message's severity: only its weight orders it.
+    """
     kept: dict[str, Vote] = {}
     for vote in sorted(votes, key=_sort_key):
         kept.setdefault(vote.pitfall, vote)
@@ -48,7 +56,7 @@ def _sort_key(vote: Vote) -> tuple[int, int, float]:
 
 
 def finding(vote: Vote) -> Finding:
-    """The vote as the report wants it."""
+    """Return the vote as a finding of the report."""
     return Finding(
         pitfall=vote.pitfall, cause=vote.cause, title=vote.title, confidence=vote.confidence,
         severity="info" if vote.confidence == "prior" else vote.severity, rank=round(vote.weight, 3), where=vote.where,

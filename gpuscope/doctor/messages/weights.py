@@ -1,7 +1,8 @@
-"""Weights of the causes of a device that ran out of memory, read from ``rules/weights.json`` and checked.
+"""Hold the weights of the causes of a device that ran out of memory, read and checked.
 
-``TITLES``: what the causes are called, ``CAUSES``: the table's names of them, ``BASE``: how much each is to be expected
-where nothing else is known, ``SHIFTS``: for each circumstance what it speaks for or against.
+They stand in ``rules/weights.json``. ``TITLES`` is what the causes are called, ``CAUSES`` the
+table's names of them, ``BASE`` how much each is to be expected where nothing else is known,
+``SHIFTS`` what each circumstance speaks for or against.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Static checks of training scripts: mistakes that can be seen in the syntax tree of one file, each with line and fix.
+"""Check training scripts for mistakes that can be seen in the syntax tree of one file.
 
-Nothing is imported or executed. A check speaks only where the file itself settles it; a comment
-``# gpuscope: ignore[ID]`` (or without ``[ID]``: everything) on a line takes that line out,
-``# gpuscope: ignore-file[ID]`` the whole file.
+Each finding names its line and its fix. Nothing is imported or executed. A check speaks only
+where the file itself settles it. A comment ``# gpuscope: ignore[ID]`` takes its line out
+(without ``[ID]``: for every check), ``# gpuscope: ignore-file[ID]`` the whole file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ _MAX_SECONDS = 60
 
 
 def examine(paths: Iterable[str]) -> tuple[list[Finding], list[Abstained], list[str]]:
-    """Findings in these files and folders, what could not be decided, and what could not be checked and why."""
+    """Return what is found in these files and folders, what stays open, and what went wrong."""
     whole = report(paths)
     return list(whole.findings), list(whole.abstained), list(whole.problems)
 
 
 def report(paths: Iterable[str], on_cpu: bool = False) -> Report:
-    """The same as a report, with the files that were looked at. ``on_cpu``: they are known to train on the CPU, so what
-    is a mistake on a GPU alone is left out."""
+    """Return the same as a report, with the files that were looked at.
+
+    ``on_cpu`` says that the scripts train on the CPU: what is a mistake on a GPU alone is left
+    out.
+    """
     from . import files
 
     findings: list[Finding] = []
@@ -60,6 +63,10 @@ def report(paths: Iterable[str], on_cpu: bool = False) -> Report:
 
 
 def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list[Finding], list[Abstained]]:
+    """Return the findings and the abstentions of one file.
+
+    What stops its check goes to ``problems``.
+    """
     from . import checks
     from .facts import Script
     from .source import SourceTooLarge
@@ -87,7 +94,10 @@ def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list
 
 
 def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding]:
-    """What the checks find, without what a comment or the training on the CPU takes out."""
+    """Return what the checks find in a file.
+
+    What a comment suppresses is left out, and on the CPU what is a mistake on a GPU alone.
+    """
     from . import checks
     from .source import line
 
@@ -105,6 +115,7 @@ def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding
 
 
 def _finding(script: Script, found: Found, wording: Wording) -> Finding:
+    """Return the finding of what a check reports, in the words of its row."""
     place = script.place(found.node)
     lines = [Evidence(text=f"{script.code(found.node)}: {fill(wording.why, found.figures)}", source=place)]
     lines += [Evidence(text=script.code(node), source=script.place(node)) for node in found.more[:20]]
@@ -120,7 +131,10 @@ def _finding(script: Script, found: Found, wording: Wording) -> Finding:
 
 
 def _fix(script: Script, found: Found, fix: Fix) -> Fix:
-    """The fix with its lines, where they are Python again and change something; else its words alone."""
+    """Return the fix with its code, or with its words alone.
+
+    The code is shown only where it is Python again and changes something.
+    """
     from . import edits
 
     before = edits.text(script, found.node) if found.before is None else found.before

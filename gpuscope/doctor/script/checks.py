@@ -1,4 +1,4 @@
-"""All checks, and what they leave undecided."""
+"""List all checks, and what they leave open."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ALL = (
 
 
 def run(s: Script) -> Iterator[Found]:
-    """What every check finds in the file."""
+    """Yield what every check finds in the file."""
     for check in ALL:
         yield from check(s)
 
 
 def open_questions(s: Script) -> Iterator[Abstained]:
-    """What one file alone cannot settle."""
+    """Yield what one file alone cannot settle."""
     if s.distributed and s.training_loops and not s.calls_to(LOADER) and not s.calls_to(SAMPLER) and _has_loader(s):
         yield Abstained(
             pitfall="distributed-sampler",
@@ -44,5 +44,5 @@ def open_questions(s: Script) -> Iterator[Abstained]:
 
 
 def _has_loader(s: Script) -> bool:
-    """Whether a training loop goes through something that is named as a loader."""
+    """Return whether a training loop goes through something that is named as a loader."""
     return any("load" in s.code(loop.iter).lower() for loop in s.training_loops if not isinstance(loop, ast.While))

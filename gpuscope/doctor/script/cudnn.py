@@ -1,4 +1,4 @@
-"""Checks of what cuDNN is asked for: speed or repeatable results."""
+"""Check what cuDNN is asked for: speed or repeatable results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONVOLUTIONS = {"Conv2d", "Conv3d", "ConvTranspose2d"}
 
 
 def find_cudnn_conflict(s: Script) -> Iterator[Found]:
-    """``benchmark`` beside what asks for reproducible results."""
+    """Find ``benchmark`` beside what asks for reproducible results."""
     settings: dict[str, ast.Assign] = {}
     for node in s.nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -47,8 +47,11 @@ def find_cudnn_conflict(s: Script) -> Iterator[Found]:
 
 
 def _seeds_the_training(s: Script, seed: ast.Call, benchmark: ast.AST) -> bool:
-    """Whether a seed is there for the whole program: one in some other function may be for a split or a sample, and
-    promises nothing about the weights."""
+    """Return whether a seed is there for the whole program.
+
+    One in some other function may be for a split or a sample, and promises nothing about the
+    weights.
+    """
     scope = s.scope(seed)
     if scope in (s.scope(benchmark), s.tree) or "seed" in getattr(scope, "name", "").lower():
         return True
@@ -56,7 +59,7 @@ def _seeds_the_training(s: Script, seed: ast.Call, benchmark: ast.AST) -> bool:
 
 
 def find_untuned_convolutions(s: Script) -> Iterator[Found]:
-    """Convolutions on pictures of one size, and nobody asks cuDNN to try its algorithms."""
+    """Find convolutions on pictures of one size without cuDNN's search for algorithms."""
     if (
         not s.cuda
         or not s.training_loops
@@ -77,7 +80,7 @@ def find_untuned_convolutions(s: Script) -> Iterator[Found]:
 
 
 def _has_fixed_shape(s: Script) -> bool:
-    """Whether the training's pictures are of one size: made with literal sizes in the step."""
+    """Return whether the step makes its pictures with literal sizes."""
     for call in s.calls_to("torch.randn", "torch.rand"):
         sizes = [arg for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int)]
         if len(sizes) == len(call.args) == 4 and any(s.is_inside(call, loop) for loop in s.training_loops):

@@ -1,4 +1,4 @@
-"""Checks of devices: models, inputs and labels that stay behind on the CPU."""
+"""Check for models, inputs and labels that stay behind on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEFAULTS = {"set_default_device", "set_default_tensor_type"}
 
 
 def find_parts_left_behind(s: Script) -> Iterator[Found]:
-    """Of a batch one part is moved and the other, which meets it in the loss, is not."""
+    """Find the part of a batch that is not moved, and meets one in the loss that is."""
     if s.managed or not s.cuda or s.identifiers & _DEFAULTS:
         return
     for loop in s.training_loops:
@@ -43,7 +43,7 @@ def find_parts_left_behind(s: Script) -> Iterator[Found]:
 
 
 def _batch_names(loop: Loop) -> list[str]:
-    """The names of a batch: what the loop unpacks from its loader."""
+    """Return the names of a batch: what the loop unpacks from its loader."""
     if isinstance(loop, ast.While):
         return []
     target: ast.expr = loop.target
@@ -57,6 +57,7 @@ def _batch_names(loop: Loop) -> list[str]:
 
 
 def _moves(s: Script, name: str, loop: ast.AST) -> list[ast.Call]:
+    """Return the calls in the loop that move ``name`` to a device, not to another type."""
     found = []
     for call in s.moves_of(name, loop):
         if (
@@ -72,7 +73,7 @@ def _moves(s: Script, name: str, loop: ast.AST) -> list[ast.Call]:
 
 
 def _is_rebound(s: Script, name: str, loop: ast.AST) -> bool:
-    """Whether ``name`` is bound anew in the loop, or given to something that may move it."""
+    """Return whether the loop binds ``name`` anew, or hands it to what may move it."""
     return any(
         s.is_inside(where, loop) and where is not loop
         for where, _ in s.values(next(iter(ast.iter_child_nodes(loop))), name)
@@ -80,7 +81,7 @@ def _is_rebound(s: Script, name: str, loop: ast.AST) -> bool:
 
 
 def _find_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
-    """The loss that takes ``name`` beside something else."""
+    """Return the call of a loss that takes ``name`` beside something else."""
     for call in s.calls:
         if not s.is_inside(call, loop) or len(call.args) < 2 or open_ended(call):
             continue
@@ -94,7 +95,7 @@ def _find_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
 
 
 def find_moves_without_effect(s: Script) -> Iterator[Found]:
-    """``inputs.to(device)`` as a statement: a tensor is not moved in place."""
+    """Find ``inputs.to(device)`` as a statement: a tensor is not moved in place."""
     for call in s.methods("to", "cuda"):
         statement = s.statement(call)
         name = receiver(call)
@@ -121,7 +122,7 @@ def find_moves_without_effect(s: Script) -> Iterator[Found]:
 
 
 def find_model_left_behind(s: Script) -> Iterator[Found]:
-    """A program for CUDA whose model is never moved."""
+    """Find a program for CUDA whose model is never moved."""
     if (
         s.managed
         or s.identifiers & _DEFAULTS
@@ -176,7 +177,7 @@ def find_model_left_behind(s: Script) -> Iterator[Found]:
 
 
 def _places_moved_to(s: Script, call: ast.Call) -> Iterator[ast.expr]:
-    """The device that a move goes to, and where its name comes from."""
+    """Yield the device that a move goes to, and the values of its name."""
     for arg in call.args:
         yield arg
         if isinstance(arg, ast.Name):
@@ -184,7 +185,7 @@ def _places_moved_to(s: Script, call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _cuda_devices(s: Script) -> set[str]:
-    """The names bound to a CUDA device, also as one of two."""
+    """Return the names bound to a CUDA device, also as one of two."""
     found = set()
     for node in s.nodes:
         if (
@@ -203,7 +204,10 @@ def _cuda_devices(s: Script) -> set[str]:
 
 
 def _is_untouched(s: Script, name: str, made: ast.AST) -> bool:
-    """Whether nothing but this file's plain calls touches the model: not moved, not wrapped, not given away."""
+    """Return whether nothing but plain calls in this file touches the model.
+
+    It is not moved, not wrapped and not given away.
+    """
     for node in s.nodes:
         if (
             not isinstance(node, ast.Name)
@@ -231,7 +235,7 @@ def _is_untouched(s: Script, name: str, made: ast.AST) -> bool:
 
 
 def find_made_on_cpu(s: Script) -> Iterator[Found]:
-    """A tensor made in ``forward`` without a device, that meets the module's weights."""
+    """Find a tensor that ``forward`` makes without a device and hands to a layer."""
     if s.identifiers & _DEFAULTS:
         return
     for owner in s.module_classes.values():
@@ -247,6 +251,7 @@ def find_made_on_cpu(s: Script) -> Iterator[Found]:
 
 
 def _find_made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator[Found]:
+    """Find tensors made on the CPU in one ``forward`` that meet one of these layers."""
     for node in s.nodes:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or s.scope(node) is not function:
             continue

@@ -1,4 +1,7 @@
-"""Writes the lines that a fix puts in place of others: by position in the text, and only what is Python again."""
+"""Write the lines that a fix puts in place of others.
+
+They are edited by position in the text, and used only where they are Python again.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,15 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 
 def text(s: Source, node: ast.AST) -> str:
-    """The text of ``node`` in its own lines, moved to the left margin."""
+    """Return the text of ``node`` in its own lines, moved to the left margin."""
     return edit(s, node)
 
 
 def edit(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
-    """The text of ``outer`` with each of the inner nodes replaced by a new text. "" where a place is unknown."""
+    """Return the text of ``outer`` with each of the inner nodes replaced by a new text.
+
+    "" where a node has no place in the text.
+    """
     data = s.encoded
     begin, end = s.span(outer)
     if end < begin:
@@ -39,14 +45,19 @@ def edit(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
 
 
 def statement(s: Source, node: ast.AST, *changes: tuple[ast.AST, str]) -> str:
-    """The text of the statement that ``node`` belongs to, edited. "" for one with a body: lines cannot be put before
-    and after a part of it."""
+    """Return the text of the statement that ``node`` belongs to, edited.
+
+    "" for one with a body: no line can be put before or after a part of it.
+    """
     whole = s.statement(node)
     return edit(s, whole, *changes) if isinstance(whole, _SIMPLE) else ""
 
 
 def head(s: Source, loop: ast.For | ast.AsyncFor | ast.While) -> str:
-    """The lines of a loop up to its colon, whatever its body is. "" for one whose body is on the same line."""
+    """Return the lines of a loop up to its colon, whatever its body is.
+
+    "" for a loop whose body is on the same line.
+    """
     lines = s.lines[loop.lineno - 1 : loop.body[0].lineno - 1]
     indent = len(s.lines[loop.lineno - 1]) - len(s.lines[loop.lineno - 1].lstrip())
     for count in range(1, len(lines) + 1):
@@ -57,7 +68,7 @@ def head(s: Source, loop: ast.For | ast.AsyncFor | ast.While) -> str:
 
 
 def with_argument(s: Source, call: ast.Call, argument: str) -> str:
-    """The text of a call with one more argument at its end."""
+    """Return the text of a call with one more argument at its end."""
     found = text(s, call)
     try:
         tokens = [
@@ -78,7 +89,7 @@ def with_argument(s: Source, call: ast.Call, argument: str) -> str:
 
 
 def with_keyword(s: Source, call: ast.Call, name: str, value: str) -> str:
-    """The text of a call in which the keyword ``name`` has this value."""
+    """Return the text of a call in which the keyword ``name`` has this value."""
     for item in call.keywords:
         if item.arg == name:
             return edit(s, call, (item.value, value))
@@ -86,7 +97,10 @@ def with_keyword(s: Source, call: ast.Call, name: str, value: str) -> str:
 
 
 def is_usable(before: str, code: str) -> bool:
-    """Whether ``code`` can be put in place of ``before``: it is Python, says something else, and can be shown whole."""
+    """Return whether ``code`` can be put in place of ``before``.
+
+    It must be Python, say something else, and be short enough to be shown whole.
+    """
     lines = (*before.splitlines(), *code.splitlines())
     if len(lines) > MOST_LINES or any(len(line) > MOST_COLUMNS for line in lines):
         return False
@@ -98,7 +112,7 @@ def is_usable(before: str, code: str) -> bool:
 
 
 def _parse(code: str) -> ast.Module | None:
-    """The syntax tree of some lines, of which the last may begin a block."""
+    """Return the syntax tree of some lines, of which the last may begin a block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for more in ("", "\n pass", " pass"):
@@ -110,6 +124,6 @@ def _parse(code: str) -> ast.Module | None:
 
 
 def _dedent(found: str, indent: int) -> str:
-    """The lines after the first without the indentation of the first."""
+    """Return the lines without the indentation of the first of them."""
     first, *rest = found.split("\n")
     return "\n".join([first.rstrip(), *(line[min(indent, len(line) - len(line.lstrip())) :].rstrip() for line in rest)])

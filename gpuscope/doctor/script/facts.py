@@ -1,4 +1,7 @@
-"""What a training script is made of: which names hold modules, optimizers, scalers and loaders, and where it trains."""
+"""Tell what a training script is made of, and where it trains.
+
+That is: which names hold modules, optimizers, scalers and loaders.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +60,16 @@ class Found:
 
 
 class Script(Source):
-    """A file with the facts about its training."""
+    """A Python file with the facts about its training."""
 
     @cached_property
     def uses_torch(self) -> bool:
+        """Return whether the file imports torch."""
         return any(full == "torch" or full.startswith("torch.") for full in self.imports.values())
 
     @cached_property
     def managed(self) -> str:
-        """The library that runs the training loop for the script; "" for a plain one."""
+        """Return the library that runs the training loop for the script; "" for a plain one."""
         for full in self.imports.values():
             if full.split(".")[0] in MANAGERS:
                 return full.split(".")[0]
@@ -75,7 +79,7 @@ class Script(Source):
 
     @cached_property
     def identifiers(self) -> set[str]:
-        """Every name, attribute, parameter and keyword of the file."""
+        """Return every name, attribute, parameter and keyword of the file."""
         found = set()
         for node in self.nodes:
             if isinstance(node, ast.Name):
@@ -90,19 +94,22 @@ class Script(Source):
 
     @cached_property
     def strings(self) -> set[str]:
-        """Every string constant of the file."""
+        """Return every string constant of the file."""
         return {node.value for node in self.nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
     @cached_property
     def cuda(self) -> bool:
-        """Whether the file moves something to CUDA or names a CUDA device."""
+        """Return whether the file moves something to CUDA or names a CUDA device."""
         if any(text == "cuda" or text.startswith("cuda:") for text in self.strings):
             return True
         return any(not self.resolve(call).startswith("torch.cuda.") for call in self.methods("cuda"))
 
     @cached_property
     def module_classes(self) -> dict[str, ast.ClassDef]:
-        """The classes of the file that derive from ``nn.Module``, also through one another."""
+        """Return the classes of the file that derive from ``nn.Module``.
+
+        They may do so through one another.
+        """
         found: dict[str, ast.ClassDef] = {}
         heirs: dict[str, list[ast.ClassDef]] = {}
         waiting: list[ast.ClassDef] = []
@@ -127,7 +134,10 @@ class Script(Source):
         return last[:1].isupper() and last not in ("Parameter", "Buffer", "ParameterList", "ParameterDict")
 
     def makes_module(self, node: ast.AST | None, weights: bool = False) -> bool:
-        """Whether ``node`` is a call that makes an ``nn.Module``; with ``weights``: one with parameters."""
+        """Return whether ``node`` is a call that makes an ``nn.Module``.
+
+        With ``weights``: one that has parameters.
+        """
         if not isinstance(node, ast.Call):
             return False
         full = self.resolve(node.func)
@@ -139,8 +149,11 @@ class Script(Source):
         return key(node.func) in self.module_classes
 
     def kind(self, node: ast.AST | None, at: ast.AST) -> str:
-        """What ``node`` holds where it stands at ``at``: module, ddp, dp, compiled, optimizer, scaler, loader, sampler,
-        criterion; "" where the file does not say, or says two things."""
+        """Return what ``node`` holds where it stands at ``at``.
+
+        That is one of module, ddp, dp, compiled, optimizer, scaler, loader, sampler and
+        criterion; "" where the file does not say, or says two things.
+        """
         for _ in range(12):
             while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
                 node = node.func.value
@@ -160,6 +173,7 @@ class Script(Source):
         return ""
 
     def _kind_of_call(self, call: ast.Call) -> str:
+        """Return what a call makes, by the same names as :meth:`kind`."""
         while (
             isinstance(call.func, ast.Attribute) and call.func.attr in PASSING and isinstance(call.func.value, ast.Call)
         ):
@@ -181,12 +195,12 @@ class Script(Source):
 
     @cached_property
     def backwards(self) -> list[ast.Call]:
-        """The calls of ``backward`` on a loss, also through a scaler."""
+        """Return the calls of ``backward`` on a loss, also through a scaler."""
         found = self.methods("backward", "manual_backward")
         return [call for call in found if not receiver(call).startswith(("torch.autograd", "super", "ctx"))]
 
     def losses(self, call: ast.Call) -> set[str]:
-        """The plain names that this ``backward`` goes through."""
+        """Return the plain names that this ``backward`` goes through."""
         if not isinstance(call.func, ast.Attribute):
             return set()
         value = call.func.value
@@ -206,7 +220,7 @@ class Script(Source):
 
     @cached_property
     def steps(self) -> list[ast.Call]:
-        """The calls of ``step`` on an optimizer or scaler, as far as their names say."""
+        """Return the calls of ``step`` on an optimizer or scaler, as far as their names say."""
         found = []
         for call in self.methods("step"):
             name = receiver(call)
@@ -217,14 +231,14 @@ class Script(Source):
         return found
 
     def optimizer_of(self, call: ast.Call) -> str:
-        """The name of the optimizer that ``opt.step()`` or ``scaler.step(opt)`` steps."""
+        """Return the optimizer's name of ``opt.step()`` or ``scaler.step(opt)``."""
         if call.args and "scaler" in receiver(call).lower():
             return key(call.args[0])
         return receiver(call)
 
     @cached_property
     def training_loops(self) -> list[Loop]:
-        """The innermost loops that go backward and step: each turn is a step."""
+        """Return the innermost loops that go backward and step: each turn is a step."""
         found: list[Loop] = []
         for call in self.backwards:
             for loop in self.loops(call):
@@ -236,22 +250,29 @@ class Script(Source):
 
     @cached_property
     def distributed(self) -> list[ast.Call]:
-        """Where a model is wrapped by DistributedDataParallel."""
+        """Return the calls that wrap a model in DistributedDataParallel."""
         return self.calls_to(DDP)
 
     def without_grad(self, node: ast.AST) -> bool:
-        """Whether gradients are off at ``node``, by a ``with``, a decorator or a call, here or at every caller."""
+        """Return whether gradients are off at ``node``.
+
+        A ``with``, a decorator or a call may switch them off, here or at every caller.
+        """
         return any(self._switches_grad_off(context) for context in self.contexts(node)) or self.function_without_grad(
             self.scope(node)
         )
 
     def _switches_grad_off(self, context: ast.expr) -> bool:
+        """Return whether this context or decorator switches gradients off."""
         full = self.resolve(context)
         last = full.rpartition(".")[2] or key(context.func if isinstance(context, ast.Call) else context)
         return full in NO_GRADS or "no_grad" in last or "inference" in last or "grad_enabled" in last
 
     def function_without_grad(self, function: ast.AST) -> bool:
-        """Whether a decorator, a call at its beginning or every caller in this file switches gradients off."""
+        """Return whether something switches gradients off for the whole function.
+
+        That is a decorator, a call in it, or every caller in this file.
+        """
         for _ in range(8):
             if isinstance(function, (ast.Module, ast.Lambda)):
                 return bool(self.calls_to("torch.set_grad_enabled", "torch.autograd.set_grad_enabled"))
@@ -275,7 +296,7 @@ class Script(Source):
         return False
 
     def callers(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Call]:
-        """The calls of a function or method in this file, by its name."""
+        """Return the calls of a function or method in this file, by its name."""
         return [
             call for call in self.calls
             if (isinstance(call.func, ast.Name) and call.func.id == function.name)
@@ -283,7 +304,10 @@ class Script(Source):
         ]  # fmt: skip
 
     def local_function(self, call: ast.Call) -> ast.FunctionDef | None:
-        """The function of this file that ``call`` calls by its plain name or through ``self``."""
+        """Return the function of this file that ``call`` calls.
+
+        It is known by its plain name or through ``self``.
+        """
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if receiver(call) == "self" and isinstance(call.func, ast.Attribute):
             name = call.func.attr
@@ -294,7 +318,10 @@ class Script(Source):
         return {node.name: node for node in self.nodes if isinstance(node, ast.FunctionDef)}
 
     def waits(self, node: ast.AST) -> bool:
-        """Whether something under ``node`` brings a number from the GPU, or waits for it, as far as one can see."""
+        """Return whether something under ``node`` makes the CPU wait for the GPU.
+
+        It may bring a number over or wait by name; what other functions do inside is not seen.
+        """
         for inner in ast.walk(node):
             if not isinstance(inner, ast.Call):
                 continue
@@ -305,14 +332,14 @@ class Script(Source):
         return False
 
     def moves_of(self, name: str, within: ast.AST) -> Iterator[ast.Call]:
-        """The calls under ``within`` that move ``name`` to a device."""
+        """Yield the calls under ``within`` that move ``name`` to a device."""
         for call in self.methods(*MOVING, within=within):
             if receiver(call) == name:
                 yield call
 
 
 def _passes_on(value: ast.expr | None, name: str) -> bool:
-    """Whether ``value`` is only ``name`` passed on: ``model = model.to(device)``."""
+    """Return whether ``value`` is only ``name`` passed on: ``model = model.to(device)``."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in PASSING:
         value = value.func.value
     return key(value) == name and value is not None

@@ -1,4 +1,7 @@
-"""Which Python files a path stands for, and their text, within bounds. Nothing is imported or executed."""
+"""Find the Python files that a path stands for, and read their text, within bounds.
+
+Nothing is imported or executed.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,14 @@ _SKIPPED = {
 
 
 class SourceNotChecked(Exception):
-    """A path that is not checked. The text is a whole sentence that says which one and why."""
+    """A path is not checked. The text is a whole sentence that says which one and why."""
 
 
 def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
-    """(path, text) of ``path`` itself, or of every Python file below it. What cannot be read goes to ``refused``."""
+    """Yield (path, text) of ``path`` itself, or of every Python file below it.
+
+    What cannot be read goes to ``refused``.
+    """
     if not os.path.isdir(path):
         try:
             yield path, read(path)
@@ -49,7 +55,10 @@ def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _find_files(top: str, refused: list[str]) -> tuple[list[str], bool]:
-    """The Python files below ``top``, sorted, and whether every folder could be read. Links are not followed."""
+    """Return the Python files below ``top``, sorted, and whether every folder could be read.
+
+    Links are not followed.
+    """
     found: list[str] = []
     whole = True
     waiting = [(top, 0)]
@@ -76,7 +85,7 @@ def _find_files(top: str, refused: list[str]) -> tuple[list[str], bool]:
 
 
 def read(path: str) -> str:
-    """The text of one file, in the encoding that it declares."""
+    """Return the text of one file, in the encoding that it declares."""
     try:
         with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)

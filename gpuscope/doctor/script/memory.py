@@ -1,4 +1,7 @@
-"""Checks of what keeps GPU memory: graphs held by sums and lists, evaluation with gradients, caches, checkpoints."""
+"""Check for what keeps GPU memory.
+
+That is: graphs held by sums and lists, evaluation with gradients, caches, checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ _NUMBERS = {"item", "detach", "detach_", "tolist", "cpu", "numpy", "size", "shap
 
 
 def find_kept_losses(s: Script) -> Iterator[Found]:
-    """``total += loss`` and ``losses.append(loss)``: each keeps the graph that the loss came from."""
+    """Find ``total += loss`` and ``losses.append(loss)``.
+
+    Each keeps the graph that the loss came from.
+    """
     for call in s.backwards:
         loops = s.loops(call)
         losses = s.losses(call)
@@ -48,7 +54,7 @@ def find_kept_losses(s: Script) -> Iterator[Found]:
 
 
 def _what_grows(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """(name of the sum or list, what is added to it)."""
+    """Return the name of a sum or list that ``node`` adds to, and what is added."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         return key(node.target), node.value
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
@@ -69,7 +75,7 @@ def _what_grows(node: ast.AST) -> tuple[str, ast.expr | None]:
 
 
 def _names_added(node: ast.expr) -> list[ast.Name]:
-    """The names that go into ``node`` through arithmetic alone, so with their graph."""
+    """Return the names that go into ``node`` through arithmetic alone, so with their graph."""
     found: list[ast.Name] = []
     waiting: list[ast.expr] = [node]
     while waiting:
@@ -82,7 +88,10 @@ def _names_added(node: ast.expr) -> list[ast.Name]:
 
 
 def _outlives(s: Script, node: ast.AST, grown: str, loop: ast.AST) -> bool:
-    """Whether ``grown`` begins as a number or a list outside the loop, and never anew inside it."""
+    """Return whether ``grown`` outlives one turn of the loop.
+
+    It must begin as a number or a list outside the loop, and never anew inside it.
+    """
     bound = [(where, value) for where, value in s.values(node, grown) if not isinstance(where, ast.AugAssign)]
     starts = [(where, value) for where, value in bound if not (isinstance(where, ast.Assign) and where is node)]
     if not starts or any(s.is_inside(where, loop) for where, _ in starts):
@@ -93,6 +102,7 @@ def _outlives(s: Script, node: ast.AST, grown: str, loop: ast.AST) -> bool:
 
 
 def _is_empty(value: ast.expr | None) -> bool:
+    """Return whether a value is a number or an empty list: what sums and lists begin with."""
     if isinstance(value, ast.List):
         return not value.elts
     if isinstance(value, ast.Call):
@@ -103,7 +113,10 @@ def _is_empty(value: ast.expr | None) -> bool:
 
 
 def _may_be_detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool:
-    """Whether ``loss`` may be a plain number or a detached tensor by the time it is kept."""
+    """Return whether ``loss`` may have lost its graph by the time it is kept.
+
+    It is then a plain number or a detached tensor.
+    """
     for where, value in s.values(node, loss):
         if s.is_inside(where, loop) and isinstance(value, ast.Call):
             last = value.func.attr if isinstance(value.func, ast.Attribute) else key(value.func)
@@ -113,7 +126,7 @@ def _may_be_detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool
 
 
 def find_evaluation_with_grad(s: Script) -> Iterator[Found]:
-    """``model.eval()`` and then the model's outputs, with gradients on."""
+    """Find ``model.eval()`` and then the model's outputs, with gradients on."""
     if s.managed in ("lightning", "pytorch_lightning"):
         return
     for switch in s.methods("eval"):
@@ -149,8 +162,10 @@ def find_evaluation_with_grad(s: Script) -> Iterator[Found]:
 
 
 def _is_evaluation(s: Script, function: ast.AST, switch: ast.AST) -> bool:
-    """Whether what follows ``.eval()`` is an evaluation that nobody outside the file wraps: the file calls it, or its
-    name says it, or it is the main program."""
+    """Return whether what follows ``.eval()`` is an evaluation that no other file wraps.
+
+    The file calls it, or its name says it, or it is the main program.
+    """
     if isinstance(function, ast.Module):
         return True
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -161,7 +176,10 @@ def _is_evaluation(s: Script, function: ast.AST, switch: ast.AST) -> bool:
 
 
 def _needs_grad(s: Script, function: ast.AST) -> bool:
-    """Whether gradients are wanted in this function: it goes backward, asks for them, or has frozen the weights."""
+    """Return whether gradients are wanted in this function.
+
+    It goes backward, asks for them, or has frozen the weights.
+    """
     for node in s.descendants(function):
         if isinstance(node, ast.Attribute) and node.attr in ("backward", "requires_grad", "requires_grad_", "grad"):
             return True
@@ -171,7 +189,7 @@ def _needs_grad(s: Script, function: ast.AST) -> bool:
 
 
 def _detaches_output(s: Script, use: ast.Call) -> bool:
-    """Whether the output of the call is cut from its graph where it is made, so that nothing is kept."""
+    """Return whether the call's output is cut from its graph where it is made."""
     for ancestor, _ in s.ancestors(use):
         if isinstance(ancestor, ast.Attribute) and ancestor.attr in ("detach", "data", "item"):
             return True
@@ -181,7 +199,7 @@ def _detaches_output(s: Script, use: ast.Call) -> bool:
 
 
 def find_emptied_caches(s: Script) -> Iterator[Found]:
-    """``empty_cache()`` in every step, and beside a list that keeps outputs on the GPU."""
+    """Find ``empty_cache()`` in every step, and beside a list that keeps outputs on the GPU."""
     for call in s.calls_to("torch.cuda.empty_cache"):
         loops = s.loops(call)
         if not loops:
@@ -199,6 +217,7 @@ def find_emptied_caches(s: Script) -> Iterator[Found]:
 
 
 def _find_kept_output(s: Script, loop: ast.AST) -> ast.Call | None:
+    """Return the call that appends a model's output to a list that outlives the loop."""
     for call in s.methods("append", within=loop):
         if len(call.args) != 1 or not isinstance(call.args[0], ast.Name):
             continue
@@ -215,7 +234,10 @@ def _find_kept_output(s: Script, loop: ast.AST) -> ast.Call | None:
 
 
 def find_loads_without_place(s: Script) -> Iterator[Found]:
-    """``torch.load`` of a checkpoint without ``map_location``: it goes back to the GPU it was saved from."""
+    """Find ``torch.load`` of a checkpoint without ``map_location``.
+
+    It goes back to the GPU that it was saved from.
+    """
     if not s.cuda and not s.distributed:
         return
     found = []
@@ -240,7 +262,10 @@ def find_loads_without_place(s: Script) -> Iterator[Found]:
 
 
 def _is_checkpoint(s: Script, call: ast.Call) -> bool:
-    """Whether what is loaded goes into the ``load_state_dict`` of a model or optimizer in the same function."""
+    """Return whether what is loaded goes into a ``load_state_dict`` in the same function.
+
+    Only those of models and optimizers count.
+    """
     function, statement = s.scope(call), s.statement(call)
     target = ""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.value is call:

@@ -1,4 +1,7 @@
-"""Checks of training on several GPUs: process group, backend, device of the rank, sampler, wrapped models."""
+"""Check training on several GPUs.
+
+That is: process group, backend, device of the rank, sampler, wrapped models.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ INIT = ("torch.distributed.init_process_group", "torch.distributed.distributed_c
 
 
 def find_data_parallel(s: Script) -> Iterator[Found]:
-    """``nn.DataParallel``: slower than one process a GPU; does nothing without one; odd batches."""
+    """Find ``nn.DataParallel`` where it does harm or nothing.
+
+    It is slower than one process for each GPU, does nothing without one, and fails on odd
+    batches.
+    """
     for call in s.calls_to(DP):
         if not s.cuda and not _mentions_gpu(s) and s.training_loops:
             yield Found(
@@ -39,7 +46,10 @@ def find_data_parallel(s: Script) -> Iterator[Found]:
 
 
 def find_autocast_around(s: Script) -> Iterator[Found]:
-    """``with autocast(dtype=bfloat16)`` around the call of a DataParallel model: its threads compute in fp16."""
+    """Find ``with autocast(dtype=bfloat16)`` around the call of a DataParallel model.
+
+    The threads of DataParallel compute in fp16 then.
+    """
     if s.managed:
         return
     inside = [call for call in s.calls_to(*AUTOCASTS) if s.owner(call) is not None]
@@ -70,7 +80,10 @@ def find_autocast_around(s: Script) -> Iterator[Found]:
 
 
 def _find_wrapper(s: Script, call: ast.Call) -> ast.Call | None:
-    """The ``DataParallel(…)`` that last bound the name which ``call`` calls, None where something else did."""
+    """Return the ``DataParallel(…)`` that last bound the name which ``call`` calls.
+
+    None where something else bound it.
+    """
     name = key(call.func)
     bound = [value for where, value in s.values(call, name) if name and not comes_after(where, call)]
     while bound and isinstance(bound[-1], ast.Call) and _passes_on(bound[-1], name):
@@ -82,17 +95,19 @@ def _find_wrapper(s: Script, call: ast.Call) -> ast.Call | None:
 
 
 def _passes_on(call: ast.Call, name: str) -> bool:
+    """Return whether the call only passes ``name`` on: ``model.to(device)``."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in PASSING and key(call.func.value) == name
 
 
 def _mentions_gpu(s: Script) -> bool:
+    """Return whether a name in the file speaks of CUDA or of a GPU."""
     return (
         "cuda" in {name for name in s.identifiers if name != "device_count"} or "gpu" in " ".join(s.identifiers).lower()
     )
 
 
 def find_missing_group(s: Script) -> Iterator[Found]:
-    """DistributedDataParallel in a program that never makes a process group; gloo between GPUs."""
+    """Find DistributedDataParallel without a process group, and gloo between GPUs."""
     if not s.distributed or s.managed:
         return
     inits = s.calls_to(*INIT)
@@ -123,7 +138,10 @@ def find_missing_group(s: Script) -> Iterator[Found]:
 
 
 def _may_be_set_up_elsewhere(s: Script) -> bool:
-    """Whether some other file may make the process group: something is called that sounds like it."""
+    """Return whether some other file may make the process group.
+
+    Something is called then that sounds like it.
+    """
     words = ("dist", "init", "setup", "launch", "spawn", "ddp", "env", "parallel")
     for call in s.calls:
         if s.resolve(call).startswith(("torch.nn", "torch.cuda", "torch.utils", "torch.device")):
@@ -135,7 +153,7 @@ def _may_be_set_up_elsewhere(s: Script) -> bool:
 
 
 def find_shared_device(s: Script) -> Iterator[Found]:
-    """Batches or models that go to the first GPU in every process."""
+    """Find batches or models that go to the first GPU in every process."""
     if not s.distributed or not s.calls_to(*INIT) or s.managed:
         return
     if (
@@ -173,7 +191,10 @@ def find_shared_device(s: Script) -> Iterator[Found]:
 
 
 def find_missing_samplers(s: Script) -> Iterator[Found]:
-    """A shuffled loader under DistributedDataParallel without a sampler; a sampler without ``set_epoch``."""
+    """Find a shuffled loader under DistributedDataParallel that has no sampler.
+
+    A sampler that never hears of epochs is found, too.
+    """
     if s.managed or not s.backwards:
         return
     made = s.calls_to(SAMPLER)
@@ -221,7 +242,7 @@ def find_missing_samplers(s: Script) -> Iterator[Found]:
 
 
 def _add_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
-    """(what stands there, the same with a sampler of its own)."""
+    """Return what stands there, and the same with a sampler of its own."""
     given = call.args[0] if call.args else keyword(call, "dataset")
     shuffled = next(item for item in call.keywords if item.arg == "shuffle")
     if given is None:
@@ -241,6 +262,7 @@ def _add_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
 
 
 def _targets_of(s: Script, call: ast.Call) -> Iterator[ast.AST]:
+    """Yield what the statement of a call assigns its value to."""
     statement = s.statement(call)
     if isinstance(statement, ast.Assign):
         yield from statement.targets
@@ -249,7 +271,7 @@ def _targets_of(s: Script, call: ast.Call) -> Iterator[ast.AST]:
 
 
 def _find_epoch_loop(s: Script) -> ast.For | None:
-    """The loop over epochs."""
+    """Return the loop over epochs."""
     for node in s.nodes:
         if isinstance(node, ast.For) and any(
             "epoch" in part.lower() for part in (s.code(node.target), s.code(node.iter))
@@ -259,7 +281,7 @@ def _find_epoch_loop(s: Script) -> ast.For | None:
 
 
 def _may_split_by_rank(s: Script) -> bool:
-    """Whether the data may be split by hand, or made per rank."""
+    """Return whether the data may be split by hand, or made for each rank."""
     if any(
         isinstance(base, ast.Attribute | ast.Name) and "Iterable" in key(base)
         for node in s.nodes

@@ -1,4 +1,4 @@
-"""Checks of the step itself: mixed precision, gradient scaling, accumulation, zeroing."""
+"""Check mixed precision: autocast, its types, and the protocol of gradient scaling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OLD_ORDER = ("enabled=", "dtype=", "cache_enabled=")
 
 
 def find_old_amp(s: Script) -> Iterator[Found]:
-    """``torch.cuda.amp.autocast`` and ``GradScaler``, called without a look at the version."""
+    """Find ``torch.cuda.amp`` called without a look at the version of torch."""
     for full, (new, device) in _OLD.items():
         found = []
         for call in s.calls_to(full):
@@ -64,7 +64,7 @@ def find_old_amp(s: Script) -> Iterator[Found]:
 
 
 def _device_type(s: Script, call: ast.Call) -> str:
-    """``device.type`` where the script chooses between CUDA and the CPU, else ""."""
+    """Return ``device.type`` where the script chooses between CUDA and the CPU, else ""."""
     for node in s.nodes:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
             continue
@@ -78,7 +78,7 @@ def _device_type(s: Script, call: ast.Call) -> str:
 
 
 def _asks_version(s: Script, call: ast.AST) -> bool:
-    """Whether a ``try`` or a look at the version decides that this old one is taken."""
+    """Return whether a ``try`` or a look at the version decides that the old one is taken."""
     for ancestor, _ in s.ancestors(call):
         if isinstance(ancestor, ast.Try):
             return True
@@ -90,7 +90,7 @@ def _asks_version(s: Script, call: ast.AST) -> bool:
 
 
 def find_scaler_misuse(s: Script) -> Iterator[Found]:
-    """Clipping of scaled gradients, and scaler steps that are missing."""
+    """Find clipping of scaled gradients, and steps of a scaler that are missing."""
     scaled = [call for call in s.backwards if _scale_call(s, call)]
     if not scaled:
         return
@@ -136,11 +136,12 @@ def find_scaler_misuse(s: Script) -> Iterator[Found]:
 
 
 def _method_name(call: ast.Call) -> str:
+    """Return the name of the method that a call calls, else ""."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _scale_call(s: Script, call: ast.Call) -> ast.Call | None:
-    """The ``scaler.scale(loss)`` of ``scaler.scale(loss).backward()``."""
+    """Return the ``scaler.scale(loss)`` of ``scaler.scale(loss).backward()``."""
     value = call.func.value if isinstance(call.func, ast.Attribute) else None
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
         return value
@@ -148,6 +149,7 @@ def _scale_call(s: Script, call: ast.Call) -> ast.Call | None:
 
 
 def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
+    """Find a scaler that scales, and never steps or never updates."""
     for call in scaled:
         scale = _scale_call(s, call)
         assert scale is not None
@@ -201,7 +203,7 @@ def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
 
 
 def find_half_without_scaler(s: Script) -> Iterator[Found]:
-    """fp16 autocast whose loss goes backward without a scaler."""
+    """Find fp16 autocast whose loss goes backward without a scaler."""
     if s.managed or any("scaler" in name.lower() or name == "scale" for name in s.identifiers):
         return
     for call in s.calls_to(*AUTOCASTS):
@@ -224,7 +226,7 @@ def find_half_without_scaler(s: Script) -> Iterator[Found]:
 
 
 def _text_in_bf16(s: Script, call: ast.Call) -> str:
-    """The text of an autocast with bfloat16 for its type."""
+    """Return the text of an autocast with bfloat16 for its type."""
     dtype = keyword(call, "dtype") or (call.args[1] if len(call.args) > 1 else None)
     if dtype is not None:
         return edits.edit(s, call, (dtype, "torch.bfloat16"))
@@ -232,7 +234,7 @@ def _text_in_bf16(s: Script, call: ast.Call) -> str:
 
 
 def _is_half(s: Script, call: ast.Call) -> bool:
-    """Whether this autocast is surely fp16 and on: said so, or the default of CUDA."""
+    """Return whether this autocast is surely fp16 and on: said so, or the default of CUDA."""
     enabled = keyword(call, "enabled")
     if open_ended(call) or (enabled is not None and not constant(enabled, True)):
         return False
@@ -247,7 +249,7 @@ def _is_half(s: Script, call: ast.Call) -> bool:
 
 
 def find_backward_in_autocast(s: Script) -> Iterator[Found]:
-    """``backward()`` inside ``with autocast``."""
+    """Find ``backward()`` inside ``with autocast``."""
     for call in s.backwards:
         if any(s.resolve(context) in AUTOCASTS for context in s.contexts(call)):
             yield Found("script.backward-in-autocast", call, severity="info", confidence="definite")

@@ -1,4 +1,4 @@
-"""Checks of layers that the module does not know of."""
+"""Check for layers that the module does not know of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .source import key, receiver
 
 
 def find_lists_of_modules(s: Script) -> Iterator[Found]:
-    """A plain list of layers as an attribute: its parameters are not the module's."""
+    """Find a plain list of layers as an attribute: its parameters are not the module's."""
     for name, owner in s.module_classes.items():
         for function in owner.body:
             if isinstance(function, ast.FunctionDef) and function.name == "__init__":
@@ -19,6 +19,7 @@ def find_lists_of_modules(s: Script) -> Iterator[Found]:
 
 
 def _find_plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.FunctionDef) -> Iterator[Found]:
+    """Find the plain lists of layers that one ``__init__`` makes."""
     grown = {
         receiver(call): call for call in s.methods("append", within=function)
         if len(call.args) == 1 and s.makes_module(call.args[0], weights=True)
@@ -57,7 +58,7 @@ def _find_plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.F
 
 
 def _is_used_unregistered(s: Script, owner: ast.ClassDef, attribute: str, node: ast.AST) -> bool:
-    """Whether another method uses the list, and nothing in the class registers what is in it."""
+    """Return whether another method uses the list, and nothing in the class registers it."""
     used = False
     for other in s.descendants(owner):
         if not isinstance(other, ast.Attribute) or key(other) != attribute or s.is_inside(other, node):

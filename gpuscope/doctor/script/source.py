@@ -1,7 +1,8 @@
-"""One Python file as a syntax tree, with what the checks ask of it: names, scopes, loops, order and suppress comments.
+"""Parse one Python file, and answer what the checks ask of its syntax tree.
 
-Names are resolved through the imports of the file alone. Nothing here recurses over the tree: a hostile file may nest
-as deep as the parser lets it.
+They ask for names, scopes, loops, order and comments that suppress a check. Names are resolved
+through the imports of the file alone. Nothing here recurses over the tree: a hostile file may
+nest as deep as the parser lets it.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Source:
         self.imports = dict(self._read_imports())
 
     def _read_imports(self) -> Iterator[tuple[str, str]]:
+        """Yield each name that an import binds, with the full name of what it stands for."""
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -80,8 +82,11 @@ class Source:
     # ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def resolve(self, node: ast.AST | None) -> str:
-        """The full dotted name of what ``node`` names, through the imports: ``F.relu`` → ``torch.nn.functional.relu``.
-        "" where it does not begin with an imported name."""
+        """Return the full dotted name of what ``node`` names, through the imports.
+
+        ``F.relu`` gives ``torch.nn.functional.relu``; "" where it does not begin with an
+        imported name.
+        """
         if isinstance(node, ast.Call):
             node = node.func
         raw = key(node)
@@ -95,7 +100,7 @@ class Source:
 
     @property
     def calls(self) -> list[ast.Call]:
-        """Every call, in the order of the text."""
+        """Return every call, in the order of the text."""
         self._spend(len(self._calls))
         return self._calls
 
@@ -104,23 +109,26 @@ class Source:
         return [node for node in self.nodes if isinstance(node, ast.Call)]
 
     def _spend(self, looks: int) -> None:
+        """Count looks at nodes. Raises :class:`SourceTooLarge` where they are too many."""
         self._looks += looks
         if self._looks > self._LOOKS:
             raise SourceTooLarge
 
     def calls_to(self, *names: str) -> list[ast.Call]:
-        """The calls of these full names."""
+        """Return the calls of these full names."""
         return [call for call in self.calls if self.resolve(call.func) in names]
 
     def methods(self, *names: str, within: ast.AST | None = None) -> list[ast.Call]:
-        """The calls of a method or function with one of these last names (``x.NAME(…)``)."""
+        """Return the calls whose last name is one of these: ``x.NAME(…)``."""
         found = [call for call in self.calls if isinstance(call.func, ast.Attribute) and call.func.attr in names]
         return found if within is None else [call for call in found if self.is_inside(call, within)]
 
     @cached_property
     def bindings(self) -> dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]]:
-        """(scope, name) → the places that bind it, with the value where it is one expression. ``self.x`` belongs to
-        the class."""
+        """Return the places that bind each (scope, name).
+
+        Each is with its value where that is one expression. ``self.x`` belongs to the class.
+        """
         found: dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]] = {}
         for node in self.nodes:
             for target, value in _targets(node):
@@ -130,6 +138,7 @@ class Source:
         return found
 
     def _home(self, node: ast.AST, name: str) -> ast.AST:
+        """Return the scope, or for ``self.x`` the class, that binds ``name`` at ``node``."""
         if name.startswith("self."):
             return self.owner(node) or self.tree
         if isinstance(node, ast.arg):
@@ -137,7 +146,10 @@ class Source:
         return self.scope(node)
 
     def values(self, node: ast.AST, name: str) -> list[tuple[ast.AST, ast.expr | None]]:
-        """Every place that binds ``name`` as seen at ``node``: the innermost scope that binds it."""
+        """Return every place that binds ``name`` as seen at ``node``.
+
+        These are the places of the innermost scope that binds it.
+        """
         if name.startswith("self."):
             return self.bindings.get((self.owner(node) or self.tree, name), [])
         scope: ast.AST = self.scope(node)
@@ -151,25 +163,28 @@ class Source:
     # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-        """(ancestor, field that holds the child) from the parent outwards."""
+        """Yield (ancestor, field that holds the child) from the parent outwards."""
         while node in self.parents:
             self._spend(1)
             node, field = self.parents[node]
             yield node, field
 
     def scope(self, node: ast.AST) -> Scope:
-        """The function that ``node`` is in (of a function: the one around it), or the module."""
+        """Return the function that ``node`` is in, or the module.
+
+        Of a function it is the one around it.
+        """
         for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS) and field == "body":
                 return ancestor
         return self.tree
 
     def owner(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class around ``node``."""
+        """Return the class around ``node``."""
         return next((ancestor for ancestor, _ in self.ancestors(node) if isinstance(ancestor, ast.ClassDef)), None)
 
     def loops(self, node: ast.AST) -> list[Loop]:
-        """The loops whose body holds ``node``, innermost first, within its own function."""
+        """Return the loops around ``node``, innermost first, within its own function."""
         found: list[Loop] = []
         for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS):
@@ -179,11 +194,11 @@ class Source:
         return found
 
     def is_inside(self, node: ast.AST, outer: ast.AST) -> bool:
-        """Whether ``node`` is ``outer`` or below it."""
+        """Return whether ``node`` is ``outer`` or below it."""
         return node is outer or any(ancestor is outer for ancestor, _ in self.ancestors(node))
 
     def under(self, node: ast.AST, *kinds: type[ast.AST]) -> bool:
-        """Whether something of these kinds stands between ``node`` and its innermost loop or function."""
+        """Return whether one of these kinds is between ``node`` and its loop or function."""
         for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, (*_FUNCTIONS, *_LOOPS)):
                 return False
@@ -192,7 +207,10 @@ class Source:
         return False
 
     def are_exclusive(self, one: ast.AST, other: ast.AST) -> bool:
-        """Whether the two are in different branches of one condition, so that never both run."""
+        """Return whether the two never both run.
+
+        They are in different branches of one condition then.
+        """
         branches = {
             ancestor: field
             for ancestor, field in self.ancestors(one)
@@ -204,7 +222,7 @@ class Source:
         return False
 
     def is_conditional(self, node: ast.AST) -> bool:
-        """Whether a condition or ``try`` within its function decides if ``node`` runs."""
+        """Return whether a condition or ``try`` in its function decides if ``node`` runs."""
         for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS):
                 return False
@@ -213,19 +231,19 @@ class Source:
         return False
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The statement that ``node`` belongs to."""
+        """Return the statement that ``node`` belongs to."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node][0]
         return node
 
     def block(self, statement: ast.AST) -> list[ast.stmt]:
-        """The statements that stand beside ``statement``."""
+        """Return the statements that stand beside ``statement``, with itself."""
         parent, field = self.parents[statement]
         value = getattr(parent, field)
         return value if isinstance(value, list) else []
 
     def contexts(self, node: ast.AST) -> Iterator[ast.expr]:
-        """What the ``with`` statements around ``node`` enter, within its own function."""
+        """Yield what the ``with`` statements around ``node`` enter, within its own function."""
         for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS):
                 return
@@ -234,7 +252,7 @@ class Source:
                     yield item.context_expr
 
     def descendants(self, node: ast.AST) -> Iterator[ast.AST]:
-        """``node`` and everything under it."""
+        """Yield ``node`` and everything under it."""
         for inner in ast.walk(node):
             self._spend(1)
             yield inner
@@ -242,7 +260,7 @@ class Source:
     # ── text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def code(self, node: ast.AST) -> str:
-        """The text of ``node`` on one line, shortened."""
+        """Return the text of ``node`` on one line, shortened."""
         first, last = line(node), getattr(node, "end_lineno", None) or line(node)
         # Columns count bytes of UTF-8.
         parts = [text.encode("utf-8", "replace") for text in self.lines[first - 1 : last]]
@@ -255,7 +273,7 @@ class Source:
 
     @cached_property
     def encoded(self) -> bytes:
-        """The file in UTF-8: columns of the syntax tree count its bytes."""
+        """Return the file in UTF-8: columns of the syntax tree count its bytes."""
         return self.text.encode("utf-8", "replace")
 
     @cached_property
@@ -264,7 +282,7 @@ class Source:
         return [0, *accumulate(sizes)]
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """Where ``node`` begins and ends in ``encoded``; (0, -1) for what has no place."""
+        """Return where ``node`` begins and ends in ``encoded``; (0, -1) if it has no place."""
         last, column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
         if last is None or column is None:
             return 0, -1
@@ -272,12 +290,15 @@ class Source:
         return starts[line(node) - 1] + getattr(node, "col_offset", 0), starts[last - 1] + column
 
     def place(self, node: ast.AST) -> str:
-        """``file:line``."""
+        """Return ``file:line`` of ``node``."""
         return f"{self.path}:{line(node)}"
 
     @cached_property
     def _suppressions(self) -> dict[int, frozenset[str]]:
-        """Line (0: the whole file) → what its comment suppresses; an empty set is everything."""
+        """Return what a comment suppresses on each line; line 0 stands for the whole file.
+
+        An empty set is everything.
+        """
         found: dict[int, frozenset[str]] = {}
         for number, text in enumerate(self.lines, 1):
             if "gpuscope" in text and (match := _COMMENT.search(text)):
@@ -288,7 +309,10 @@ class Source:
         return found
 
     def is_ignored(self, node: ast.AST, pitfall: str) -> bool:
-        """Whether a comment on one of the lines of the expression, or one for the file, suppresses this pitfall."""
+        """Return whether a comment suppresses this pitfall at ``node``.
+
+        It stands on one of the lines of the expression, or is for the whole file.
+        """
         for number in (0, *range(line(node), (getattr(node, "end_lineno", None) or line(node)) + 1)):
             ids = self._suppressions.get(number)
             if ids is not None and (not ids or pitfall in ids):
@@ -297,7 +321,7 @@ class Source:
 
 
 def key(node: ast.AST | None) -> str:
-    """``a.b.c`` of names and attributes as written; "" for anything else."""
+    """Return ``a.b.c`` of names and attributes as written; "" for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -309,40 +333,40 @@ def key(node: ast.AST | None) -> str:
 
 
 def receiver(call: ast.Call) -> str:
-    """``a.b`` of ``a.b.method(…)``."""
+    """Return ``a.b`` of ``a.b.method(…)``."""
     return key(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """The value of a keyword argument."""
+    """Return the value of a keyword argument."""
     return next((item.value for item in call.keywords if item.arg == name), None)
 
 
 def open_ended(call: ast.Call) -> bool:
-    """Whether arguments come through ``*`` or ``**``, so that which ones is unknown."""
+    """Return whether arguments come through ``*`` or ``**``, so that which ones is unknown."""
     return any(item.arg is None for item in call.keywords) or any(isinstance(arg, ast.Starred) for arg in call.args)
 
 
 def constant(node: ast.AST | None, value: object) -> bool:
-    """Whether ``node`` is just this literal."""
+    """Return whether ``node`` is just this literal."""
     return isinstance(node, ast.Constant) and node.value is value if value is None or isinstance(value, bool) else (
         isinstance(node, ast.Constant) and node.value == value and not isinstance(node.value, bool)
     )  # fmt: skip
 
 
 def line(node: ast.AST) -> int:
-    """The first line of ``node``."""
+    """Return the first line of ``node``."""
     return int(getattr(node, "lineno", 0))
 
 
 def names(node: ast.AST | Iterable[ast.AST]) -> set[str]:
-    """Every plain name in ``node``."""
+    """Return every plain name in ``node``."""
     tops = [node] if isinstance(node, ast.AST) else node
     return {inner.id for top in tops for inner in ast.walk(top) if isinstance(inner, ast.Name)}
 
 
 def comes_after(one: ast.AST, other: ast.AST) -> bool:
-    """Whether ``one`` begins later in the text than ``other``."""
+    """Return whether ``one`` begins later in the text than ``other``."""
     return _place(one) > _place(other)
 
 
@@ -351,11 +375,15 @@ def _place(node: ast.AST) -> tuple[int, int]:
 
 
 def _main_guard(node: ast.AST) -> bool:
+    """Return whether ``node`` is ``if __name__ == …``."""
     return isinstance(node, ast.If) and "__name__" in names(node.test)
 
 
 def _targets(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
-    """(target, value) of what ``node`` binds; the value is None where it is a part of something."""
+    """Yield (target, value) of what ``node`` binds.
+
+    The value is None where the target gets only a part of something.
+    """
     pairs: list[tuple[ast.AST, ast.expr | None]] = []
     if isinstance(node, ast.Assign):
         pairs = [(target, node.value) for target in node.targets]

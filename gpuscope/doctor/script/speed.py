@@ -1,4 +1,7 @@
-"""Checks of speed and of how it is measured: loaders, waiting in the step, clocks, compilation, convolutions."""
+"""Check speed, and how it is measured.
+
+That is: loaders, waiting in the step, clocks, compilation.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _TENSORS = {"torch.arange", "torch.randperm", "torch.utils.data.TensorDataset"}
 
 
 def find_slow_loaders(s: Script) -> Iterator[Found]:
-    """A loader without worker processes, or without pinned memory, beside a training on CUDA."""
+    """Find loaders without worker processes, or without pinned memory.
+
+    Only a training on CUDA waits for them.
+    """
     if not s.cuda or not s.training_loops:
         return
     idle: list[ast.Call] = []
@@ -58,6 +64,10 @@ def find_slow_loaders(s: Script) -> Iterator[Found]:
 
 
 def _report_no_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) -> Found:
+    """Return the report on loaders without workers.
+
+    ``slow`` is the call that makes one of them read slowly.
+    """
     return Found(
         "script.no-loader-workers" if slow is None else "script.no-loader-workers.slow-read",
         found[0],
@@ -71,8 +81,10 @@ def _report_no_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) 
 
 
 def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
-    """Whether a sample is only an index, or a row of a tensor that is in memory: a worker would take longer to send it
-    than it takes to get it."""
+    """Return whether a sample is only an index, or a row of a tensor that is in memory.
+
+    A worker would take longer to send it than it takes to get it.
+    """
     data = call.args[0] if call.args else keyword(call, "dataset")
     for _ in range(12):
         if _INDEX.search(key(data)):
@@ -94,7 +106,10 @@ def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
 
 
 def _find_slow_read(s: Script, call: ast.Call) -> ast.Call | None:
-    """The call in the dataset's ``__getitem__`` that reads a file or waits; None where that is of another file."""
+    """Return the call in the dataset's ``__getitem__`` that reads a file or waits.
+
+    None where there is none, or where the dataset is in another file.
+    """
     data = call.args[0] if call.args else keyword(call, "dataset")
     if isinstance(data, ast.Name):
         bound = [value for _, value in s.values(call, data.id)]
@@ -116,7 +131,10 @@ def _find_slow_read(s: Script, call: ast.Call) -> ast.Call | None:
 
 
 def find_waits_each_step(s: Script) -> Iterator[Found]:
-    """``item()`` and the like in every step: the CPU waits for the GPU before it can start the next one."""
+    """Find ``item()`` and the like in every step.
+
+    The CPU waits for the GPU there, before it can start the next step.
+    """
     if not s.cuda:
         return
     for loop in s.training_loops:
@@ -146,8 +164,10 @@ def find_waits_each_step(s: Script) -> Iterator[Found]:
 
 
 def _name_read(call: ast.Call) -> str:
-    """The name whose number ``call`` brings from the GPU: ``loss`` of ``loss.detach().item()`` and of ``float(loss)``;
-    "" for any other call."""
+    """Return the name whose number ``call`` brings from the GPU.
+
+    It is ``loss`` of ``loss.detach().item()`` and of ``float(loss)``; "" for any other call.
+    """
     if isinstance(call.func, ast.Attribute) and call.func.attr == "item":
         value: ast.expr = call.func.value
     elif key(call.func) == "float" and len(call.args) == 1:
@@ -160,8 +180,11 @@ def _name_read(call: ast.Call) -> str:
 
 
 def _wait_is_wanted(s: Script, call: ast.Call, loop: ast.AST) -> bool:
-    """Whether the wait is wanted: a benchmark, or a loop of a library that shows or logs each step's loss in the form
-    that the library's own scripts have."""
+    """Return whether the wait is there on purpose.
+
+    That is so in a benchmark, and in a loop of a library that shows or logs each step's loss in
+    the form that the library's own scripts have.
+    """
     function = getattr(s.scope(call), "name", "")
     if "bench" in function.lower() or "bench" in os.path.basename(s.path).lower():
         return True
@@ -169,7 +192,10 @@ def _wait_is_wanted(s: Script, call: ast.Call, loop: ast.AST) -> bool:
 
 
 def _is_only_shown(s: Script, node: ast.AST, loop: ast.AST) -> bool:
-    """Whether the number goes to a progress bar or a log and nowhere else, also through a dict."""
+    """Return whether the number goes to a progress bar or a log and nowhere else.
+
+    It may go there through a dict.
+    """
     statement = s.statement(node)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Dict):
         return _shows(statement)
@@ -183,12 +209,13 @@ def _is_only_shown(s: Script, node: ast.AST, loop: ast.AST) -> bool:
 
 
 def _shows(statement: ast.stmt) -> bool:
+    """Return whether a statement only shows or logs something."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and key(call.func).rpartition(".")[2] in _SHOWING
 
 
 def find_unsynchronised_clocks(s: Script) -> Iterator[Found]:
-    """GPU work between two readings of the clock, with nothing that waits for it."""
+    """Find GPU work between two readings of the clock, with nothing that waits for it."""
     if not s.cuda:
         return
     for end in s.nodes:
@@ -226,11 +253,12 @@ def find_unsynchronised_clocks(s: Script) -> Iterator[Found]:
 
 
 def _is_gpu_work(s: Script, call: ast.Call) -> bool:
+    """Return whether a call starts work on the GPU: a model, or a backward pass."""
     return s.kind(call.func, call) in ("module", "dp", "ddp", "compiled") or call in s.backwards
 
 
 def _may_wait(s: Script, node: ast.AST) -> bool:
-    """Whether something here may wait without showing it."""
+    """Return whether something here may wait for the GPU without showing it."""
     for call in ast.walk(node):
         if isinstance(call, (ast.For, ast.While)) and not (
             isinstance(call, ast.For) and isinstance(call.iter, ast.Call) and key(call.iter.func) == "range"
@@ -257,7 +285,7 @@ def _may_wait(s: Script, node: ast.AST) -> bool:
 
 
 def find_first_compiled_call(s: Script) -> Iterator[Found]:
-    """The first call of a compiled model between two readings of the clock."""
+    """Find the first call of a compiled model between two readings of the clock."""
     for made in s.calls_to("torch.compile"):
         statement = s.statement(made)
         if not isinstance(statement, ast.Assign) or statement.value is not made or len(statement.targets) != 1:
@@ -300,7 +328,10 @@ def find_first_compiled_call(s: Script) -> Iterator[Found]:
 
 
 def _times_once(s: Script, function: ast.FunctionDef, parameter: str) -> bool:
-    """Whether the function reads the clock, uses the parameter once in no loop, and reads the clock again."""
+    """Return whether the function times one single use of its parameter.
+
+    It reads the clock, uses the parameter once in no loop, and reads the clock again.
+    """
     readings = [call for call in s.calls if s.scope(call) is function and s.resolve(call) in CLOCKS]
     uses = [
         node for node in s.nodes if isinstance(node, ast.Name) and node.id == parameter and s.scope(node) is function

@@ -1,4 +1,4 @@
-"""Checks of gradients between steps: accumulated, divided, zeroed."""
+"""Check gradients between steps: accumulated, divided, zeroed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .source import comes_after, key, names, receiver
 
 
 def find_wrong_accumulation(s: Script) -> Iterator[Found]:
-    """Micro-batches whose losses are summed, not averaged; gradients zeroed before they have added up."""
+    """Find micro-batches whose losses are summed, not averaged.
+
+    Gradients that are zeroed before they have added up are found, too.
+    """
     if s.managed:
         return
     for call in s.backwards:
@@ -44,7 +47,7 @@ def find_wrong_accumulation(s: Script) -> Iterator[Found]:
 
 
 def _find_cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
-    """The step that only every N-th turn of the loop takes, and N."""
+    """Return the step that only every N-th turn of the loop takes, and N."""
     for step in s.steps:
         if s.scope(step) is not s.scope(call) or not s.is_inside(step, loop) or s.loops(step)[:1] != [loop]:
             continue
@@ -66,7 +69,7 @@ def _find_cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str
 
 
 def _find_inner_loop(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
-    """The step after a loop over micro-batches, and their number."""
+    """Return the step after a loop over micro-batches, and their number."""
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or key(loop.iter.func) != "range":
         return None
     if len(loop.iter.args) != 1 or any(s.is_inside(step, loop) for step in s.steps):
@@ -81,7 +84,10 @@ def _find_inner_loop(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call
 
 
 def _may_be_divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
-    """Whether the loss, or the gradients, may be divided: anywhere in the function, or where the loss is made."""
+    """Return whether the loss, or the gradients, may be divided.
+
+    That may happen anywhere in the function, or where the loss is made.
+    """
     losses = s.losses(call)
     for node in s.descendants(loop):
         if (
@@ -112,7 +118,7 @@ def _may_be_divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
 
 
 def _is_only_shown(s: Script, node: ast.AST) -> bool:
-    """Whether ``node`` is only printed or summed up for people."""
+    """Return whether ``node`` is only printed or summed up for people."""
     statement = s.statement(node)
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return key(statement.value.func).rpartition(".")[2] in (
@@ -130,7 +136,7 @@ def _is_only_shown(s: Script, node: ast.AST) -> bool:
 
 
 def find_wrong_zeroing(s: Script) -> Iterator[Found]:
-    """Gradients never zeroed, or zeroed between backward and step."""
+    """Find gradients that are never zeroed, or zeroed between backward and step."""
     if s.managed:
         return
     if not s.methods("zero_grad") and not s.identifiers & {"zero_grad", "grad", "zero_", "closure"}:
@@ -177,7 +183,7 @@ def find_wrong_zeroing(s: Script) -> Iterator[Found]:
 
 
 def _is_call_of(s: Script, statement: ast.stmt, method: str, name: str = "") -> bool:
-    """Whether the statement is just ``name.method(…)``."""
+    """Return whether the statement is just ``name.method(…)``."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != method:
         return False

@@ -1,4 +1,7 @@
-"""Checks of a model inside DataParallel or DistributedDataParallel: what is behind ``.module`` from then on."""
+"""Check models inside DataParallel or DistributedDataParallel.
+
+From then on their own attributes are behind ``.module``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _WRAPPER = {
 
 
 def find_wrapped_attributes(s: Script) -> Iterator[Found]:
-    """``model.predict`` of a model that is inside DataParallel or DistributedDataParallel by then."""
+    """Find ``model.predict`` of a model that is inside a wrapper by then."""
     for wrap in (*s.calls_to(DP), *s.distributed):
         statement = s.statement(wrap)
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or statement.value is not wrap:
@@ -79,7 +82,10 @@ def find_wrapped_attributes(s: Script) -> Iterator[Found]:
 
 
 def find_wrapped_states(s: Script) -> Iterator[Found]:
-    """``plain.load_state_dict(wrapped.state_dict())``: the names of a wrapper begin with ``module.``."""
+    """Find ``plain.load_state_dict(wrapped.state_dict())``.
+
+    The names of a wrapper begin with ``module.``.
+    """
     for call in s.methods("load_state_dict"):
         if not call.args or not isinstance(call.func, ast.Attribute) or s.kind(call.func.value, call) != "module":
             continue
@@ -97,6 +103,7 @@ def find_wrapped_states(s: Script) -> Iterator[Found]:
 
 
 def _attributes_asked_for(s: Script, name: str) -> Iterator[ast.expr]:
+    """Yield the attributes that ``hasattr`` and ``getattr`` ask ``name`` for."""
     for call in s.calls:
         if key(call.func) in ("hasattr", "getattr") and len(call.args) > 1 and key(call.args[0]) == name:
             yield call.args[1]
