@@ -99,7 +99,7 @@ def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding
     What a comment suppresses is left out, and on the CPU what is a mistake on a GPU alone.
     """
     from . import checks
-    from .source import line
+    from .nodes import line
 
     findings: dict[tuple[str, int], Finding] = {}
     for found in checks.run(script):

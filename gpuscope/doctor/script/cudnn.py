@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import Found, Script
-from .source import constant
+from .nodes import is_literal
 
 _CONVOLUTIONS = {"Conv2d", "Conv3d", "ConvTranspose2d"}
 
@@ -21,12 +21,12 @@ def find_cudnn_conflict(s: Script) -> Iterator[Found]:
             if full in ("torch.backends.cudnn.benchmark", "torch.backends.cudnn.deterministic"):
                 settings[full.rpartition(".")[2]] = node
     benchmark, deterministic = settings.get("benchmark"), settings.get("deterministic")
-    if benchmark is None or not constant(benchmark.value, True):
+    if benchmark is None or not is_literal(benchmark.value, True):
         return
     edited = edits.edit(s, benchmark, (benchmark.value, "False"))
     if deterministic is not None:
         if (
-            constant(deterministic.value, True)
+            is_literal(deterministic.value, True)
             and not s.are_exclusive(benchmark, deterministic)
             and s.scope(benchmark) is s.scope(deterministic)
         ):

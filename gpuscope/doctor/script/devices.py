@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import Found, Script
-from .source import Loop, comes_after, key, keyword, names, open_ended, receiver
+from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
+from .source import Loop
 
 _MAKERS = ("arange", "zeros", "ones", "randn", "rand", "randint", "linspace", "eye", "full", "randperm", "triu_indices")
 _DEFAULTS = {"set_default_device", "set_default_tensor_type"}
@@ -83,7 +84,7 @@ def _is_rebound(s: Script, name: str, loop: ast.AST) -> bool:
 def _find_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
     """Return the call of a loss that takes ``name`` beside something else."""
     for call in s.calls:
-        if not s.is_inside(call, loop) or len(call.args) < 2 or open_ended(call):
+        if not s.is_inside(call, loop) or len(call.args) < 2 or is_open_ended(call):
             continue
         full = s.resolve(call)
         loss = (full.startswith("torch.nn.functional.") and ("loss" in full or "cross_entropy" in full)) or s.kind(
@@ -256,7 +257,7 @@ def _find_made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Ite
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or s.scope(node) is not function:
             continue
         name, made = key(node.targets[0]), node.value
-        if not isinstance(made, ast.Call) or not name or "." in name or open_ended(made):
+        if not isinstance(made, ast.Call) or not name or "." in name or is_open_ended(made):
             continue
         full = s.resolve(made)
         if full.rpartition(".")[0] != "torch" or full.rpartition(".")[2] not in _MAKERS or keyword(made, "device"):

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..finding import Confidence, Severity
-from .source import Loop, Source, key, names, receiver
+from .nodes import key, names, receiver
+from .source import Loop, Source
 
 DDP = "torch.nn.parallel.DistributedDataParallel"
 DP = "torch.nn.DataParallel"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import Found, Script
-from .source import comes_after, key, keyword, names, open_ended, receiver
+from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
 
 _NUMBERS = {"item", "detach", "detach_", "tolist", "cpu", "numpy", "size", "shape", "numel", "data"}
 
@@ -242,7 +242,7 @@ def find_loads_without_place(s: Script) -> Iterator[Found]:
         return
     found = []
     for call in s.calls_to("torch.load"):
-        if keyword(call, "map_location") or len(call.args) != 1 or open_ended(call) or not _is_checkpoint(s, call):
+        if keyword(call, "map_location") or len(call.args) != 1 or is_open_ended(call) or not _is_checkpoint(s, call):
             continue
         if any("device" in (s.resolve(context) or key(context)) for context in s.contexts(call)):
             continue

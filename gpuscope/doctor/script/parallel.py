@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Found, Script
-from .source import comes_after, constant, key, keyword, open_ended
+from .nodes import comes_after, is_literal, is_open_ended, key, keyword
 
 INIT = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
 
@@ -37,9 +37,9 @@ def find_data_parallel(s: Script) -> Iterator[Found]:
     if s.calls_to(DP) and s.cuda and s.training_loops and "BatchNorm1d" in s.identifiers:
         for call in s.calls_to(LOADER):
             if (
-                constant(keyword(call, "shuffle"), True)
+                is_literal(keyword(call, "shuffle"), True)
                 and not keyword(call, "drop_last")
-                and not open_ended(call)
+                and not is_open_ended(call)
                 and len(call.args) < 8
             ):
                 yield Found("script.odd-last-batch", call, figures={"edited": s.code(call)[:-1] + ", drop_last=True)"})
@@ -61,7 +61,7 @@ def find_autocast_around(s: Script) -> Iterator[Found]:
         device = keyword(context, "device_type") or (context.args[0] if context.args else None)
         if not isinstance(block, (ast.With, ast.AsyncWith)) or s.resolve(dtype) != "torch.bfloat16":
             continue
-        if constant(device, "cpu") or s.resolve(context).startswith("torch.cpu."):
+        if is_literal(device, "cpu") or s.resolve(context).startswith("torch.cpu."):
             continue
         wrapped = [
             (call, wrap)
@@ -127,7 +127,7 @@ def find_missing_group(s: Script) -> Iterator[Found]:
         call = inits[0]
         backend = keyword(call, "backend") or (call.args[0] if call.args else None)
         on_gpu = [wrap for wrap in s.distributed if isinstance(keyword(wrap, "device_ids"), ast.List)]
-        if constant(backend, "gloo") and on_gpu and not s.are_exclusive(call, on_gpu[0]) and "nccl" not in s.strings:
+        if is_literal(backend, "gloo") and on_gpu and not s.are_exclusive(call, on_gpu[0]) and "nccl" not in s.strings:
             yield Found(
                 "script.gloo-between-gpus",
                 call,
@@ -170,7 +170,7 @@ def find_shared_device(s: Script) -> Iterator[Found]:
         return
     first: list[ast.Call] = []
     for call in s.methods("cuda", "to"):
-        if s.resolve(call).startswith("torch.") or (call.args and not constant(call.args[0], "cuda")):
+        if s.resolve(call).startswith("torch.") or (call.args and not is_literal(call.args[0], "cuda")):
             continue
         if (isinstance(call.func, ast.Attribute) and call.func.attr == "to" and not call.args) or keyword(
             call, "device"
@@ -200,7 +200,7 @@ def find_missing_samplers(s: Script) -> Iterator[Found]:
     made = s.calls_to(SAMPLER)
     if s.distributed and not made and not any("sampler" in name.lower() for name in s.identifiers):
         for call in s.calls_to(LOADER):
-            if not constant(keyword(call, "shuffle"), True) or open_ended(call) or _may_split_by_rank(s):
+            if not is_literal(keyword(call, "shuffle"), True) or is_open_ended(call) or _may_split_by_rank(s):
                 continue
             before, edited = _add_sampler(s, call)
             yield Found(
@@ -218,7 +218,7 @@ def find_missing_samplers(s: Script) -> Iterator[Found]:
         shuffle = keyword(call, "shuffle")
         target = next((key(node) for node in _targets_of(s, call)), "")
         words = (target + " " + s.code(call)).lower()
-        if (shuffle is not None and not constant(shuffle, True)) or any(
+        if (shuffle is not None and not is_literal(shuffle, True)) or any(
             word in words for word in ("val", "test", "eval", "dev")
         ):
             continue

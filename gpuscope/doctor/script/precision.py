@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import AUTOCASTS, Found, Script
-from .source import comes_after, constant, key, keyword, open_ended, receiver
+from .nodes import comes_after, is_literal, is_open_ended, key, keyword, receiver
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_")
 _OLD = {
@@ -236,7 +236,7 @@ def _text_in_bf16(s: Script, call: ast.Call) -> str:
 def _is_half(s: Script, call: ast.Call) -> bool:
     """Return whether this autocast is surely fp16 and on: said so, or the default of CUDA."""
     enabled = keyword(call, "enabled")
-    if open_ended(call) or (enabled is not None and not constant(enabled, True)):
+    if is_open_ended(call) or (enabled is not None and not is_literal(enabled, True)):
         return False
     old = s.resolve(call) == "torch.cuda.amp.autocast"
     dtype = keyword(call, "dtype") or (call.args[1] if len(call.args) > 1 and not old else None)
@@ -245,7 +245,7 @@ def _is_half(s: Script, call: ast.Call) -> bool:
     if old:
         return not call.args
     device = call.args[0] if call.args else keyword(call, "device_type")
-    return constant(device, "cuda")
+    return is_literal(device, "cuda")
 
 
 def find_backward_in_autocast(s: Script) -> Iterator[Found]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import Found, Script
-from .source import key, receiver
+from .nodes import key, receiver
 
 
 def find_lists_of_modules(s: Script) -> Iterator[Found]:

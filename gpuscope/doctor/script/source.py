@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate
+
+from .nodes import is_main_guard, key, line, position, targets_of
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -65,7 +67,7 @@ class Source:
                         self.parents[child] = (node, field)
             if hasattr(node, "lineno"):
                 self.nodes.append(node)
-        self.nodes.sort(key=_place)
+        self.nodes.sort(key=position)
         self.imports = dict(self._read_imports())
 
     def _read_imports(self) -> Iterator[tuple[str, str]]:
@@ -131,7 +133,7 @@ class Source:
         """
         found: dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]] = {}
         for node in self.nodes:
-            for target, value in _targets(node):
+            for target, value in targets_of(node):
                 name = key(target)
                 if name:
                     found.setdefault((self._home(node, name), name), []).append((node, value))
@@ -227,7 +229,7 @@ class Source:
             if isinstance(ancestor, _FUNCTIONS):
                 return False
             if isinstance(ancestor, (ast.If, ast.IfExp, ast.Try)) and field != "test":
-                return not _main_guard(ancestor)
+                return not is_main_guard(ancestor)
         return False
 
     def statement(self, node: ast.AST) -> ast.stmt:
@@ -318,95 +320,3 @@ class Source:
             if ids is not None and (not ids or pitfall in ids):
                 return True
         return False
-
-
-def key(node: ast.AST | None) -> str:
-    """Return ``a.b.c`` of names and attributes as written; "" for anything else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    parts.append(node.id)
-    return ".".join(reversed(parts))
-
-
-def receiver(call: ast.Call) -> str:
-    """Return ``a.b`` of ``a.b.method(…)``."""
-    return key(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-
-
-def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """Return the value of a keyword argument."""
-    return next((item.value for item in call.keywords if item.arg == name), None)
-
-
-def open_ended(call: ast.Call) -> bool:
-    """Return whether arguments come through ``*`` or ``**``, so that which ones is unknown."""
-    return any(item.arg is None for item in call.keywords) or any(isinstance(arg, ast.Starred) for arg in call.args)
-
-
-def constant(node: ast.AST | None, value: object) -> bool:
-    """Return whether ``node`` is just this literal."""
-    return isinstance(node, ast.Constant) and node.value is value if value is None or isinstance(value, bool) else (
-        isinstance(node, ast.Constant) and node.value == value and not isinstance(node.value, bool)
-    )  # fmt: skip
-
-
-def line(node: ast.AST) -> int:
-    """Return the first line of ``node``."""
-    return int(getattr(node, "lineno", 0))
-
-
-def names(node: ast.AST | Iterable[ast.AST]) -> set[str]:
-    """Return every plain name in ``node``."""
-    tops = [node] if isinstance(node, ast.AST) else node
-    return {inner.id for top in tops for inner in ast.walk(top) if isinstance(inner, ast.Name)}
-
-
-def comes_after(one: ast.AST, other: ast.AST) -> bool:
-    """Return whether ``one`` begins later in the text than ``other``."""
-    return _place(one) > _place(other)
-
-
-def _place(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-
-
-def _main_guard(node: ast.AST) -> bool:
-    """Return whether ``node`` is ``if __name__ == …``."""
-    return isinstance(node, ast.If) and "__name__" in names(node.test)
-
-
-def _targets(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
-    """Yield (target, value) of what ``node`` binds.
-
-    The value is None where the target gets only a part of something.
-    """
-    pairs: list[tuple[ast.AST, ast.expr | None]] = []
-    if isinstance(node, ast.Assign):
-        pairs = [(target, node.value) for target in node.targets]
-    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
-        pairs = [(node.target, node.value)]
-    elif isinstance(node, (ast.AugAssign, ast.For, ast.AsyncFor)):
-        pairs = [(node.target, None)]
-    elif isinstance(node, (ast.With, ast.AsyncWith)):
-        pairs = [(item.optional_vars, None) for item in node.items if item.optional_vars is not None]
-    elif isinstance(node, ast.arg):
-        yield ast.Name(id=node.arg, ctx=ast.Store()), None
-        return
-    while pairs:
-        target, value = pairs.pop(0)
-        if isinstance(target, (ast.Tuple, ast.List)):
-            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-            if len(parts) == len(target.elts) and not any(
-                isinstance(part, ast.Starred) for part in (*parts, *target.elts)
-            ):
-                pairs += list(zip(target.elts, parts, strict=True))
-            else:
-                pairs += [(part, None) for part in target.elts]
-        elif isinstance(target, ast.Starred):
-            pairs.append((target.value, None))
-        else:
-            yield target, value

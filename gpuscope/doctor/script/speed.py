@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import CLOCKS, LOADER, Found, Script
-from .source import comes_after, constant, key, keyword, names, open_ended
+from .nodes import comes_after, is_literal, is_open_ended, key, keyword, names
 
 _SLOW_READS = {
     "open", "PIL.Image.open", "cv2.imread", "imageio.imread", "skimage.io.imread", "numpy.load", "torch.load",
@@ -38,10 +38,10 @@ def find_slow_loaders(s: Script) -> Iterator[Found]:
     idle: list[ast.Call] = []
     unpinned: list[ast.Call] = []
     for call in s.calls_to(LOADER):
-        if open_ended(call) or len(call.args) > 5 or not constant(keyword(call, "shuffle"), True):
+        if is_open_ended(call) or len(call.args) > 5 or not is_literal(keyword(call, "shuffle"), True):
             continue
         workers, pinned = keyword(call, "num_workers"), keyword(call, "pin_memory")
-        if (workers is None or constant(workers, 0)) and not s.is_ignored(call, "num-workers"):
+        if (workers is None or is_literal(workers, 0)) and not s.is_ignored(call, "num-workers"):
             slow = _find_slow_read(s, call)
             if slow is not None:
                 yield _report_no_workers(s, [call], slow)
@@ -49,7 +49,7 @@ def find_slow_loaders(s: Script) -> Iterator[Found]:
                 idle.append(call)
         elif s.managed:
             pass  # the copy to the GPU is the library's, and so is how it waits for it
-        elif (pinned is None or constant(pinned, False)) and not s.is_ignored(call, "pin-memory"):
+        elif (pinned is None or is_literal(pinned, False)) and not s.is_ignored(call, "pin-memory"):
             unpinned.append(call)
     if idle:
         yield _report_no_workers(s, idle, None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from . import edits
 from .facts import Found, Script
-from .source import comes_after, key, names, receiver
+from .nodes import comes_after, key, names, receiver
 
 
 def find_wrong_accumulation(s: Script) -> Iterator[Found]:

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 
 from .facts import DP, Found, Script
-from .source import comes_after, constant, key, line
+from .nodes import comes_after, is_literal, key, line
 
 # What nn.Module and the two wrappers offer themselves, torch 1.0 to 2.13.
 _WRAPPER = {
@@ -59,7 +59,7 @@ def find_wrapped_attributes(s: Script) -> Iterator[Found]:
             ):
                 continue
             if any(not comes_after(where, node) for where in again) or any(
-                constant(arg, node.attr) for arg in _attributes_asked_for(s, name)
+                is_literal(arg, node.attr) for arg in _attributes_asked_for(s, name)
             ):
                 continue
             if any(
