@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import toml
+from ..checked_rows import TableError, checked
 from .finding import Fix
-from .rows import TableError, checked
 
 __all__ = ["FILE", "Pitfall", "TableError", "load"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import toml
+from ..checked_rows import TableError, checked
 from .finding import Finding, Fix
-from .rows import TableError, checked
 
 FOLDER = Path(__file__).with_name("findings")
 COMMON = "common"

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from gpuscope.checked_rows import TableError
 from gpuscope.doctor.messages import tables, text
-from gpuscope.doctor.rows import TableError
 
 OPTION = {"pitfall": "shm-size", "title": "t", "weight": 0.5}
 RULE = {"cause": "host.bus-error", "gate": ["bus error"], "options": [OPTION]}

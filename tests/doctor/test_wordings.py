@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpuscope.checked_rows import TableError
 from gpuscope.doctor import table, wordings
-from gpuscope.doctor.rows import TableError
 from gpuscope.doctor.wordings import Wordings
 
 ROOMS = ("live", "postmortem", "environment", "script")

@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...checked_rows import TableError, checked
 from ..finding import Abstained
-from ..rows import TableError, checked
 from .figure import FigureRule, FigureVote
 from .rule import Option, Rule
 from .symptom import Symptom, SymptomVote

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..rows import TableError
+from ...checked_rows import TableError
 from .tables import document
 
 NAME = "weights"

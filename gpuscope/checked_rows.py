@@ -6,8 +6,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, get_args
 
-from ..errors import UserError
-from .finding import Confidence, Severity
+from .doctor.finding import Confidence, Severity
+from .errors import UserError
 
 _ONE_OF = {"Confidence": get_args(Confidence), "Severity": get_args(Severity)}
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "float": (float, int)}
