@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import toml
+from .. import checked_rows
 from ..checked_rows import TableError, checked
 from .finding import Fix
 
@@ -49,23 +49,7 @@ class Pitfall:
 @cache
 def load() -> dict[str, Pitfall]:
     """All rows by their id, in the order of the file. Raises :class:`TableError`."""
-    try:
-        rows = toml.loads(FILE.read_text(encoding="utf-8")).get("pitfall")
-    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
-        raise TableError(f"{FILE.name} cannot be read: {error}") from None
-    if not isinstance(rows, list):
-        raise TableError(f"{FILE.name} holds no [[pitfall]]")
-    table: dict[str, Pitfall] = {}
-    for row in rows:
-        name = row.get("id", f"row {len(table) + 1}") if isinstance(row, dict) else "a row"
-        try:
-            pitfall = _pitfall(row)
-        except (TypeError, ValueError) as error:
-            raise TableError(f"{FILE.name}: {name}: {error}") from None
-        if pitfall.id in table:
-            raise TableError(f"{FILE.name}: there are two of {pitfall.id}")
-        table[pitfall.id] = pitfall
-    return table
+    return checked_rows.load(FILE, "pitfall", _pitfall)
 
 
 def _pitfall(row: Any) -> Pitfall:

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from .. import toml
-from ..errors import UserError
+from .. import checked_rows
+from ..checked_rows import TableError
 
 INDEX = "index.toml"
 EVIDENCE = ("message", "live", "script")
-SHOWS_AS = ("error", "warning", "figures")
 _PACKAGE = Path(__file__).resolve().parent.parent
 FOLDERS = (_PACKAGE.parent / "demos" / "pitfalls", _PACKAGE / "demos" / "pitfalls")
 """Where they are in a source tree and in an installed package."""
-
-
-class PitfallError(UserError):
-    """The scripts are not here, or their index is not as it should be. The text says what and where."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +38,7 @@ class Pitfall:
     environment: tuple[str, ...] = ()
     evidence: tuple[str, ...]
     named: str
-    shows_as: str
+    shows_as: Literal["error", "warning", "figures"]
     expect: str
     note: str = ""
 
@@ -75,65 +70,30 @@ class Pitfall:
 
 
 def folder() -> Path:
-    """Where the scripts are. Raises :class:`PitfallError` when they are not installed."""
+    """Return where the scripts are. Raises :class:`TableError` when they are not installed."""
     for path in FOLDERS:
         if (path / INDEX).is_file():
             return path
-    raise PitfallError(f"The pitfall scripts are not installed: no {INDEX} in {' or '.join(map(str, FOLDERS))}.")
+    raise TableError(f"The pitfall scripts are not installed: no {INDEX} in {' or '.join(map(str, FOLDERS))}.")
 
 
 def load(where: Path | None = None) -> list[Pitfall]:
-    """All pitfalls in the order of the index. Raises :class:`PitfallError`."""
-    path = (where or folder()) / INDEX
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PitfallError(f"{path} cannot be read: {error}") from None
-    try:
-        tables = toml.loads(text).get("pitfall")
-    except toml.TOMLDecodeError as error:
-        raise PitfallError(f"{path}: {error}") from None
-    if not isinstance(tables, list):
-        raise PitfallError(f"{path}: there is no [[pitfall]]")
-    pitfalls: dict[str, Pitfall] = {}
-    for number, table in enumerate(tables, 1):
-        try:
-            pitfall = _pitfall(table, path.parent)
-        except ValueError as error:
-            raise PitfallError(f"{path}: [[pitfall]] {number}: {error}") from None
-        if pitfall.id in pitfalls:
-            raise PitfallError(f"{path}: [[pitfall]] {number}: there are two of {pitfall.id}")
-        pitfalls[pitfall.id] = pitfall
-    return list(pitfalls.values())
+    """Return all pitfalls in the order of the index. Raises :class:`TableError`."""
+    place = where or folder()
+    return list(checked_rows.load(place / INDEX, "pitfall", lambda row: _pitfall(row, place)).values())
 
 
-_KINDS: dict[str, type] = {
-    "str": str, "Path": str, "int": int, "int | None": int, "tuple[str, ...]": list,
-}  # fmt: skip
-
-
-def _pitfall(table: object, where: Path) -> Pitfall:
-    """Raises :class:`ValueError` with what is wrong."""
-    if not isinstance(table, dict):
-        raise ValueError("it is no table")
-    known = {field.name: str(field.type) for field in fields(Pitfall)}
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        kind = known.get(key)
-        if kind is None:
-            raise ValueError(f"no such key: {key}. There are: {', '.join(known)}")
-        if type(value) is not _KINDS[kind] or (isinstance(value, list) and {*map(type, value)} - {str}):
-            raise ValueError(f"{key} cannot be {value!r}")
-        values[key] = where / str(value) if kind == "Path" else tuple(value) if isinstance(value, list) else value
-    required = ("id", "title", "cure", "faulty", "cured", "evidence", "named", "shows_as", "expect")
-    missing = [key for key in required if not values.get(key)]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing")
-    if values["shows_as"] not in SHOWS_AS or {*values["evidence"]} - {*EVIDENCE}:
-        raise ValueError(f"evidence is of {', '.join(EVIDENCE)}, and shows_as one of {', '.join(SHOWS_AS)}")
-    if not all("=" in entry for entry in values.get("environment", ())):
+def _pitfall(row: Any, place: Path) -> Pitfall:
+    """Return the pitfall of one row of the index. Raises ValueError and TypeError with what is wrong."""
+    values = checked_rows.checked(row, Pitfall)
+    for key in {"faulty", "cured"} & values.keys():
+        values[key] = place / values[key]
+    pitfall = Pitfall(**values)
+    if {*pitfall.evidence} - {*EVIDENCE}:
+        raise ValueError(f"evidence is of {', '.join(EVIDENCE)}")
+    if not all("=" in entry for entry in pitfall.environment):
         raise ValueError("environment is of NAME=VALUE")
-    return Pitfall(**values)
+    return pitfall
 
 
 _INTRODUCTION = """# Pitfalls

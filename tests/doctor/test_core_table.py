@@ -140,7 +140,7 @@ def test_a_table_is_read(other):
         (b"\xff", "cannot be read"),
         ("[[pitfall]", "cannot be read"),
         ("pitfall = 1", "no [[pitfall]]"),
-        ("pitfall = [1]", "a row"),
+        ("pitfall = [1]", "row 1: 1 is no table"),
         (ONE + 'surprise = "x"\n' + FIX, "x: no such key: surprise"),
         (ONE + FIX + 'now = "yes"\n', "x: now cannot be 'yes'"),
         (ONE + FIX + 'cost = ""\n', "x: cost cannot be ''"),

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.checked_rows import TableError
 from gpuscope.lab import pitfalls
-from gpuscope.lab.pitfalls import Pitfall, PitfallError
+from gpuscope.lab.pitfalls import Pitfall
 
 FOLDER = Path(__file__).resolve().parents[2] / "demos" / "pitfalls"
 PITFALLS = {one.id: one for one in pitfalls.load()}
@@ -70,29 +71,39 @@ expect = "f"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("id = 'x'\n", ": there is no [[pitfall]]", id="no table"),
-        pytest.param("pitfall = [1]\n", ": [[pitfall]] 1: it is no table", id="no table either"),
-        pytest.param(GOOD + "gpus = yes\n", ": Invalid value (at line 12, column 8)", id="no value"),
-        pytest.param(GOOD + "gpus = 1\ngpus = 2\n", ": Cannot overwrite a value (at line 13, ", id="key twice"),
-        pytest.param(GOOD + "gpus = true\n", ": [[pitfall]] 1: gpus cannot be True", id="wrong kind"),
-        pytest.param(GOOD + "evidences = []\n", ": [[pitfall]] 1: no such key: evidences", id="unknown key"),
-        pytest.param(GOOD + 'environment = ["HOME"]\n', " 1: environment is of NAME=VALUE", id="no equals sign"),
-        pytest.param(GOOD.replace('"live"', '"smell"'), " 1: evidence is of message", id="no such evidence"),
-        pytest.param(GOOD.replace('title = "b"\n', ""), ": [[pitfall]] 1: title is missing", id="key missing"),
-        pytest.param(GOOD + GOOD, ": [[pitfall]] 2: there are two of a", id="same id"),
+        pytest.param("id = 'x'\n", "index.toml holds no [[pitfall]]", id="no table"),
+        pytest.param("pitfall = [1]\n", "index.toml: row 1: 1 is no table", id="no table either"),
+        pytest.param(
+            GOOD + "gpus = yes\n", "index.toml cannot be read: Invalid value (at line 12, column 8)", id="no value"
+        ),
+        pytest.param(
+            GOOD + "gpus = 1\ngpus = 2\n",
+            "index.toml cannot be read: Cannot overwrite a value (at line 13, ",
+            id="key twice",
+        ),
+        pytest.param(GOOD + "gpus = true\n", "index.toml: a: gpus cannot be True", id="wrong kind"),
+        pytest.param(GOOD + "evidences = []\n", "index.toml: a: no such key: evidences", id="unknown key"),
+        pytest.param(GOOD + 'environment = ["HOME"]\n', "a: environment is of NAME=VALUE", id="no equals sign"),
+        pytest.param(GOOD.replace('"live"', '"smell"'), "a: evidence is of message", id="no such evidence"),
+        pytest.param(
+            GOOD.replace('title = "b"\n', ""),
+            "a: Pitfall.__init__() missing 1 required keyword-only argument: 'title'",
+            id="key missing",
+        ),
+        pytest.param(GOOD + GOOD, "index.toml: there are two of a", id="same id"),
     ],
 )
 def test_a_damaged_index_is_named_with_the_place(text: str, message: str, tmp_path: Path):
     (tmp_path / pitfalls.INDEX).write_text(text)
-    with pytest.raises(PitfallError, match=re.escape(message)):
+    with pytest.raises(TableError, match=re.escape(message)):
         pitfalls.load(tmp_path)
 
 
 def test_without_the_scripts_it_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pitfalls, "FOLDERS", (tmp_path / "one", tmp_path / "two"))
-    with pytest.raises(PitfallError, match=re.escape(f"{tmp_path / 'one'} or {tmp_path / 'two'}")):
+    with pytest.raises(TableError, match=re.escape(f"{tmp_path / 'one'} or {tmp_path / 'two'}")):
         pitfalls.load()
-    with pytest.raises(PitfallError, match="cannot be read"):
+    with pytest.raises(TableError, match="cannot be read"):
         pitfalls.load(tmp_path)
 
 

@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 def load_pitfalls() -> list[Pitfall]:
-    """All of the index. Raises :class:`~gpuscope.lab.pitfalls.PitfallError`."""
+    """All of the index. Raises :class:`~gpuscope.checked_rows.TableError`."""
     from ...lab.pitfalls import load
 
     return load()
@@ -82,11 +82,11 @@ class PitfallsDialog(Dialog):
     async def on_mount(self) -> None:
         self.set_focus(self._table)  # now: the next key may be there already
         self.set_interval(0.5, self._show)
-        from ...lab.pitfalls import PitfallError
+        from ...checked_rows import TableError
 
         try:
             self._pitfalls = await aside(load_pitfalls)
-        except PitfallError as error:
+        except TableError as error:
             self._problem = str(error)
             self._table.show_empty("the scripts are not here")
         self._show()
