@@ -7,7 +7,6 @@ Only ``main`` imports torch, once it runs.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import logging
 import os
@@ -21,6 +20,7 @@ import time
 from typing import Any, BinaryIO
 
 from ..process.child import how_it_ended
+from ..process.parent import die_with
 from . import machine, metrics, rules
 from .config import LabConfig
 from .launch import FOLDER_VARIABLE
@@ -43,7 +43,7 @@ def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
     """Trains ``config`` in its ranks and returns the exit code, 0 or 2. Records go to ``stream``. On SIGTERM,
     SIGINT, and with ``stop_on_eof`` at the end of stdin, all ranks end at the same step."""
     known = facts(config)
-    refusal = next((verdict for verdict in rules.check(config, known) if verdict.level == "refuse"), None)
+    refusal = rules.refusal(config, known)
     if refusal is not None:
         stream.write(metrics.encode(refusal.failure()))
         stream.flush()
@@ -200,19 +200,11 @@ def rank_main(folder: str, agent: int, config: str) -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    _die_with(agent)
+    die_with(agent)
     _end_when_told()
     from . import worker
 
     return int(worker.main(["--config", config]))
-
-
-def _die_with(agent: int) -> None:
-    """The kernel kills this process when the agent is gone, however it went."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != agent:
-        os._exit(1)  # it was gone before
 
 
 def _end_when_told() -> None:

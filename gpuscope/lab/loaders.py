@@ -6,7 +6,7 @@ in their input alone see the same data at the same step.
 
 from __future__ import annotations
 
-import ctypes
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, SequentialSampler, TensorDataset
 
+from ..process.parent import die_with
 from .config import LabConfig
 from .models import Samples
 
@@ -94,7 +95,7 @@ class Loaded:
         slow = config.loader == "slow"
         self._device = device
         self._non_blocking = config.non_blocking
-        options: dict[str, Any] = {"persistent_workers": True, "worker_init_fn": _begin_worker} if workers else {}
+        options: dict[str, Any] = {"persistent_workers": True, "worker_init_fn": begin_worker} if workers else {}
         if workers and config.prefetch is not None:
             options["prefetch_factor"] = config.prefetch
         loader: DataLoader[Any] = DataLoader(
@@ -132,12 +133,8 @@ def _slow_collate(samples: list[tuple[Tensor, Tensor]]) -> Samples:
     return _collate(samples)
 
 
-def _begin_worker(number: int) -> None:
-    """A loader's process ends with the training, however that goes, and by nobody else's Ctrl-C."""
+def begin_worker(number: int) -> None:
+    """Let a loader's process end with the training, however that goes, and by nobody else's Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    except (OSError, AttributeError):  # not Linux: torch's own watch on the parent ends it within seconds
-        pass
+    die_with(os.getppid())  # elsewhere than on Linux torch's own watch on the parent ends it within seconds

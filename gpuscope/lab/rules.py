@@ -16,7 +16,7 @@ from .config import LabConfig
 from .facts import CPU_PROCESSES, FIRST_FSDP2, PARAMETERS, Facts, fits, gpus, least_bytes, processes, ranks, smaller
 from .toggles import BY_NAME
 
-__all__ = ["PARAMETERS", "Facts", "Level", "Verdict", "check", "gpus", "least_bytes", "processes", "ranks"]
+__all__ = ["PARAMETERS", "Facts", "Level", "Verdict", "check", "gpus", "least_bytes", "processes", "ranks", "refusal"]
 
 Level = Literal["refuse", "warn"]
 
@@ -47,6 +47,11 @@ def check(config: LabConfig, facts: Facts) -> list[Verdict]:
     verdict again."""
     found = [replace(verdict, nearest=_settled(verdict, facts)) for verdict in _judge(config, facts)]
     return sorted(found, key=lambda verdict: verdict.level != "refuse")
+
+
+def refusal(config: LabConfig, facts: Facts) -> Verdict | None:
+    """Return why ``config`` cannot run, None where it can."""
+    return next((verdict for verdict in check(config, facts) if verdict.level == "refuse"), None)
 
 
 def _settled(verdict: Verdict, facts: Facts) -> LabConfig | None:

@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
 def _refusal(config: LabConfig, picture: Picture | None, options: str, force: bool) -> metrics.Failure | None:
     """Why this is not even started, as far as that can be known without torch: the worker looks again."""
     known = lab_devices.facts(config, picture)
-    for verdict in rules.check(config, known) if known is not None else ():
-        if verdict.level == "refuse":
-            return verdict.failure()
+    refusal = rules.refusal(config, known) if known is not None else None
+    if refusal is not None:
+        return refusal.failure()
     return lab_devices.refusal(config, picture, options=options) if picture is not None and not force else None
 
 
