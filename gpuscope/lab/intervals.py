@@ -17,28 +17,43 @@ once with 95 % (Šidák)."""
 
 
 class Interval(NamedTuple):
-    """A ratio and what holds it with 95 %; ``low`` and ``high`` are None where nothing tells the spread."""
+    """A mean or a ratio, and what holds it with 95 %.
 
-    ratio: float
+    ``low`` and ``high`` are None where nothing tells the spread.
+    """
+
+    middle: float
     low: float | None
     high: float | None
 
 
+def of_mean(values: Sequence[float]) -> Interval:
+    """Return the mean of one value or more with its 95 % interval, by Student's t.
+
+    A single value has no interval.
+    """
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return Interval(mean, None, None)
+    error = math.sqrt(_variance(values, mean) / len(values)) * t_quantile(len(values) - 1)
+    return Interval(mean, mean - error, mean + error)
+
+
 def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """The geometric mean of ``b[i] / a[i]``, all above 0, of runs measured beside each other: Student's t over the
-    logarithms of the ratios. What slows a pair as a whole (a warm machine, a neighbour) cancels. Without spread from
-    fewer than two pairs."""
-    logs = [math.log(right / left) for left, right in zip(a, b, strict=True)]
-    mean = math.fsum(logs) / len(logs)
-    if len(logs) < 2:
-        return Interval(math.exp(mean), None, None)
-    error = math.sqrt(_variance(logs, mean) / len(logs)) * t_quantile(len(logs) - 1)
-    return Interval(*_exp(mean, mean - error, mean + error))
+    """Return the geometric mean of ``b[i] / a[i]`` from runs that were measured beside each other.
+
+    All values are above 0. The interval is Student's t over the logarithms of the ratios: what slows a pair as a whole
+    (a warm machine, a neighbour) cancels. A single pair has no interval.
+    """
+    return _from_logarithms(of_mean([math.log(right / left) for left, right in zip(a, b, strict=True)]))
 
 
 def separate(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """The ratio of two geometric means from runs that do not come in pairs: Welch's t over the logarithms, with
-    Satterthwaite's degrees of freedom. Without spread unless both have two runs or more."""
+    """Return the ratio of two geometric means from runs that do not come in pairs.
+
+    The interval is Welch's t over the logarithms, with Satterthwaite's degrees of freedom. There is none unless both
+    sides have two runs or more.
+    """
     logs = [[math.log(value) for value in values] for values in (a, b)]
     means = [math.fsum(values) / len(values) for values in logs]
     mean = means[1] - means[0]
@@ -47,10 +62,10 @@ def separate(a: Sequence[float], b: Sequence[float]) -> Interval:
     parts = [_variance(values, middle) / len(values) for values, middle in zip(logs, means, strict=True)]
     total = sum(parts)
     if total == 0:
-        return Interval(*_exp(mean, mean, mean))
+        return _from_logarithms(Interval(mean, mean, mean))
     freedom = total**2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
     error = math.sqrt(total) * t_quantile(freedom)
-    return Interval(*_exp(mean, mean - error, mean + error))
+    return _from_logarithms(Interval(mean, mean - error, mean + error))
 
 
 def of_medians(a: tuple[float, float, float], b: tuple[float, float, float]) -> Interval:
@@ -71,8 +86,14 @@ def _variance(values: Sequence[float], mean: float) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def _exp(*values: float) -> tuple[float, ...]:
-    return tuple(math.exp(min(value, 700.0)) for value in values)
+def _from_logarithms(found: Interval) -> Interval:
+    low, high = (None if end is None else _exp(end) for end in found[1:])
+    return Interval(_exp(found.middle), low, high)
+
+
+def _exp(value: float) -> float:
+    """Return the exponential, capped so that a wild spread becomes a large number and no error."""
+    return math.exp(min(value, 700.0))
 
 
 # ── Student's t ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -173,22 +173,22 @@ def objections(plan: Plan) -> list[str]:
 
 
 def markdown(plan: Plan, found: Sequence[CellResult]) -> str:
-    rows = [[_escaped(cell) for cell in row] for row in text_rows(found)]
-    lines = [_line(rows[0]), _line(["---"] * len(rows[0])), *map(_line, rows[1:])]
+    """Return the table of a sweep, and below it what a reader must know."""
     where = _where(found)
-    lines += [
-        "",
-        *([f"{_escaped(where)}  "] if where else []),
-        *(f"- {_escaped(line)}" for line in remarks(plan, found)),
-    ]
-    return "\n".join(lines).rstrip() + "\n"
+    lines = [f"{_escaped(where)}  "] if where else []
+    lines += [f"- {_escaped(line)}" for line in remarks(plan, found)]
+    return "\n".join([markdown_table(text_rows(found)), "", *lines]).rstrip() + "\n"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as a table in Markdown; the first is its head."""
+    escaped = [[_escaped(cell) for cell in row] for row in rows]
+    lines = [escaped[0], ["---"] * len(rows[0]), *escaped[1:]]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _escaped(text: str) -> str:
+    text = text.replace("\n", " ")
     for char in "\\|<>*_`[]":
         text = text.replace(char, "\\" + char)
     return text
@@ -346,5 +346,5 @@ def when(entry: Entry) -> str:
 
 
 def runs_markdown(entries: Sequence[Entry]) -> str:
-    rows = [[_escaped(cell) for cell in row] for row in runs_rows(entries)]
-    return "\n".join([_line(rows[0]), _line(["---"] * len(rows[0])), *map(_line, rows[1:])]) + "\n"
+    """Return the table of runs in Markdown."""
+    return markdown_table(runs_rows(entries)) + "\n"
