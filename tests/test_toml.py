@@ -20,7 +20,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from gpuscope import config
 from gpuscope.doctor import table
-from gpuscope.lab import claim_table, matrix, pitfalls
+from gpuscope.lab import claims, matrix, pitfalls
 from gpuscope.lab.config import ConfigError, LabConfig
 
 place = Path(sys.argv[2])
@@ -32,7 +32,7 @@ try:
     matrix.read_file(place / "wrong.toml", LabConfig())
 except ConfigError as error:
     assert "is not TOML" in str(error), error
-assert pitfalls.load() and table.load() and claim_table.load()
+assert pitfalls.load() and table.load() and claims.load()
 assert sys.modules["tomllib"] is None
 print(sys.version_info[1])
 """

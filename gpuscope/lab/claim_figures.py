@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median_high
+from typing import Any
 
-from .claims import Claim, Figure, Note
+from .claims import Claim, Figure
 from .ledger import Entry
 from .measures import MEASURES, loss_at, loss_curve, number
 
@@ -14,8 +17,20 @@ Round = Mapping[str, Entry]
 """The runs of one repeat, by the names of their cells."""
 
 
+@dataclass(slots=True)
+class Measured:
+    """What has been found of one claim: its figures' values by key, one for each repeat."""
+
+    values: dict[str, list[float | None]] = field(default_factory=dict)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    cannot: str = ""
+    """Why it cannot be tested here at all."""
+    failed: str = ""
+    """Why the measuring did not come to its end."""
+
+
 def _final_loss(entry: Entry) -> float | None:
-    """The mean loss of the last tenth of the steps."""
+    """Return the mean loss of the last tenth of the steps."""
     losses = [loss for _, loss in loss_curve(entry)]
     last = losses[-max(1, len(losses) // 10) :]
     return sum(last) / len(last) if last else None
@@ -26,7 +41,7 @@ def _first_step(entry: Entry) -> float | None:
 
 
 def _graph_refused(entry: Entry) -> float | None:
-    """Whether a graph break was an error; None where the run failed of something else."""
+    """Return 1 where a graph break was an error, 0 where none was, None for another failure."""
     return (1.0 if ONE_GRAPH in entry.failure else None) if entry.failure else 0.0
 
 
@@ -40,41 +55,26 @@ OF_A_RUN: dict[str, Callable[[Entry], float | None]] = {
 UNITS = {measure.key: measure.unit for measure in MEASURES}
 
 
-def problem(figure: Figure, claim: Claim) -> str:
-    """What is wrong with a figure's measures, "" where nothing is."""
-    for name in filter(None, (figure.over, figure.under)):
-        cell, _, measure = name.partition(".")
-        if cell not in claim.cells:
-            return f"there is no cell {cell!r}"
-        if measure not in OF_A_RUN and not (measure == "loss_apart" and figure.under):
-            return f"there is no measure {measure!r}. There are: loss_apart, {', '.join(OF_A_RUN)}"
-    return "" if figure.over else "it takes nothing from the cells"
+def from_entries(claim: Claim, keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Measured:
+    """Return a claim's figures from what the ledger holds; ``keys`` are the ledger's names of its cells."""
+    found = list(_rounds(keys, entries, repeats))
+    figures = [figure for figure in claim.figures if figure.cells <= keys.keys()]
+    values = {figure.key: [_value(figure, runs) for runs in found] for figure in figures}
+    measured = Measured(values, _notes(figures, found))
+    # A cell of which a figure asks whether it is refused may fail.
+    to_fail = {figure.over.partition(".")[0] for figure in claim.figures if figure.over.endswith(".graph_refused")}
+    for name, key in keys.items():
+        failures = [f"{entry.label}: {entry.failure}" for entry in entries if entry.failure and entry.cell == key]
+        if failures and name not in to_fail:
+            measured.failed = measured.failed or failures[0]
+    return measured
 
 
-def value_of(figure: Figure, found: Round) -> float | None:
-    """The figure of one repeat: the quotient of its two measures, or the one that it names. None where it has none."""
-    (cell, _, measure), (other, _, below) = figure.over.partition("."), figure.under.partition(".")
-    if measure == "loss_apart":
-        return _apart(found[cell], found[other])
-    over = _measured(found[cell], measure)
-    under = _measured(found[other], below) if other else 1.0
-    return over / under if over is not None and under else None
+def _rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Iterator[Round]:
+    """Yield the repeats of which every cell is there.
 
-
-def _measured(entry: Entry, measure: str) -> float | None:
-    return None if entry.failure and measure != "graph_refused" else OF_A_RUN[measure](entry)
-
-
-def _apart(one: Entry, other: Entry) -> float | None:
-    """The largest difference of two runs' losses after equal samples, as a share of the loss."""
-    beside = loss_curve(other)
-    pairs = [(loss, loss_at(beside, samples)) for samples, loss in loss_curve(one)]
-    apart = [abs(loss - there) / abs(there) for loss, there in pairs if there]
-    return max(apart) if apart and not one.failure and not other.failure else None
-
-
-def rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Iterator[Round]:
-    """The repeats of which every cell is there. A cell that failed once failed in each: it is not tried again."""
+    A cell that failed once failed in each: it is not tried again.
+    """
     found = {(entry.cell, entry.repeat): entry for entry in entries}
     failed = {entry.cell: entry for entry in entries if entry.failure}
     for repeat in range(repeats):
@@ -83,18 +83,35 @@ def rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> I
             yield {name: entry for name, entry in runs.items() if entry is not None}
 
 
-def cells_to_fail(claim: Claim) -> set[str]:
-    """The cells of which a figure asks whether they are refused."""
-    return {figure.over.partition(".")[0] for figure in claim.figures if figure.over.endswith(".graph_refused")}
+def _value(figure: Figure, runs: Round) -> float | None:
+    """Return the figure of one repeat: its one measure, or the quotient of its two. None where it has none."""
+    (cell, _, measure), (other, _, below) = figure.over.partition("."), figure.under.partition(".")
+    if measure == "loss_apart":
+        return _loss_apart(runs[cell], runs[other])
+    over = _measured(runs[cell], measure)
+    under = _measured(runs[other], below) if other else 1.0
+    return over / under if over is not None and under else None
 
 
-def notes(figures: Sequence[Figure], found: Sequence[Round]) -> list[Note]:
-    """The measures that the figures were made from, each once: its median."""
-    made: dict[str, Note] = {}
-    for name in (name for figure in figures for name in (figure.over, figure.under)):
+def _measured(entry: Entry, measure: str) -> float | None:
+    return None if entry.failure and measure != "graph_refused" else OF_A_RUN[measure](entry)
+
+
+def _loss_apart(one: Entry, other: Entry) -> float | None:
+    """Return the largest difference of two runs' losses after equal samples, as a share of the loss."""
+    beside = loss_curve(other)
+    pairs = [(loss, loss_at(beside, samples)) for samples, loss in loss_curve(one)]
+    apart = [abs(loss - there) / abs(there) for loss, there in pairs if there]
+    return max(apart) if apart and not one.failure and not other.failure else None
+
+
+def _notes(figures: Sequence[Figure], found: Sequence[Round]) -> list[dict[str, Any]]:
+    """Return the median of each measure that the figures were made from."""
+    made = []
+    for name in dict.fromkeys(name for figure in figures for name in (figure.over, figure.under)):
         cell, _, measure = name.partition(".")
-        if measure in UNITS:
-            known = sorted(value for runs in found if (value := _measured(runs[cell], measure)) is not None)
-            if known:
-                made[name] = Note(f"{cell}: {measure.replace('_', ' ')}", known[len(known) // 2], UNITS[measure])
-    return list(made.values())
+        known = [value for runs in found if measure in UNITS and (value := _measured(runs[cell], measure)) is not None]
+        if known:
+            title = f"{cell}: {measure.replace('_', ' ')}"
+            made.append({"title": title, "value": median_high(known), "unit": UNITS[measure]})
+    return made

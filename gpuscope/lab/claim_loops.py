@@ -1,36 +1,35 @@
-"""What claims need and no configuration of the Lab can express: loops of their own, and factories of odd models.
+"""Measure what no configuration of the Lab can express: loops of claims, and factories of odd models.
 
 ``python -m gpuscope.lab.claim_loops LOOP --device cuda --repeats N`` prints a JSON object of figures for each repeat,
-or ``{"cannot": reason}``. Whatever else prints to stdout goes to stderr. It ends when its stdin does.
+or ``{"cannot": reason}``. Whatever else prints to stdout goes to stderr. It dies with the process that started it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import signal
 import statistics
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.parallel import parallel_apply, replicate
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, IterableDataset
 
+from ..process.parent import die_with
 from . import models
 from .config import PRESETS, LabConfig
+from .loaders import begin_worker
 from .parallel import World
 from .training import Training
+from .worker import take_stdout
 
-Figures = dict[str, float | None]
+Figures = dict[str, float | str | None]
 Made = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
 COPY_BYTES = 256 << 20
 MOST_WORKERS, MOST_BATCHES, LEAST_BATCHES, PREFETCH = 8, 12, 3, 2
@@ -40,20 +39,20 @@ LOAD_IN_STEPS = 2.0
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a loop measures, how often, and whether only to see that it works."""
+    """Where a loop measures, how often, and whether it only shows that it works."""
 
     device: torch.device
     repeats: int
     tiny: bool
 
     def training(self, model: str, **toggles: object) -> Training:
-        """A training of the Lab on this device."""
+        """Return a training of the Lab on this device."""
         batch = {"batch": 2} if self.tiny else {}
         config = LabConfig.from_mapping({**toggles, **batch, "model": self.preset(model)})
         return Training(config, World(0, 1, 0, "", self.device))
 
     def preset(self, family: str) -> str:
-        """The family's preset for this device; the small one where everything is to be tiny."""
+        """Return the family's preset for this device, the small one where everything is to be tiny."""
         return PRESETS[family]["cpu" if self.tiny else self.device.type]
 
     def wait(self) -> None:
@@ -61,7 +60,7 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
     def seconds(self, work: Callable[[], object], times: int = 1) -> float:
-        """Seconds that ``work`` takes; the device is waited for before and after."""
+        """Return the seconds that ``work`` takes; the device is waited for before and after."""
         self.wait()
         begin = time.perf_counter()
         for _ in range(times):
@@ -70,11 +69,11 @@ class Bench:
         return (time.perf_counter() - begin) / times
 
 
-# ── gradients that become zero ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def gradscaler_underflow(bench: Bench) -> Iterator[Figures]:
-    """The share of gradient elements that fp16 loses, with and without a GradScaler."""
+    """Measure the share of gradient elements that fp16 loses, with and without a GradScaler."""
+    if not hasattr(torch.amp, "GradScaler"):
+        yield {"cannot": f"torch {torch.__version__} has no GradScaler for a CPU"}
+        return
     name = bench.preset("gpt")
     batch = 2 if bench.tiny or bench.device.type == "cpu" else models.MODELS[name].batch
 
@@ -83,16 +82,14 @@ def gradscaler_underflow(bench: Bench) -> Iterator[Figures]:
         optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-3)
 
         def gradients(step: int, kind: torch.dtype | None = None, scaler: Any = None) -> list[Tensor]:
-            """Those of one batch under autocast to ``kind``, as an optimizer gets them."""
+            """Return those of one batch under autocast to ``kind``, as an optimizer gets them."""
             optimizer.zero_grad(set_to_none=True)
             inputs, targets = (part[step * batch : (step + 1) * batch] for part in task.pool)
             with torch.autocast(bench.device.type, dtype=kind, enabled=kind is not None):
                 loss = task.criterion(task.model(inputs), targets)
             (scaler.scale(loss) if scaler else loss).backward()
             if scaler:
-                still = torch.optim.SGD(task.model.parameters(), lr=0.0)
-                scaler.unscale_(still)
-                scaler.step(still)
+                scaler.unscale_(optimizer)
                 scaler.update()
             return [one.grad.clone() for one in task.model.parameters() if one.grad is not None]
 
@@ -108,21 +105,18 @@ def gradscaler_underflow(bench: Bench) -> Iterator[Figures]:
         kept = _lost(exact, found)
         return {"without": lost, "with": kept, "remaining": kept / lost if lost else None}
 
-    return (shares(seed) for seed in range(bench.repeats))
+    yield from map(shares, range(bench.repeats))
 
 
 def _lost(exact: list[Tensor], found: list[Tensor]) -> float:
-    """The share of the elements that are not 0 in ``exact``, but are in ``found``."""
+    """Return the share of the elements that are not 0 in ``exact``, but are in ``found``."""
     there = sum(int((one != 0).sum()) for one in exact)
     gone = sum(int(((one != 0) & (other == 0)).sum()) for one, other in zip(exact, found, strict=True))
     return gone / there
 
 
-# ── memory, clocks and copies of a GPU ────────────────────────────────────────────────────────────────────────────────
-
-
 def empty_cache_scope(bench: Bench) -> Iterator[Figures]:
-    """What ``empty_cache()`` gives back to the driver, and what it leaves."""
+    """Measure what ``empty_cache()`` gives back to the driver, and what it leaves."""
     training = bench.training("gpt", batch=8)
     for _ in range(bench.repeats):
         training.step()
@@ -140,14 +134,14 @@ def empty_cache_scope(bench: Bench) -> Iterator[Figures]:
 
 
 def _counts(bench: Bench) -> tuple[int, int, int]:
-    """Bytes allocated and reserved in this process, and free on the device in the driver's view."""
+    """Return the bytes allocated and reserved in this process, and those that the driver calls free."""
     bench.wait()
     device = bench.device
     return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device), torch.cuda.mem_get_info(device)[0]
 
 
 def sync_timing(bench: Bench) -> Iterator[Figures]:
-    """The time that work takes, over the time a clock shows that does not wait for the device."""
+    """Measure the time that work takes over the time of a clock that does not wait for the device."""
     side = 512 if bench.tiny else 8192
     matrix = torch.randn(side, side, device=bench.device)
     training = bench.training("gpt", batch=8)
@@ -168,7 +162,7 @@ def sync_timing(bench: Bench) -> Iterator[Figures]:
 
 
 def pin_memory(bench: Bench) -> Iterator[Figures]:
-    """Copies from pageable and from pinned memory."""
+    """Measure copies from pageable and from pinned memory."""
     pageable = torch.zeros(COPY_BYTES >> (8 if bench.tiny else 0), dtype=torch.uint8)
     pinned = pageable.pin_memory()
     there = torch.empty_like(pageable, device=bench.device)
@@ -178,28 +172,26 @@ def pin_memory(bench: Bench) -> Iterator[Figures]:
             yield {"bandwidth": took[0] / took[1]}
 
 
-# ── a loader whose work is known ──────────────────────────────────────────────────────────────────────────────────────
-
-
-class Images(Dataset[tuple[Tensor, int]]):  # type: ignore[misc]  # torch is not type-checked
-    """Random pictures; making one takes one core about ``seconds``, as decoding a picture would."""
+class Images(IterableDataset[tuple[Tensor, int]]):  # type: ignore[misc]  # torch is not type-checked
+    """Random pictures without end, each of which takes one core about ``seconds``, as decoding would."""
 
     def __init__(self, pixels: int, seconds: float):
         self.pixels, self.seconds = pixels, seconds
 
-    def __len__(self) -> int:
-        return 1 << 24
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        ends = time.thread_time() + self.seconds
-        image = torch.randn(3, self.pixels, self.pixels)
-        while time.thread_time() < ends:
-            image = image.flip(-1)
-        return image, index % 10
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        while True:
+            ends = time.thread_time() + self.seconds
+            image = torch.randn(3, self.pixels, self.pixels)
+            while time.thread_time() < ends:
+                image = image.flip(-1)
+            yield image, 0
 
 
 def workers(bench: Bench) -> Iterator[Figures]:
-    """The share of a step that waits for the loader, with a worker for each core but the trainer's own and without."""
+    """Measure the share of a step that waits for the loader, with workers and without.
+
+    There is a worker for each core but the trainer's own.
+    """
     cuda = bench.device.type == "cuda"
     batch = 2 if bench.tiny else 64 if cuda else 32
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -209,10 +201,9 @@ def workers(bench: Bench) -> Iterator[Figures]:
     step = min(bench.seconds(training.step) for _ in range(10))  # others of the machine can only make it longer
     pixels = 64 if cuda and not bench.tiny else 32
     images = Images(pixels, LOAD_IN_STEPS * step / batch)
-    loaders = {
-        number: iter(DataLoader(images, batch, num_workers=number, prefetch_factor=PREFETCH if number else None))
-        for number in (0, count)
-    }
+    alone = DataLoader(images, batch)
+    helped = DataLoader(images, batch, num_workers=count, prefetch_factor=PREFETCH, worker_init_fn=begin_worker)
+    loaders = {0: iter(alone), count: iter(helped)}
     times = LEAST_BATCHES if bench.tiny else max(LEAST_BATCHES, min(MOST_BATCHES, round(1.0 / step)))
     for index in range(bench.repeats):
         found = {}
@@ -225,8 +216,10 @@ def workers(bench: Bench) -> Iterator[Figures]:
 
 
 def _epoch(bench: Bench, training: Training, batches: Iterator[list[Tensor]], count: int) -> tuple[float, float]:
-    """Seconds waited for the loader, and in all, over ``count`` steps. The device is waited for after each step, so
-    that it idles while the loader is waited for."""
+    """Return the seconds waited for the loader, and in all, over ``count`` steps.
+
+    The device is waited for after each step, so that it idles while the loader is waited for.
+    """
     waited = 0.0
     bench.wait()
     begun = time.perf_counter()
@@ -240,12 +233,12 @@ def _epoch(bench: Bench, training: Training, batches: Iterator[list[Tensor]], co
     return waited, time.perf_counter() - begun
 
 
-# ── DataParallel ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def dp_bottleneck(bench: Bench) -> Iterator[Figures]:
-    """Peak memory of the first GPU against the others, and what threads add to launching a forward pass: 0 where they
-    run beside each other, 1 where each waits for the one before. One sample each: launching sets the pace."""
+    """Measure the first GPU's peak against the others', and what threads add to launching a forward pass.
+
+    That is 0 where they run beside each other, and 1 where each waits for the one before. They have one sample each:
+    launching sets the pace.
+    """
     devices = list(range(min(4, torch.cuda.device_count())))
     training = bench.training("gpt", parallel="dp", nproc=len(devices), batch=8 * len(devices))
     alone = models.build(bench.preset("gpt"), bench.device, 0)
@@ -272,67 +265,35 @@ def dp_bottleneck(bench: Bench) -> Iterator[Figures]:
         yield {"memory": peaks[0] / statistics.fmean(peaks[1:]), "gil": (every / one - 1) / (len(devices) - 1)}
 
 
-# ── factories: what a cell of a claim may name as its model ───────────────────────────────────────────────────────────
-
-
-def _preset(name: str, batch: int, device: torch.device, half: bool) -> Made:
+def _half(name: str, batch: int, device: torch.device) -> Made:
+    """Make a preset of the Lab whose weights and inputs are wholly in float16."""
     task = models.build(name, device, 0)
-    model = task.model.half() if half else task.model
-    inputs, targets = (part[:batch].clone() for part in task.pool)
+    model = task.model.half()
+    parts = (part[:batch] for part in task.pool)
+    inputs, targets = (part.half() if part.is_floating_point() else part.clone() for part in parts)
     task.pool = (inputs[:0], targets[:0])  # what is not trained on is no part of what training needs
-    if half:
-        inputs, targets = (part.half() if part.is_floating_point() else part for part in (inputs, targets))
     optimizer = torch.optim.AdamW(model.parameters(), lr=models.MODELS[name].learning_rate)
     return model, optimizer, lambda: task.criterion(model(inputs), targets)
 
 
-def conv_single(batch: int, device: torch.device) -> Made:
-    return _preset("conv-large", batch, device, half=False)
-
-
-def conv_half(batch: int, device: torch.device) -> Made:
-    return _preset("conv-large", batch, device, half=True)
-
-
-def gpt_single(batch: int, device: torch.device) -> Made:
-    return _preset("gpt-small", batch, device, half=False)
-
-
-def gpt_half(batch: int, device: torch.device) -> Made:
-    return _preset("gpt-small", batch, device, half=True)
-
-
-def _layers(width: int, batch: int, device: torch.device) -> Made:
-    layers = [nn.Linear(width, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)]
-    model = nn.Sequential(*layers).to(device)
-    inputs, targets = torch.randn(batch, width, device=device), torch.randn(batch, width, device=device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    return model, optimizer, lambda: functional.mse_loss(model(inputs), targets)
-
-
-def width_16(batch: int, device: torch.device) -> Made:
-    return _layers(16, batch, device)
-
-
-def width_1024(batch: int, device: torch.device) -> Made:
-    return _layers(1024, batch, device)
+conv_half = partial(_half, "conv-large")
+gpt_half = partial(_half, "gpt-small")
 
 
 def broken(batch: int, device: torch.device) -> Made:
-    """Its forward pass has a graph break in the middle."""
-    model, optimizer, _ = _layers(8, batch, device)
+    """Make a model whose forward pass has a graph break in the middle."""
+    first, second = nn.Linear(8, 8).to(device), nn.Linear(8, 8).to(device)
+    model = nn.Sequential(first, second)
     inputs = torch.randn(batch, 8, device=device)
 
     def forward() -> Tensor:
-        between = model[0](inputs)
+        between = first(inputs)
         torch._dynamo.graph_break()
-        loss: Tensor = model[2](between).square().mean()
+        loss: Tensor = second(between).square().mean()
         return loss
 
-    return model, optimizer, forward
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
 
-
-# ── the program ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 LOOPS = {
     loop.__name__: loop
@@ -340,35 +301,20 @@ LOOPS = {
 }
 
 
-def end_with_parent() -> None:
-    """Runs in a thread: stdin ends when whoever started this process is gone; then its whole group goes too."""
-    while os.read(0, 4096):
-        pass
-    if os.getpgid(0) == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Measures one claim; prints a JSON object for each repeat.")
     parser.add_argument("loop", choices=LOOPS)
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--repeats", type=int, required=True)
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    stream = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    die_with(os.getppid())
     device = torch.device("cuda", 0) if given.device == "cuda" else torch.device("cpu")
-    bench = Bench(device, given.repeats, given.tiny)
-    if given.loop == "gradscaler_underflow" and not hasattr(torch.amp, "GradScaler"):
-        print(json.dumps({"cannot": f"torch {torch.__version__} has no GradScaler for a CPU"}), file=stream)
-        return 0
-    for figures in LOOPS[given.loop](bench):
-        found = {key: value if value is not None and math.isfinite(value) else None for key, value in figures.items()}
-        print(json.dumps(found), file=stream, flush=True)
-    return 0
+    with take_stdout() as stream:
+        for figures in LOOPS[given.loop](Bench(device, given.repeats, given.tiny)):
+            stream.write(json.dumps(figures).encode() + b"\n")
+            stream.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -113,7 +113,9 @@ class LabRun:
         config: LabConfig,
         on_record: Callable[[metrics.Record], None] | None = None,
         on_state: Callable[[LabRun], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ):
+        """``environment`` holds variables that the worker is started with, beside this process's own."""
         self.config = config
         self.state: State = "idle"
         self.failure: metrics.Failure | None = None
@@ -124,6 +126,7 @@ class LabRun:
         self.stderr: deque[str] = deque(maxlen=50)
         """The worker's last lines on stderr, for a log."""
         self._on_record, self._on_state = on_record, on_state
+        self._environment = dict(environment or {})
         self._process: asyncio.subprocess.Process | None = None
         self._following: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -170,10 +173,10 @@ class LabRun:
         self._become("starting")
         try:
             python = await asyncio.to_thread(find_python)
-            folder = _only_this_package()
+            folder = only_this_package()
             self._process = await asyncio.create_subprocess_exec(
                 *command(python, self.config),
-                env=environment(folder.name),
+                env={**environment(folder.name), **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -295,7 +298,7 @@ def environment(path: str) -> dict[str, str]:
     return environ
 
 
-def _only_this_package() -> tempfile.TemporaryDirectory[str]:
+def only_this_package() -> tempfile.TemporaryDirectory[str]:
     """A new folder with this package and nothing else: our own site-packages on the path of another Python would put
     our versions of everybody's libraries before its own."""
     folder = tempfile.TemporaryDirectory(prefix="gpuscope-lab-", ignore_cleanup_errors=True)

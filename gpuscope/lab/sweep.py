@@ -206,11 +206,14 @@ class Sweep:
         on_change: OnChange,
         limit_seconds: float = LIMIT_SECONDS,
         watch: Callable[[], Watcher] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """``environment`` holds variables that the workers are started with, beside this process's own."""
         self.plan = plan
         self.ledger = ledger
         self._on_change = on_change
         self._watch = watch
+        self._environment = environment
         self._limit = limit_seconds
         self._keys = [cell_key(cell) for cell in plan.cells]
         self._stopped = ""
@@ -276,7 +279,7 @@ class Sweep:
                 state.step = record.step
                 self._on_change(state, None)
 
-        run = self._run = LabRun(config, take)
+        run = self._run = LabRun(config, take, environment=self._environment)
         late = False
         await run.start()
         try:

@@ -144,7 +144,7 @@ class Tracer:
         else:
             from ..lab import launch
 
-            self._folder = launch._only_this_package()
+            self._folder = launch.only_this_package()
             path = self._folder.name
         theirs = environ.get("PYTHONPATH")
         environ["PYTHONPATH"] = os.pathsep.join([path, theirs]) if theirs else path

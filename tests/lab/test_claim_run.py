@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuscope.cli.commands.lab import claims as lab_claims
-from gpuscope.cli.main import perform
+from gpuscope.cli import main as cli
 from gpuscope.lab import claim_report, claim_run
-from gpuscope.lab.claim_run import CannotMeasureClaims, Machine, Options, Runner
-from gpuscope.lab.claim_table import BY_ID
-from gpuscope.lab.claims import Result
+from gpuscope.lab.claim_run import CannotMeasureClaims, Machine, Runner
+from gpuscope.lab.claims import BY_ID, Result
+from gpuscope.process import atomic_file
 from tests.fakes import pythons
 
 TOLD = {
@@ -62,7 +60,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def measure(machine: Machine, *names: str, **options: Any) -> dict[str, Result]:
     done: list[Result] = []
     options = {"repeats": 3, **options}
-    results = Runner(machine, Options(**options), lambda _: None, done.append).run([BY_ID[name] for name in names])
+    results = Runner(machine, lambda _: None, done.append, **options).run([BY_ID[name] for name in names])
     assert [result.claim.id for result in done] == list(names)
     return {result.claim.id: result for result in results}
 
@@ -76,7 +74,7 @@ def test_a_claim_is_two_configurations_a_figure_and_a_threshold(program: Any):
     time = found["checkpointing-tradeoff"].figures[1]
     assert time.values == pytest.approx([1.3] * 3)
     assert "in part: peak allocated" in found["checkpointing-tradeoff"].reason
-    titles = {note.title: note.value for note in found["checkpointing-tradeoff"].notes}
+    titles = {note["title"]: note["value"] for note in found["checkpointing-tradeoff"].notes}
     assert titles["kept: step seconds"] == pytest.approx(0.0101)
 
 
@@ -106,7 +104,7 @@ def test_a_graph_break_is_told_from_another_failure(program: Any, what: str, ver
 
 
 def test_a_run_that_hangs_is_ended_at_the_limit(program: Any):
-    found = measure(program("if config['checkpoint']: time.sleep(600)"), "checkpointing-tradeoff", limit=1.0)
+    found = measure(program("if config['checkpoint']: time.sleep(600)"), "checkpointing-tradeoff", seconds=1.0)
     assert found["checkpointing-tradeoff"].verdict == "undecided"
     assert found["checkpointing-tradeoff"].reason == "time limit"
 
@@ -123,11 +121,11 @@ def test_a_claim_with_a_loop_of_its_own(program: Any):
         ("sys.exit('no such thing')", "undecided", "its program ended with exit code 1: no such thing"),
         ("time.sleep(600)", "undecided", "time limit"),
         ("""print('{"cannot": "there is no GradScaler"}')""", "cannot_be_tested", "there is no GradScaler"),
-        ("print('[1]'); print('{'); print('[' * 100000)", "undecided", "not measured"),
+        ("print('[1]'); print('{')", "undecided", "not measured"),
     ],
 )
 def test_a_loop_that_gives_nothing_says_why(program: Any, loop: str, verdict: str, reason: str):
-    found = measure(program(loop=loop), "gradscaler-underflow", limit=2.0)["gradscaler-underflow"]
+    found = measure(program(loop=loop), "gradscaler-underflow", seconds=2.0)["gradscaler-underflow"]
     assert (found.verdict, found.reason) == (verdict, reason)
 
 
@@ -146,16 +144,14 @@ def test_a_python_that_cannot_say_what_is_here_ends_it(program: Any, tmp_path: P
 
 
 def verb(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    lab_claims.add_arguments(parser)
-    return perform(lab_claims.run, parser.parse_args(words), "gpuscope lab claims")
+    return cli.main(["lab", "claims", *words])
 
 
 def test_the_json_document(program: Any, capsys: pytest.CaptureFixture[str]):
     program()
     assert verb("--json", "--quick", "--only", "checkpointing-tradeoff,pin-memory") == 0
     document = json.loads(capsys.readouterr().out)
-    assert set(document) == {"machine", "warnings", "tiny", "repeats", "seconds", "complete", "claims", "unknown"}
+    assert set(document) == {"machine", "warnings", "repeats", "seconds", "complete", "claims", "unknown"}
     assert document["complete"] is True
     assert document["machine"]["device"] == "cpu"
     first, second = document["claims"]
@@ -180,22 +176,22 @@ def test_exit_code_1_where_something_is_undecided(program: Any, capsys: pytest.C
     assert "undecided" in shown.out
     assert "≥ 1.05 ×" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 80
-    assert "1 claim, 3 repeats, about" in shown.err
+    assert "1 claim, 3 repeats" in shown.err
 
 
 def test_the_file_has_the_results_so_far_when_it_is_cut_off(
     program: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     seen = []
-    real = lab_claims._write
+    real = atomic_file.write_text
 
-    def write(path: Path, content: str) -> None:
-        real(path, content)
+    def write(path: Path, content: str, mode: int) -> None:
+        real(path, content, mode=mode)
         seen.append(json.loads(path.read_text()))
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(lab_claims, "_write", write)
+    monkeypatch.setattr(atomic_file, "write_text", write)
     output = tmp_path / "claims.json"
     program()
     assert verb("--quick", "--only", ",".join((*PAIR, "dp-cpu")), "-o", str(output)) == 130
@@ -211,14 +207,15 @@ def test_markdown_has_a_row_for_each_figure(program: Any):
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 2 + sum(len(result.figures) for result in results)
     assert all(line.count("|") == 7 for line in rows)
-    assert "**checkpointing-tradeoff**" in lines[-2]
-    assert "1.3 × [" in lines[-1]
+    assert "checkpointing-tradeoff: " in lines[-2]
+    assert r"1.3 × \[" in lines[-1]
 
 
 @pytest.mark.parametrize("words", [["--only", "amp"], ["--repeats", "1"], ["--limit", "0"]])
-def test_usage(program: Any, capsys: pytest.CaptureFixture[str], words: list[str]):
-    program()
-    assert verb(*words) == 64
+def test_usage(capsys: pytest.CaptureFixture[str], words: list[str]):
+    with pytest.raises(SystemExit) as left:
+        verb(*words)
+    assert left.value.code == 64
     assert "gpuscope lab claims --help" in capsys.readouterr().err
 
 

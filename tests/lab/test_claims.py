@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.lab import claim_table, claims
-from gpuscope.lab.claim_run import Machine, Options, expected_seconds, why_not
-from gpuscope.lab.claim_table import BY_ID, CLAIMS
-from gpuscope.lab.claims import Estimate, Figure, Judged
+from gpuscope.checked_rows import TableError
+from gpuscope.lab import claims
+from gpuscope.lab.claim_figures import OF_A_RUN
+from gpuscope.lab.claim_run import Machine, why_not
+from gpuscope.lab.claims import BY_ID, CLAIMS, Figure, Judged
 
 NUMBER = st.floats(-1e6, 1e6, allow_nan=False)
 BOUND = st.none() | NUMBER
@@ -61,22 +62,21 @@ def test_both_ends_of_a_threshold_belong_to_it():
 
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=20))
 def test_the_interval_of_ratios_holds_their_geometric_mean_and_turns_round_with_them(values: list[float]):
-    mean, low, high = claims.estimate(values, "ratio")
-    assert mean is not None
+    mean, low, high = claims.mean_of(values, "ratio")
     assert low is not None
     assert high is not None
     assert low <= mean * (1 + 1e-9)
     assert mean <= high * (1 + 1e-9)
     assert mean == pytest.approx(math.exp(math.fsum(map(math.log, values)) / len(values)))
-    turned = claims.estimate([1 / value for value in values], "ratio")
-    assert turned.mean == pytest.approx(1 / mean)
+    turned = claims.mean_of([1 / value for value in values], "ratio")
+    assert turned.middle == pytest.approx(1 / mean)
     if high < 1e12:
         assert turned.low == pytest.approx(1 / high)
 
 
 def test_the_interval_of_values_is_students():
     # mean 10, standard deviation 1 of 5: t(4) = 2.776
-    found = claims.estimate([9, 9.5, 10, 10.5, 11], "value")
+    found = claims.mean_of([9, 9.5, 10, 10.5, 11], "value")
     half = 2.7764451 * math.sqrt(2.5 / 4) / math.sqrt(5)
     assert found == pytest.approx((10, 10 - half, 10 + half), rel=1e-6)
 
@@ -115,7 +115,7 @@ def test_a_figure_this_machine_cannot_give_says_so():
 
 def judged(verdict: claims.Verdict, counts: bool = True) -> Judged:
     figure = Figure(key="x", title="x", at_least=1.0, counts=counts)
-    return Judged(figure, [], Estimate(None, None, None), verdict, "why" if verdict[0] in "uc" else "")
+    return Judged(figure, [], None, verdict, "why" if verdict[0] in "uc" else "")
 
 
 @pytest.mark.parametrize(
@@ -169,26 +169,41 @@ def test_every_claim_is_there_once_and_has_a_threshold_that_can_fail():
             assert figure.at_least is None or figure.at_most is None or figure.at_least <= figure.at_most
 
 
+def test_every_claim_says_what_it_measures_and_takes_it_from_cells_that_can_be():
+    for claim in CLAIMS:
+        assert bool(claim.cells) != bool(claim.loop), claim.id
+        for device in ("cpu", "cuda"):
+            said = claim.configuration(device) or (device == "cpu" and claim.cannot_cpu) or claim.only
+            assert said, (claim.id, device)
+            assert claim.configs(device, 8).keys() == {
+                cell for figure in claim.figures if not figure.lacks(device, 8) for cell in figure.cells
+            }
+        for name in (name for figure in claim.figures for name in (figure.over, figure.under) if name):
+            cell, _, measure = name.partition(".")
+            assert cell in claim.cells, (claim.id, name)
+            assert measure in OF_A_RUN or measure == "loss_apart", (claim.id, name)
+        assert all(bool(figure.over) == bool(claim.cells) for figure in claim.figures), claim.id
+
+
 BAD = {
     "no such key: colour": ('only = "cpu"', 'colour = "red"'),
     "unit cannot be 3": ("at_most = 1.05 }", "at_most = 1.05, unit = 3 }"),
-    "over, under: there is no cell 'bare'": ('over = "plain.', 'over = "bare.'),
-    "over, under: there is no measure 'step'": ('over = "plain.step_seconds', 'over = "plain.step'),
-    "cells: --parallel cannot be 'dpp'": ('parallel = "dp"', 'parallel = "dpp"'),
-    "figure: there is none": ("figure = [", "colour = ["),
-    "it needs one of them": ("all = {", 'loop = "dp"\nall = {'),
+    "kind cannot be 'sum'. It is one of: ratio, value": ("at_most = 1.05 }", 'at_most = 1.05, kind = "sum" }'),
+    "missing 1 required keyword-only argument: 'title'": ('title = "step time, without / with DataParallel", ', ""),
+    "cells cannot be 'none'": ('cells.plain = {}\ncells.wrapped = { parallel = "dp" }', 'cells = "none"'),
+    "statement cannot be ''": ('statement = "', 'statement = ""  # '),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_a_row_that_is_wrong_is_named_with_its_file_and_key(what: str, tmp_path: Path):
-    rows = claim_table.FILE.read_text().split("[[claim]]")
+    rows = claims.FILE.read_text().split("[[claim]]")
     row = next(row for row in rows if 'id = "dp-cpu"' in row)
     assert BAD[what][0] in row
     file = tmp_path / "claims.toml"
     file.write_text("[[claim]]" + row.replace(*BAD[what], 1))
-    with pytest.raises(claim_table.ClaimTableError, match=r"claims\.toml: dp-cpu: ") as caught:
-        claim_table.load(file)
+    with pytest.raises(TableError, match=r"claims\.toml: dp-cpu: ") as caught:
+        claims.load(file)
     assert what in str(caught.value)
 
 
@@ -199,13 +214,6 @@ def test_what_a_machine_lacks_is_said_before_anything_starts():
     assert not any(why_not(claim, gpus(4)) for claim in CLAIMS)
     assert "CUDA" in why_not(BY_ID["empty-cache-scope"], CPU_BOX)
     assert why_not(BY_ID["dp-cpu"], CPU_BOX) == ""
-
-
-def test_what_is_asked_for_less_takes_less():
-    whole = expected_seconds(CLAIMS, gpus(1), Options())
-    assert 0 < expected_seconds(CLAIMS, CPU_BOX, Options()) < 3600
-    assert expected_seconds(CLAIMS, gpus(1), Options(quick=True)) < 0.7 * whole
-    assert expected_seconds(CLAIMS, gpus(1), Options(limit=10)) <= 10 * len(CLAIMS)
 
 
 def test_a_gpu_that_others_use_is_mentioned():

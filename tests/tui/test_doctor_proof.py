@@ -6,7 +6,7 @@ import pytest
 
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Evidence, Finding
-from gpuscope.lab.claim_table import BY_ID
+from gpuscope.lab.claims import BY_ID
 from gpuscope.lab.pitfalls import load as load_pitfalls
 from gpuscope.tui.doctor.proof import NO_PROOF, Proof, parsed, proof_of
 
