@@ -44,7 +44,10 @@ def swept(ledger: Ledger) -> Plan:
 
 
 def call(capsys, *words: str) -> tuple[int, str, str]:
-    code = cli.main(["lab", "runs", *words])
+    try:
+        code = cli.main(["lab", "runs", *words])
+    except SystemExit as left:  # where the parser refuses it
+        code = int(str(left.code))
     done = capsys.readouterr()
     assert "\x1b" not in done.out + done.err
     return code, done.out, done.err

@@ -18,8 +18,12 @@ from ....lab.measures import MEASURES
 from ....lab.sweep import stored
 from ....text import width
 from ....wire.clean import clean
+from ... import args as types
 from ... import output
 from .sweep import rendered
+
+LISTED = 30
+MAX_NUMBER = 10**15 - 1
 
 COMPARANDS = """What can be compared:
   12              a run of the ledger, by its id
@@ -47,21 +51,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     comparing.add_argument("sides", nargs="+", metavar="A B", help="each B against A")
     comparing.add_argument(
         "--samples-per-step",
+        type=types.whole_between(1, MAX_NUMBER),
         metavar="N",
         help="of the recordings among them: tells samples/s and loss at equal samples",
     )
     exporting = actions.add_parser("export", help="runs, or a sweep's table, as Markdown, CSV or JSON")
-    exporting.add_argument("ids", nargs="*", metavar="ID", help="these runs (default: all)")
+    an_id = types.whole_between(1, MAX_NUMBER)
+    exporting.add_argument("ids", nargs="*", type=an_id, metavar="ID", help="these runs (default: all)")
     exporting.add_argument("--group", help="the table of this sweep")
     exporting.add_argument("--format", choices=tables.FORMATS, help="default: by -o's ending, else md")
     exporting.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: standard output")
     removing = actions.add_parser("remove", help="take runs out of the ledger")
-    removing.add_argument("ids", nargs="*", metavar="ID")
+    removing.add_argument("ids", nargs="*", type=an_id, metavar="ID")
     removing.add_argument("--group", help="all runs of this sweep")
     actions.add_parser("set-aside", help="rename a ledger that cannot be used; the next run begins a new one")
     # What stands before the action must not be undone by the default behind it.
-    for one, default in ((parser, None), (listing, argparse.SUPPRESS)):
-        one.add_argument("--limit", metavar="N", default=default, help="show so many runs (default 30)")
+    many = types.whole_between(1, MAX_NUMBER)
+    for one, default in ((parser, LISTED), (listing, argparse.SUPPRESS)):
+        one.add_argument("--limit", type=many, metavar="N", default=default, help=f"show so many (default {LISTED})")
     for one, off in ((parser, False), *((one, argparse.SUPPRESS) for one in (listing, showing, comparing))):
         one.add_argument("--json", action="store_true", default=off, help="a JSON document instead of text")
 
@@ -76,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace, ledger: Ledger) -> int:
-    entries = ledger.entries(limit=_whole(args.limit, "--limit") if args.limit else 30)
+    entries = ledger.entries(limit=args.limit)
     if args.json:
         print(json.dumps({"ledger": str(ledger.path), "runs": [tables.run_mapping(e) for e in entries]}, indent=2))
     elif not entries:
@@ -90,12 +97,12 @@ def _list(args: argparse.Namespace, ledger: Ledger) -> int:
 
 
 def _show(args: argparse.Namespace, ledger: Ledger) -> int:
-    if not args.what.isdigit():
+    if not _is_id(args.what):
         plan = stored(ledger, args.what)
         found = tables.results(plan, ledger.entries(limit=None, group=plan.group))
         print(rendered(plan, found, "json" if args.json else None), end="")
         return ExitStatus.OK
-    entry = _entry(ledger, args.what)
+    entry = _entry(ledger, int(args.what))
     if args.json:
         print(json.dumps(tables.run_mapping(entry, whole=True), indent=2, allow_nan=False))
         return ExitStatus.OK
@@ -127,17 +134,19 @@ def _in_words(entry: Entry) -> list[str]:
     return output.table(rows)
 
 
-def _entry(ledger: Ledger, word: str) -> Entry:
-    entry = ledger.get(_whole(word, "An id"))
+def _entry(ledger: Ledger, number: int) -> Entry:
+    entry = ledger.get(number)
     if entry is None:
-        raise NoSuchRun(f"The ledger has no run {word}.\nNext: gpuscope lab runs    lists them")
+        raise NoSuchRun(f"The ledger has no run {number}.", "", "gpuscope lab runs    lists them")
     return entry
 
 
-def _whole(word: str, what: str) -> int:
-    if not word.isascii() or not word.isdigit() or len(word) > 15 or int(word) < 1:
-        raise UsageError(f"{what} must be a whole number above 0, not {word[:40]!r}.")
-    return int(word)
+def _is_id(word: str) -> bool:
+    """Say whether a word that may mean several things is the id of a run."""
+    try:
+        return types.whole_between(1, MAX_NUMBER)(word) > 0
+    except argparse.ArgumentTypeError:
+        return False
 
 
 # ── compare ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,8 +155,7 @@ def _whole(word: str, what: str) -> int:
 def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
     if len(args.sides) < 2:
         raise UsageError(f"compare needs two or more sides.\n{COMPARANDS}")
-    samples = _whole(args.samples_per_step, "--samples-per-step") if args.samples_per_step else None
-    sides = [side(ledger, word, samples) for word in args.sides]
+    sides = [side(ledger, word, args.samples_per_step) for word in args.sides]
     compared = [compare(sides[0], other) for other in sides[1:]]
     if args.json:
         rows = [
@@ -166,8 +174,8 @@ def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
     for path, pid in ((Path(word), None), (Path(name), last)):
         if path.suffix and path.is_file() and (pid is None or pid.isdigit()):
             return [_recorded(path, None if pid is None else int(pid[:15]), samples)]
-    if all(part.isdigit() for part in word.split(",")):
-        return [_entry(ledger, part) for part in word.split(",")]
+    if all(map(_is_id, word.split(","))):
+        return [_entry(ledger, int(part)) for part in word.split(",")]
     if word.partition(":")[0].endswith((".gsr", ".box")):
         raise NoSuchRun(f"There is no file {word}.")
     plan = stored(ledger, name if colon else word)
@@ -247,7 +255,7 @@ def _export(args: argparse.Namespace, ledger: Ledger) -> int:
         plan = stored(ledger, args.group)
         text = rendered(plan, tables.results(plan, ledger.entries(limit=None, group=plan.group)), kind)
     else:
-        entries = [_entry(ledger, word) for word in args.ids] if args.ids else ledger.entries(limit=None)
+        entries = [_entry(ledger, number) for number in args.ids] if args.ids else ledger.entries(limit=None)
         text = _exported(entries, kind)
     if args.output is None:
         print(text, end="")
@@ -279,10 +287,9 @@ def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
             raise NoSuchRun(f"The ledger has no runs of {args.group}.")
         print(f"Removed: {count} runs of {clean(args.group)}.")
         return ExitStatus.OK
-    numbers = [_whole(word, "An id") for word in args.ids]
-    missing = [str(number) for number in numbers if not ledger.remove(number)]
-    if len(missing) < len(numbers):
-        print(f"Removed: {', '.join(str(n) for n in numbers if str(n) not in missing)}.")
+    missing = [str(number) for number in args.ids if not ledger.remove(number)]
+    if len(missing) < len(args.ids):
+        print(f"Removed: {', '.join(str(n) for n in args.ids if str(n) not in missing)}.")
     if missing:
         raise NoSuchRun(f"The ledger has no run {', '.join(missing)}.")
     return ExitStatus.OK

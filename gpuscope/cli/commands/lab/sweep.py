@@ -38,9 +38,11 @@ from ....lab.sweep import (
 from ....text import width
 from ....text.units import age_text
 from ....wire.clean import clean, clean_lines
+from ... import args as types
 from ... import output as cli_output
 from . import devices as lab_devices
 
+MAX_LIMIT_SECONDS = 999_999.0
 BAR_CELLS = 20
 DRAW_SECONDS = 0.2
 
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     matrix.add_argument("--matrix", type=Path, metavar="FILE", help="a TOML file: [base], [vary], [[cell]], repeats")
     matrix.add_argument(
         "--repeats",
+        type=types.whole_between(1, MAX_REPEATS),
         metavar="N",
         help=f"runs of each configuration, interleaved (default {REPEATS}; 2 or more tell spread)",
     )
@@ -63,7 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     going.add_argument("--retry-failed", action="store_true", help="run what failed before once more")
     going.add_argument("--force", action="store_true", help="train also on GPUs that other jobs use")
     going.add_argument(
-        "--limit", metavar="SECONDS", help=f"give up a run that takes longer (default {LIMIT_SECONDS:g})"
+        "--limit",
+        type=types.seconds_between(1, MAX_LIMIT_SECONDS),
+        default=LIMIT_SECONDS,
+        metavar="SECONDS",
+        help=f"give up a run that takes longer (default {LIMIT_SECONDS:g})",
     )
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=tables.FORMATS, help="of the table (default: by -o's ending, else text)")
@@ -78,7 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: every run ended well; 1: some failed, or were refused; 2: all failed, or it was stopped; 3: no
     Python with torch, or the ledger cannot be used; 64: a toggle has no such value, or nothing is varied."""
-    limit = _whole(args.limit, "--limit", 1, 1_000_000, int(LIMIT_SECONDS))
     _writable(args.output)
     ledger = Ledger()
     earlier = stored(ledger, args.resume) if args.resume else None
@@ -107,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     _announce(plan, len(before), again=earlier is not None)
     bar = Bar(sys.stderr)
     try:
-        outcome = Sweep(plan, ledger, bar.show, limit, lambda: Tensors(others)).run()
+        outcome = Sweep(plan, ledger, bar.show, args.limit, lambda: Tensors(others)).run()
     finally:
         bar.close()
     return _report(args, plan, ledger, outcome)
@@ -127,7 +133,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     cells = once(cells)
     if not cells:
         raise ConfigError("Nothing to sweep: name what to vary, as in --vary amp=off,bf16 --vary batch=8,16.")
-    repeats = _whole(args.repeats, "--repeats", 1, MAX_REPEATS, matrix.repeats or REPEATS)
+    repeats = args.repeats or matrix.repeats or REPEATS
     machine = torch_probe.ask(find_python())
     names = varying(cells)
     kept, refused, warnings = [], [], []
@@ -146,14 +152,6 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 def _objection(name: str, verdict: rules.Verdict) -> Objection:
     return Objection(name, verdict.what, verdict.why, verdict.nearest.command() if verdict.nearest else "")
-
-
-def _whole(text: str | None, flag: str, low: int, high: int, default: int) -> int:
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not low <= int(text) <= high:
-        raise ConfigError(f"{flag} cannot be {text[:40]!r}. It takes a whole number from {low:,} to {high:,}.")
-    return int(text)
 
 
 def _writable(path: Path | None) -> None:
