@@ -179,6 +179,8 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
     rows = list(csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text())))
     assert rows[0]["failure"].startswith("CUDA ran out of memory")
     assert rows[0]["samples_per_second"] == ""
+    _, _, errors = call("--resume", found["group"])
+    assert "1 of them failed and are left as they are (--retry-failed" in errors
     code, _, _ = call("--resume", found["group"], "--retry-failed")
     assert code == 1
     assert made(log).count((FAILS, 0)) == 3, "asked for, a failure is tried again"

@@ -60,22 +60,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"runs of each configuration, interleaved (default {REPEATS}; 2 or more tell spread)",
     )
+    # Those without a help text are for few. What a sweep says names them where they are of use.
     going = parser.add_argument_group("going on")
     going.add_argument("--resume", metavar="GROUP", help="go on with a sweep that was stopped or killed")
-    going.add_argument("--new", action="store_true", help="begin again although the same sweep is unfinished")
-    going.add_argument("--retry-failed", action="store_true", help="run what failed before once more")
+    going.add_argument("--new", action="store_true", help=argparse.SUPPRESS)
+    going.add_argument("--retry-failed", action="store_true", help=argparse.SUPPRESS)
     going.add_argument("--force", action="store_true", help="train also on GPUs that other jobs use")
     going.add_argument(
         "--limit",
         type=types.seconds_between(1, MAX_LIMIT_SECONDS),
         default=LIMIT_SECONDS,
         metavar="SECONDS",
-        help=f"give up a run that takes longer (default {LIMIT_SECONDS:g})",
+        help=argparse.SUPPRESS,
     )
     output = parser.add_argument_group("output")
-    output.add_argument("--format", choices=tables.FORMATS, help="of the table (default: by -o's ending, else text)")
-    output.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the table there too")
-    output.add_argument("--json", action="store_true", help="the same as --format json")
+    output.add_argument("--format", choices=tables.FORMATS, help=argparse.SUPPRESS)
+    output.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write the table there too, by its ending .md, .csv or .json"
+    )
+    output.add_argument("--json", action="store_true", help="a JSON document instead of text")
     output.add_argument(
         "--dry-run", action="store_true", help="list what would be run and what is refused, run nothing"
     )
@@ -110,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
             if entry.failure:
                 ledger.remove(entry.id)
         before = [entry for entry in before if not entry.failure]
-    _announce(plan, len(before), again=earlier is not None)
+    _announce(plan, before, again=earlier is not None)
     bar = Bar(sys.stderr)
     try:
         outcome = Sweep(plan, ledger, bar.show, args.limit, lambda: Tensors(others)).run()
@@ -163,11 +166,14 @@ def _writable(path: Path | None) -> None:
         raise ConfigError(f"-o {clean(str(path))!r}: a file cannot be written there.")
 
 
-def _announce(plan: Plan, before: int, again: bool) -> None:
+def _announce(plan: Plan, before: Sequence[Entry], again: bool) -> None:
     _say(*tables.objections(plan))
     total = len(plan.cells) * plan.repeats
     if again:
-        _say(f"Going on with {plan.group}: {before} of its {total} runs are in the ledger (--new begins again).")
+        _say(f"Going on with {plan.group}: {len(before)} of its {total} runs are in the ledger (--new begins again).")
+        failed = sum(bool(entry.failure) for entry in before)
+        if failed:
+            _say(f"{failed} of them failed and are left as they are (--retry-failed runs them once more).")
     else:
         shape = f"{len(plan.cells)} configurations × {plan.repeats} repeats"
         _say(f"{plan.group}: {shape} = {total} runs, interleaved, each in a fresh process.")
