@@ -28,10 +28,13 @@ _HOST = ("host",)
 
 
 class Assembler:
-    """Feeds one :class:`Stream` with pictures. ``trainers``: the stream's id of a trainer → the name of its link."""
+    """Feeds one :class:`Stream` with pictures. ``trainers``: the stream's id of a trainer → the name of its link.
 
-    def __init__(self) -> None:
+    ``last``: no picture follows, so a device that has not answered yet is told of too, with the reason."""
+
+    def __init__(self, last: bool = False) -> None:
         self.stream = Stream()
+        self._last = last
         self.trainers: Dict[int, int] = {}
         self._stamps: Dict[Hashable, float] = {}
         self._links: Dict[int, Set[Hashable]] = {}  # link → keys of its trainer and allocators
@@ -47,7 +50,7 @@ class Assembler:
             events.append(Event(HOST_ID, "note", monotonic_ns, picture.note))
         self._host(picture)
         for device in picture.devices:
-            self._device(device)
+            self._device(device, picture.seconds)
         for uuid, code in picture.xids:
             number = self.stream.id_of(("gpu", uuid)) or HOST_ID
             events.append(Event(number, "xid", monotonic_ns, xid_words(code), {"xid": code}))
@@ -70,15 +73,18 @@ class Assembler:
             reasons["nvml"] = picture.nvml
         if picture.unread is not None:
             reasons["trainers"] = picture.unread
+        if picture.hidden is not None:
+            reasons["processes"] = picture.hidden
         self.stream.define("host", _HOST, picture.host, reasons)
         self._row("h", _HOST, picture.host_readings, picture.host_stamp)
 
-    def _device(self, device: DevicePicture) -> None:
-        if device.reasons.get("uuid") is NOT_ASKED_YET:
+    def _device(self, device: DevicePicture, seconds: float) -> None:
+        if device.reasons.get("uuid") is NOT_ASKED_YET and not self._last:
             return  # it is about to say who it is
         key = ("gpu", device.definition.uuid)
         self.stream.define("gpu", key, device.definition, device.reasons)
-        self._row("g", key, device.readings, device.stamp, device.stamp)
+        stamp = device.stamp or (seconds if self._last else 0.0)
+        self._row("g", key, device.readings, stamp, stamp)
 
     def _processes(self, picture: Picture) -> Dict[int, Hashable]:
         """The key of each process that could be looked at, by pid."""

@@ -13,9 +13,9 @@ from typing import Literal
 from ..collect.clock_events import SLOWED_CLOCK_EVENTS, clock_event_words
 from ..collect.unowned import unowned_bytes as unowned_bytes
 from ..store.ranks import input_share
-from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, TrainerView
+from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, TrainerView, UseView
 from ..text.units import bytes_text, percent_text
-from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, TIMEOUT, GpuDef, Reading, Unknown
+from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, HIDDEN_BY_CONTAINER, LOST, TIMEOUT, GpuDef, Reading, Unknown
 from .memory_layers import living, trainer_of
 
 Readings = Mapping[str, Reading]
@@ -165,6 +165,19 @@ def held_on(device: DeviceView) -> list[Reading]:
     return [use.reading("used_bytes") for use in device.uses if use.gone is None]
 
 
+def list_gap(device: DeviceView) -> Unknown | None:
+    """Why the driver's list of the processes on a device is missing or not whole, None where it is whole."""
+    reason = device.readings.get("processes")
+    return reason if isinstance(reason, Unknown) else None
+
+
+def listed_on(device: DeviceView) -> tuple[UseView, ...] | None:
+    """Who is on a device, None where the driver gives no list. A list is there, and may be empty, where it only leaves
+    out processes of which the driver tells no pid in this container."""
+    uses, gap = tuple(use for use in device.uses if use.gone is None), list_gap(device)
+    return uses if uses or gap is None or gap.code == HIDDEN_BY_CONTAINER else None
+
+
 def unowned_on(device: DeviceView, used: float | None = None) -> float | None:
     """:func:`unowned` of a device of the store. ``used`` stands for its own reading."""
     readings = device.readings if used is None else {**device.readings, "used_bytes": used}
@@ -183,6 +196,11 @@ def state_of(definition: GpuDef, readings: Readings, held: Sequence[Reading]) ->
     Free: nobody is on it, what is in use is nobody's, and no kernel runs as far as the driver tells."""
     trouble = next(troubles(definition, readings), None)
     return _at_rest(readings, held) if trouble is None else trouble
+
+
+def state_on(device: DeviceView) -> DeviceState:
+    """:func:`state_of` a device of the store: its state where nothing is known of the trainings on it."""
+    return state_of(device.definition, device.readings, held_on(device))
 
 
 def _at_rest(readings: Readings, held: Sequence[Reading]) -> DeviceState:

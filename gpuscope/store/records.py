@@ -21,7 +21,7 @@ Kind = Literal["host", "gpu", "proc", "use", "trainer", "alloc"]
 LIMITS: dict[Kind, int] = {"host": 1, "gpu": 64, "proc": 4096, "use": 8192, "trainer": 512, "alloc": 2048}
 KEEP_GONE: dict[Kind, int] = {"gpu": 64, "proc": 64, "trainer": 16}
 """How many that ended stay with their last state. Uses go with their process, allocators with their trainer."""
-MAX_REASONS = 64
+MAX_REASONS = 128
 """Of one entity; of all together :data:`MAX_ALL_REASONS`."""
 MAX_ALL_REASONS = 65536
 MAX_REASON_CHARS = 512

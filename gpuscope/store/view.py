@@ -170,6 +170,13 @@ class HostView(Entity):
         reason = self.readings.get("trainers")
         return reason if isinstance(reason, Unknown) else None
 
+    @property
+    def hidden(self) -> Unknown | None:
+        """Why the pids that the driver names on ``devices`` are not those of the host's processes, as in a container;
+        None where they are."""
+        reason = self.readings.get("processes")
+        return reason if isinstance(reason, Unknown) else None
+
 
 @dataclass(frozen=True, slots=True)
 class View:
