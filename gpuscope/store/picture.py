@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
-from statistics import median
 
 from ..wire.frames import Event, Reading, Unknown
 from .jobs import group
@@ -110,5 +109,7 @@ def _rate(stream: Stream) -> float | None:
     times = list(stream.recent)
     intervals = [later - earlier for earlier, later in pairwise(times) if later > earlier]
     if len(intervals) >= 2:
+        from statistics import median  # a verb that looks once does without
+
         return round(1 / median(intervals), 2)
     return (stream.hello.hz if stream.hello else 0.0) or None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from math import fsum
 
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .fullest import at_the_fullest, seconds_of
@@ -99,7 +99,7 @@ def measured_step(trainers: Iterable[TrainerView]) -> float | None:
     This is the step to show beside parts or shares of it: the mean of the very steps that were taken apart. The column
     ``step_seconds`` is a median of other steps, and tells how fast a training usually is."""
     known = [sum(max(0.0, seconds) for seconds in parts.values()) for t in trainers if (parts := split_of(t))]
-    return fmean(known) if known and any(known) else None
+    return fsum(known) / len(known) if known and any(known) else None
 
 
 def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
@@ -149,8 +149,8 @@ def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> 
         if _longest(then, least) != worst if known else on_cpu:
             return None
     others = [number for number in own if number != worst]
-    usual = median(own[number] for number in others)
-    excess = {part: parts[worst].get(part, 0.0) - median(parts[n].get(part, 0.0) for n in others) for part in OWN}
+    usual = _median(own[number] for number in others)
+    excess = {part: parts[worst].get(part, 0.0) - _median(parts[n].get(part, 0.0) for n in others) for part in OWN}
     most = max(OWN, key=excess.__getitem__)
     words = f"{name_of(living[worst])} works {_ms(own[worst])} a step, the others {_ms(usual)}"
     return Straggler(living[worst], own[worst], usual, f"{words}: mostly {most} (+{_ms(excess[most])})")
@@ -180,7 +180,7 @@ def _longest(own: Mapping[int, float], least: float) -> int | None:
     if len(own) < 2:
         return None
     worst = max(own, key=own.__getitem__)
-    usual = median(seconds for number, seconds in own.items() if number != worst)
+    usual = _median(seconds for number, seconds in own.items() if number != worst)
     return worst if usual > 0 and own[worst] >= least * usual and own[worst] - usual >= 1e-3 else None
 
 
@@ -323,9 +323,9 @@ def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
     steps = [s for trainer, _ in ages if (s := trainer.number("step_seconds")) is not None and s > 0]
     if len(ages) < 2 or not steps:
         return None, ""
-    usual = median(steps)
+    usual = _median(steps)
     worst, age = max(ages, key=lambda pair: pair[1] / (pair[0].number("step_seconds") or usual))
-    others = median(other for trainer, other in ages if trainer is not worst)
+    others = _median(other for trainer, other in ages if trainer is not worst)
     if age <= STEPS_LATE * usual or age <= others + SECONDS_BEHIND:
         return None, ""
     where, function = place(worst)
@@ -397,5 +397,12 @@ def imbalance(ranks: Iterable[TrainerView], column: str = "allocated_bytes") -> 
         parts = [size for a in trainer.allocators if (size := a.number(column)) is not None]
         if trainer.gone is None and parts:
             sizes.append(sum(parts))
-    mean = fmean(sizes) if len(sizes) > 1 else 0.0
+    mean = fsum(sizes) / len(sizes) if len(sizes) > 1 else 0.0
     return max(sizes) / mean if mean > 0 else None
+
+
+def _median(values: Iterable[float]) -> float:
+    """The library's. It is loaded where ranks are compared, and not by a verb that looks once and never comes here."""
+    from statistics import median
+
+    return median(values)
