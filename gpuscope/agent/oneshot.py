@@ -6,10 +6,9 @@ import io
 import os
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
-from ..wire.frames import Unknown
 from .picture import Collector, Picture
 
 if TYPE_CHECKING:
@@ -27,10 +26,6 @@ class OneShot:
 
     picture: Picture
     complete: bool
-    holders: Union[Dict[str, Any], Unknown, None] = None
-    """Who has the devices open (``collect.holders.told``), or why that could not be had, where it was asked for."""
-    environments: Mapping[int, Union[Mapping[str, str], Unknown]] = field(default_factory=dict)
-    """By pid: variables of an allow-list that a process was started with, where they were asked for."""
 
 
 def collect_once(

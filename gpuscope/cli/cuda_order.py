@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..agent.picture import Picture
 from ..model.cuda_devices import ORDER, VISIBLE, names_by_number, ordinals
+from ..store.view import HostView, ProcView, TrainerView
 from ..text import width
 from ..wire.clean import clean
 from ..wire.frames import NO_PERMISSION, Unknown
@@ -17,39 +17,41 @@ Environments = Mapping[int, "Mapping[str, str] | Unknown"]
 """By pid: what it was started with, of an allow-list, or why that cannot be read."""
 
 
-def wanted(picture: Picture) -> list[int]:
-    """The pids whose environment matters: those on a GPU."""
-    if picture.hidden is not None:
+def wanted(host: HostView) -> list[ProcView]:
+    """The processes whose environment matters: those on a GPU, by pid."""
+    if host.hidden is not None:
         return []
-    return sorted({pid for device in picture.devices for pid, _ in device.processes or ()})[:MAX_PROCESSES]
+    on_a_gpu = [process for process in host.processes if process.uses]
+    return sorted(on_a_gpu, key=lambda process: process.definition.pid)[:MAX_PROCESSES]
 
 
-def of_this_machine(picture: Picture) -> Environments:
+def of_this_machine(host: HostView) -> Environments:
     """Their environments, as far as they may be read."""
     from ..collect.process_context import environment_of
 
-    told = {pid: environment_of(pid) for pid in wanted(picture)}
+    told = {process.definition.pid: environment_of(process.definition.pid) for process in wanted(host)}
     return {pid: one if isinstance(one, Unknown) else one[0] for pid, one in told.items()}
 
 
-def rows(picture: Picture, environments: Environments) -> list[dict[str, Any]]:
+def rows(host: HostView, environments: Environments) -> list[dict[str, Any]]:
     """For each: ``pid``, ``rank``, ``source`` (probe or environment), ``visible_devices``, ``device_order``,
     ``ordinals`` (ordinal, index, uuid; null where unknown) and ``reason``."""
-    probes = {news.pid: news for news in picture.trainers if news.pid is not None}
+    trainers = {trainer.process: trainer for trainer in host.trainers}
     found = []
-    for pid in wanted(picture):
-        environment, news = environments.get(pid), probes.get(pid)
+    for process in wanted(host):
+        pid, trainer = process.definition.pid, trainers.get(process.id)
+        environment = environments.get(pid)
         variables = {} if environment is None or isinstance(environment, Unknown) else environment
-        seen = _by_probe(picture, news) if news is not None else []
+        seen = _by_probe(host, trainer) if trainer is not None else []
         reason = None
         if seen:
             numbers: list[dict[str, Any]] | None = seen
         else:
-            numbers, reason = _by_environment(picture, pid, environment)
+            numbers, reason = _by_environment(host, process, environment)
         found.append(
             {
                 "pid": pid,
-                "rank": news.definition.rank if news is not None else None,
+                "rank": trainer.definition.rank if trainer is not None else None,
                 "source": "probe" if seen else "environment",
                 "visible_devices": clean(variables[VISIBLE]) if VISIBLE in variables else None,
                 "device_order": clean(variables[ORDER]) if ORDER in variables else None,
@@ -69,28 +71,28 @@ def unknown(found: list[dict[str, Any]]) -> list[dict[str, str]]:
     return unknowns.rows
 
 
-def _by_probe(picture: Picture, news: Any) -> list[dict[str, Any]]:
+def _by_probe(host: HostView, trainer: TrainerView) -> list[dict[str, Any]]:
+    devices = {device.id: device for device in host.devices}
     found = []
-    for allocator in news.allocators:
-        device = picture.device(allocator.definition.uuid)
+    for allocator in trainer.allocators:
+        device = devices.get(allocator.gpu) if allocator.gpu is not None else None
         if allocator.definition.ordinal >= 0 and device is not None:
             found.append(_ordinal(allocator.definition.ordinal, device.definition.index, device.definition.uuid))
     return sorted(found, key=lambda one: int(one["ordinal"]))
 
 
 def _by_environment(
-    picture: Picture, pid: int, environment: Mapping[str, str] | Unknown | None
+    host: HostView, process: ProcView, environment: Mapping[str, str] | Unknown | None
 ) -> tuple[list[dict[str, Any]] | None, str | None]:
-    known = picture.processes.get(pid)
-    inside = known.definition.container if known is not None else None
+    inside = process.definition.container
     if environment is None:
         return None, "its environment was not asked for"
     if isinstance(environment, Unknown):
         return None, environment.text
-    told = ordinals(environment, [device.definition for device in picture.devices])
+    told = ordinals(environment, [device.definition for device in host.devices])
     if isinstance(told, Unknown):
         return None, told.text
-    if inside and not picture.host.container and names_by_number(environment):
+    if inside and not host.definition.container and names_by_number(environment):
         return None, f"it runs in a container ({inside}), which may see fewer GPUs and number them otherwise"
     return [_ordinal(one.number, one.gpu.index, one.gpu.uuid) for one in told], None
 

@@ -95,16 +95,22 @@ class Unknowns:
         return clean(value) if isinstance(value, str) else value
 
     def fields(
-        self, path: str, definition: Any, names: Iterable[str], reasons: Mapping[str, Unknown]
+        self, path: str, definition: Any, names: Iterable[str], readings: Mapping[str, Reading]
     ) -> dict[str, Any]:
-        """Static fields by name, each None with its reason."""
+        """Static fields by name, each None with its reason, which is among the readings of what they belong to."""
         prefix = f"{path}." if path else ""
-        return {name: self.value(prefix + name, getattr(definition, name), reasons.get(name)) for name in names}
+        return {name: self.value(prefix + name, getattr(definition, name), reason(readings, name)) for name in names}
 
     def columns(self, path: str, readings: Mapping[str, Reading], names: Mapping[str, str]) -> dict[str, Any]:
         """Readings by their names in the document (``names``: that name → column)."""
         missing = Unknown(NOT_INITIALISED, "no reading yet")
         return {name: self.value(f"{path}.{name}", readings.get(column, missing)) for name, column in names.items()}
+
+
+def reason(readings: Mapping[str, Reading], name: str) -> Unknown | None:
+    """Return why a field or a column is unknown, None where it is known or nobody says."""
+    why = readings.get(name)
+    return why if isinstance(why, Unknown) else None
 
 
 def problem(device: int | None, severity: str, reason: str) -> dict[str, Any]:

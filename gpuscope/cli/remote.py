@@ -16,9 +16,9 @@ from ..attach.targets import BadTarget, Target
 from ..exit_status import ExitStatus
 
 if TYPE_CHECKING:
-    from ..agent.oneshot import OneShot
     from ..attach.askpass import Askpass, Question
     from ..store.remote import RemoteSource
+    from .local_look import Look
 
 __all__ = ["BadTarget", "Target", "Ways", "add_arguments", "is_remote", "one_place", "places"]
 
@@ -63,18 +63,19 @@ def one_place(args: argparse.Namespace, text: str | None) -> Target:
     return found[0]
 
 
-def shot(args: argparse.Namespace, verb: str, want_trainers: bool) -> tuple[str, OneShot] | int:
-    """The name of the place that ``args.target`` and ``args.via`` mean, and one look at it; an exit code where there is
-    none, and why has been said. Raises :class:`BadTarget`."""
+def look(args: argparse.Namespace, verb: str, want_trainers: bool) -> Look | int:
+    """One look at the place that ``args.target`` and ``args.via`` mean; an exit code where there is none, and why has
+    been said. Raises :class:`BadTarget`."""
     target = one_place(args, args.target)
     if target.pid is not None:
         raise BadTarget(f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}")
     if not target.is_remote:
         raise BadTarget(f"{args.target}: no host. Next: gpuscope {verb}    for this machine")
-    from .remote_look import NoLook, look
+    from .remote_look import NoLook
+    from .remote_look import look as look_there
 
     try:
-        return look(args, target, args.timeout, want_trainers, verb == "devices")
+        return look_there(args, target, args.timeout, want_trainers, verb == "devices")
     except NoLook as error:
         return unreached(args, verb, str(error))
 

@@ -7,21 +7,22 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from ..agent.oneshot import TRAINERS_SECONDS, OneShot
+from ..agent.oneshot import TRAINERS_SECONDS
 from ..errors import UserError
 from ..store.pending_requests import SourceError
 from ..store.remote import RemoteSource
 from ..store.store import Store
-from ..store.view import HostView
-from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, TIMEOUT, Unknown
+from ..store.view import Entity, HostView
+from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, TIMEOUT, ProcDef, Unknown
+from .local_look import Look
 from .remote import Target, Ways
-from .remote_picture import picture_of
 
 HZ = 2.0
 KEY = "there"
+E = TypeVar("E", bound=Entity)
 SAMPLE_SECONDS = 20.0
 """From the agent's hello to its first reading, on a host that is very busy."""
 LISTED_SECONDS = 0.4
@@ -98,10 +99,10 @@ async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[
 
 def look(
     args: argparse.Namespace, target: Target, timeout: float, want_trainers: bool, want_environments: bool = False
-) -> tuple[str, OneShot]:
-    """The host's name and a picture of it, as one of this machine would be. Raises :class:`NoLook`."""
+) -> Look:
+    """A look at another host, as one at this machine would be. Raises :class:`NoLook`."""
 
-    async def once(ways: Ways) -> tuple[str, OneShot]:
+    async def once(ways: Ways) -> Look:
         async with watching(ways, target) as watched:
             complete = await watched.until(
                 lambda host, seconds: (
@@ -109,15 +110,29 @@ def look(
                 ),
                 timeout,
             )
-            shot = OneShot(picture_of(watched.host), complete)
+            seen = Look(without_ended(watched.host), complete)
             if getattr(args, "holders", False):
-                shot.holders = await _holders(watched)
+                seen.holders = await _holders(watched)
             if want_environments:
-                shot.environments = await _environments(watched, shot)
-            return watched.host.name, shot
+                seen.environments = await _environments(watched, seen.host)
+            return seen
 
     with Ways(args, redact=_redact()) as ways:
         return asyncio.run(once(ways))
+
+
+def without_ended(host: HostView) -> HostView:
+    """The host without what has ended, of which one look tells nothing."""
+
+    def living(found: tuple[E, ...]) -> tuple[E, ...]:
+        return tuple(one for one in found if one.gone is None)
+
+    return replace(
+        host,
+        devices=living(host.devices),
+        processes=tuple(replace(one, uses=living(one.uses)) for one in living(host.processes)),
+        trainers=tuple(replace(one, allocators=living(one.allocators)) for one in living(host.trainers)),
+    )
 
 
 async def _holders(watched: Watched) -> dict[str, Any] | Unknown:
@@ -132,22 +147,22 @@ async def _holders(watched: Watched) -> dict[str, Any] | Unknown:
     return result.value
 
 
-async def _environments(watched: Watched, shot: OneShot) -> dict[int, Mapping[str, str] | Unknown]:
+async def _environments(watched: Watched, host: HostView) -> dict[int, Mapping[str, str] | Unknown]:
     """What the processes on the GPUs there were started with, of an allow-list."""
     from .cuda_order import wanted
 
-    async def one(pid: int) -> Mapping[str, str] | Unknown:
-        known = shot.picture.processes.get(pid)
-        start = known.definition.start if known is not None else None
+    async def one(process: ProcDef) -> Mapping[str, str] | Unknown:
+        asked = {"pid": process.pid, "start": process.start}
         try:
-            result = await watched.source.request("environment", {"pid": pid, "start": start}, ENVIRONMENT_SECONDS)
+            result = await watched.source.request("environment", asked, ENVIRONMENT_SECONDS)
         except SourceError as error:
             return Unknown(DRIVER_ERROR, error.reason)
         told = result.value.get("environment")
         return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
 
-    pids = wanted(shot.picture)
-    return dict(zip(pids, await asyncio.gather(*(one(pid) for pid in pids)), strict=True))
+    found = [process.definition for process in wanted(host)]
+    told = await asyncio.gather(*(one(process) for process in found))
+    return {process.pid: environment for process, environment in zip(found, told, strict=True)}
 
 
 def settled(host: HostView) -> bool:

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from gpuscope.cli import local_look
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.remote_look import settled
 from gpuscope.store.store import Store
@@ -265,7 +266,7 @@ def test_watching_prints_lines_until_a_device_is_lost(fake, capsys):
         if len(looks) == 2:
             fake.lose(1)
         looks.append(options)
-        return devices_verb.collect_once(**options)
+        return local_look.look(**options)
 
     parser = argparse.ArgumentParser()
     devices_verb.add_arguments(parser)

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from gpuscope.agent.oneshot import collect_once
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.commands.ps import verb as ps_verb
+from gpuscope.cli.local_look import look
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
@@ -79,7 +79,7 @@ def test_every_null_says_why(told, verb, words, tmp_path, capsys):
             fake.processes += [FakeProcess(mute.pid, used=1, gpu=0), FakeProcess(good.pid, used=2, gpu=1)]
         told(fake, stack)
         stack.enter_context(fake.install())
-        verb.run(args, functools.partial(collect_once, directories=[str(sockets)]))
+        verb.run(args, functools.partial(look, directories=[str(sockets)]))
     document = json.loads(capsys.readouterr().out)
     rows = {row["path"]: row for row in document["unknown"]}
     assert all(row["code"] and row["reason"] for row in rows.values())

@@ -10,10 +10,11 @@ import sys
 
 import pytest
 
-from gpuscope.agent.oneshot import OneShot, collect_once
 from gpuscope.cli import free_devices
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import verb as devices_verb
+from gpuscope.cli.local_look import look
+from gpuscope.store.view import HostView
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 
@@ -32,8 +33,8 @@ class Screen(io.StringIO):
         return True
 
 
-def shot() -> OneShot:
-    return collect_once(5.0, want_trainers=False)
+def seen() -> HostView:
+    return look(5.0, want_trainers=False).host
 
 
 def test_every_device_in_one_line(fake):
@@ -49,7 +50,7 @@ def test_every_device_in_one_line(fake):
 
 
 def test_colours_only_on_a_terminal_that_wants_them(fake):
-    assert "\x1b[" in oneline.line(shot().picture, True)
+    assert "\x1b[" in oneline.line(seen(), True)
     assert oneline.coloured(Screen(), {"TERM": "xterm"})
     assert not oneline.coloured(Screen(), {"TERM": "xterm", "NO_COLOR": "1"})
     assert not oneline.coloured(Screen(), {"TERM": "dumb"})
@@ -68,7 +69,7 @@ def test_without_a_driver_the_reason_is_the_line():
 
 
 def test_what_is_free_and_who_holds_the_rest(fake, capsys):
-    told = list(free_devices.lines(shot().picture))
+    told = list(free_devices.lines(seen()))
     assert told[0].startswith("free  GPU 1, 2: ")
     assert told[0].endswith(" GiB each")
     assert any(line.startswith("held  GPU 0: ") and f"pid {os.getpid()} 69.0 GiB" in line for line in told)

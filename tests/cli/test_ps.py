@@ -11,9 +11,10 @@ import time
 import pytest
 
 from gpuscope.agent import host_workers
-from gpuscope.agent.oneshot import TRAINERS_SECONDS, collect_once
+from gpuscope.agent.oneshot import TRAINERS_SECONDS
 from gpuscope.cli import output
 from gpuscope.cli.commands.ps import verb as ps_verb
+from gpuscope.cli.local_look import look
 from gpuscope.cli.main import perform
 from gpuscope.collect import processes, trainers
 from gpuscope.wire.frames import Unknown
@@ -36,7 +37,7 @@ def fake():
 def run(capsys, sockets, *words):
     parser = argparse.ArgumentParser()
     ps_verb.add_arguments(parser)
-    code = ps_verb.run(parser.parse_args(words), functools.partial(collect_once, directories=[str(sockets)]))
+    code = ps_verb.run(parser.parse_args(words), functools.partial(look, directories=[str(sockets)]))
     return code, capsys.readouterr().out
 
 
@@ -286,17 +287,17 @@ def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monk
 
     parser = argparse.ArgumentParser()
     ps_verb.add_arguments(parser)
-    look = functools.partial(collect_once, directories=[str(sockets)])
+    here = functools.partial(look, directories=[str(sockets)])
     with probe_process.start(sockets) as one:
         fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0, sm=61))
-        code = ps_watch.watch(parser.parse_args(["--watch", "0.2"]), look, rounds=2)
+        code = ps_watch.watch(parser.parse_args(["--watch", "0.2"]), here, rounds=2)
         lines = capsys.readouterr().out.splitlines()
         assert code == 0
         assert len(lines) == 4
         trained = [line for line in lines if f" pid {one.pid} " in line]
         assert len(trained) == 2
         assert all("GPU 0 9.00 GiB sm 61 % · rank 0/2 · step " in line for line in trained)
-        assert ps_watch.watch(parser.parse_args(["--watch", "0.2", "--json"]), look, rounds=2) == 0
+        assert ps_watch.watch(parser.parse_args(["--watch", "0.2", "--json"]), here, rounds=2) == 0
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(documents) == 2
     assert documents[0]["processes"][0]["devices"][0]["sm_percent"] == 61.0

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from gpuscope.agent.oneshot import collect_once
-from gpuscope.agent.picture import Picture
 from gpuscope.cli.commands.lab import verb as lab_verb
 from gpuscope.cli.commands.lab.devices import TensorShare, beside, facts, refusal, visible, with_tensor_share
+from gpuscope.cli.local_look import look
 from gpuscope.collect import processes
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
+from gpuscope.store.store import Store
+from gpuscope.store.view import HostView
 from gpuscope.wire.frames import ProcDef
 from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
 
@@ -48,8 +49,8 @@ def occupy(fake: FakeNvml, gpu: int, used: int = 7 * GIB, pid: int | None = None
     return pid
 
 
-def picture() -> Picture:
-    return collect_once(5.0, want_trainers=False).picture
+def here() -> HostView:
+    return look(5.0, want_trainers=False).host
 
 
 AUTO = LabConfig(steps=5)
@@ -58,13 +59,13 @@ ALL = LabConfig(parallel="ddp", steps=5)
 
 def test_free_gpus_are_taken_without_a_word(fake: FakeNvml) -> None:
     occupy(fake, 1)
-    assert refusal(AUTO, picture(), {}) is None
-    assert refusal(LabConfig(device="cpu"), picture(), {}) is None
+    assert refusal(AUTO, here(), {}) is None
+    assert refusal(LabConfig(device="cpu"), here(), {}) is None
 
 
 def test_a_busy_gpu_is_refused_with_its_owner_and_the_command_for_a_free_one(fake: FakeNvml) -> None:
     pid = occupy(fake, 0)
-    found = refusal(AUTO, picture(), {}, options=" --headless")
+    found = refusal(AUTO, here(), {}, options=" --headless")
     assert found is not None
     assert found.what == "GPU 0 is in use by another job."
     command = Path("/proc/self/cmdline").read_text().partition("\0")[0]
@@ -76,11 +77,11 @@ def test_a_busy_gpu_is_refused_with_its_owner_and_the_command_for_a_free_one(fak
 def test_a_run_on_all_gpus_minds_each_of_them(fake: FakeNvml) -> None:
     occupy(fake, 0)
     occupy(fake, 2)
-    found = refusal(ALL, picture(), {})
+    found = refusal(ALL, here(), {})
     assert found is not None
     assert found.what == "GPUs 0, 2 are in use by another job."
     assert found.next == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --parallel ddp --steps 5"
-    two = refusal(ALL.changed("nproc", 2), picture(), {})
+    two = refusal(ALL.changed("nproc", 2), here(), {})
     assert two is not None
     assert two.next == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --parallel ddp --nproc 1 --steps 5"
 
@@ -88,13 +89,13 @@ def test_a_run_on_all_gpus_minds_each_of_them(fake: FakeNvml) -> None:
 def test_without_a_free_gpu_the_way_around_is_named(fake: FakeNvml) -> None:
     for gpu in range(3):
         occupy(fake, gpu)
-    found = refusal(AUTO, picture(), {})
+    found = refusal(AUTO, here(), {})
     assert found is not None
     assert "gpuscope lab --steps 5 --force" in found.next
 
 
 def test_visible_devices_are_those_of_cuda_by_index_and_by_uuid(fake: FakeNvml) -> None:
-    devices = picture().devices
+    devices = here().devices
     uuids = [device.definition.uuid for device in devices]
 
     def seen(chosen: str | None, **more: str) -> list[int] | None:
@@ -115,7 +116,7 @@ def test_visible_devices_are_those_of_cuda_by_index_and_by_uuid(fake: FakeNvml) 
 def test_the_order_of_unlike_gpus_is_not_guessed(fake: FakeNvml) -> None:
     fake.set(0, name="NVIDIA T4")
     occupy(fake, 0)
-    now = picture()
+    now = here()
     assert visible(now.devices, {}) is None
     assert refusal(AUTO, now, {}) is None
     by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -128,36 +129,39 @@ def test_the_order_of_unlike_gpus_is_not_guessed(fake: FakeNvml) -> None:
 
 def test_a_busy_gpu_that_this_run_does_not_see_is_no_concern(fake: FakeNvml) -> None:
     occupy(fake, 0)
-    assert refusal(ALL, picture(), {"CUDA_VISIBLE_DEVICES": "1,2"}) is None
-    assert refusal(AUTO, picture(), {"CUDA_VISIBLE_DEVICES": "2,0"}) is None
+    assert refusal(ALL, here(), {"CUDA_VISIBLE_DEVICES": "1,2"}) is None
+    assert refusal(AUTO, here(), {"CUDA_VISIBLE_DEVICES": "2,0"}) is None
 
 
 def test_a_screen_and_a_monitor_are_no_jobs(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     occupy(fake, 0, used=30 << 20)
-    assert beside(AUTO, picture(), {}) == []
-    desk = ProcDef(os.getpid(), 1, "root", "Xorg", "/usr/lib/xorg/Xorg :0")
+    assert beside(AUTO, here(), {}) == []
+    desk = ProcDef(os.getpid(), 1, user="root", name="Xorg", command="/usr/lib/xorg/Xorg :0")
     monkeypatch.setattr(processes, "describe", lambda pid, redact=True: (desk, {}))
     occupy(fake, 0, used=2 * GIB)
-    assert beside(AUTO, picture(), {}) == []
+    assert beside(AUTO, here(), {}) == []
 
 
 def test_what_a_container_hides_is_still_somebody(fake: FakeNvml) -> None:
     fake.set(0, used=30 * GIB)
-    found = refusal(AUTO, picture(), {})
+    found = refusal(AUTO, here(), {})
     assert found is not None
     assert "a process that cannot be seen from here holds" in found.why
     fake.set(0, used=600 << 20)  # the driver's own
-    assert refusal(AUTO, picture(), {}) is None
+    assert refusal(AUTO, here(), {}) is None
 
 
 def test_without_a_driver_nothing_is_asked_and_nothing_refused() -> None:
-    nothing = Picture(0.0, None, {}, {}, 0.0, None)  # type: ignore[arg-type]
+    store = Store()
+    store.add_source("here", "")
+    nothing = store.host("here")
+    assert nothing is not None
     assert refusal(AUTO, nothing, {}) is None
     assert facts(AUTO, nothing, {}) is None
 
 
 def test_the_facts_of_the_driver_are_those_of_the_visible_gpus(fake: FakeNvml) -> None:
-    found = facts(AUTO, picture(), {"CUDA_VISIBLE_DEVICES": "2,1"})
+    found = facts(AUTO, here(), {"CUDA_VISIBLE_DEVICES": "2,1"})
     assert found is not None
     assert (found.device_type, found.gpus, found.gpu_name, found.capability) == ("cuda", 2, "NVIDIA H200", (9, 0))
     assert found.free_bytes is not None

@@ -6,30 +6,26 @@ The readings come from the real collector over the fake library; the screens see
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, replace
 
 import pytest
 
-from gpuscope.agent.assembler import Assembler
 from gpuscope.agent.environment import gather
-from gpuscope.agent.oneshot import collect_once
-from gpuscope.agent.picture import Picture
-from gpuscope.cli import cuda_order, free_devices
+from gpuscope.cli import cuda_order
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.commands.lab import devices as lab_verb
 from gpuscope.cli.commands.wait import Watched
+from gpuscope.cli.local_look import look
+from gpuscope.collect import processes
 from gpuscope.doctor import environment_devices, environment_topology, live
 from gpuscope.exit_status import ExitStatus
 from gpuscope.export import page, table
 from gpuscope.model.alerts import Alerts
 from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.model.device_state import judge
-from gpuscope.store.decode import decode
 from gpuscope.store.ranks import find_stall
-from gpuscope.store.store import Store
-from gpuscope.store.view import HostView, Link, View
+from gpuscope.store.view import HostView, View
 from gpuscope.tui.device import text as device_text
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.lab import devices as lab_tab
@@ -38,14 +34,12 @@ from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.overview.empty_states import problems
 from gpuscope.tui.processes.text import order_lines
 from gpuscope.tui.theme import THEMES, Tokens
-from gpuscope.wire import codec
 from gpuscope.wire.environment import Device, Facts, Host
 from tests.fakes import jobs, views
 from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
 
 TOTAL = FakeNvml(gpus=1).gpus[0].total
 TOKENS = Tokens(THEMES[0])
-SOURCE = "here"
 WATCHED = AlertSettings(memory_percent=97, throttle=True, ecc=True, for_seconds=0.0)
 
 
@@ -90,24 +84,17 @@ STATES = [
 ]  # fmt: skip
 
 
-def look() -> Picture:
-    """What the verbs are told, as where no container hides the owners."""
-    shot = collect_once(10.0, want_trainers=False, directories=())
-    assert shot.complete
-    return replace(shot.picture, hidden=None)
+@pytest.fixture(autouse=True)
+def outside_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing hides the owners, wherever this runs."""
+    monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": None)
 
 
-def host_of(picture: Picture) -> HostView:
-    """The same as the screens see it: through the agent's frames, the codec and the store."""
-    store = Store()
-    store.add_source(SOURCE, "node-17")
-    before, sample, after = Assembler().tick(picture, time.monotonic_ns())
-    for frame in [views.hello(), *before, sample, *after]:
-        store.apply(SOURCE, decode(codec.encode(frame).rstrip(b"\n")), time.monotonic())
-    store.set_link(SOURCE, Link("live"))
-    host = store.view().host
-    assert host is not None
-    return host
+def seen() -> HostView:
+    """What the verbs and the screens are told."""
+    found = look(10.0, want_trainers=False, directories=())
+    assert found.complete
+    return found.host
 
 
 def facts_of(**environment: str) -> Facts:
@@ -127,9 +114,8 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     with fake.install():
         if state.lost:
             fake.lose(0)
-        picture = look()
+        host = seen()
         facts = facts_of(CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    host = host_of(picture)
     (device,) = host.devices
 
     # the screens
@@ -145,14 +131,13 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     assert ("held by no process" in flat(device_text.process_lines(host, device, 20, 120))) == state.unowned
 
     # the verbs
-    rows = devices_verb.find_problems(picture)
+    rows = devices_verb.find_problems(host)
     assert {row["severity"] for row in rows} == ({state.severity} if state.severity else set())
-    printed = devices_verb.text(picture, rows)
+    printed = devices_verb.text(host, rows)
     assert ("free  GPU 0" in printed) == (state.word == "free")
     assert ("full  GPU 0" in printed) == (state.word == "full")
     assert ("held by no process" in printed) == state.unowned
-    assert free_devices.state(picture.devices[0]) == judged
-    said = oneline.line(picture)
+    said = oneline.line(host)
     assert (state.word in said.split()) == (state.kind in ("warn", "bad") or state.word == "free") or " " in state.word
     assert state.word in said or state.word in ("ok", "idle")
 
@@ -208,13 +193,12 @@ def test_all_see_the_same_gpus(value: str | None, wanted: list[int]) -> None:
     environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     fake = FakeNvml(gpus=3, processes=[FakeProcess(os.getpid(), used=GIB, gpu=0)])
     with fake.install():
-        picture = look()
-    host = host_of(picture)
+        host = seen()
     assert [device.definition.uuid for device in host.devices] == UUIDS
 
-    (row,) = cuda_order.rows(picture, {os.getpid(): environment})
+    (row,) = cuda_order.rows(host, {os.getpid(): environment})
     assert [one["index"] for one in row["ordinals"]] == wanted
-    verb = lab_verb.visible(picture.devices, environment)
+    verb = lab_verb.visible(host.devices, environment)
     assert verb is not None
     assert [device.definition.index for device in verb] == wanted
     assert [device.definition.index for device in lab_tab.visible(host, environment)] == wanted

@@ -103,7 +103,7 @@ for stage, more in (("ready", ready), ("first", {"reserved_bytes": 2 << 20}),
 
 def test_measuring_asks_the_driver_after_each_stage(monkeypatch):
     monkeypatch.setattr(predict_measure, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(predict_measure, "_held", lambda device, pid, idle: held.pop(0))
+    monkeypatch.setattr(predict_measure, "_held", lambda host, device, pid, idle: held.pop(0))
     held = [621 * MIB, (749 + 34) * MIB, (809 + 60) * MIB]
     with FakeNvml(gpus=1, processes=[FakeProcess(1, used=1 << 30, gpu=0)]).install():
         gpu, torch, found, stages = predict_measure.measure(20.0, [sys.executable, "-c", STAGES])

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from ...agent.oneshot import OneShot, collect_once
-from ...agent.picture import DevicePicture, Picture
 from ...exit_status import ExitStatus
+from ...model.device_state import state_on
+from ...store.view import DeviceView, HostView
 from ...text.units import GIB
 from ...wire.clean import clean
 from ...wire.frames import Reading, Unknown
-from .. import free_devices
+from ..local_look import Look, look
 from ..output import exit_code
 from .devices import verb as devices_verb
 
@@ -28,18 +28,18 @@ MAX_DEVICES = 16
 _COLOURS = {"bad": "31", "warn": "33", "free": "32"}
 
 
-def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once, out: TextIO | None = None) -> int:
+def run(args: argparse.Namespace, look: Callable[..., Look] = look, out: TextIO | None = None) -> int:
     """Print the line, once or every ``args.every`` seconds; the exit code is that of ``devices``."""
     stream = out or sys.stdout
     colours = coloured(stream, os.environ)
     while True:
         began = time.monotonic()
-        shot = look(timeout=TIMEOUT_SECONDS, want_trainers=False)
-        problems = devices_verb.find_problems(shot.picture)
+        host = look(timeout=TIMEOUT_SECONDS, want_trainers=False).host
+        problems = devices_verb.find_problems(host)
         again = args.every is not None
-        print(line(shot.picture, colours), file=stream, flush=True)
+        print(line(host, colours), file=stream, flush=True)
         if not again:
-            return exit_code(problems) if shot.picture.devices else ExitStatus.UNCHECKED
+            return exit_code(problems) if host.devices else ExitStatus.UNCHECKED
         time.sleep(max(0.0, args.every - (time.monotonic() - began)))
 
 
@@ -48,21 +48,21 @@ def coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "") not in ("", "dumb")
 
 
-def line(picture: Picture, colours: bool = False) -> str:
+def line(host: HostView, colours: bool = False) -> str:
     """All devices, at most ``MAX_DEVICES`` of them; without a driver the reason in short."""
-    if not picture.devices:
-        reason = picture.nvml.text if picture.nvml is not None else "the driver has no devices"
+    if not host.devices:
+        reason = host.nvml.text if host.nvml is not None else "the driver has no devices"
         return f"no GPU: {clean(reason, 80)}"
-    parts = [_painted(*_device(device), colours) for device in picture.devices[:MAX_DEVICES]]
-    more = len(picture.devices) - MAX_DEVICES
+    parts = [_painted(*_device(device), colours) for device in host.devices[:MAX_DEVICES]]
+    more = len(host.devices) - MAX_DEVICES
     return " · ".join([*parts, f"and {more} more"] if more > 0 else parts)
 
 
-def _device(device: DevicePicture) -> tuple[str, str]:
+def _device(device: DeviceView) -> tuple[str, str]:
     get: Callable[[str], Any] = device.readings.get
     index, total = device.definition.index, device.definition.total_bytes
     used, load, heat = get("used_bytes"), get("utilization_percent"), get("temperature_celsius")
-    state = free_devices.state(device)
+    state = state_on(device)
     if state.word == "free" or (isinstance(used, Unknown) and isinstance(load, Unknown)):
         return f"{index} {state.word}", "free" if state.word == "free" else "bad"
     size = f"{_gib(used)}/{_gib(total)}G"

@@ -20,12 +20,12 @@ GAP = 2
 
 def run(args: argparse.Namespace) -> int:
     """0: listed; 3: nothing was found, and not all could be asked."""
-    from ....agent.oneshot import collect_once
+    from ...local_look import look
     from ..ps import verb as ps_verb
 
-    shot = collect_once(timeout=args.timeout)
-    problems = ps_verb.find_problems(shot.picture)
-    document = ps_verb.document(shot.picture, problems)
+    host = look(timeout=args.timeout).host
+    problems = ps_verb.find_problems(host)
+    document = ps_verb.document(host, problems)
     rows = _rows(document)
     if args.json:
         keys = ("host", "problems", "unknown")

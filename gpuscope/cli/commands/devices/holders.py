@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....agent.oneshot import OneShot
-from ....agent.picture import Picture
+from ....store.view import HostView
 from ....text import width
 from ....text.units import DASH
 from ....wire.clean import clean
 from ....wire.frames import NO_PERMISSION, NOT_INITIALISED, Unknown
 from ... import output
+from ...local_look import Look
 
 COMMAND_CHARS = 60
 
 
-def of_this_machine(picture: Picture) -> dict[str, Any] | None:
+def of_this_machine(host: HostView) -> dict[str, Any] | None:
     """As another host's agent tells it; None where no device has a number."""
     from ....collect.holders import told
     from ....config import load
 
-    minors = [d.definition.minor for d in picture.devices if d.definition.minor is not None]
+    minors = [d.definition.minor for d in host.devices if d.definition.minor is not None]
     return told(minors, load()[0].redact) if minors else None
 
 
-def by_device(shot: OneShot) -> dict[int, dict[str, Any]]:
+def by_device(look: Look) -> dict[int, dict[str, Any]]:
     """By index: ``pids``, ``processes`` (pid, user, command), ``hidden_processes``, ``why`` that may not be all."""
-    if not isinstance(shot.holders, dict):
+    if not isinstance(look.holders, dict):
         return {}
-    told = shot.holders
+    told = look.holders
     why, hidden = told.get("why"), told.get("hidden_processes")
     rows = {one.get("minor"): one for one in told.get("devices") or () if isinstance(one, dict)}
     found = {}
-    for device in shot.picture.devices:
+    for device in look.host.devices:
         one = rows.get(device.definition.minor)
         if one is not None:
             processes = [_row(row) for row in one.get("processes") or () if isinstance(row, dict)]
@@ -56,12 +56,12 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def unknown(shot: OneShot, path: str, found: Mapping[str, Any] | None) -> list[dict[str, str]]:
+def unknown(look: Look, path: str, found: Mapping[str, Any] | None) -> list[dict[str, str]]:
     """The rows for what is null in the holders of one device."""
     unknowns = output.Unknowns()
     if found is None:
         unseen = Unknown(NOT_INITIALISED, "the number of its file under /dev is not known")
-        unknowns.add(path, shot.holders if isinstance(shot.holders, Unknown) else unseen)
+        unknowns.add(path, look.holders if isinstance(look.holders, Unknown) else unseen)
         return unknowns.rows
     why = Unknown(NO_PERMISSION, found["why"]) if found["why"] else output.NOT_TOLD
     if found["hidden_processes"] is None:
@@ -73,7 +73,7 @@ def unknown(shot: OneShot, path: str, found: Mapping[str, Any] | None) -> list[d
     return unknowns.rows
 
 
-def lines(shot: OneShot, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def lines(look: Look, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """For people: a line per device and process, and at last why this may not be all."""
     out = []
     for index, one in found.items():
@@ -85,7 +85,7 @@ def lines(shot: OneShot, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
         if one["more"]:
             out.append(f"GPU {index} is held open by {one['more']} more")
     reasons = dict.fromkeys(one["why"] for one in found.values() if one["why"])
-    if isinstance(shot.holders, Unknown):
-        reasons[clean(shot.holders.text)] = None
+    if isinstance(look.holders, Unknown):
+        reasons[clean(look.holders.text)] = None
     out += [f"{DASH} {why}" for why in reasons]
     return ["", *out] if out else []

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....agent.oneshot import OneShot, collect_once
-from ....agent.picture import DevicePicture, Picture
 from ....collect.clock_events import clock_event_words
 from ....collect.xid import HARMLESS, xid_advice, xid_words
-from ....model.device_state import faults_of, slowed, unowned
+from ....model.device_state import faults_of, list_gap, listed_on, slowed, unowned_on
+from ....store.view import DeviceView, HostView, ProcView
 from ....text import width
 from ....text.units import DASH
 from ....wire.clean import clean
-from ....wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, LOST, NOT_INITIALISED, TIMEOUT, Reading, Unknown
+from ....wire.frames import (
+    DEVICE_COLUMNS,
+    DRIVER_ERROR,
+    HOST_ID,
+    LOST,
+    NOT_INITIALISED,
+    TIMEOUT,
+    Event,
+    Reading,
+    Unknown,
+)
 from ... import cuda_order, free_devices, output, remote
 from ... import watch as cli_watch
+from ...local_look import Look, look
 from ...output import Unknowns, exit_code, gib, number, percent, problem
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
@@ -45,80 +54,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     remote.add_arguments(parser)
 
 
-def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -> int:
+def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
     """Print the document or the text; the exit code says whether all is well (``look`` is for tests)."""
     if args.watch is not None:
         from .watch import watch
 
         return watch(args, look)
-    host = ""
-    if args.target is not None or args.via:
-        found = remote.shot(args, "devices", want_trainers=False)
+    there = args.target is not None or bool(args.via)
+    if there:
+        found = remote.look(args, "devices", want_trainers=False)
         if isinstance(found, int):
             return found
-        host, shot = found
+        seen = found
     else:
-        shot = look(timeout=args.timeout, want_trainers=False)
-    problems = find_problems(shot.picture)
-    if not shot.complete:
+        seen = look(timeout=args.timeout, want_trainers=False)
+        seen.environments = cuda_order.of_this_machine(seen.host)
+    problems = find_problems(seen.host)
+    if not seen.complete:
         problems += output.unanswered(problems, args.timeout)
-    result = document(shot.picture, problems, host)
-    if not host:
-        shot.environments = cuda_order.of_this_machine(shot.picture)
-    result["cuda_order"] = cuda_order.rows(shot.picture, shot.environments)
+    result = document(seen.host, problems)
+    result["cuda_order"] = cuda_order.rows(seen.host, seen.environments)
     result["unknown"] += cuda_order.unknown(result["cuda_order"])
     more = cuda_order.lines(result["cuda_order"])
     more = ["", *more] if more else []
     if args.holders:
         from . import holders as devices_holders
 
-        if not host:
-            shot.holders = devices_holders.of_this_machine(shot.picture)
-        holding = devices_holders.by_device(shot)
-        held = devices_holders.lines(shot, holding)
+        if not there:
+            seen.holders = devices_holders.of_this_machine(seen.host)
+        holding = devices_holders.by_device(seen)
+        held = devices_holders.lines(seen, holding)
         more += held
         for position, device in enumerate(result["devices"]):
             device["holders"] = holding.get(device["index"])
-            result["unknown"] += devices_holders.unknown(shot, f"devices[{position}].holders", device["holders"])
-    print(output.dump(result) if args.json else "\n".join([text(shot.picture, problems, host), *more]))
+            result["unknown"] += devices_holders.unknown(seen, f"devices[{position}].holders", device["holders"])
+    print(output.dump(result) if args.json else "\n".join([text(seen.host, problems, there), *more]))
     return int(result["exit_code"])
 
 
-def document(picture: Picture, problems: list[dict[str, Any]], host: str = "") -> dict[str, Any]:
+def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
     """The JSON document. Numbers are numbers, units are in the names, unknown is null with a row in ``unknown``."""
     unknowns = Unknowns()
-    if picture.nvml is not None and not picture.devices:
-        unknowns.add("devices", picture.nvml)
-    versions = unknowns.fields("", picture.host, ("driver_version", "cuda_driver_version"), picture.host_reasons)
+    if host.nvml is not None and not host.devices:
+        unknowns.add("devices", host.nvml)
+    versions = unknowns.fields("", host.definition, ("driver_version", "cuda_driver_version"), host.readings)
     return {
-        "host": clean(host or os.uname().nodename),
+        "host": clean(host.name),
         **versions,
-        "devices": [_device(unknowns, index, device, picture) for index, device in enumerate(picture.devices)],
+        "devices": [_device(unknowns, index, device, host) for index, device in enumerate(host.devices)],
         "problems": problems,
         "unknown": unknowns.rows,
         "exit_code": exit_code(problems),
     }
 
 
-def _device(unknowns: Unknowns, position: int, device: DevicePicture, picture: Picture) -> dict[str, Any]:
+def _device(unknowns: Unknowns, position: int, device: DeviceView, host: HostView) -> dict[str, Any]:
     path = f"devices[{position}]"
     memory = f"{path}.memory"
-    total = unknowns.value(f"{memory}.total_bytes", device.definition.total_bytes, device.reasons.get("total_bytes"))
+    total = unknowns.value(
+        f"{memory}.total_bytes", device.definition.total_bytes, output.reason(device.readings, "total_bytes")
+    )
     reasons = device.readings.get("clock_event_reasons")
     xid = device.readings.get("last_xid")
     apart = (*_MEMORY, "clock_event_reasons", "idle_since_seconds")
     others = {name: name for name in DEVICE_COLUMNS if name not in apart}
     return {
-        **unknowns.fields(path, device.definition, _STATIC, device.reasons),
+        **unknowns.fields(path, device.definition, _STATIC, device.readings),
         "memory": {"total_bytes": total, **unknowns.columns(memory, device.readings, {name: name for name in _MEMORY})},
         **unknowns.columns(path, device.readings, others),
         "clock_event_reasons": list(clock_event_words(reasons, harmless=True))
         if isinstance(reasons, int)
         else unknowns.value(f"{path}.clock_event_reasons", reasons),
-        "idle_seconds": unknowns.value(f"{path}.idle_seconds", free_devices.idle_seconds(picture, device)),
+        "idle_seconds": unknowns.value(f"{path}.idle_seconds", free_devices.idle_seconds(host, device)),
         "last_xid_words": unknowns.value(f"{path}.last_xid_words", _xid_words(xid)),
-        "unaccounted_bytes": unknowns.value(f"{path}.unaccounted_bytes", unaccounted(device)),
-        "processes": _processes(unknowns, f"{path}.processes", device, picture),
+        "unaccounted_bytes": unknowns.value(f"{path}.unaccounted_bytes", unaccounted(device, host)),
+        "processes": _processes(unknowns, f"{path}.processes", device, host),
     }
 
 
@@ -128,59 +138,66 @@ def _xid_words(xid: Reading | None) -> Reading:
     return xid if isinstance(xid, Unknown) else Unknown(NOT_INITIALISED, "the driver has reported no critical error")
 
 
-def unaccounted(device: DevicePicture) -> Reading:
+def unaccounted(device: DeviceView, host: HostView) -> Reading:
     """Bytes in use that no process holds which the driver names."""
     used = device.readings.get("used_bytes")
     if not isinstance(used, int):
         return used if isinstance(used, Unknown) else output.NOT_TOLD
-    if device.processes is None:
-        return device.reasons.get("processes", output.NOT_TOLD)
+    uses = listed_on(device)
+    if uses is None:
+        gap = list_gap(device)
+        return output.NOT_TOLD if gap is None else gap
+    pids = {process.id: process.definition.pid for process in host.processes}
     known = 0
-    for pid, size in device.processes:
+    for use in uses:
+        size = use.reading("used_bytes")
         if not isinstance(size, int):
             why = size.text if isinstance(size, Unknown) else "not told"
-            return Unknown(NOT_INITIALISED, f"how much process {pid} holds is not known: {why}")
+            return Unknown(NOT_INITIALISED, f"how much process {pids[use.process]} holds is not known: {why}")
         known += size
     return max(0, used - known)
 
 
-def _processes(unknowns: Unknowns, path: str, device: DevicePicture, picture: Picture) -> list[dict[str, Any]] | None:
-    if "processes" in device.reasons:
-        unknowns.add(path, device.reasons["processes"])
-    if device.processes is None:
+def _processes(unknowns: Unknowns, path: str, device: DeviceView, host: HostView) -> list[dict[str, Any]] | None:
+    gap, uses = list_gap(device), listed_on(device)
+    if gap is not None:
+        unknowns.add(path, gap)
+    if uses is None:
         return None
+    processes = {process.id: process for process in host.processes}
     rows = []
-    for index, (pid, used) in enumerate(device.processes):
-        row, here = {"pid": pid}, f"{path}[{index}]"
-        known = picture.processes.get(pid) if picture.hidden is None else None
-        for name in ("start_time", "user", "command"):
-            if known is not None:
-                why = reason_of(name, known.reasons)
-                row[name] = unknowns.value(f"{here}.{name}", getattr(known.definition, name), why)
-            else:
-                row[name] = unknowns.value(f"{here}.{name}", None, picture.hidden)
-        row["used_bytes"] = unknowns.value(f"{here}.used_bytes", used)
-        row["sm_percent"] = unknowns.value(f"{here}.sm_percent", device.load.get(pid))
-        rows.append(row)
+    for index, use in enumerate(uses):
+        process, here = processes[use.process], f"{path}[{index}]"
+        rows.append(
+            {
+                "pid": process.definition.pid,
+                **process_fields(unknowns, here, process),
+                "used_bytes": unknowns.value(f"{here}.used_bytes", use.reading("used_bytes")),
+                "sm_percent": unknowns.value(f"{here}.sm_percent", use.reading("sm_percent")),
+            }
+        )
     return rows
 
 
-def reason_of(name: str, reasons: Mapping[str, Unknown]) -> Unknown | None:
-    """Why a field of a process is not known. Of one that cannot be seen, only its start in ticks has a reason."""
-    return reasons.get(name, reasons.get("start") if name == "start_time" else None)
+def process_fields(unknowns: Unknowns, path: str, process: ProcView) -> dict[str, Any]:
+    """When it was started, whose it is and what it runs. Of a process that cannot be seen, its start in ticks has the
+    reason that its start time lacks."""
+    readings = process.readings
+    if "start" in readings:
+        readings = {"start_time": readings["start"], **readings}
+    return unknowns.fields(path, process.definition, ("start_time", "user", "command"), readings)
 
 
-def find_problems(picture: Picture) -> list[dict[str, Any]]:
+def find_problems(host: HostView) -> list[dict[str, Any]]:
     """What is wrong, or could not be looked at, by device. Missing readings that a device does not have are neither."""
     problems = []
-    if picture.nvml is not None:
-        problems.append(problem(None, "unchecked", picture.nvml.text))
-    if picture.note:
-        problems.append(problem(None, "warning", picture.note))
-    for device in picture.devices:
+    if host.nvml is not None:
+        problems.append(problem(None, "unchecked", host.nvml.text))
+    problems += [problem(None, "warning", event.text) for event in host.events if _is_note(event)]
+    for device in host.devices:
         index = device.definition.index
         failed: dict[str, dict[str, list[str]]] = {}  # code → words → what is missing
-        for name, reason in [*device.readings.items(), *device.reasons.items()]:
+        for name, reason in device.readings.items():
             if isinstance(reason, Unknown):
                 failed.setdefault(reason.code, {}).setdefault(reason.text, []).append(name)
         if LOST in failed:
@@ -192,6 +209,11 @@ def find_problems(picture: Picture) -> list[dict[str, Any]]:
             problems.append(problem(index, "problem" if dead else "warning", f"{words} ({', '.join(names)})"))
         problems.extend(_health(index, device.readings))
     return problems
+
+
+def _is_note(event: Event) -> bool:
+    """Whether it says how this host's driver is read, as beside a library that is in the way."""
+    return event.id == HOST_ID and event.e == "note"
 
 
 _SEVERITIES = {"bad": "problem", "warn": "warning"}
@@ -208,28 +230,28 @@ def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def text(picture: Picture, problems: list[dict[str, Any]], host: str = "") -> str:
-    """The same for people: a table, then what is wrong, then why something is missing."""
-    if not picture.devices:
-        reason = picture.nvml.text if picture.nvml is not None else "the driver has no devices"
-        works = STILL_WORKS_THERE if host else STILL_WORKS
-        return f"No GPU readings on {clean(host or os.uname().nodename)}.\nWhy: {clean(reason)}\n{works}"
-    versions = [f"driver {picture.host.driver_version}"] if picture.host.driver_version else []
-    versions += [f"CUDA {picture.host.cuda_driver_version}"] if picture.host.cuda_driver_version else []
+def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) -> str:
+    """The same for people: a table, then what is wrong, then why something is missing. ``there``: on another host."""
+    name, definition = clean(host.name), host.definition
+    if not host.devices:
+        reason = host.nvml.text if host.nvml is not None else "the driver has no devices"
+        works = STILL_WORKS_THERE if there else STILL_WORKS
+        return f"No GPU readings on {name}.\nWhy: {clean(reason)}\n{works}"
+    versions = [f"driver {definition.driver_version}"] if definition.driver_version else []
+    versions += [f"CUDA {definition.cuda_driver_version}"] if definition.cuda_driver_version else []
     rows: list[tuple[str, ...]] = [
         ("GPU", "NAME", "USED", "FREE", "TOTAL GiB", "UTIL", "SM", "TENSOR", "POWER", "TEMP", "SM CLOCK", "PROCESSES")
     ]
-    rows += [device_row(device) for device in picture.devices]
-    name = clean(host or os.uname().nodename)
+    rows += [device_row(device) for device in host.devices]
     lines = ["  ".join([name, *versions]), "", *output.table(rows, right=(0, *range(2, 12)))]
-    if room := list(free_devices.lines(picture)):
+    if room := list(free_devices.lines(host)):
         lines += ["", *room]
     if problems:
         lines.append("")
     for row in problems:
         where = "" if row["device"] is None else f"GPU {row['device']}: "
         lines.append(f"{_MARKS[row['severity']]} {where}{row['reason']}")
-    notes = [*_unowned(picture), *_missing(picture)]
+    notes = [*_unowned(host), *_missing(host)]
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
@@ -241,7 +263,8 @@ _SHOWN = {
 }  # fmt: skip
 
 
-def device_row(device: DevicePicture) -> tuple[str, ...]:
+def device_row(device: DeviceView) -> tuple[str, ...]:
+    uses = listed_on(device)
     get = device.readings.get
     return (
         str(device.definition.index),
@@ -255,19 +278,16 @@ def device_row(device: DevicePicture) -> tuple[str, ...]:
         number(get("power_watts"), " W"),
         number(get("temperature_celsius"), " °C"),
         number(get("sm_clock_mhz"), " MHz"),
-        str(len(device.processes)) if device.processes is not None else DASH,
+        str(len(uses)) if uses is not None else DASH,
     )
 
 
-def _unowned(picture: Picture) -> list[str]:
+def _unowned(host: HostView) -> list[str]:
     """Memory that no process holds which the driver names."""
-    if picture.hidden is not None:
+    if host.hidden is not None:
         return []
-    sizes = [
-        (device.definition.index, unowned(device.readings, [size for _, size in device.processes]))
-        for device in picture.devices
-        if device.processes is not None
-    ]
+    listed = [device for device in host.devices if listed_on(device) is not None]
+    sizes = [(device.definition.index, unowned_on(device)) for device in listed]
     return [
         f"{DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope devices --holders"
         for index, size in sizes
@@ -275,12 +295,12 @@ def _unowned(picture: Picture) -> list[str]:
     ]
 
 
-def _missing(picture: Picture) -> list[str]:
+def _missing(host: HostView) -> list[str]:
     """Why there is a dash in the table, unless a problem above says it; one line per reason."""
     lines: dict[str, list[str]] = {}
-    for device in picture.devices:
+    for device in host.devices:
         shown = [(label, device.readings.get(column)) for column, label in _SHOWN.items()]
-        shown.append(("processes", device.reasons.get("processes")))
+        shown.append(("processes", list_gap(device)))
         for label, reason in shown:
             if isinstance(reason, Unknown) and reason.code not in (LOST, TIMEOUT, DRIVER_ERROR):
                 lines.setdefault(clean(reason.text), []).append(f"GPU {device.definition.index} {label}")

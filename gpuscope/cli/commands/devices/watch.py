@@ -7,33 +7,33 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ....agent.oneshot import OneShot
-from ....agent.picture import Picture
 from ....exit_status import ExitStatus
+from ....store.view import HostView
 from ... import output
 from ... import watch as cli_watch
+from ...local_look import Look
 from ...output import exit_code
 from .verb import device_row, document, find_problems
 
 
-def watch(args: argparse.Namespace, look: Callable[..., OneShot], rounds: int | None = None) -> int:
+def watch(args: argparse.Namespace, look: Callable[..., Look], rounds: int | None = None) -> int:
     """JSON documents, one a line, with ``--json``. Ends with the exit code of the look that found a problem, or of the
     last one."""
 
     def once() -> tuple[list[str], int]:
-        shot = look(timeout=args.timeout, want_trainers=False)
-        problems = find_problems(shot.picture)
-        problems += [] if shot.complete else output.unanswered(problems, args.timeout)
+        seen = look(timeout=args.timeout, want_trainers=False)
+        problems = find_problems(seen.host)
+        problems += [] if seen.complete else output.unanswered(problems, args.timeout)
         if args.json:
-            return [json.dumps(document(shot.picture, problems), allow_nan=False)], exit_code(problems)
-        return _lines(shot.picture, problems), exit_code(problems)
+            return [json.dumps(document(seen.host, problems), allow_nan=False)], exit_code(problems)
+        return _lines(seen.host, problems), exit_code(problems)
 
     return cli_watch.watch(args, once, rounds, end=ExitStatus.PROBLEMS)
 
 
-def _lines(picture: Picture, problems: list[dict[str, Any]]) -> list[str]:
+def _lines(host: HostView, problems: list[dict[str, Any]]) -> list[str]:
     lines = []
-    for device in picture.devices:
+    for device in host.devices:
         _, name, used, _, total, *rest = device_row(device)
         util, sm, tensor, power, heat, clock, processes = rest
         lines.append(

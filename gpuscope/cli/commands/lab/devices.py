@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....agent.device_workers import NvmlWorker
-from ....agent.oneshot import collect_once
-from ....agent.picture import DevicePicture, Picture
 from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
 from ....lab.device_selection import UNSEEN, Occupant
 from ....lab.rules import Facts
 from ....model import cuda_devices
-from ....model.device_state import unowned
+from ....model.device_state import listed_on, unowned_on
+from ....store.view import DeviceView, HostView
 from ....text import width
 from ....wire.clean import clean
 from ....wire.frames import Unknown
+from ... import local_look
 
 VISIBLE_VARIABLE = cuda_devices.VISIBLE
 LOOK_SECONDS = 5.0
@@ -31,12 +31,12 @@ SAMPLE_HZ = 2.0
 COMMAND_CHARS = 60
 
 
-def look() -> Picture:
+def look() -> HostView:
     """This host's devices and who is on them; takes as long as the driver, ``LOOK_SECONDS`` at most."""
-    return collect_once(LOOK_SECONDS, want_trainers=False).picture
+    return local_look.look(LOOK_SECONDS, want_trainers=False).host
 
 
-def visible(devices: Sequence[DevicePicture], environ: Mapping[str, str] = os.environ) -> list[DevicePicture] | None:
+def visible(devices: Sequence[DeviceView], environ: Mapping[str, str] = os.environ) -> list[DeviceView] | None:
     """The devices a worker would see, in CUDA's order: ``$CUDA_VISIBLE_DEVICES`` by index or UUID up to the first word
     that names none. None where the order cannot be told: CUDA numbers GPUs of different kinds by their speed."""
     here = sorted(devices, key=lambda device: device.definition.index)
@@ -46,42 +46,43 @@ def visible(devices: Sequence[DevicePicture], environ: Mapping[str, str] = os.en
     return [here[position] for position in shown.positions]
 
 
-def wanted(config: LabConfig, seen: Sequence[DevicePicture]) -> list[DevicePicture]:
+def wanted(config: LabConfig, seen: Sequence[DeviceView]) -> list[DeviceView]:
     """Those of the visible devices that a run with these toggles takes."""
     if config.device == "cpu":
         return []
     return list(seen[:1] if config.parallel == "none" else seen[: config.nproc])
 
 
-def occupants(device: DevicePicture, picture: Picture) -> list[Occupant]:
+def occupants(device: DeviceView, host: HostView) -> list[Occupant]:
     """The jobs on a device: every process that holds memory of it but what draws the screen."""
-    index = device.definition.index
+    index, uses = device.definition.index, listed_on(device) or ()
+    processes = {process.id: process.definition for process in host.processes}
     found = []
-    for pid, used in device.processes or ():
+    for use in uses:
+        used, owner = use.reading("used_bytes"), processes[use.process]
         held = used if isinstance(used, int) else None
         if held is not None and held < device_selection.IDLE_BYTES:
             continue
-        known = picture.processes.get(pid) if picture.hidden is None else None
-        if known is None:
-            found.append(Occupant(index, pid, "?", UNSEEN, held))
+        if host.hidden is not None:
+            found.append(Occupant(index, owner.pid, "?", UNSEEN, held))
             continue
-        command = clean(known.definition.command or known.definition.name or "?")
+        command = clean(owner.command or owner.name or "?")
         if device_selection.draws_screen(command):
             continue
         short = width.cut(command, COMMAND_CHARS)
-        found.append(Occupant(index, pid, clean(known.definition.user or "?"), short, held))
-    nobodys = unowned(device.readings, ()) if not device.processes else None
+        found.append(Occupant(index, owner.pid, clean(owner.user or "?"), short, held))
+    nobodys = unowned_on(device) if not uses else None
     if not found and nobodys is not None and nobodys > device_selection.HIDDEN_JOB_BYTES:
         found.append(Occupant(index, None, "?", UNSEEN, nobodys))
     return found
 
 
-def facts(config: LabConfig, picture: Picture | None, environ: Mapping[str, str] = os.environ) -> Facts | None:
+def facts(config: LabConfig, host: HostView | None, environ: Mapping[str, str] = os.environ) -> Facts | None:
     """What is known without torch, for the rules; None where not even the kind of device is."""
     cores = device_selection.cores()
     if config.device == "cpu":
         return Facts("cpu", cores=cores)
-    seen = visible(picture.devices, environ) if picture is not None else None
+    seen = visible(host.devices, environ) if host is not None else None
     if not seen:
         return None
     free = [device.readings.get("free_bytes") for device in seen]
@@ -96,29 +97,29 @@ def facts(config: LabConfig, picture: Picture | None, environ: Mapping[str, str]
     )
 
 
-def beside(config: LabConfig, picture: Picture, environ: Mapping[str, str] = os.environ) -> list[Occupant]:
+def beside(config: LabConfig, host: HostView, environ: Mapping[str, str] = os.environ) -> list[Occupant]:
     """The jobs on the GPUs that a run with these toggles takes."""
-    seen = visible(picture.devices, environ) or []
-    return [occupant for device in wanted(config, seen) for occupant in occupants(device, picture)]
+    seen = visible(host.devices, environ) or []
+    return [occupant for device in wanted(config, seen) for occupant in occupants(device, host)]
 
 
 def refusal(
-    config: LabConfig, picture: Picture, environ: Mapping[str, str] = os.environ, options: str = ""
+    config: LabConfig, host: HostView, environ: Mapping[str, str] = os.environ, options: str = ""
 ) -> metrics.Failure | None:
     """Why a run would disturb somebody: who is on the GPUs it would take, and the command that takes free ones. None
     where it disturbs nobody, or nobody can be seen. ``options`` ends the commands that it names."""
-    seen = visible(picture.devices, environ)
+    seen = visible(host.devices, environ)
     if not seen:
         return None
-    asked, others = wanted(config, seen), beside(config, picture, environ)
+    asked, others = wanted(config, seen), beside(config, host, environ)
     if not others:
         return None
-    free = [one for one in seen if one.definition.uuid.startswith("GPU-") and not occupants(one, picture)]
+    free = [one for one in seen if one.definition.uuid.startswith("GPU-") and not occupants(one, host)]
     force = f"{config.command()}{options} --force"
     again = f"gpuscope ps    says more;    {force}    trains beside it"
     if free:
         chosen = free[: len(asked)]
-        alike = len({device.definition.name for device in picture.devices}) == 1
+        alike = len({device.definition.name for device in host.devices}) == 1
         names = [str(one.definition.index) if alike else one.definition.uuid for one in chosen]
         fewer = {"nproc": len(chosen)} if config.nproc is not None and len(chosen) < config.nproc else {}
         again = f"{VISIBLE_VARIABLE}={','.join(names)} {config.command(**fewer)}{options}"

@@ -7,11 +7,11 @@ import json
 import sys
 from typing import Any
 
-from ....agent.picture import Picture
 from ....exit_status import ExitStatus
 from ....lab import metrics, rules
 from ....lab.config import LabConfig, add_toggles
 from ....lab.launch import LabRun, run_blocking
+from ....store.view import HostView
 from . import devices as lab_devices
 from .text import Progress, in_words
 
@@ -38,21 +38,21 @@ def run(args: argparse.Namespace) -> int:
         headless = config.command(steps=config.steps or HINT_STEPS) + " --headless"
         hint = f"Without a screen: {headless}"
         return int(run_app(start_screen="lab", lab_config=config, lab_autostart=True, without_screen=hint))
-    picture = lab_devices.look() if config.device != "cpu" else None
+    host = lab_devices.look() if config.device != "cpu" else None
     words = [name for name in ("headless", "json", "no-ledger") if getattr(args, name.replace("-", "_"))]
-    refused = _refusal(config, picture, "".join(f" --{name}" for name in words), args.force)
+    refused = _refusal(config, host, "".join(f" --{name}" for name in words), args.force)
     if refused is not None:
         return _refuse(config, refused, args.json)
-    return _train(args, config, lab_devices.TensorShare(lab_devices.beside(config, picture) if picture else ()))
+    return _train(args, config, lab_devices.TensorShare(lab_devices.beside(config, host) if host else ()))
 
 
-def _refusal(config: LabConfig, picture: Picture | None, options: str, force: bool) -> metrics.Failure | None:
+def _refusal(config: LabConfig, host: HostView | None, options: str, force: bool) -> metrics.Failure | None:
     """Why this is not even started, as far as that can be known without torch: the worker looks again."""
-    known = lab_devices.facts(config, picture)
+    known = lab_devices.facts(config, host)
     refusal = rules.refusal(config, known) if known is not None else None
     if refusal is not None:
         return refusal.failure()
-    return lab_devices.refusal(config, picture, options=options) if picture is not None and not force else None
+    return lab_devices.refusal(config, host, options=options) if host is not None and not force else None
 
 
 def _refuse(config: LabConfig, refused: metrics.Failure, as_json: bool) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from ....agent.picture import DevicePicture, Picture
 from ....errors import UsageError
 from ....predict import gpus
 from ....predict.answer import REFERENCE, Card
+from ....store.view import DeviceView
 from ....text.units import GIB, MIB
 from ....wire.clean import clean
 from ..lab import devices as lab_devices
@@ -42,19 +42,19 @@ def gpus_here() -> int | None:
     return len(_here()) or None
 
 
-_seen: list[list[DevicePicture]] = []
+_seen: list[list[DeviceView]] = []
 
 
-def _here() -> list[DevicePicture]:
+def _here() -> list[DeviceView]:
     """The GPUs that a trainer started here would see; asked once."""
     if not _seen:
-        picture: Picture = lab_devices.look()
-        visible = lab_devices.visible(picture.devices)
-        _seen.append(picture.devices if visible is None else visible)
+        host = lab_devices.look()
+        visible = lab_devices.visible(host.devices)
+        _seen.append(list(host.devices) if visible is None else visible)
     return [one for one in _seen[0] if one.definition.total_bytes]
 
 
-def _live(device: DevicePicture, size: int | None) -> Card:
+def _live(device: DeviceView, size: int | None) -> Card:
     definition = device.definition
     name = clean(definition.name or "GPU", 60)
     known = gpus.find_gpu(name)

@@ -15,11 +15,11 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from ....agent.picture import DevicePicture, Picture
 from ....errors import UserError
 from ....exit_status import ExitStatus
 from ....predict.context_memory import Outside, keep
 from ....process.child import ChildError, Ended, Late, LineChild
+from ....store.view import DeviceView, HostView
 from ....text.units import MIB, bytes_text
 from ....wire.clean import clean
 from ... import output
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(
-    seconds: float, command: list[str] | None = None, look: Callable[[], Picture] = lab_devices.look
+    seconds: float, command: list[str] | None = None, look: Callable[[], HostView] = lab_devices.look
 ) -> tuple[str, str, Outside, dict[str, int]]:
     """The card's name, torch's version, what was found, and bytes beside the allocator by stage. ``command`` and
     ``look`` are for tests. Raises :class:`ContextNotMeasured`."""
@@ -83,7 +83,8 @@ def measure(
             _go_on(child)
             reserved = int(_stage(child, deadline)["reserved_bytes"])
             time.sleep(SETTLE_SECONDS)
-            held = _held(_device(look(), device.definition.uuid), child.pid, idle)
+            now = look()
+            held = _held(now, _device(now, device.definition.uuid), child.pid, idle)
             if held is None:
                 raise ContextNotMeasured(
                     "The driver does not say what is used.",
@@ -98,19 +99,24 @@ def measure(
     return str(device.definition.name), str(ready["torch"]), found, stages
 
 
-def _device(picture: Picture, uuid: str) -> DevicePicture:
-    """The one of this UUID; the first that a trainer would see where it is not told."""
-    found = picture.device(uuid) if uuid else None
-    visible = lab_devices.visible(picture.devices) or picture.devices
+def _device(host: HostView, uuid: str) -> DeviceView:
+    """The one of this UUID, which torch writes without the "GPU-" of NVML; the first that a trainer would see where it
+    is not told."""
+    wanted = uuid.lower().removeprefix("gpu-")
+    named = [one for one in host.devices if one.definition.uuid.lower().removeprefix("gpu-") == wanted]
+    found = next(iter(named), None)
+    visible = lab_devices.visible(host.devices) or host.devices
     if found is None and not visible:
         raise ContextNotMeasured("The GPU is gone.", "the driver names none any more", "gpuscope devices")
     return found or visible[0]
 
 
-def _held(device: DevicePicture, pid: int, idle: Any) -> int | None:
+def _held(host: HostView, device: DeviceView, pid: int, idle: Any) -> int | None:
     """Bytes of the process; else what the device's use has grown by since before."""
-    for owner, used in device.processes or ():
-        if owner == pid and isinstance(used, int):
+    own = {process.id for process in host.processes if process.definition.pid == pid}
+    for use in device.uses:
+        used = use.reading("used_bytes")
+        if use.process in own and isinstance(used, int):
             return used
     now = device.readings.get("used_bytes")
     return max(0, int(now) - int(idle)) if isinstance(now, int) and isinstance(idle, int) else None

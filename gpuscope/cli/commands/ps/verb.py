@@ -8,11 +8,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....agent.oneshot import OneShot, collect_once
-from ....agent.picture import DevicePicture, Picture
-from ....collect.trainers import AllocatorNews, TrainerNews
+from ....model.device_state import list_gap, silence
 from ....store.ranks import SPLIT
 from ....store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
+from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView
 from ....text import width
 from ....text.units import DASH, bytes_text, percent_text
 from ....wire.clean import clean
@@ -28,8 +27,9 @@ from ....wire.frames import (
 )
 from ... import dead_trainers, output, remote
 from ... import watch as cli_watch
+from ...local_look import Look, look
 from ...output import Unknowns, exit_code, gib, number, percent, problem, seconds
-from ..devices.verb import reason_of
+from ..devices.verb import process_fields
 
 __all__ = ["add_arguments", "document", "find_problems", "run", "text"]
 
@@ -62,137 +62,136 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     remote.add_arguments(parser)
 
 
-def run(args: argparse.Namespace, look: Callable[..., OneShot] = collect_once) -> int:
+def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
     """Print the document or the text (``look`` is for tests)."""
     if args.watch is not None:
         from .watch import watch
 
         return watch(args, look)
-    host = ""
-    if args.target is not None or args.via:
-        found = remote.shot(args, "ps", want_trainers=True)
+    there = args.target is not None or bool(args.via)
+    if there:
+        found = remote.look(args, "ps", want_trainers=True)
         if isinstance(found, int):
             return found
-        host, shot = found
+        seen = found
     else:
-        shot = look(timeout=args.timeout)
-    problems = find_problems(shot.picture)
-    if not shot.complete:
+        seen = look(timeout=args.timeout)
+    problems = find_problems(seen.host)
+    if not seen.complete:
         problems += output.unanswered(problems, args.timeout)
-    result = document(shot.picture, problems, host)
+    result = document(seen.host, problems)
     print(output.dump(result) if args.json else text(result))
-    left = "" if args.json or host else dead_trainers.line()
+    left = "" if args.json or there else dead_trainers.line()
     if left:
         print(f"\n{left}")
     return int(result["exit_code"])
 
 
-def find_problems(picture: Picture) -> list[dict[str, Any]]:
+def find_problems(host: HostView) -> list[dict[str, Any]]:
     """What could not be looked at: the driver, some of the probes, or the list of a device."""
-    unchecked = [reason for reason in (picture.nvml, picture.unread) if reason is not None]
+    unchecked = [reason for reason in (host.nvml, host.unread) if reason is not None]
     problems = [problem(None, "unchecked", reason.text) for reason in unchecked]
-    for device in picture.devices:
-        reason = device.reasons.get("processes")
-        if (
-            reason is not None
-            and (device.late is not None or not device.processes)
-            and reason.code != HIDDEN_BY_CONTAINER
-        ):
+    for device in host.devices:
+        reason = list_gap(device)
+        if reason is not None and (not device.uses or _is_late(device)) and reason.code != HIDDEN_BY_CONTAINER:
             problems.append(problem(device.definition.index, "unchecked", reason.text))
     return problems
 
 
-def document(picture: Picture, problems: list[dict[str, Any]], host: str = "") -> dict[str, Any]:
+def _is_late(device: DeviceView) -> bool:
+    """Whether it does not answer at all, so that who was on it before is all that is known."""
+    silent = silence(device.readings)
+    return silent is not None and silent.kind == "bad"
+
+
+def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
     """The JSON document. ``processes`` is sorted so that the ranks of one job stand together, in their order."""
     unknowns = Unknowns()
-    if picture.nvml is not None:
-        unknowns.add("devices", picture.nvml)
-    for device in picture.devices:
-        if "processes" in device.reasons:
-            unknowns.add(f"devices[{device.definition.index}].processes", device.reasons["processes"])
-    if picture.hidden is not None:
-        unknowns.add("processes", picture.hidden)
-    trainers = {news.pid: news for news in picture.trainers if news.pid is not None}
-    rows: list[tuple[ProcDef, Mapping[str, Unknown], list[tuple[DevicePicture, Reading]], TrainerNews | None]] = []
-    for pid, process in picture.processes.items():
-        uses = _uses(picture, pid) if picture.hidden is None else []
-        rows.append((process.definition, process.reasons, uses, trainers.get(pid)))
-    if picture.hidden is not None:
-        hidden = dict.fromkeys(("start_time", "user", "command"), picture.hidden)
-        listed = sorted({pid for device in picture.devices for pid, _ in device.processes or ()})
-        rows.extend((ProcDef(pid), hidden, _uses(picture, pid), None) for pid in listed)
-    for news in picture.trainers:
-        if news.pid is None:  # of another pid namespace: what it says of itself
-            definition = ProcDef(news.definition.pid, news.definition.start)
-            rows.append((definition, {}, [], news))
-    rows.sort(key=lambda row: _order(row[0], row[3]))
+    if host.nvml is not None:
+        unknowns.add("devices", host.nvml)
+    for device in host.devices:
+        gap = list_gap(device)
+        if gap is not None:
+            unknowns.add(f"devices[{device.definition.index}].processes", gap)
+    if host.hidden is not None:
+        unknowns.add("processes", host.hidden)
+    trainers = {trainer.process: trainer for trainer in host.trainers if not _is_foreign(trainer)}
+    rows = [(process, trainers.get(process.id)) for process in host.processes]
+    rows += [(_itself(trainer), trainer) for trainer in host.trainers if _is_foreign(trainer)]
+    rows.sort(key=lambda row: _order(row[0].definition, row[1]))
     return {
-        "host": clean(host or os.uname().nodename),
-        "processes": [_process(unknowns, index, *row, picture) for index, row in enumerate(rows)],
+        "host": clean(host.name),
+        "processes": [_process(unknowns, index, *row, host) for index, row in enumerate(rows)],
         "problems": problems,
         "unknown": unknowns.rows,
         "exit_code": exit_code(problems),
     }
 
 
-def _uses(picture: Picture, pid: int) -> list[tuple[DevicePicture, Reading]]:
-    return [(device, used) for device in picture.devices for owner, used in device.processes or () if owner == pid]
+def _is_foreign(trainer: TrainerView) -> bool:
+    """Whether it runs in another pid namespace, so that its process here is not known."""
+    return isinstance(trainer.readings.get("proc"), Unknown)
 
 
-def _order(process: ProcDef, news: TrainerNews | None) -> tuple[Any, ...]:
+def _itself(trainer: TrainerView) -> ProcView:
+    """The process of such a trainer, as far as it says so itself."""
+    definition = ProcDef(trainer.definition.pid, trainer.definition.start)
+    return ProcView(0, trainer.key, {}, None, None, definition, (), trainer.id)
+
+
+def _order(process: ProcDef, trainer: TrainerView | None) -> tuple[Any, ...]:
     """Jobs first, then single trainers, then the rest; mine before others'; ranks in their order."""
-    job = news.definition.job or "" if news is not None else ""
-    kind = 0 if job else 1 if news is not None else 2
-    rank = news.definition.rank if news is not None and news.definition.rank is not None else -1
+    job = trainer.definition.job or "" if trainer is not None else ""
+    kind = 0 if job else 1 if trainer is not None else 2
+    rank = trainer.definition.rank if trainer is not None and trainer.definition.rank is not None else -1
     return kind, job, rank, not process.mine, process.user or "", process.pid
 
 
 def _process(
-    unknowns: Unknowns,
-    index: int,
-    process: ProcDef,
-    reasons: Mapping[str, Unknown],
-    uses: list[tuple[DevicePicture, Reading]],
-    news: TrainerNews | None,
-    picture: Picture,
+    unknowns: Unknowns, index: int, process: ProcView, trainer: TrainerView | None, host: HostView
 ) -> dict[str, Any]:
-    path = f"processes[{index}]"
+    path, definition = f"processes[{index}]", process.definition
     return {
-        "pid": process.pid,
-        **{
-            name: unknowns.value(f"{path}.{name}", getattr(process, name), reason_of(name, reasons))
-            for name in ("start_time", "user", "command")
-        },
-        "mine": process.mine,
+        "pid": definition.pid,
+        **process_fields(unknowns, path, process),
+        "mine": definition.mine,
         # Of these, and of the trainer, null says that there is none.
-        **{name: _cleaned(getattr(process, name)) for name in ("container", "pod", "slurm_job")},
+        **{name: _cleaned(getattr(definition, name)) for name in ("container", "pod", "slurm_job")},
         "devices": [
             {
                 "uuid": clean(device.definition.uuid),
                 "index": device.definition.index,
-                "used_bytes": unknowns.value(f"{path}.devices[{position}].used_bytes", used),
-                "sm_percent": unknowns.value(f"{path}.devices[{position}].sm_percent", device.load.get(process.pid)),
+                **{
+                    column: unknowns.value(f"{path}.devices[{position}].{column}", use.reading(column))
+                    for column in ("used_bytes", "sm_percent")
+                },
             }
-            for position, (device, used) in enumerate(uses)
+            for position, (device, use) in enumerate(_uses(process, host))
         ],
-        "trainer": None if news is None else _trainer(unknowns, f"{path}.trainer", news, picture),
+        "trainer": None if trainer is None else _trainer(unknowns, f"{path}.trainer", trainer, host),
     }
+
+
+def _uses(process: ProcView, host: HostView) -> list[tuple[DeviceView, UseView]]:
+    """The devices that it is on, in their order."""
+    return [(device, use) for device in host.devices for use in process.uses if use.gpu == device.id]
 
 
 def _cleaned(value: Any) -> Any:
     return clean(value) if isinstance(value, str) else value
 
 
-def _trainer(unknowns: Unknowns, path: str, news: TrainerNews, picture: Picture) -> dict[str, Any]:
-    on_gpu = [allocator for allocator in news.allocators if allocator.definition.ordinal >= 0]
-    readings = news.readings or dict.fromkeys(TRAINER_COLUMNS, NO_SAMPLE)
+def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView) -> dict[str, Any]:
+    on_gpu = [allocator for allocator in trainer.allocators if allocator.definition.ordinal >= 0]
+    sampled = trainer.sampled_seconds is not None
+    readings = trainer.readings if sampled else dict.fromkeys(TRAINER_COLUMNS, NO_SAMPLE)
     return {
-        **unknowns.fields(path, news.definition, _TRAINER_FIELDS, {**_UNSAID, **news.reasons}),
+        **unknowns.fields(path, trainer.definition, _TRAINER_FIELDS, {**_UNSAID, **trainer.readings}),
         **unknowns.columns(path, readings, {name: name for name in TRAINER_COLUMNS}),
         "measured_step_seconds": unknowns.value(f"{path}.measured_step_seconds", _measured_step(readings)),
-        **{name: unknowns.value(f"{path}.{name}", _sum(news, on_gpu, name)) for name in _SUMMED},
+        **{name: unknowns.value(f"{path}.{name}", _sum(trainer, on_gpu, name)) for name in _SUMMED},
         "allocators": [
-            _allocator(unknowns, f"{path}.allocators[{position}]", allocator, picture)
+            _allocator(unknowns, f"{path}.allocators[{position}]", allocator, host)
             for position, allocator in enumerate(on_gpu)
         ],
     }
@@ -206,12 +205,12 @@ def _measured_step(readings: Mapping[str, Reading]) -> Reading:
     return round(sum(value for value in parts if isinstance(value, (int, float))), 9)
 
 
-def _sum(news: TrainerNews, on_gpu: list[AllocatorNews], column: str) -> Reading:
+def _sum(trainer: TrainerView, on_gpu: list[AllocView], column: str) -> Reading:
     """Over all devices of the trainer, on the CPU where it uses none; unknown when a part of it is."""
-    if not news.allocators:
-        return NO_CUDA if news.readings else NO_SAMPLE
+    if not trainer.allocators:
+        return NO_SAMPLE if trainer.sampled_seconds is None else NO_CUDA
     total = 0
-    for allocator in on_gpu or news.allocators:
+    for allocator in on_gpu or trainer.allocators:
         value = allocator.readings.get(column, NO_SAMPLE)
         if not isinstance(value, int):
             return value if isinstance(value, Unknown) else NO_SAMPLE
@@ -219,13 +218,14 @@ def _sum(news: TrainerNews, on_gpu: list[AllocatorNews], column: str) -> Reading
     return total
 
 
-def _allocator(unknowns: Unknowns, path: str, news: AllocatorNews, picture: Picture) -> dict[str, Any]:
-    uuid = news.definition.uuid
-    device = picture.device(uuid)
-    readings = news.readings or dict.fromkeys(ALLOCATOR_COLUMNS, NO_SAMPLE)
+def _allocator(unknowns: Unknowns, path: str, allocator: AllocView, host: HostView) -> dict[str, Any]:
+    definition, why = allocator.definition, output.reason(allocator.readings, "uuid")
+    device = next((device for device in host.devices if device.id == allocator.gpu), None)
+    sampled = allocator.sampled_seconds is not None
+    readings = allocator.readings if sampled else dict.fromkeys(ALLOCATOR_COLUMNS, NO_SAMPLE)
     return {
-        "ordinal": news.definition.ordinal,
-        "uuid": unknowns.value(f"{path}.uuid", uuid, news.reasons.get("uuid", UNMAPPED)),
+        "ordinal": definition.ordinal,
+        "uuid": unknowns.value(f"{path}.uuid", definition.uuid, UNMAPPED if why is None else why),
         "index": unknowns.value(f"{path}.index", UNMAPPED if device is None else device.definition.index),
         **unknowns.columns(path, readings, {name: name for name in ALLOCATOR_COLUMNS}),
         "split": _split(unknowns, f"{path}.split", readings),

@@ -7,25 +7,25 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....agent.oneshot import OneShot
 from ....text import width
 from ....text.units import DASH
 from ... import output
 from ... import watch as cli_watch
+from ...local_look import Look
 from ...output import gib, number, percent, seconds
 from .verb import document, find_problems
 
 COMMAND_CHARS = 80
 
 
-def watch(args: argparse.Namespace, look: Callable[..., OneShot], rounds: int | None = None) -> int:
+def watch(args: argparse.Namespace, look: Callable[..., Look], rounds: int | None = None) -> int:
     """JSON documents, one a line, with ``--json``. The exit code is that of the last look."""
 
     def once() -> tuple[list[str], int]:
-        shot = look(timeout=args.timeout)
-        problems = find_problems(shot.picture)
-        problems += [] if shot.complete else output.unanswered(problems, args.timeout)
-        found = document(shot.picture, problems)
+        seen = look(timeout=args.timeout)
+        problems = find_problems(seen.host)
+        problems += [] if seen.complete else output.unanswered(problems, args.timeout)
+        found = document(seen.host, problems)
         return [json.dumps(found, allow_nan=False)] if args.json else _lines(found), found["exit_code"]
 
     return cli_watch.watch(args, once, rounds)
