@@ -6,6 +6,7 @@ The readings come from the real collector over the fake library; the screens see
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pytest
@@ -54,6 +55,8 @@ class State:
     held: int | None = None
     """What a process of ours holds there; None where nobody is on it."""
     lost: bool = False
+    hangs: str = ""
+    """The driver's call that does not return."""
     severity: str | None = None
     """Of the row in ``devices``."""
     finding: tuple[str, str] | None = None
@@ -71,6 +74,10 @@ STATES = [
     State("idle", {"used": 20 * GIB, "utilisation": 0}, "idle", "idle", held=20 * GIB, grade=Grade.IDLE),
     State("lost", {}, "lost", "bad", lost=True, severity="problem", finding=("gpu-health", "problem"),
           grade=Grade.PROBLEM),
+    State("a call that does not return", BUSY, "hung", "bad", hangs="nvmlDeviceGetMemoryInfo_v2", severity="unchecked",
+          finding=("gpu-health", "problem"), grade=Grade.PROBLEM),
+    State("a device that does not say who it is", BUSY, "hung", "bad", hangs="nvmlDeviceGetUUID", severity="unchecked",
+          finding=("gpu-health", "problem"), grade=Grade.PROBLEM),
     State("three uncorrected errors", {**BUSY, "ecc": 3}, "ECC", "warn", held=20 * GIB, severity="warning",
           finding=("gpu-health", "warning"), alert="ecc", grade=Grade.WARNING),
     State("a row that cannot be replaced", {**BUSY, "remapped": (0, 1, 0, 1)}, "remap failed", "bad", held=20 * GIB,
@@ -90,16 +97,16 @@ def outside_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": None)
 
 
-def seen() -> HostView:
+def seen(hangs: bool = False) -> HostView:
     """What the verbs and the screens are told."""
-    found = look(10.0, want_trainers=False, directories=())
-    assert found.complete
+    found = look(1.5 if hangs else 10.0, want_trainers=False, directories=())
+    assert found.complete != hangs
     return found.host
 
 
-def facts_of(**environment: str) -> Facts:
+def facts_of(timeout: float = 10.0, **environment: str) -> Facts:
     """What the doctor is told, likewise."""
-    return replace(gather(timeout=10.0, environ=environment), host=Host(), xids=())
+    return replace(gather(timeout=timeout, environ=environment), host=Host(), xids=())
 
 
 def flat(lines: object) -> str:
@@ -111,11 +118,11 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     ours = [FakeProcess(os.getpid(), used=state.held, gpu=0)] if state.held else []
     fake = FakeNvml(gpus=1, processes=ours)
     fake.set(0, **state.readings)
-    with fake.install():
+    with fake.install(), fake.hang(state.hangs, 0) if state.hangs else nullcontext():
         if state.lost:
             fake.lose(0)
-        host = seen()
-        facts = facts_of(CUDA_DEVICE_ORDER="PCI_BUS_ID")
+        host = seen(bool(state.hangs))
+        facts = facts_of(1.5 if state.hangs else 10.0, CUDA_DEVICE_ORDER="PCI_BUS_ID")
     (device,) = host.devices
 
     # the screens
@@ -144,7 +151,7 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     # alerts, the exporter, the doctor
     assert [alert.kind for alert in Alerts(WATCHED).look(host)] == ([state.alert] if state.alert else [])
     samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
-    assert set(samples[table.DEVICE_UP.name].values()) == {0 if state.lost else 1}
+    assert set(samples[table.DEVICE_UP.name].values()) == {0 if state.lost or state.hangs else 1}
     found = [one for one in environment_devices.judge(facts) if getattr(one, "severity", "info") != "info"]
     assert [(one.pitfall, one.severity) for one in found] == ([state.finding] if state.finding else [])  # type: ignore[union-attr]
 
