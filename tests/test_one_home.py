@@ -147,9 +147,6 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
         starts_processes,
         ("process/child.py", "process/async_child.py"),
         {
-            "agent/environment_torch.py": 1,
-            "attach/": 3,
-            "collect/slurm.py": 1,
             "lab/": 1,  # a training: asked to end first, its records read as they come
             "probe/": 1,  # starts the doctor in a process that dies
             "tui/lab/demo.py": 1,  # a training: asked to end first, its output read as it is drawn

@@ -15,14 +15,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..collect import attachable
 from ..process.procfs import read
 from ..wire.environment import Build, Torch
-
-if TYPE_CHECKING:
-    import subprocess
 
 TORCH_SECONDS = 10.0
 _NAMED = re.compile(r"([A-Za-z0-9._-]+)-(\d[^-]{0,60})(?:-py\d[\d.]*)?\.(?:dist|egg)-info")
@@ -231,27 +227,21 @@ def python_of(prefix: str) -> str:
 
 
 def ask(python: str, seconds: float = TORCH_SECONDS) -> tuple[Torch | None, str]:
-    """What torch says of itself in a child of its own, or None and why not. The child gets no terminal, and is ended
-    with its group after ``seconds``."""
+    """What torch says of itself in a child of its own that gets ``seconds``, or None and why not."""
     import json
-    import subprocess
+
+    from ..process import child
 
     began = time.monotonic()
     try:
-        child = subprocess.Popen(
-            [python, "-c", _ASK], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+        answer = child.ask([python, "-c", _ASK], seconds)
     except OSError as error:
         return None, f"{python} cannot be started ({error.strerror or error})"
-    try:
-        out, _ = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        _end(child)
-        return None, f"importing torch and asking it took longer than {seconds:g} s"
-    line = next((one for one in reversed(out[-(64 << 10) :].split(b"\n")) if one.startswith(b"@torch@")), None)
+    line = next((one for one in reversed(answer.output.split(b"\n")) if one.startswith(b"@torch@")), None)
     if line is None:
-        return None, f"{python} ended with code {child.returncode} before it answered"
+        if answer.code is None:
+            return None, f"importing torch and asking it {answer.failure}"
+        return None, f"{python} ended with {child.how_it_ended(answer.code)} before it answered"
     try:
         told = json.loads(line[len(b"@torch@") :])
     except ValueError:
@@ -279,13 +269,3 @@ def _torch(told: Mapping[str, object]) -> Torch:
         seconds=float(took) if isinstance(took, (int, float)) else 0.0,
         failure=word("failure"),
     )  # fmt: skip
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    import signal
-
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except OSError:
-        child.kill()
-    child.wait()

@@ -22,7 +22,8 @@ WIRE = (
     "wire/injected.py", "wire/loss_text.py",
 )  # fmt: skip
 SHARED = (
-    "process/__init__.py", "process/atomic_file.py", "process/procfs.py", "text/__init__.py", "text/units.py",
+    "process/__init__.py", "process/atomic_file.py", "process/child.py", "process/procfs.py", "text/__init__.py",
+    "text/units.py", "wire/clean.py",
 )  # fmt: skip
 """What the agent needs of the rooms that everybody shares."""
 STALE_SECONDS = 7 * 86400.0

@@ -4,15 +4,12 @@ What they answer is as foreign as anything else: names are checked before they b
 
 from __future__ import annotations
 
-import os
 import re
-import selectors
-import subprocess
-import time
 from dataclasses import replace
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Sequence
 
-from ..text.units import bytes_text
+from ..process import child
+from ..process.child import how_it_ended
 from ..wire.clean import clean
 from .targets import LOCAL, MAX_TARGETS, SLURM, BadTarget, Target, checked_node, checked_selector, pod, too_many
 from .transport import through_prefix, through_ssh
@@ -116,59 +113,17 @@ def _too_many() -> BadTarget:
 
 
 def _ask(words: Sequence[str]) -> str:
-    """Standard output of a command, so much of it. Raises :class:`BadTarget` with what it said when it fails.
-
-    What has been asked may never end, or leave somebody behind who holds its pipe: neither is waited for."""
+    """Return what a command wrote. Raises :class:`BadTarget` with what it said when it fails."""
     try:
-        process = subprocess.Popen(  # no shell; the words are checked
-            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        told = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)  # ssh may want a password
     except OSError as error:
         there = " Next: slurm:JOB@LOGIN-NODE    asks it there" if words[0] == "squeue" else ""
         raise BadTarget(f"cannot start {words[0]}: {error.strerror}. It is needed to find the places.{there}") from None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdout, process.stderr:
-        try:
-            out, errors, over = _read(process, process.stdout.fileno(), process.stderr.fileno())
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-    if over:
-        raise BadTarget(f"{words[0]} {over}.")
-    if process.returncode:
-        said = clean(errors.decode("utf-8", "replace").strip().rpartition("\n")[2].strip(), 200)
-        raise BadTarget(f"{words[0]} says: {said or f'exit code {process.returncode}'}")
-    return out.decode("utf-8", "replace")
-
-
-def _read(process: subprocess.Popen[bytes], out: int, errors: int) -> Tuple[bytes, bytes, str]:
-    """What it wrote on both, the last of the second, and why it is not waited for any longer, "" where it has ended."""
-    taken = {out: b"", errors: b""}
-    deadline = time.monotonic() + ASK_SECONDS
-    with selectors.DefaultSelector() as selector:
-        for descriptor in taken:
-            selector.register(descriptor, selectors.EVENT_READ)
-        while selector.get_map():
-            ended = process.poll() is not None  # before we look: what it wrote at its very end is there then
-            ready = selector.select(0.1)
-            for key, _ in ready:
-                data = os.read(key.fd, 65536)
-                taken[key.fd] = taken[key.fd] + data if key.fd == out else (taken[key.fd] + data)[-2000:]
-                if not data:
-                    selector.unregister(key.fd)
-            if len(taken[out]) > MAX_ANSWER_BYTES:
-                return taken[out], taken[errors], f"answered more than {bytes_text(MAX_ANSWER_BYTES)}"
-            if time.monotonic() > deadline:
-                return taken[out], taken[errors], f"did not answer within {ASK_SECONDS:.0f} s"
-            if not ready and ended:
-                break  # somebody else holds its pipes
-    try:
-        process.wait(max(deadline - time.monotonic(), 0.1))
-    except subprocess.TimeoutExpired:
-        return taken[out], taken[errors], f"did not end within {ASK_SECONDS:.0f} s"
-    return taken[out], taken[errors], ""
+    if told.code:
+        raise BadTarget(f"{words[0]} says: {told.last_words or how_it_ended(told.code)}")
+    if told.failure:
+        raise BadTarget(f"{words[0]} {told.failure}.")
+    return told.output.decode("utf-8", "replace")
 
 
 def resolve(targets: Sequence[Target], ssh: Sequence[str] = ("ssh",), ask: Ask | None = None) -> List[Target]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import List, Mapping, Optional
 
 from ..errors import UsageError, UserError
 from ..exit_status import ExitStatus
+from ..process import child
 from ..wire.clean import clean
 from . import run
 from .bundle import Contents
@@ -142,20 +142,13 @@ def compiled(contents: Contents, target: Target, shown: str) -> Contents:
 
 
 def _execute(argv: List[str], program: str) -> str:
-    """What ``argv`` prints: from a directory where no file of the user is imported by accident, without the probe."""
+    """Return what ``argv`` prints, without the probe, where no file of the user is imported by accident."""
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, cwd="/",
-            timeout=PATIENCE_SECONDS, env={**os.environ, "GPUSCOPE": "0"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise CannotEnable(
-            f"{program} did not answer within {PATIENCE_SECONDS:.0f} s. Try:  {program} -c pass"
-        ) from None
+        told = child.ask(argv, PATIENCE_SECONDS, {**os.environ, "GPUSCOPE": "0"}, folder="/")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CannotEnable(f"{program} cannot be started: {reason}. Name another:  --python /path/to/python") from None
-    if done.returncode:
-        last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
-        raise CannotEnable(f"{program} failed ({done.returncode}): {last}. Try:  {program} -c pass")
-    return done.stdout.decode("utf-8", "replace")
+    if told.failure:
+        said = f": {told.last_words}" if told.code else ""
+        raise CannotEnable(f"{program} {told.failure}{said}. Try:  {program} -c pass")
+    return told.output.decode("utf-8", "replace")

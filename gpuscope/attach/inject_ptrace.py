@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
 import sys
 from typing import Any, Dict
 
+from ..process import child
 from . import inject_machine, maps
 from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUPPORTED, CannotInject
 from .inject_target import Process, Python, can_ptrace, permission, tracer
@@ -55,24 +55,18 @@ def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
 def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
     """Have the worker do it; its answer. Raises :class:`CannotInject` with what went wrong, rolled back."""
     source = _worker_source()
+    text = b"exec(" + ascii(source).encode("ascii") + b")\n" + json.dumps(task).encode("ascii")
     try:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True, close_fds=True, cwd="/",
-        )  # fmt: skip
-        text = b"exec(" + ascii(source).encode("ascii") + b")\n" + json.dumps(task).encode("ascii")
-        output, errors = child.communicate(text, timeout=WORKER_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
-        raise CannotInject(FAILED, "the child that stops its main thread did not come back.") from None
+        told = child.ask([sys.executable, "-I", "-S", "-c", _LOADER], WORKER_SECONDS, input=text, folder="/")
     except OSError as error:
         raise CannotInject(FAILED, f"{sys.executable} could not be started: {error.strerror}") from None
+    if told.code is None:
+        raise CannotInject(FAILED, "the child that stops its main thread did not come back.")
     try:
-        answer = json.loads(output.decode("utf-8", "replace"))
+        answer = json.loads(told.output.decode("utf-8", "replace"))
     except ValueError:
-        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no word of it"]
-        raise CannotInject(FAILED, f"the child that stops its main thread failed: {last[0][:200]}") from None
+        said = told.last_words or "no word of it"
+        raise CannotInject(FAILED, f"the child that stops its main thread failed: {said}") from None
     if answer["ok"]:
         return dict(answer)
     raise _refusal(str(answer["code"]), str(answer["text"]), found)

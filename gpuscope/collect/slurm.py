@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import threading
 import time
 from typing import Dict, List, Optional, Tuple, Union
@@ -68,43 +67,16 @@ def ask(job: str) -> End:
 
 
 def _run(words: List[str]) -> Tuple[str, str]:
-    """(output, why there is none)."""
-    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+    """Return what a command wrote, and why that is nothing to read."""
+    from ..process import child  # not at the agent's start: only a host with Slurm needs it
+
     try:
-        child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
+        told = child.ask(words, SECONDS, {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}, MAX_OUTPUT)
     except OSError as error:
         return "", f"cannot be started ({error.strerror})"
-    late: List[bool] = []
-
-    def give_up() -> None:
-        late.append(True)
-        child.kill()
-
-    timer = threading.Timer(SECONDS, give_up)
-    timer.start()
-    try:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        output = child.stdout.read(MAX_OUTPUT)
-        if len(output) == MAX_OUTPUT:
-            child.kill()
-        said = child.stderr.read(400)
-        code = child.wait()
-    finally:
-        timer.cancel()
-        child.kill()
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
-    if code == -9 and late:
-        return "", f"no answer within {SECONDS:.0f} s"
-    if code:
-        words_said = said.decode("utf-8", "replace").strip().splitlines()
-        return "", words_said[0][:200] if words_said else f"ended with code {code}"
-    return output.decode("utf-8", "replace"), ""
+    if told.failure:
+        return "", told.last_words if told.code and told.last_words else told.failure
+    return told.output.decode("utf-8", "replace"), ""
 
 
 def _moment(text: str) -> Optional[float]:

@@ -252,21 +252,34 @@ class Told:
 
 
 def ask(
-    argv: Sequence[str], seconds: float, env: Optional[Mapping[str, str]] = None, max_bytes: int = MAX_LINE_BYTES
+    argv: Sequence[str],
+    seconds: float,
+    env: Optional[Mapping[str, str]] = None,
+    max_bytes: int = MAX_LINE_BYTES,
+    *,
+    input: bytes = b"",  # noqa: A002
+    folder: Optional[str] = None,
+    keep_terminal: bool = False,
 ) -> Told:
-    """Run a command once, without a shell and without input. Raises OSError where it cannot be started.
+    """Run a command once, without a shell. Raises OSError where it cannot be started.
 
     It is ended with its whole group after ``seconds``, or after ``max_bytes`` of output. Neither a command that never
     ends nor one that leaves somebody behind who holds its pipes is waited for.
+
+    ``input`` is all that it reads on its standard input, and ``folder`` is where it starts. With ``keep_terminal`` it
+    may ask its user for a password, and only itself is ended: its group is then our own.
     """
     process = subprocess.Popen(
         list(argv),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if input else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=env,
-        start_new_session=True,
+        cwd=folder,
+        start_new_session=not keep_terminal,
     )
+    if process.stdin is not None:  # in a thread: a command may write much before it reads
+        threading.Thread(target=_feed, args=(process.stdin, input), name="input", daemon=True).start()
     assert process.stdout is not None
     assert process.stderr is not None
     told = Told(b"", b"", None, "")
@@ -275,7 +288,10 @@ def ask(
         try:
             _read_all(process, parts, told, time.monotonic() + seconds, max_bytes)
         finally:
-            _kill_group(process)
+            if keep_terminal:
+                process.kill()
+            else:
+                _kill_group(process)
             _reap(process)
     told.output = b"".join(parts)
     if told.failure == _LATE:
@@ -289,6 +305,15 @@ def ask(
 
 
 _LATE, _LONG = "late", "long"
+
+
+def _feed(stdin: IO[bytes], data: bytes) -> None:
+    """Write a command's whole input, as far as the command reads it, and close the pipe."""
+    try:
+        with stdin:
+            stdin.write(data)
+    except OSError:
+        pass  # it ended before it had read all: its exit code and its words say why
 
 
 def _read_all(

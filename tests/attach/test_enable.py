@@ -184,8 +184,8 @@ def test_gpuscopes_own_environment_is_not_prepared_by_accident(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("python", "message"),
     [
-        ("/not/there", "no such program"), ("/bin/true", "does not answer as a Python 3"), ("/bin/false", "failed"),
-        ("/etc", "without bin/python"), ("/etc/hostname", "cannot be started"),
+        ("/not/there", "no such program"), ("/bin/true", "does not answer as a Python 3"),
+        ("/bin/false", "exit code 1"), ("/etc", "without bin/python"), ("/etc/hostname", "cannot be started"),
     ],
 )  # fmt: skip
 def test_what_is_no_python_is_refused_with_the_next_command(python, message, capsys):

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -149,6 +150,45 @@ def test_a_command_that_hangs_floods_or_leaves_somebody_behind_is_not_waited_for
     while not gone(int(told.output)) and time.monotonic() < end:
         os.sched_yield()
     assert gone(int(told.output))
+
+
+def test_an_answer_at_the_very_end_of_a_slow_command_is_read(monkeypatch):
+    """It has been silent for long, then answers and ends, right between our look at its pipe and our look at it."""
+    (out, answer), (errors, said) = os.pipe(), os.pipe()
+    ended = []
+
+    def has_exited(_) -> bool:
+        if not ended:
+            ended.append(True)
+            os.write(answer, b"gpu[1-2]\n")
+            os.close(answer)
+            os.close(said)
+        return True
+
+    monkeypatch.setattr(child, "has_exited", has_exited)
+    parts: list[bytes] = []
+    told = child.Told(b"", b"", None, "")
+    with open(out, "rb") as stdout, open(errors, "rb") as stderr:
+        process = SimpleNamespace(stdout=stdout, stderr=stderr)
+        child._read_all(process, parts, told, soon(), 1 << 20)  # type: ignore[arg-type]
+    assert (parts, told.failure) == ([b"gpu[1-2]\n"], "")
+
+
+def test_a_command_gets_its_whole_input_and_starts_where_it_should(tmp_path):
+    much = b"x" * 300_000
+    told = child.ask(["sh", "-c", "cat; pwd"], LONG, input=much, folder=str(tmp_path))
+    assert told.output == much + os.fsencode(tmp_path) + b"\n"
+    assert child.ask(["sh", "-c", "exit 3"], LONG, input=much).code == 3, "one that reads nothing"
+    assert child.ask(["cat"], LONG).output == b"", "no input is an empty one"
+
+
+def test_a_command_may_keep_the_terminal_to_ask_for_a_password():
+    own = str(os.getsid(0)).encode()
+    session = ["sh", "-c", "cut -d' ' -f6 /proc/$$/stat"]
+    assert child.ask(session, LONG, keep_terminal=True).output.strip() == own
+    assert child.ask(session, LONG).output.strip() != own
+    late = child.ask(["sleep", "600"], 0.2, keep_terminal=True)
+    assert (late.code, late.failure) == (None, "did not end within 0.2 s")
 
 
 def test_a_child_says_how_it_ended_in_one_way():
