@@ -1,7 +1,7 @@
 """The only writer of an agent's stream: decides what goes next, so that large blobs never make a sample late.
 
-Order: control lines as they come; then the sample that waits, if any; then, when the pipe is drained and the receiver
-has given credit, one chunk of a blob. Answers that end a relayed blob keep their place behind its chunks.
+Order: control lines as they come; then the sample that waits, if any; then, when the pipe is drained, one chunk of a
+blob that a probe sends. Answers that end a blob keep their place behind its chunks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ import select
 import stat
 import termios
 import threading
-from typing import Deque, Dict, Optional
-
-from ..wire.blobs import BlobError, BlobSender
-from ..wire.codec import encode
-from ..wire.frames import Error
+from typing import Deque, Optional
 
 MAX_WAITING_BYTES = 8 << 20
 """Control lines that may wait for a reader that does not read; what comes beyond is refused."""
@@ -41,15 +37,14 @@ class Outbox:
         self._control: Deque[bytes] = collections.deque()
         self._sample: Optional[bytes] = None
         self._bulk: Deque[bytes] = collections.deque()
-        self._blobs: Dict[int, BlobSender] = {}
-        self._after: Dict[int, bytes] = {}
         self._waiting_bytes = 0
         self._closed = False
 
     def put(self, line: bytes) -> bool:
-        """Queues an encoded line: a chunk that is relayed goes with the blobs, all else before samples.
+        """Queue an encoded line: a blob's chunk goes after samples, all else before them.
 
-        False when the reader is so far behind that ``MAX_WAITING_BYTES`` wait already, or after :meth:`close`."""
+        Return False when the reader is so far behind that ``MAX_WAITING_BYTES`` wait already, or after :meth:`close`.
+        """
         with self._changed:
             if self._closed or self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
                 return False
@@ -60,8 +55,10 @@ class Outbox:
             return True
 
     def put_sample(self, line: bytes) -> bool:
-        """Queues a sample. False when the one before still waits: then this one is dropped and counted, and what it
-        would have told once (its reasons) has to go with the next."""
+        """Queue a sample, or return False when the one before still waits.
+
+        Then this one is dropped and counted, and what it would have told once (its reasons) has to go with the next.
+        """
         with self._changed:
             if self._closed or self._sample is not None:
                 self.dropped_samples += 1
@@ -70,40 +67,14 @@ class Outbox:
             self._changed.notify()
             return True
 
-    def add_blob(self, sender: BlobSender, after: bytes = b"") -> None:
-        """Sends a blob between samples; ``after`` (its result) follows the last chunk.
-
-        When its source fails, an ``error`` frame with code ``failed`` goes out in place of the rest and ``after``."""
-        with self._changed:
-            self._blobs[sender.id] = sender
-            self._after[sender.id] = after
-            self._changed.notify()
-
-    def credit(self, request_id: int, chunks: int) -> None:
-        """The receiver allows so many more chunks. Unknown ids are ignored: the blob may have ended."""
-        with self._changed:
-            sender = self._blobs.get(request_id)
-            if sender is not None:
-                sender.allow(chunks)
-                self._changed.notify()
-
-    def cancel(self, request_id: int) -> bool:
-        """Stops a blob; True when there was one. Neither its rest nor ``after`` is sent."""
-        with self._changed:
-            sender = self._blobs.pop(request_id, None)
-            self._after.pop(request_id, None)
-        if sender is not None:
-            sender.cancel()
-        return sender is not None
-
     def close(self) -> None:
-        """Lets :meth:`run` write the control lines that wait, if the reader takes them at once, and return."""
+        """Let :meth:`run` write the control lines that wait, if the reader takes them at once, and return."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def run(self) -> None:
-        """Writes until :meth:`close`. Raises ``OSError`` when the reader is gone."""
+        """Write until :meth:`close`. Raises ``OSError`` when the reader is gone."""
         while True:
             line = self._next()
             if line is None:
@@ -111,26 +82,19 @@ class Outbox:
             self._write(line)
 
     def _next(self) -> Optional[bytes]:
-        """The next line, waiting for one; None after close. Compression happens here, outside the lock."""
+        """Wait for the next line and return it, or None after :meth:`close`."""
         while True:
             with self._changed:
                 line = self._take()
                 if line is not None or self._closed:
                     return line
-                sender = next((s for s in self._blobs.values() if s.wants_turn), None)
-                if sender is None and not self._bulk:
+                if not self._bulk:
                     self._changed.wait()
-                    continue
-                if not self._drained():
+                elif not self._drained():
                     self._changed.wait(_DRAIN_POLL_SECONDS)
-                    continue
-                if self._bulk:
+                else:
                     line = self._bulk.popleft()
                     self._waiting_bytes -= len(line)
-                    return line
-            if sender is not None:
-                line = self._chunk(sender)
-                if line is not None:
                     return line
 
     def _take(self) -> Optional[bytes]:
@@ -141,30 +105,8 @@ class Outbox:
         sample, self._sample = self._sample, None
         return None if self._closed else sample
 
-    def _chunk(self, sender: BlobSender) -> Optional[bytes]:
-        line: Optional[bytes] = None
-        failure = b""
-        try:
-            line = sender.next_line()
-        except BlobError as error:
-            failure = encode(Error(sender.id, "failed", str(error)))
-        with self._changed:
-            if self._blobs.get(sender.id) is not sender:
-                return None  # cancelled meanwhile
-            if sender.done:
-                del self._blobs[sender.id]
-                after = failure or self._after.get(sender.id, b"")
-                self._after.pop(sender.id, None)
-                if after:
-                    # Behind its last chunk, which is written before the queue is looked at again.
-                    self._control.appendleft(after)
-                    self._waiting_bytes += len(after)
-            else:
-                self._blobs[sender.id] = self._blobs.pop(sender.id)  # the next blob has its turn
-        return line
-
     def _drained(self) -> bool:
-        """Whether the reader has taken everything written so far. Where that cannot be asked, yes."""
+        """Say whether the reader has taken all that was written so far; yes where that cannot be asked."""
         unread = array.array("i", [0])
         try:
             fcntl.ioctl(self._fd, self._unread, unread)

@@ -255,16 +255,22 @@ from gpuscope.wire.blobs import BlobSender
 outbox = Outbox(1)
 scene()
 threading.Thread(target=outbox.run, daemon=True).start()
+senders = {}
 for frame in asked():
     if isinstance(frame, Credit):
-        outbox.credit(frame.id, frame.n)
+        if frame.id in senders:
+            senders[frame.id].allow(frame.n)
     elif isinstance(frame, Request) and frame.r == "cancel":
-        outbox.cancel(frame.args["id"])
+        senders.pop(frame.args["id"], None)
         outbox.put(encode(Event(0, "note", 1, "cancelled")))
     elif isinstance(frame, Request):
-        size = frame.args["size"]
-        after = b"" if frame.args.get("silent") else encode(Result(frame.id, {"bytes": size}))
-        outbox.add_blob(BlobSender(frame.id, os.urandom(size)), after)
+        senders[frame.id] = BlobSender(frame.id, os.urandom(frame.args["size"]))
+    for number, sender in list(senders.items()):
+        while sender.wants_turn:
+            outbox.put(sender.next_line() or b"")
+        if sender.done:
+            outbox.put(encode(Result(number, {"bytes": sender._read})))
+            del senders[number]
 """
 
 

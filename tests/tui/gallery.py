@@ -20,7 +20,7 @@ from gpuscope.tui.charts.stacked import Layer, StackedChart
 from gpuscope.tui.memory.waterfall import Part, Waterfall
 from gpuscope.tui.terminal.filters import Guard, PlainAscii
 from gpuscope.tui.terminal.minimal_updates import LeanApp
-from gpuscope.tui.widgets.bars import Bar, Meter, Spark
+from gpuscope.tui.widgets.bars import Bar, Meter
 from gpuscope.tui.widgets.table import Column, LiveTable, TableRow
 from gpuscope.tui.widgets.text import Lines
 from gpuscope.wire.frames import Unknown
@@ -80,11 +80,7 @@ def device_rows() -> list[TableRow]:
                     "used": [(amount_text(used), "warn" if state == "bad" else "text"), ("/140", "faint")],
                     "temperature": f"{46 + 3 * i}°C",
                     "power": [(f"{92 + 70 * i}", "text"), ("/700W", "faint")],
-                    "history": Spark(
-                        tuple(None if i == 6 and 20 < n < 26 else 50 + 45 * math.sin(n / 3 + i) for n in range(40)),
-                        100,
-                        "series1",
-                    ),
+                    "history": [(spark([50 + 45 * math.sin(n / 3 + i) for n in range(40)], 12, 100), "series1")],
                     "state": [(glyph + " ", token), (word, token)],
                 },
             )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuscope.tui.charts.spark import spark
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE
-from gpuscope.tui.widgets.bars import Bar, Meter, Spark, meter, stacked_bar
+from gpuscope.tui.widgets.bars import Bar, Meter, meter, stacked_bar
 from gpuscope.wire.frames import Unknown
 
 UNKNOWN = Unknown("not_supported", "no such reading")
@@ -82,6 +82,6 @@ def test_a_history_tells_zero_from_unknown_from_absent() -> None:
 
 
 def test_cells_of_tables_draw_themselves_at_any_width() -> None:
-    for cell in (Bar(((70, "allocated"),), 140), Meter(50, "ok"), Spark((1, 2, 3), None, "series1")):
+    for cell in (Bar(((70, "allocated"),), 140), Meter(50, "ok")):
         for width in (0, 1, 7, 30):
             assert len(plain(cell.draw(width, UNICODE))) == width

@@ -1,4 +1,4 @@
-"""Bars of one line: stacked memory, a percentage, a small history. Precise to an eighth of a cell where glyphs allow.
+"""Bars of one line: stacked memory and a percentage. Precise to an eighth of a cell where glyphs allow.
 
 Unknown is drawn as a dotted line (┄), never as empty: an empty bar means zero.
 """
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ...text.styled import Line, Piece, merged
 from ...wire.frames import Unknown
-from ..charts.spark import spark
 from ..theme import UNICODE, Glyphs
 
 Part = tuple["float | Unknown | None", str]
@@ -120,15 +119,3 @@ class Meter:
 
     def draw(self, width: int, glyphs: Glyphs) -> Line:
         return meter(self.percent, width, self.token, glyphs, slim=self.slim)
-
-
-@dataclass(frozen=True, slots=True)
-class Spark:
-    """A small history as wide as its column, newest right."""
-
-    values: tuple[float | None, ...]
-    maximum: float | None
-    token: str
-
-    def draw(self, width: int, glyphs: Glyphs) -> Line:
-        return [(spark(self.values, width, self.maximum, glyphs), self.token)]

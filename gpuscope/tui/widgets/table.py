@@ -20,7 +20,7 @@ from ..theme import Glyphs, Tokens
 
 
 class Drawn(Protocol):
-    """A cell that is drawn when its column's width is known: ``bars.Bar``, ``bars.Meter``, ``bars.Spark``."""
+    """A cell that is drawn when its column's width is known: ``bars.Bar`` or ``bars.Meter``."""
 
     def draw(self, width: int, glyphs: Glyphs) -> Line: ...
 
