@@ -82,10 +82,6 @@ class DeviceWorker(Worker):
     def doing(self) -> Doing:
         return self.device.current_call
 
-    def set_rate(self, hz: float) -> None:
-        self.interval = 1.0 / hz
-        self.bell.ring()
-
     def run(self) -> None:
         now = time.monotonic()
         fast, processes, slow = Beat(self.interval, now), Beat(PROCESSES_SECONDS, now), Beat(SLOW_SECONDS, now)

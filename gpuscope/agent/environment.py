@@ -16,6 +16,7 @@ from ..collect.clock_events import POWER_CAP, SLOWED_CLOCK_EVENTS, clock_event_w
 from ..wire.environment import Device, Facts, Owner
 from ..wire.frames import LOST, TIMEOUT, Reading, Unknown
 from . import environment_host, environment_paths, environment_torch
+from .environment_paths import whole
 from .oneshot import OneShot, collect_once
 from .picture import DevicePicture, Picture
 
@@ -132,33 +133,31 @@ def _device(picture: DevicePicture, health: Mapping[str, Reading], topology: Top
         pci=definition.pci_bus_id,
         capability=_capability(definition.compute_capability),
         total_bytes=definition.total_bytes,
-        used_bytes=_whole(readings.get("used_bytes")),
-        reserved_bytes=_whole(readings.get("driver_reserved_bytes")),
+        used_bytes=whole(readings.get("used_bytes")),
+        reserved_bytes=whole(readings.get("driver_reserved_bytes")),
         utilization_percent=_number(readings.get("utilization_percent")),
-        performance_state=_whole(readings.get("performance_state")),
+        performance_state=whole(readings.get("performance_state")),
         slowed=clock_event_words(bits & SLOWED_CLOCK_EVENTS),
         capped=bool(bits & POWER_CAP),
         temperature_celsius=_number(readings.get("temperature_celsius")),
         power_watts=_number(readings.get("power_watts")),
         power_limit_watts=_number(readings.get("power_limit_watts")),
         default_power_watts=_number(health.get("default_power_watts")),
-        ecc_uncorrected=_whole(readings.get("ecc_uncorrected_count")),
+        ecc_uncorrected=whole(readings.get("ecc_uncorrected_count")),
         remap_pending=_yes(health.get("remap_pending")),
         remap_failed=_yes(health.get("remap_failed")),
         pages_pending=_yes(health.get("pages_pending")),
         persistence=_yes(health.get("persistence")),
-        pcie_generation=_whole(readings.get("pcie_generation")),
-        pcie_width=_whole(readings.get("pcie_width")),
+        pcie_generation=whole(readings.get("pcie_generation")),
+        pcie_width=whole(readings.get("pcie_width")),
         max_pcie_generation=definition.max_pcie_generation,
         max_pcie_width=definition.max_pcie_width,
-        owners=None
-        if picture.processes is None
-        else tuple(Owner(pid, _whole(used)) for pid, used in picture.processes),
+        owners=None if picture.processes is None else tuple(Owner(pid, whole(used)) for pid, used in picture.processes),
         owners_incomplete=None if gap is None else gap.text,
         lost=failed.get(LOST),
         hung=None if LOST in failed else hung,
-        links=_whole(topology and topology.links),
-        links_active=_whole(topology and topology.links_active),
+        links=whole(topology and topology.links),
+        links_active=whole(topology and topology.links_active),
         fabric=environment_paths.fabric(topology),
         cpus=environment_paths.cpus_beside(definition.pci_bus_id),
     )
@@ -167,10 +166,6 @@ def _device(picture: DevicePicture, health: Mapping[str, Reading], topology: Top
 def _capability(text: str | None) -> tuple[int, int] | None:
     major, dot, minor = (text or "").partition(".")
     return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def _number(value: Any) -> float | None:

@@ -32,7 +32,7 @@ def paths(topologies: Mapping[int, Topology], devices: int) -> tuple[tuple[Path,
 def _path(pair: Pair) -> Path:
     from ..collect.nvml_topology import ANCESTORS, P2P, SYSTEM
 
-    ancestor, peer, nvlink = _number(pair.ancestor), _number(pair.peer), _number(pair.nvlink)
+    ancestor, peer, nvlink = whole(pair.ancestor), whole(pair.peer), whole(pair.nvlink)
     return Path(
         first=pair.first,
         second=pair.second,
@@ -43,7 +43,8 @@ def _path(pair: Pair) -> Path:
     )
 
 
-def _number(value: Reading) -> int | None:
+def whole(value: Reading | None) -> int | None:
+    """Return a reading that is a whole number, or None where it is unknown."""
     return value if isinstance(value, int) else None
 
 
@@ -51,7 +52,7 @@ def fabric(topology: Topology | None) -> str | None:
     """How far a GPU has joined the NVLink fabric, "" where there is none, None where the driver does not tell."""
     from ..collect.nvml_topology import FABRIC
 
-    state = None if topology is None else _number(topology.fabric)
+    state = None if topology is None else whole(topology.fabric)
     return None if state is None else FABRIC.get(state, "")
 
 

@@ -32,10 +32,6 @@ class HostWorker(Worker):
     def doing(self) -> Doing:
         return ("reading /proc", self._since) if self._since is not None else None
 
-    def set_rate(self, hz: float) -> None:
-        self.interval = 1.0 / hz
-        self.bell.ring()
-
     def run(self) -> None:
         from ..collect.host import HostSampler, host_definition
 

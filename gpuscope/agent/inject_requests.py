@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import queue
-import sys
 import threading
 import time
 from typing import Any, Callable, Dict, Optional, Set
 
 from ..wire import frames
+from . import audit
 
 LOOK, LIST = "look", "list"
 MAX_WAITING = 64
@@ -41,7 +41,7 @@ class Injections:
         if method == LIST:
             threading.Thread(target=self._list, args=(request,), name="attachable", daemon=True).start()
             return
-        if not _number(pid) or not _number(start):
+        if not audit.is_number(pid) or not audit.is_number(start):
             self._refuse(request, "refused", "inject needs args.pid and args.start: a process, and when it started")
             return
         if method not in (LOOK, "auto", "pep768", "ptrace"):
@@ -133,14 +133,4 @@ class Injections:
 
 
 def _audit(pid: int, start: int, method: str, began: float, outcome: str) -> None:
-    """One line in the agent's log, which is its standard error."""
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
-    try:
-        sys.stderr.write(f"gpuscope: {at} inject pid {pid} start {start} by uid {os.getuid()} ({method}): {outcome}\n")
-        sys.stderr.flush()
-    except OSError:
-        pass
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63
+    audit.write_line(f"inject pid {pid} start {start} by uid {os.getuid()} ({method})", began, outcome)

@@ -11,12 +11,12 @@ import ctypes
 import errno
 import os
 import signal
-import sys
 import time
 from typing import Any, Mapping, Optional
 
 from ..process.procfs import read, stat_of, status_values
 from ..wire import frames
+from . import audit
 
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2")
 """What may be asked for, the mildest first."""
@@ -51,7 +51,7 @@ def answer(request: frames.Request) -> Any:
 def send(args: Mapping[str, Any]) -> None:
     """Send it. Raises :class:`CannotSignal`; then no process was signalled."""
     pid, start, name = (args.get(key) for key in ("pid", "start", "signal"))
-    if not _number(pid) or not _number(start):
+    if not audit.is_number(pid) or not audit.is_number(start):
         raise CannotSignal("refused", "signal needs args.pid and args.start: a process, and when it started")
     if name not in SIGNALS:
         raise CannotSignal("refused", f"signal needs args.signal: one of {', '.join(SIGNALS)}")
@@ -151,15 +151,5 @@ def _why(error: OSError, pid: int) -> CannotSignal:
 
 
 def _audit(pid: object, start: object, name: object, began: float, outcome: str) -> None:
-    """One line in the agent's log, which is its standard error."""
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
-    what = f"{str(name)[:12]!r} to pid {str(pid)[:20]} start {str(start)[:20]}"
-    try:
-        sys.stderr.write(f"gpuscope: {at} signal {what} by uid {os.getuid()}: {outcome}\n")
-        sys.stderr.flush()
-    except OSError:
-        pass
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63
+    what = f"signal {str(name)[:12]!r} to pid {str(pid)[:20]} start {str(start)[:20]} by uid {os.getuid()}"
+    audit.write_line(what, began, outcome)

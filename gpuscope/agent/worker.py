@@ -24,6 +24,7 @@ class Worker:
 
     def __init__(self, name: str, news: Callable[[], None]) -> None:
         self.bell = Bell()
+        self.interval = 1.0
         self.news = news
         self.stopping = False
         self.started = time.monotonic()
@@ -44,6 +45,11 @@ class Worker:
 
     def stop(self) -> None:
         self.stopping = True
+        self.bell.ring()
+
+    def set_rate(self, hz: float) -> None:
+        """Ask so often from now on."""
+        self.interval = 1.0 / hz
         self.bell.ring()
 
     @property

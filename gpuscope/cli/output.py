@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..exit_status import ExitStatus
 from ..text import width
@@ -17,6 +19,15 @@ from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 from .args import driver_timeout
 
+if TYPE_CHECKING:
+    from ..text.styled import Line
+
+FILE_WIDTH = 100
+"""How wide a report is that goes to a file or a pipe."""
+_COLOURS = {
+    "title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "33", "bad": "1;31", "allocated": "34",
+    "cached": "33",
+}  # fmt: skip
 NOT_TOLD = Unknown(NOT_INITIALISED, "whoever was asked did not tell")
 
 
@@ -47,6 +58,26 @@ def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]
         )
         lines.append("  ".join(parts).rstrip())
     return lines
+
+
+def page_width(least: int, most: int) -> int:
+    """Return how many cells wide a report on standard output is."""
+    import shutil
+
+    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
+    return min(max(columns, least), most)
+
+
+def print_lines(lines: Iterable[Line]) -> None:
+    """Print styled lines, in colour on a terminal that has some: ``NO_COLOR`` and ``TERM=dumb`` say no."""
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    for line in lines:
+        if colour:
+            print(
+                "".join(f"\x1b[{_COLOURS[token]}m{text}\x1b[0m" if token in _COLOURS else text for text, token in line)
+            )
+        else:
+            print("".join(text for text, _ in line).rstrip())
 
 
 def number(value: Reading | None, unit: str = "") -> str:

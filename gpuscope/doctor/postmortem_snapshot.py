@@ -17,7 +17,7 @@ from .finding import Abstained, Evidence, Finding, Report
 from .postmortem_oom import WORDINGS
 
 if TYPE_CHECKING:
-    from ..snapshot.model import Device, Frame, Mark, StackRow, Summary
+    from ..snapshot.model import Device, Mark, StackRow, Summary
     from ..snapshot.reader import Reading
 
 Place = tuple[str, int]
@@ -167,12 +167,8 @@ def _settings(summary: Summary) -> str:
 
 def _where(summary: Summary, device: Device | None) -> str:
     number = summary.record.get("device") if device is None else device.device
-    at = f", {_place_text(summary.stack[summary.headline])}" if len(summary.stack) > summary.headline else ""
+    at = f", {summary.stack[summary.headline].place}" if len(summary.stack) > summary.headline else ""
     return f"cuda:{number}{at}"
-
-
-def _place_text(frame: Frame) -> str:
-    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
 
 
 # ── a leak ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -280,7 +276,7 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
     frame = next(frame for frame in inside[0].frames if _EVALUATES.search(frame.function))
     share = percent_text(held / device.totals.allocated_bytes)
     live = bytes_text(device.totals.allocated_bytes)
-    text = f"{bytes_text(held)} of {live} live ({share}) were made in {frame.function} ({_place_text(frame)})"
+    text = f"{bytes_text(held)} of {live} live ({share}) were made in {frame.function} ({frame.place})"
     yield WORDINGS.finding(
         "snapshot.evaluation",
         {"function": frame.function, "held": bytes_text(held)},
@@ -288,7 +284,7 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
         confidence="likely",
         rank=2.4,
         evidence=(Evidence(text=text, source="snapshot"),),
-        where=f"{_place_text(frame)}, cuda:{device.device}",
+        where=f"{frame.place}, cuda:{device.device}",
     )
 
 

@@ -38,7 +38,9 @@ def show(error: BaseException) -> None:
     """Print the diagnosis of an exception whose traceback stands on standard error. Never raises."""
     child: Any = None
     try:
-        if _interactive():
+        from .exit_reason import is_interactive
+
+        if is_interactive():
             return
         argv = _command()
         if not argv:
@@ -144,8 +146,3 @@ def _clean(place: str) -> None:
                 os.unlink(os.path.join(place, name))
             except OSError:
                 pass
-
-
-def _interactive() -> bool:
-    """At a prompt and in a notebook errors are shown, and nothing ends of them."""
-    return bool(sys.flags.interactive) or hasattr(sys, "ps1") or "ipykernel" in sys.modules

@@ -118,7 +118,7 @@ class Endings:
         try:
             if description["how"] == "exit":
                 self.look()
-                if self._last is not None and not _interactive():
+                if self._last is not None and not is_interactive():
                     description = self._last
             self._over = True
             self._on_end(description)
@@ -132,8 +132,8 @@ def _last() -> Any:
     return found if found is not None else getattr(sys, "last_value", _NONE)
 
 
-def _interactive() -> bool:
-    """At a prompt and in a notebook errors are shown, and nothing ends of them."""
+def is_interactive() -> bool:
+    """Say whether Python runs at a prompt or in a notebook, where an error is shown and ends nothing."""
     return bool(sys.flags.interactive) or hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 

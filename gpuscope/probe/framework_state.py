@@ -25,8 +25,6 @@ MAX_VALUES = 512
 BARS = frozenset(("ultralytics.TQDM", "keras.Progbar", "fastprogress.ProgressBar", "fastprogress.MasterBar"))
 """Progress bars that no list of theirs leads to: they are met as variables of the functions that train."""
 _BAR_NAMES = tuple(name.rpartition(".")[2] for name in BARS)
-_OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
-_CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
 _gets_its_dictionary = functools.lru_cache(maxsize=512)(model_finder._has_its_dictionary)
 
 
@@ -142,14 +140,14 @@ def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[
 def _values(frame: Any) -> Dict[str, Any]:
     """The variables of a function, or of a script that runs; empty where to look would change what it sees."""
     code = frame.f_code
-    optimized = bool(code.co_flags & _OPTIMIZED)
+    optimized = bool(code.co_flags & model_finder.OPTIMIZED)
     if frame.f_trace is not None or (optimized and _gets_its_dictionary(code)):
         return {}
     space = frame.f_locals
     try:
         return dict(list(space.items())[:MAX_VALUES])
     finally:
-        if optimized and _CACHED:
+        if optimized and model_finder.CACHED:
             space.clear()
 
 

@@ -27,10 +27,10 @@ YOUNG_SECONDS, YOUNG_READINGS = 0.25, 120
 some 10 µs."""
 MAX_POINTS = 512
 Value = Union[int, float, str, Unknown]
-_NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
+NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
 _MIXED = Unknown(NOT_SUPPORTED, "without a DataLoader what lies between two steps cannot be told from computing")
 _NO_MEASURED = Unknown(NOT_INITIALISED, "no step has been taken apart yet")
-_NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet (one inside torch.compile cannot be seen)")
+NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet (one inside torch.compile cannot be seen)")
 _NO_PRE_HOOK = Unknown(NOT_SUPPORTED, "this torch has no hook before optimizer steps")
 _NO_COPY = Unknown(NOT_SUPPORTED, "the parameters are on the CPU: nothing is copied to a device")
 _COPIES = Unknown(
@@ -198,7 +198,7 @@ class Gauges:
             text = f"steps are counted by {self._steps.counted_by}. What a step is made of shows at torch's steps only"
             return dict.fromkeys(SPLIT_COLUMNS, Unknown(NOT_SUPPORTED, text))
         if means is None:
-            reason = _NO_MEASURED if self._steps.last is not None else _NO_STEP
+            reason = _NO_MEASURED if self._steps.last is not None else NO_STEP
             if reason is _NO_MEASURED and split.spoiled:
                 reason = Unknown(NOT_INITIALISED, f"no step has been taken apart yet: {split.spoiled}")
             if not pre_hook and "torch" in sys.modules:
@@ -213,7 +213,7 @@ class Gauges:
             exposed = waiting = min(exposed, means.compute)  # it lies within backward
         seen = self._steps.loader_seen
         return {
-            "input_seconds": means.input if seen else _NO_LOADER,
+            "input_seconds": means.input if seen else NO_LOADER,
             "h2d_seconds": _COPIES if on_device else _NO_COPY,
             "compute_seconds": means.compute - waiting,
             "optimizer_seconds": means.optimizer,

@@ -25,10 +25,10 @@ MAX_OPTIMIZERS = 8
 MAX_NAME = 64
 ATTEMPTS = (1, 64)
 """At which of its steps seen by us an optimizer's model is looked for, the later ones if it was not found before."""
-_OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
+OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
 _GIVES_LOCALS = frozenset(("locals", "vars"))  # called without an argument: vars(args) gives nobody its locals
 _RUNS_IN_LOCALS = frozenset(("eval", "exec"))  # as functions: model.eval() is in every training
-_CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
+CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
 
 
 class Candidate(NamedTuple):
@@ -181,7 +181,7 @@ class _Attributes(NamedTuple):
 
 def _names_in(frame: Any) -> Tuple[List[Tuple[str, Any]], Optional[_Attributes]]:
     code = frame.f_code
-    optimized = bool(code.co_flags & _OPTIMIZED)
+    optimized = bool(code.co_flags & OPTIMIZED)
     if frame.f_trace is not None or (optimized and _has_its_dictionary(code)):
         return [], None
     space = frame.f_locals
@@ -189,7 +189,7 @@ def _names_in(frame: Any) -> Tuple[List[Tuple[str, Any]], Optional[_Attributes]]
         names = list(space.items())[:MAX_VALUES]
         me = space.get(code.co_varnames[0]) if optimized and code.co_argcount else None
     finally:
-        if optimized and _CACHED:
+        if optimized and CACHED:
             space.clear()
     attributes = None
     if me is not None and not issubclass(type(me), (type, list, dict, tuple)):
@@ -212,7 +212,7 @@ def _has_its_dictionary(code: Any) -> bool:
 
     A name like ``vars`` does so unless the next thing the code loads is an argument for it: handed on under another
     name, it might be called without one."""
-    if not _CACHED:
+    if not CACHED:
         return False
     if "f_locals" in code.co_names:
         return True

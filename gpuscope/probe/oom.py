@@ -232,7 +232,7 @@ class Recorder:
             done.set()
         for one in oom.between:
             if one.path:
-                _remove(one.path)
+                records.remove(one.path)
         self._tell(oom, _text(oom, snapshot["gpuscope"], time.monotonic() - begin))
 
     def _decide(self, oom: _Oom, state: str, text: str) -> None:
@@ -318,10 +318,3 @@ def _devices(optimizer: Any) -> List[int]:
     """Ordinals of the CUDA devices that hold its parameters."""
     found = {getattr(p.device, "index", None) for group in optimizer.param_groups for p in group["params"]}
     return [ordinal for ordinal in found if ordinal is not None]
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

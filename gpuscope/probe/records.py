@@ -84,7 +84,7 @@ def prune(directory: str) -> None:
         except OSError:
             continue
         if name.endswith(".new") and time.time() - seen.st_mtime > 3600:
-            _remove(path)
+            remove(path)
             continue
         found.append((KEPT_LONGER in name, seen.st_mtime, path, seen.st_size))
     found.sort()
@@ -92,10 +92,11 @@ def prune(directory: str) -> None:
     while found and (len(found) >= MAX_FILES or total > MAX_BYTES):
         _, _, path, size = found.pop(0)
         total -= size
-        _remove(path)
+        remove(path)
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
+    """Remove a file, if it is there and may be removed."""
     try:
         os.unlink(path)
     except OSError:

@@ -10,10 +10,10 @@ from . import cuda, history, identity, profiling, quick_requests, snapshots
 from .gauges import Gauges
 from .long_requests import Act, Acts, Answer, Handler, Refusal, busy
 from .on_import import debug
+from .sampler import ALWAYS
 from .steps import Steps
 
 Question = Callable[[Dict[str, Any]], Dict[str, Any]]
-ALWAYS = ("rate", "environment", "detach", "cancel")
 _POLL_SECONDS = 0.02
 
 

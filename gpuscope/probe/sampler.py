@@ -23,21 +23,20 @@ from ..wire.frames import (
     Unknown,
 )
 from . import cuda, identity
-from .gauges import Gauges
+from .gauges import NO_LOADER, NO_STEP, Gauges
 from .ledger import CPU, Bytes, Ledger
 from .rendezvous import start_ticks
 from .steps import Steps
 
 TRAINER_ID = 1
-REQUESTS = ("rate", "environment", "detach", "cancel")
+ALWAYS = ("rate", "environment", "detach", "cancel")
+"""What every probe may be asked for."""
 REDEFINE_SECONDS = 2.0
 BY_OPTIMIZER = "optimizer steps"
 CPU_FLOOR_BYTES = 1 << 20
 """Below this a CUDA trainer's CPU bytes (step counters of optimizers) are not worth a row of their own."""
 Reasons = Dict[Tuple[int, str], Tuple[str, str]]
-_NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet (one inside torch.compile cannot be seen)")
 _NO_CYCLE = Unknown(NOT_INITIALISED, "needs two optimizer steps")
-_NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
 _NO_SCALER = Unknown(NOT_INITIALISED, "no GradScaler of torch has stepped")
 _ON_DEVICE = Unknown(
     NOT_SUPPORTED, "a fused optimizer decides on the device whether to skip; to read that would synchronise"
@@ -108,7 +107,7 @@ class Sampler:
             m=time.monotonic_ns(),
             hz=hz,
             cols={"t": list(TRAINER_COLUMNS), "a": list(ALLOCATOR_COLUMNS)},
-            requests=list(REQUESTS),
+            requests=list(ALWAYS),
         )
 
     def allocator_id(self, ordinal: int) -> Optional[int]:
@@ -180,7 +179,7 @@ class Sampler:
         durations = sorted(steps.durations)
         median = quantile(durations, 0.5) if durations else None
         values: Dict[str, Any] = dict(self.gauges.progress.read(median, steps.total))
-        no_step = _NO_STEP
+        no_step = NO_STEP
         if steps.last is None and self._passes():
             text = f"no optimizer step seen yet, after {self._passes()} backward passes: they may be accumulated first"
             no_step = Unknown(NOT_INITIALISED, text)
@@ -192,7 +191,7 @@ class Sampler:
         values["step_seconds_mean"] = sum(durations) / len(durations) if durations else missing
         waits = list(steps.waits)
         if not steps.loader_seen:
-            values["loader_wait_seconds"] = _NO_LOADER
+            values["loader_wait_seconds"] = NO_LOADER
         else:
             values["loader_wait_seconds"] = sum(waits) / len(waits) if waits else missing
         if steps.scaled_on_device:
@@ -308,7 +307,7 @@ def changes(sent: Reasons, now: Reasons) -> List[List[Union[int, str]]]:
 
 
 def _mean(values: List[float]) -> Union[float, Unknown]:
-    return sum(values) / len(values) if values else _NO_STEP
+    return sum(values) / len(values) if values else NO_STEP
 
 
 def _boot_id() -> str:

@@ -41,9 +41,16 @@ class Note:
 
 @dataclass
 class Frame:
+    """One call in a stack."""
+
     file: str
     line: int
     function: str
+
+    @property
+    def place(self) -> str:
+        """The file without its folders, and the line: ``train.py:12``."""
+        return f"{self.file.rsplit('/', 1)[-1] or '?'}:{self.line}"
 
 
 @dataclass

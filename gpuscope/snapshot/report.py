@@ -78,7 +78,7 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
         lines.append([(f"{'oom':<{LABEL_CELLS}} ", "bad"), (f"{words} on device {record.get('device', '?')}", "text")])
     frames = summary.stack[summary.headline : summary.headline + 1 + MORE_FRAMES]
     if frames:
-        places = [f"{frame.function} {_short(frame.file)}:{frame.line}" for frame in frames]
+        places = [f"{frame.function} {frame.place}" for frame in frames]
         lines.append(_pair("stood at", f"  {glyphs.arrow} ".join(places)))
     if "statistics.allocated_bytes.all.current" in record:
         allocated, reserved = (amount(f"statistics.{name}_bytes.all.current") for name in ("allocated", "reserved"))
@@ -351,7 +351,7 @@ def _headline(amount: str, count: str, frames: Sequence[Frame], number: int, wid
     if not frames:
         return [(amount, "text"), (count, "muted"), ("  without a recorded stack", "muted")]
     frame = frames[min(number, len(frames) - 1)]
-    place = f"{_short(frame.file)}:{frame.line}"
+    place = frame.place
     room = max(10, width - 21 - cells(place))
     line = [
         (amount, "text"),
@@ -361,7 +361,7 @@ def _headline(amount: str, count: str, frames: Sequence[Frame], number: int, wid
     ]
     room = width - styled.cells(line) - 2
     if frame is not frames[0] and room > 12:  # what it called in the end: one line calls many things
-        called = f"in {frames[0].function} {_short(frames[0].file)}:{frames[0].line}"
+        called = f"in {frames[0].function} {frames[0].place}"
         line.append((f"  {cut(called, room, glyphs.ellipsis)}", "muted"))
     return line
 
@@ -377,9 +377,5 @@ def _frames(row: StackRow, width: int, glyphs: Glyphs, full: bool) -> list[Line]
     outer = row.frames[row.headline + 1 : row.headline + 1 + MORE_FRAMES]
     if not outer:
         return []
-    text = "  ".join(f"{glyphs.arrow} {frame.function} {_short(frame.file)}:{frame.line}" for frame in outer)
+    text = "  ".join(f"{glyphs.arrow} {frame.function} {frame.place}" for frame in outer)
     return [[(margin, ""), (cut(text, width - 19, glyphs.ellipsis), "muted")]]
-
-
-def _short(file: str) -> str:
-    return file.rsplit("/", 1)[-1] or "?"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..finding import Confidence, Evidence, Finding, Severity
+from ..order import CONFIDENCES, SEVERITIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +30,6 @@ class Vote:
     missing: str = ""
 
 
-_ORDER = {"definite": 0, "likely": 1, "prior": 2}
-_SEVERITY = {"problem": 0, "warning": 1, "info": 2}
 MOST_FINDINGS = 8
 MOST_PRIORS = 5
 
@@ -52,7 +51,11 @@ def choose_best(votes: Iterable[Vote]) -> list[Vote]:
 
 
 def _sort_key(vote: Vote) -> tuple[int, int, float]:
-    return _ORDER[vote.confidence], _SEVERITY["info" if vote.confidence == "prior" else vote.severity], -vote.weight
+    return (
+        CONFIDENCES[vote.confidence],
+        SEVERITIES["info" if vote.confidence == "prior" else vote.severity],
+        -vote.weight,
+    )
 
 
 def finding(vote: Vote) -> Finding:

@@ -157,14 +157,10 @@ def where(frames: Sequence[Frame], at: int) -> Line:
     if not frames:
         return [(NO_STACK, "faint")]
     frame = frames[at] if 0 <= at < len(frames) else frames[0]
-    line = [(_short(frame), "title"), (f" {frame.function}", "muted")]
+    line = [(frame.place, "title"), (f" {frame.function}", "muted")]
     if frame is not frames[0]:
-        line.append((f"  in {frames[0].function} {_short(frames[0])}", "faint"))
+        line.append((f"  in {frames[0].function} {frames[0].place}", "faint"))
     return line
-
-
-def _short(frame: Frame) -> str:
-    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
 
 
 def stack_rows(stacks: Stacks) -> list[TableRow]:

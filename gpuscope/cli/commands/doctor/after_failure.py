@@ -65,11 +65,11 @@ def main(argv: list[str]) -> int:
     from gpuscope.cli.commands.doctor import verb as doctor_verb
 
     chosen = Report(findings=found.findings[:SHOWN])
-    lines = reports.lines(chosen, 0, doctor_verb._width())
+    lines = reports.lines(chosen, 0, doctor_verb.width())
     while lines and (not lines[-1] or "Exit code" in "".join(part for part, _ in lines[-1])):
         lines.pop()  # the exit code is the trainer's
     print()
-    doctor_verb._print([[(HEAD, "accent")], *lines])
+    doctor_verb.print_lines([[(HEAD, "accent")], *lines])
     return 0
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +17,6 @@ from . import targets as doctor_targets
 
 if TYPE_CHECKING:
     from ....text.styled import Line
-
-MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 50, 140, 100
-_COLOURS = {"title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "33", "bad": "1;31"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(output.dump(reports.document(found, code)))
     else:
-        _print(reports.lines(found, code, _width()))
+        print_lines(reports.lines(found, code, width()))
     return code
 
 
@@ -84,7 +79,7 @@ def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
         if args.json:
             print(output.dump({"pitfalls": [explain.document(one) for one in known.values()]}))
         else:
-            _print(explain.listed(known.values(), _width()))
+            print_lines(explain.listed(known.values(), width()))
         return ExitStatus.OK
     row = known.get(args.explain)
     if row is None:
@@ -97,7 +92,7 @@ def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
     if args.json:
         print(output.dump(explain.document(row)))
     else:
-        _print(explain.explained(row, _width()))
+        print_lines(explain.explained(row, width()))
     return ExitStatus.OK
 
 
@@ -119,25 +114,14 @@ def _bundled(args: argparse.Namespace, found: Report, code: int) -> tuple[Report
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _width() -> int:
-    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
-    return min(max(columns, MIN_WIDTH), MAX_WIDTH)
+def print_lines(lines: list[Line]) -> None:
+    """Print a report, without our signs where the encoding lacks them."""
+    output.print_lines([(_fitting(text), token) for text, token in line] for line in lines)
 
 
-def _print(lines: list[Line]) -> None:
-    """In colour on a terminal that has some (``NO_COLOR`` and ``TERM=dumb`` say no); without our signs where the
-    encoding lacks them."""
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
-    for line in lines:
-        pieces = [(_fitting(text), token) for text, token in line]
-        if colour:
-            print(
-                "".join(
-                    f"\x1b[{_COLOURS[token]}m{text}\x1b[0m" if token in _COLOURS else text for text, token in pieces
-                )
-            )
-        else:
-            print("".join(text for text, _ in pieces).rstrip())
+def width() -> int:
+    """Return how wide a report is."""
+    return output.page_width(50, 140)
 
 
 def _fitting(text: str) -> str:

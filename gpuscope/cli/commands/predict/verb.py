@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from ....predict.whatif import Fix
 
 SECONDS = 300.0
-MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 60, 160, 100
+MIN_WIDTH, MAX_WIDTH = 60, 160
 TOGGLES = tuple(toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding"))
 """The switches of a training that mean something to a prediction, without those that have options of their own here."""
 HIDDEN = ("seed",)
@@ -286,8 +285,5 @@ def _print(answer: Answer) -> None:
     from ....predict.report import lines
     from ....snapshot.drawing import glyphs_for
 
-    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
-    width = min(max(columns, MIN_WIDTH), MAX_WIDTH)
-    from ..snapshot.verb import _print as draw
-
-    draw(lines(answer, width, glyphs_for(getattr(sys.stdout, "encoding", None))))
+    width = output.page_width(MIN_WIDTH, MAX_WIDTH)
+    output.print_lines(lines(answer, width, glyphs_for(getattr(sys.stdout, "encoding", None))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -28,13 +27,9 @@ if TYPE_CHECKING:
     from ....snapshot.reader import Reading, SnapshotError
     from ....text.styled import Line
 
-MIN_WIDTH, MAX_WIDTH, FILE_WIDTH = 60, 160, 100
+MIN_WIDTH, MAX_WIDTH = 60, 160
 TOP, MAX_TOP = 10, 200
 MAX_SECONDS = 86400.0
-_COLOURS = {
-    "title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "33", "bad": "1;31", "allocated": "34",
-    "cached": "33",
-}  # fmt: skip
 NO_HISTORY = Unknown(NOT_INITIALISED, "the history of allocations was off when the snapshot was taken")
 
 
@@ -117,9 +112,9 @@ def _read(args: argparse.Namespace, path: str) -> int:
     if args.json:
         print(output.dump(document(summary, devices, moments, diff, replayed)))
     elif replayed is not None:
-        _print(_what_if(summary, replayed))
+        output.print_lines(_what_if(summary, replayed))
     else:
-        _print(_report(args, summary, moments, diff))
+        output.print_lines(_report(args, summary, moments, diff))
     return _exit_code(summary, replayed)
 
 
@@ -181,7 +176,7 @@ def _report(args: argparse.Namespace, summary: Summary, moments: list[At | Betwe
     from ....snapshot.model import At
 
     glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
-    width = _width()
+    width = output.page_width(MIN_WIDTH, MAX_WIDTH)
     if diff is not None:
         return [*report.diff_lines(diff, width, glyphs, args.device), *report.note_lines(summary.notes)]
     if moments:
@@ -195,30 +190,13 @@ def _report(args: argparse.Namespace, summary: Summary, moments: list[At | Betwe
     return report.summary_lines(summary, width, glyphs, args.device)
 
 
-def _width() -> int:
-    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
-    return min(max(columns, MIN_WIDTH), MAX_WIDTH)
-
-
 def _what_if(summary: Summary, replayed: list[snapshot_what_if.Answer]) -> list[Line]:
     from ....snapshot import report
     from ....snapshot.drawing import glyphs_for
 
     glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
-    found = snapshot_what_if.lines(replayed, _width())
+    found = snapshot_what_if.lines(replayed, output.page_width(MIN_WIDTH, MAX_WIDTH))
     return [*report.header(summary, glyphs), [], *found, *report.note_lines(summary.notes)]
-
-
-def _print(lines: list[Line]) -> None:
-    """In colour on a terminal that has some (``NO_COLOR`` and ``TERM=dumb`` say no)."""
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
-    for line in lines:
-        if colour:
-            print(
-                "".join(f"\x1b[{_COLOURS[token]}m{text}\x1b[0m" if token in _COLOURS else text for text, token in line)
-            )
-        else:
-            print("".join(text for text, _ in line).rstrip())
 
 
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ....text.styled import Line
 
 _EXITS = {"too_close": ExitStatus.WARNINGS, "does_not_fit": ExitStatus.PROBLEMS}
-_TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
@@ -101,12 +100,13 @@ def lines(answers: list[Answer], width: int) -> list[Line]:
 
 
 def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
+    from ....predict.report import TOKENS
     from ....text.units import bytes_text as size
 
     told = [(f"device {one.device}: ", "muted")] if several else []
     out: list[Line] = []
     for number, text in enumerate(wrap(sentence(one), width - 12 * several)):
-        out.append([*(told if not number else []), (text, _TOKENS.get(one.verdict or "", "title"))])
+        out.append([*(told if not number else []), (text, TOKENS.get(one.verdict or "", "title"))])
     out.append([])
     rows = [
         ("peak reserved", one.recorded_peak_reserved_bytes, one.after.peak_reserved_bytes),
