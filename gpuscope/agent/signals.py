@@ -14,6 +14,7 @@ import signal
 import time
 from typing import Any, Mapping, Optional
 
+from ..errors import UserError
 from ..process.procfs import read, stat_of, status_values
 from ..wire import frames
 from . import audit
@@ -27,12 +28,11 @@ _KERNEL_THREAD = 0x00200000
 _CAP_KILL = 5
 
 
-class CannotSignal(Exception):
-    """``code`` is one of the wire's; ``reason`` says why and what else could be done."""
+class CannotSignal(UserError):
+    """A process that got no signal. ``code`` is one of the wire's; the text says why and what else could be done."""
 
     def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
+        super().__init__(reason, code=code)
 
 
 def answer(request: frames.Request) -> Any:
@@ -42,8 +42,8 @@ def answer(request: frames.Request) -> Any:
     try:
         send(request.args)
     except CannotSignal as error:
-        _audit(pid, start, name, began, f"{error.code}: {error.reason}")
-        return frames.Error(request.id, error.code, error.reason)
+        _audit(pid, start, name, began, f"{error.code}: {error.what}")
+        return frames.Error(request.id, error.code, error.what)
     _audit(pid, start, name, began, "sent")
     return frames.Result(request.id, {"pid": pid, "signal": name})
 

@@ -22,6 +22,7 @@ WIRE = (
     "wire/injected.py", "wire/loss_text.py",
 )  # fmt: skip
 SHARED = (
+    "errors.py", "exit_status.py",
     "process/__init__.py", "process/atomic_file.py", "process/child.py", "process/procfs.py", "text/__init__.py",
     "text/units.py", "wire/clean.py",
 )  # fmt: skip

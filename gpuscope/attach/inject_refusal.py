@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from ..errors import UserError
+
 # Codes. What an agent answers to a request to inject, and what a rung of the ladder says.
 GONE, REFUSED, DISABLED, UNSUPPORTED, BUSY, FAILED, TRACED = (
     "gone", "refused", "disabled", "unsupported", "busy", "failed", "traced",
 )  # fmt: skip
 
 
-class CannotInject(Exception):
-    """``code`` is one of the above, ``why`` a sentence, ``next`` the command that would unlock more, "" for
-    none."""
+class CannotInject(UserError):
+    """A process that no probe can be put into. ``code`` is one of the above, ``next`` what would unlock more."""
 
     def __init__(self, code: str, why: str, following: str = "") -> None:
-        super().__init__(why)
-        self.code = code
-        self.why = why
-        self.next = following
+        super().__init__("No probe can be put into this process.", why, following, code)
 
 
 NEXT_RUN = "Next run, no root:  gpuscope enable     (undo: gpuscope disable)     or     gpuscope run python train.py"

@@ -143,7 +143,7 @@ async def _holders(watched: Watched) -> dict[str, Any] | Unknown:
     try:
         result = await watched.source.request("holders", {"minors": ",".join(map(str, minors))}, HOLDERS_SECONDS)
     except SourceError as error:
-        return Unknown(DRIVER_ERROR, error.reason)
+        return Unknown(DRIVER_ERROR, error.what)
     return result.value
 
 
@@ -156,7 +156,7 @@ async def _environments(watched: Watched, host: HostView) -> dict[int, Mapping[s
         try:
             result = await watched.source.request("environment", asked, ENVIRONMENT_SECONDS)
         except SourceError as error:
-            return Unknown(DRIVER_ERROR, error.reason)
+            return Unknown(DRIVER_ERROR, error.what)
         told = result.value.get("environment")
         return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
 

@@ -54,7 +54,7 @@ def examine(path: Path) -> Report:
         with open_snapshot(path, limit, timeout, TOP) as reading:
             return _judge(reading, name)
     except SnapshotError as error:
-        return Report(problems=(f"{name}: {error.text}",))
+        return Report(problems=(f"{name}: {error.what}",))
 
 
 def _judge(reading: Reading, name: str) -> Report:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..errors import UsageError
 from ..text.units import MIB
 
 NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -197,8 +198,8 @@ INTERVALS = 16
 _PARTS = "roundup_power2_divisions."
 
 
-class BadSettings(ValueError):
-    """Settings that torch refuses. ``args``: each as a sentence."""
+class BadSettings(UsageError):
+    """Settings that torch refuses. The text says of each why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ def read(text: str, base: Settings = DEFAULT) -> Settings:
     """``base`` with what ``text`` sets. Raises :class:`BadSettings` where torch would refuse to start."""
     broken = check(text)
     if broken:
-        raise BadSettings(*(f"{one.setting}: {one.why}" for one in broken))
+        raise BadSettings("; ".join(f"{one.setting}: {one.why}" for one in broken))
     return _meaning(dict(parse(text)[0]), base)
 
 

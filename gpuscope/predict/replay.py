@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..errors import UserError
 from ..model.allocator_settings import Settings
 from ..text.units import bytes_text
 from .allocator import OutOfMemory, Simulated, TooLong
@@ -100,8 +101,8 @@ class Replayed:
         return int(self.error_percent / 100 * self.recorded_peak_reserved_bytes)
 
 
-class CannotReplay(Exception):
-    """``args``: why, as a sentence."""
+class CannotReplay(UserError):
+    """A trace that cannot be replayed. The text says why."""
 
 
 def replay_device(

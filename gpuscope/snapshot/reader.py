@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ..errors import UserError
 from ..process.child import ChildError, Ended, Late, LineChild, TooMuch
 from ..text.units import bytes_text
 from ..wire.clean import clean
@@ -38,14 +39,15 @@ QUERY_SECONDS = 60.0
 Message = TypeVar("Message")
 
 
-class SnapshotError(Exception):
-    """``code``: missing, unreadable, foreign, hostile, truncated, too_big, unusable, usage (all said by the child),
-    timeout, cancelled, crashed. ``text`` is for people and says what to do; it is clean."""
+class SnapshotError(UserError):
+    """A snapshot that cannot be read. The text is clean and says what to do.
+
+    ``code`` is one of missing, unreadable, foreign, hostile, truncated, too_big, unusable and usage, which the child
+    says, or of timeout, cancelled and crashed.
+    """
 
     def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
+        super().__init__(text, code=code)
 
 
 def open_snapshot(

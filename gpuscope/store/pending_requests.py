@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import UserError
 from ..process import atomic_file
 from ..wire.blobs import MAX_BLOB_BYTES, BlobError, BlobReceiver
 from ..wire.frames import Ack, Blob, Credit, Error, Frame, Progress, Request, Result, Scalar
@@ -19,13 +20,11 @@ GRACE_SECONDS = 1.5
 MAX_CALLS = 64
 
 
-class SourceError(Exception):
-    """A request that failed. ``code`` as in :class:`~gpuscope.wire.frames.Error`; ``reason`` in words for the user."""
+class SourceError(UserError):
+    """A request that failed. ``code`` is as in :class:`~gpuscope.wire.frames.Error`."""
 
     def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
+        super().__init__(reason, code=code)
 
 
 OnProgress = Callable[[Progress], None]

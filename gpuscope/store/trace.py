@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import IO, Any, TypeAlias
 
+from ..errors import UserError
 from ..wire.files import open_regular
 
 MAX_FILE_BYTES = 4 << 30
@@ -41,8 +42,8 @@ _STEP = re.compile(r"ProfilerStep#?\s*(\d+)|Optimizer\.step#")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
-class TraceError(Exception):
-    """Why a file is no trace that can be shown; a sentence for people."""
+class TraceError(UserError):
+    """A file that is no trace, or one that cannot be shown. The text says why."""
 
 
 @dataclass

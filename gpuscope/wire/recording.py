@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Union
 
+from ..errors import UserError
 from . import codec
 from .clean import clean
 from .files import open_regular
@@ -40,8 +41,8 @@ _MAX_MEMBERS = 100_000
 _START = re.compile(rb'\{"@":(\d{1,6}),"rx":(\d{1,12}(?:\.\d{1,9})?),"l":\{')
 
 
-class RecordingError(Exception):
-    """A recording that cannot be written; the text is for the user."""
+class RecordingError(UserError):
+    """A recording that cannot be written. The text says why."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ async def viewer(process):
 async def failure(asking):
     with pytest.raises(SourceError) as caught:
         await asking
-    return caught.value.code, caught.value.reason
+    return caught.value.code, caught.value.what
 
 
 async def refusal(asking):

@@ -92,7 +92,7 @@ try:
     signals.send({"pid": pid, "start": start, "signal": "KILL"})
     print("HIT")
 except signals.CannotSignal as error:
-    print(error.code, error.reason)
+    print(error.code, error.what)
 time.sleep(0.1)
 print("alive" if second.poll() is None else "dead")
 second.kill()
@@ -159,7 +159,7 @@ def test_other_users_processes_are_refused_without_privilege(child: subprocess.P
         "import os, sys; os.setgid(65534); os.setuid(65534)\n"
         "from gpuscope.agent import signals\n"
         f"try: signals.send({{'pid': {child.pid}, 'start': {start_ticks(child.pid)}, 'signal': 'KILL'}})\n"
-        "except signals.CannotSignal as error: print(error.code, error.reason)\n"
+        "except signals.CannotSignal as error: print(error.code, error.what)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", "import gpuscope.agent.signals\n" + script], capture_output=True, text=True

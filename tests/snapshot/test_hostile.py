@@ -64,7 +64,7 @@ def test_a_global_is_refused_and_never_called(tmp_path, protocol, packed, where)
     whole = harm if where == "alone" else {"segments": [], "device_traces": [[{"action": "alloc", "addr": harm}]]}
     error = refused(synthetic.write(whole, tmp_path / "evil.pickle", protocol, packed))
     assert error.code == "hostile"
-    assert "system" in error.text
+    assert "system" in error.what
     assert not mark.exists()
     with open(tmp_path / "evil.pickle", "rb") as file:  # and it would have run
         pickle.loads(gzip.decompress(file.read()) if packed else file.read())
@@ -120,7 +120,7 @@ def test_foreign_files_are_named_and_what_to_do_is_said(tmp_path):
     for name, word in words.items():
         error = refused(tmp_path / name)
         assert (name, error.code) == (name, "foreign")
-        assert word in error.text, (name, error.text)
+        assert word in error.what, (name, error.what)
 
 
 def test_what_is_no_file(tmp_path):
@@ -167,7 +167,7 @@ def test_cut_anywhere_it_is_a_partial_view_or_a_plain_refusal(tmp_path, protocol
         path.write_bytes(raw[: len(raw) * number // 6 + 3])
         found = outcome(path)
         if isinstance(found, SnapshotError):
-            assert (found.code, "bytes" in found.text) == ("truncated", True)
+            assert (found.code, "bytes" in found.what) == ("truncated", True)
         else:
             assert not found.complete
         kinds.add(type(found))
@@ -248,7 +248,7 @@ def test_a_tuple_nested_too_deep_kills_the_child_only(tmp_path):
     path.write_bytes(b"\x80\x04}K\x01" + b"\x85" * 600_000 + b"Ns.")
     error = refused(path)
     assert error.code in ("crashed", "hostile", "foreign")
-    assert error.text
+    assert error.what
 
 
 @pytest.mark.parametrize("opening", [b"]", b"}K\x01", b"("])
@@ -323,8 +323,8 @@ def test_a_file_of_which_nothing_fits_is_refused_with_size_and_cap(tmp_path):
         file.truncate(3 << 30)
     error = refused(path, memory_limit=300 * MIB)
     assert error.code == "too_big"
-    assert "3.00 GiB" in error.text
-    assert "300 MiB" in error.text
+    assert "3.00 GiB" in error.what
+    assert "300 MiB" in error.what
 
 
 def test_many_small_things_reach_the_cap_and_leave_a_part(tmp_path, data):
@@ -366,7 +366,7 @@ def test_a_child_that_is_killed_is_said(tmp_path, data):
     path = synthetic.write(data, tmp_path / "a")
     error = refused(path, on_start=lambda reading: os.kill(reading.pid, signal.SIGKILL))
     assert error.code == "crashed"
-    assert "SIGKILL" in error.text
+    assert "SIGKILL" in error.what
 
 
 def test_the_cap_is_half_of_what_is_free_at_most():

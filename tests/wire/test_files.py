@@ -58,7 +58,7 @@ def snapshot(path):
     for_files(path)
     with pytest.raises(SnapshotError) as caught:
         open_snapshot(path)
-    return caught.value.text
+    return caught.value.what
 
 
 def trace(path):

@@ -58,10 +58,9 @@ def run(args: argparse.Namespace) -> int:
         with contextlib.ExitStack() as stack:
             summary, said = asyncio.run(_record(args, stack))
     except RecordingError as error:
-        print(f"gpuscope record: {error}", file=sys.stderr)
         if args.file.is_file() and not args.force:
-            print(f"Next: gpuscope record --force {clean(quote(str(args.file)))}    or another name", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+            error.next = f"gpuscope record --force {clean(quote(str(args.file)))}    or another name"
+        raise
     took, size = duration_text(summary.seconds), bytes_text(summary.size_bytes)
     print(f"{_name(summary.path)}: {took}, {summary.lines:,} lines, {size}", file=sys.stderr)
     if summary.error:

@@ -118,7 +118,7 @@ class SnapshotScreen(Room):
             assert self._reading is not None
             self._summary = self._reading.summary
         except SnapshotError as error:
-            self._problem = error.text
+            self._problem = error.what
         self._ticker.stop()
         self._show()
 
@@ -142,7 +142,7 @@ class SnapshotScreen(Room):
             if self._wanted_index() == index:
                 self._at, self._busy = at, ""
         except SnapshotError as error:
-            self._at, self._busy = None, error.text
+            self._at, self._busy = None, error.what
         self._show()
 
     async def _ask_diff(self, other: Path) -> None:
@@ -154,7 +154,7 @@ class SnapshotScreen(Room):
             self._diff = await asyncio.to_thread(self._reading.diff, other, TOP)
             self._busy = ""
         except SnapshotError as error:
-            self._busy = error.text
+            self._busy = error.what
         self._show()
 
     # ── drawing ──

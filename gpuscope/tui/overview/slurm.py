@@ -62,7 +62,7 @@ class SlurmEnds:
         try:
             told = read((await source.request("environment", {"slurm_job": number}, 15.0)).value)
         except SourceError as error:
-            told = error.reason
+            told = error.what
         self._told[source.key, number] = time.monotonic(), told
 
 

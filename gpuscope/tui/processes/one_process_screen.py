@@ -92,7 +92,7 @@ class OneProcessScreen(ChartedScreen):
                 args = {"pid": process.definition.pid, "start": process.definition.start}
                 value = await ask(self.session, "environment", args, ASK_SECONDS, "a recording keeps no environment")
         except SourceError as error:
-            self._order_said = [[("unknown: ", "warn"), (error.reason, "text")]]
+            self._order_said = [[("unknown: ", "warn"), (error.what, "text")]]
         else:
             told = value.get("environment")
             environment = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}

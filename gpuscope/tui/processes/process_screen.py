@@ -207,7 +207,7 @@ class ProcessScreen(Room):
             self._job_gpus, self._why_job = job_gpus(variables if isinstance(variables, dict) else {})
             self._said = "" if self._job_gpus is not None else f"my Slurm job: {self._why_job}"
         except SourceError as error:
-            self._said = f"my Slurm job: {error.reason}"
+            self._said = f"my Slurm job: {error.what}"
         self.show_now()
 
     def action_signal(self) -> None:

@@ -165,8 +165,8 @@ class SignalDialog(Dialog):
                 raise SourceError("gone", "not connected")
             await self._source.request("signal", {"pid": d.pid, "start": d.start, "signal": name}, ASK_SECONDS)
         except SourceError as error:
-            outcome = f"not sent: {error.reason}"
-            self._came = [("Not sent: ", "warn"), (error.reason, "text")]
+            outcome = f"not sent: {error.what}"
+            self._came = [("Not sent: ", "warn"), (error.what, "text")]
             self.session.notices.say(f"{name} to pid {d.pid}: {outcome}", "warn")
         else:
             outcome = "sent"

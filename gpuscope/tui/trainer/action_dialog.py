@@ -216,7 +216,7 @@ class ActDialog(Dialog):
             self._end("failed", failure("cancelled", "nothing came, and nothing is left in the trainer"))
             return
         except SourceError as error:
-            self._end("failed", failure(error.code, error.reason))
+            self._end("failed", failure(error.code, error.what))
             return
         except OSError as error:
             self._end("failed", failure("failed", f"no place for the file: {error.strerror}"))

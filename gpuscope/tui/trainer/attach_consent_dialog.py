@@ -202,7 +202,7 @@ class ConsentDialog(Dialog):
             if not self.report.rows:
                 self._came = list(failure("cancelled", "nothing was done"))
         except SourceError as error:
-            self._came = [list(line) for line in failure(error.code, error.reason)]
+            self._came = [list(line) for line in failure(error.code, error.what)]
         except Exception as error:  # an agent that breaks its promise must not end the screen
             log.exception("attaching failed")
             self._came = list(failure("failed", repr(error)))

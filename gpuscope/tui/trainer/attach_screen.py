@@ -91,7 +91,7 @@ class AttachScreen(Dialog):
         try:
             self.found, self._problem = await look_around(self.session, self._pid), ""
         except SourceError as error:
-            self._problem = error.reason
+            self._problem = error.what
         except Exception as error:  # whatever an agent answers must not end the screen
             log.exception("the list of what can be attached to failed")
             self._problem = repr(error)

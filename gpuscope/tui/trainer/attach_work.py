@@ -114,8 +114,8 @@ async def attach_all(session: Session, items: Sequence[Item], say: Callable[[int
         try:
             value = await _attach(session, item, lambda text, number=number: say(number, text))  # type: ignore[misc]
         except SourceError as error:
-            report.rows.append((item, error.code, error.reason))
-            _log(session, item, "inject", f"not attached: {error.code}: {error.reason}", "warn")
+            report.rows.append((item, error.code, error.what))
+            _log(session, item, "inject", f"not attached: {error.code}: {error.what}", "warn")
             return
         except asyncio.CancelledError:
             report.rows.append((item, "cancelled", "cancelled; what was left there is withdrawn"))
@@ -161,7 +161,7 @@ async def detach(session: Session, item: Item) -> str:
     try:
         await session.asker.ask(trainer, "detach", {}, 10.0)
     except SourceError as error:
-        _log(session, item, "detach", f"{error.code}: {error.reason}", "warn")
+        _log(session, item, "detach", f"{error.code}: {error.what}", "warn")
         raise
     gone = await _until(lambda: trainer_of(session, item) is None, SEEN_SECONDS)
     words = "the probe is out; the process runs on" if gone else "the probe said yes, but it is still connected"

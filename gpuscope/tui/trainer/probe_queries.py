@@ -175,7 +175,7 @@ class Asker:
             question.came, question.wait_seconds = now, 0.0
         except SourceError as error:
             question.wait_seconds = AGAIN_SECONDS.get(error.code, FAILED_AGAIN_SECONDS)
-            question.answer = _failed(before, error.reason, error.code)
+            question.answer = _failed(before, error.what, error.code)
         except Exception as error:  # a source that breaks its promise must not end the screen
             log.exception("asking %s failed", name)
             question.wait_seconds = FAILED_AGAIN_SECONDS

@@ -109,7 +109,7 @@ class StacksScreen(Dialog):
             result = await self.session.asker.ask(trainer, "stacks", {}, DEADLINE_SECONDS)
             self._value, self._problem = result.value, []
         except SourceError as error:
-            self._value, self._problem = None, [list(line) for line in failure(error.code, error.reason)]
+            self._value, self._problem = None, [list(line) for line in failure(error.code, error.what)]
         self._show()
 
 

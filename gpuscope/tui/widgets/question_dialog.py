@@ -41,7 +41,7 @@ class AskedOnce(Dialog):
         self._asking: asyncio.Task[None] | None = None  # not _task: that is Textual's own
 
     async def answer(self) -> list[Line]:
-        """What to show. May raise :class:`gpuscope.store.pending_requests.SourceError`: its reason is shown then."""
+        """What to show. May raise :class:`gpuscope.store.pending_requests.SourceError`, which is shown then."""
         raise NotImplementedError
 
     async def request(self, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
@@ -68,6 +68,6 @@ class AskedOnce(Dialog):
         try:
             lines = await self.answer()
         except SourceError as error:
-            lines = [[("unknown: ", "warn"), (error.reason, "text")]]
+            lines = [[("unknown: ", "warn"), (error.what, "text")]]
         cells = max(30, self._lines.size.width or 70)
         self._lines.show(styled.hang_lines(lines, cells))

@@ -103,8 +103,8 @@ async def _take_out(trainer: TrainerView, store: Store, source: Source, place: s
     try:
         await source.request("detach", {"trainer": store.wire_id(source.key, trainer.id)})
     except SourceError as error:
-        audit(f"detach {who}: {error.code}: {clean(error.reason, 300)}")
-        return ExitStatus.PROBLEMS, f"pid {pid}: {clean(error.reason, 300)}"
+        audit(f"detach {who}: {error.code}: {clean(error.what, 300)}")
+        return ExitStatus.PROBLEMS, f"pid {pid}: {clean(error.what, 300)}"
     until = time.monotonic() + GONE_SECONDS
     while _trainer(store, pid) is not None and time.monotonic() < until:
         await asyncio.sleep(0.05)

@@ -107,7 +107,7 @@ def _elsewhere(args: argparse.Namespace, target: Target) -> Done:
     except NoLook as error:
         return Done(ExitStatus.UNCHECKED, str(error))
     except SourceError as error:
-        return Done(_exit(error.code), f"{clean(target.text, 100)}: {clean(error.reason, 600)}")
+        return Done(_exit(error.code), f"{clean(target.text, 100)}: {clean(error.what, 600)}")
 
 
 async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target) -> Done:
@@ -166,7 +166,7 @@ async def _inject_there(
     try:
         done = (await watched.source.request("inject", {**which, "method": args.inject}, INJECT_SECONDS)).value
     except SourceError as error:
-        audit(f"inject {args.inject} into {who}: {error.code}: {clean(error.reason, 300)}")
+        audit(f"inject {args.inject} into {who}: {error.code}: {clean(error.what, 300)}")
         raise
     audit(f"inject {args.inject} into {who}: attached")
     _say(f"The probe is in pid {member['pid']} on {place}.")

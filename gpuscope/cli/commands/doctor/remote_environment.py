@@ -27,7 +27,7 @@ async def examine(source: Source, host: str, ask_torch: bool, timeout: float) ->
         told = (await source.request("environment", {"of": "host", "torch": ask_torch}, seconds)).value
         facts = facts_of(told)
     except SourceError as error:
-        return _not_had(host, clean(error.reason, 300))
+        return _not_had(host, clean(error.what, 300))
     except ValueError as error:
         return _not_had(host, clean(str(error), 300))
     return named(environment.examine(facts), host)

@@ -251,7 +251,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     try:
         found = settings.read(os.environ[name]) if name else settings.DEFAULT
     except settings.BadSettings as error:
-        raise UsageError(f"{name}={os.environ[name or '']}: torch would refuse it: {error.args[0]}") from None
+        raise UsageError(f"{name}={os.environ[name or '']}: torch would refuse it: {error.what}") from None
     return found if args.expandable_segments is None else replace(found, expandable=args.expandable_segments)
 
 

@@ -120,10 +120,10 @@ async def _ask(args: argparse.Namespace, place: remote.Target, stack: contextlib
         except SourceError as error:
             if error.code == "unsupported" and not trainer.definition.cuda:
                 raise NotTaken(
-                    f"{error.reason}.\npid {pid} trains without CUDA, and only there torch has an allocator to look "
+                    f"{error.what}.\npid {pid} trains without CUDA, and only there torch has an allocator to look "
                     "into.\nIts parameters, gradients and optimizer state: gpuscope    (tab 2)"
                 ) from None
-            raise NotTaken(_refusal(error.code, error.reason, pid)) from None
+            raise NotTaken(_refusal(error.code, error.what, pid)) from None
     finally:
         await source.close()
         running.cancel()

@@ -143,16 +143,16 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
     """Says it on standard error, and in the document where one was asked for."""
     _clear_progress()
     if error.code == "usage":
-        raise UsageError(error.text) from error
+        raise UsageError(error.what) from error
     if args.json:
-        problems = [output.problem(None, "unchecked", error.text)]
+        problems = [output.problem(None, "unchecked", error.what)]
         unknowns = output.Unknowns()
-        unknowns.add("devices", Unknown(error.code, error.text))
+        unknowns.add("devices", Unknown(error.code, error.what))
         refused = {"path": clean(args.second or args.target), "devices": None, "events": None}
         ending = {"problems": problems, "unknown": unknowns.rows, "exit_code": ExitStatus.UNCHECKED}
         print(output.dump({**refused, **ending}))
     name = clean(os.path.basename(args.second or args.target))
-    print(f"gpuscope snapshot: {name}: {error.text}", file=sys.stderr)
+    print(f"gpuscope snapshot: {name}: {error.what}", file=sys.stderr)
     return ExitStatus.UNCHECKED
 
 

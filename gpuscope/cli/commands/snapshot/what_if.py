@@ -42,7 +42,7 @@ def _settings(text: str) -> str:
     try:
         read(text)
     except BadSettings as error:
-        raise argparse.ArgumentTypeError(clean("; ".join(map(str, error.args)), 300)) from None
+        raise argparse.ArgumentTypeError(clean(error.what, 300)) from None
     return text
 
 
