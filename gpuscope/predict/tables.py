@@ -10,32 +10,30 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ..checked_rows import TableError
+
 FOLDER: Final = Path(__file__).parent / "data"
 Check = Callable[[Any], str]
 """Says what a value should be, or "" where it is that."""
 
 
-class BadTable(ValueError):
-    """A shipped table is missing or not as it should be. The text says what and where."""
-
-
 def read(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
-    """The rows of a table. Each has the keys of ``checks`` and no other. Raises :class:`BadTable`."""
+    """The rows of a table. Each has the keys of ``checks`` and no other. Raises :class:`TableError`."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadTable(f"{path.name} cannot be read: {type(error).__name__}: {error}") from None
+        raise TableError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from None
     if not isinstance(rows, list) or not rows:
-        raise BadTable(f"{path.name}: rows must be a list that is not empty")
+        raise TableError(f"{path.name}: rows must be a list that is not empty")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise BadTable(f"{path.name}, row {number}: must be an object")
+            raise TableError(f"{path.name}, row {number}: must be an object")
         if odd := sorted(row.keys() ^ checks.keys()):
             what = "is missing" if odd[0] in checks else "is no key of this table"
-            raise BadTable(f"{path.name}, row {number}, {odd[0]}: {what}")
+            raise TableError(f"{path.name}, row {number}, {odd[0]}: {what}")
         for key, check in checks.items():
             if wanted := check(row[key]):
-                raise BadTable(f"{path.name}, row {number}, {key}: must be {wanted}, not {str(row[key])[:60]!r}")
+                raise TableError(f"{path.name}, row {number}, {key}: must be {wanted}, not {str(row[key])[:60]!r}")
     return rows
 
 

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from bench.predict.fit_convolutions import measured, near, shape_of  # noqa: E402  # needs torch
+from gpuscope.checked_rows import TableError  # noqa: E402
 from gpuscope.predict import tables  # noqa: E402
 from gpuscope.predict.tracing.convolution_scratch import DIRECTIONS, FILE, read, scratch_bytes  # noqa: E402
 from gpuscope.predict.tracing.convolution_sizes import Shape  # noqa: E402
@@ -94,16 +95,16 @@ def test_a_table_of_trees_is_read_as_it_was_written(tmp_path):
     ],
 )
 def test_a_wrong_row_of_a_table_is_told_by_file_row_and_key(tmp_path, change, told):
-    with pytest.raises(tables.BadTable, match=told):
+    with pytest.raises(TableError, match=told):
         read(written(tmp_path / "trees.json", GOOD, GOOD | change))
 
 
 def test_a_row_without_a_key_and_a_table_that_is_none_are_told(tmp_path):
-    with pytest.raises(tables.BadTable, match=r"trees.json, row 1, tree: is missing"):
+    with pytest.raises(TableError, match=r"trees.json, row 1, tree: is missing"):
         read(written(tmp_path / "trees.json", {key: value for key, value in GOOD.items() if key != "tree"}))
     for text in ("", "[]", '{"rows": []}', '{"rows": [1]}'):
         (tmp_path / "trees.json").write_text(text)
-        with pytest.raises(tables.BadTable, match=r"^trees.json"):
+        with pytest.raises(TableError, match=r"^trees.json"):
             read(tmp_path / "trees.json")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from bench.predict.fit_recurrent import NEAR, read  # noqa: E402  # needs torch
-from gpuscope.predict.tables import BadTable  # noqa: E402
+from gpuscope.checked_rows import TableError  # noqa: E402
 from gpuscope.predict.tracing import recurrent_sizes as sizes  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -32,5 +32,5 @@ def test_a_table_of_passes_that_lacks_a_case_is_refused(tmp_path: Path):
     lost = table["rows"].pop(4)
     path = tmp_path / "passes.json"
     path.write_text(json.dumps(table))
-    with pytest.raises(BadTable, match=rf"passes.json: there is no row for .*{lost['cell']}.*{lost['layers']}"):
+    with pytest.raises(TableError, match=rf"passes.json: there is no row for .*{lost['cell']}.*{lost['layers']}"):
         sizes.read(path)

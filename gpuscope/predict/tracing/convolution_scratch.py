@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...checked_rows import TableError
 from .. import tables
 from .convolution_rules import RULES
 from .convolution_sizes import FEATURES, SIZES, Shape
@@ -26,7 +27,7 @@ _BRANCHES = ("less", "not_less")
 
 
 def read(path: Path = FILE) -> dict[tuple[str, str, str], Tree]:
-    """The trees by precision, kind and direction. Raises :class:`tables.BadTable`."""
+    """The trees by precision, kind and direction. Raises :class:`TableError`."""
     checks = {
         "precision": tables.one_of(*PRECISIONS),
         "kind": tables.one_of(*KINDS),
@@ -37,7 +38,7 @@ def read(path: Path = FILE) -> dict[tuple[str, str, str], Tree]:
     for number, row in enumerate(tables.read(path, checks), 1):
         key = (row["precision"], row["kind"], row["direction"])
         if key in found:
-            raise tables.BadTable(f"{path.name}, row {number}: there are two of {' '.join(key)}")
+            raise TableError(f"{path.name}, row {number}: there are two of {' '.join(key)}")
         found[key] = row["tree"]
     return found
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...checked_rows import TableError
 from .. import tables
 
 RELU, TANH, LSTM, GRU = 0, 1, 2, 3
@@ -46,7 +47,7 @@ Case = tuple[str, int, bool, str]
 
 
 def read(path: Path = FILE) -> dict[Case, Passes]:
-    """The passes of every case. Raises :class:`tables.BadTable`."""
+    """The passes of every case. Raises :class:`TableError`."""
     checks = {
         "cell": tables.one_of(*dict.fromkeys(CELLS.values())),
         "directions": tables.one_of(1, 2),
@@ -61,7 +62,7 @@ def read(path: Path = FILE) -> dict[Case, Passes]:
     wanted = itertools.product(dict.fromkeys(CELLS.values()), (1, 2), (True, False), LAYERS)
     for case in wanted:
         if case not in found:
-            raise tables.BadTable(f"{path.name}: there is no row for {case}")
+            raise TableError(f"{path.name}: there is no row for {case}")
     return found
 
 
