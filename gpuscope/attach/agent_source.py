@@ -88,8 +88,12 @@ def bare(source: bytes) -> bytes:
 
 
 def only(source: str, using: str) -> str:
-    """Of a module's functions, classes and names those that the text ``using`` mentions, and what they mention in turn;
-    all of its other statements. By words and not by meaning: rather too much than too little."""
+    """Return a module without the functions, classes and names that nothing uses.
+
+    Those stay whose names the text ``using`` mentions, with what they mention in turn, and all
+    other statements. It goes by words and not by meaning: rather too much is kept than too
+    little.
+    """
     lines = source.splitlines()
     named: Dict[str, List[Tuple[int, str]]] = {}
     kept: Dict[int, str] = {}

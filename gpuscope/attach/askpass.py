@@ -57,9 +57,12 @@ os.write(1, answer)
 
 @dataclass(frozen=True)
 class Question:
-    """What ssh wants to know on the way to ``place``; the words may be the server's own. ``secret``: the answer is not
-    shown; ``confirm``: yes or no; ``notice``: nothing is answered, such as "touch your key"; ``again``: the very same
-    was answered before on this try, and that answer not taken."""
+    """A question that ssh asks on the way to ``place``. Its words may be the server's own.
+
+    ``secret``: the answer is not shown. ``confirm``: the answer is yes or no. ``notice``:
+    nothing is answered, such as "touch your key". ``again``: the very same was answered before
+    on this try, and that answer was not taken.
+    """
 
     prompt: str
     secret: bool

@@ -1,7 +1,9 @@
-"""How far one can see into a running process: a probe that listens, Python's own door (PEP 768), a call left by ptrace,
-or only from outside. Each rung says why it is closed, and which command opens it. Looking changes nothing.
+"""The ways into a running process, each open or closed, with the reason and what opens it.
 
-And what somebody must know before saying yes: which process, whose, by which method, at what price."""
+They are, best first: a probe that listens, Python's own door (PEP 768), a call left by ptrace,
+and a look from outside. Looking changes nothing. Here is also what somebody must know before
+saying yes: which process, whose, by which method, at what price.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,11 @@ _EFFECT = {
 
 @dataclass(frozen=True)
 class Rung:
-    """``name``: probe, pep768, ptrace or outside. ``open``: it can be tried. Else ``code`` and ``why``, and in ``next``
-    the command that would open it, "" where none does."""
+    """One way into a process, and whether it is open.
+
+    ``name`` is probe, pep768, ptrace or outside. Of a closed one ``code`` and ``why`` give the
+    reason, and ``next`` is the command that would open it, "" where none does.
+    """
 
     name: str
     open: bool
@@ -195,8 +200,11 @@ def _ptrace(found: Process, known: Python) -> Rung:
 
 
 def _may_write(found: Process) -> None:
-    """Raises :class:`CannotInject` where the kernel would refuse. Yama says nothing before it is asked, so the open of
-    /proc/PID/mem for writing asks it: the same right, and nothing is written."""
+    """Check that the kernel lets us write to a process. Raises :class:`CannotInject`.
+
+    Yama says nothing before it is asked. To open /proc/PID/mem for writing asks it, because
+    that takes the same right, and writes nothing.
+    """
     try:
         os.close(os.open(f"/proc/{found.pid}/mem", os.O_RDWR | os.O_CLOEXEC))
     except PermissionError:

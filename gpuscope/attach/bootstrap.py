@@ -54,8 +54,11 @@ def preamble(hz: float, redact: bool = True) -> Preamble:
 
 
 def script(python: str = "") -> str:
-    """What ``sh -c`` runs there: the first Python that is found becomes the loader; that of a process that runs there
-    if no usual place has one. ``python``: that one and no other. Raises :class:`BadPython`."""
+    """Return what ``sh -c`` runs there to find a Python and make it the loader.
+
+    The first Python in a usual place is taken, else that of a process that runs there. With
+    ``python`` it is that one and no other. Raises :class:`BadPython`.
+    """
     if python:
         if not _PYTHON_PATH.fullmatch(python):
             raise BadPython(f"--remote-python {python[:100]!r}: only letters, digits and ._~/+- are passed on")

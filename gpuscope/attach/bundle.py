@@ -62,8 +62,11 @@ def local_agent_argv(hz: float) -> List[str]:
 
 
 def local_agent_zip() -> str:
-    """The path of the agent's zip for this Python: in the user's cache, else a private temporary file that is removed
-    when this process ends. Raises OSError when neither can be written."""
+    """Return the path of the agent's zip for this Python. Raises OSError where there is none.
+
+    It is in the user's cache, else it is a private temporary file that is removed when this
+    process ends.
+    """
     contents = _agent_contents()
     tag = f"{sys.implementation.cache_tag}-{sys.hexversion:08x}"
     digest = hashlib.sha256(tag.encode())

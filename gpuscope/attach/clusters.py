@@ -113,7 +113,7 @@ def _too_many() -> BadTarget:
 
 
 def _ask(words: Sequence[str]) -> str:
-    """Return what a command wrote. Raises :class:`BadTarget` with what it said when it fails."""
+    """Return what a command wrote. Raises :class:`BadTarget` with its words when it fails."""
     try:
         told = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)  # ssh may want a password
     except OSError as error:

@@ -21,9 +21,12 @@ ABSENT, INTACT, OUTDATED, CHANGED, HALF = "absent", "intact", "outdated", "chang
 
 @dataclass(frozen=True)
 class Found:
-    """What lies in a directory. ``state``: absent; intact (as this gpuscope would write it); outdated (another version
-    or other options of ours, unchanged since); half (one of the two files is missing); changed (not what was written,
-    ``reason`` says which file)."""
+    """The state of the probe's files in a directory.
+
+    ``state`` is absent, intact (as this gpuscope would write it), outdated (another version or
+    other options of ours, unchanged since), half (one of the two files is missing) or changed
+    (not what was written: ``reason`` says which file).
+    """
 
     folder: str
     state: str

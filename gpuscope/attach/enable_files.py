@@ -130,8 +130,10 @@ def parse(content: bytes) -> Optional[Enabled]:
 
 
 def read(path: str, limit: int) -> Optional[bytes]:
-    """A regular file's content, no symlink followed. None where there is none; raises OSError for anything else that
-    stands there, and for more than ``limit`` bytes."""
+    """Return a regular file's content, or None where there is no file. No link is followed.
+
+    Raises OSError for anything else that stands there, and for more than ``limit`` bytes.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

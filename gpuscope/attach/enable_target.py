@@ -79,8 +79,11 @@ class Target:
 
 
 def find(python: Optional[str], env: Mapping[str, str]) -> Target:
-    """The Python named by ``python`` (a program, or the directory of an environment), else that of the active
-    environment, else of PATH, as ``gpuscope run`` takes it. Raises :class:`CannotEnable`."""
+    """Return the Python to prepare. Raises :class:`CannotEnable` where there is none.
+
+    It is the one named by ``python`` (a program, or the directory of an environment), else that
+    of the active environment, else that of PATH, as ``gpuscope run`` takes it.
+    """
     if python is None:
         try:
             program = run.python(env)
@@ -125,8 +128,10 @@ def ask(program: str, why: str) -> Target:
 
 
 def compiled(contents: Contents, target: Target, shown: str) -> Contents:
-    """``contents`` with the byte code of the target's own Python beside each source; ``shown`` is the directory that
-    its tracebacks name. Raises :class:`CannotEnable`."""
+    """Return ``contents`` with the byte code of the target's own Python beside each source.
+
+    ``shown`` is the directory that its tracebacks name. Raises :class:`CannotEnable`.
+    """
     with tempfile.TemporaryDirectory(prefix="gpuscope-") as folder:
         for name, content in contents.items():
             path = os.path.join(folder, *name.split("/"))
@@ -142,7 +147,10 @@ def compiled(contents: Contents, target: Target, shown: str) -> Contents:
 
 
 def _execute(argv: List[str], program: str) -> str:
-    """Return what ``argv`` prints, without the probe, where no file of the user is imported by accident."""
+    """Return what ``argv`` prints. Raises :class:`CannotEnable` where it fails.
+
+    It runs without the probe, and where no file of the user is imported by accident.
+    """
     try:
         told = child.ask(argv, PATIENCE_SECONDS, {**os.environ, "GPUSCOPE": "0"}, folder="/")
     except (OSError, ValueError) as error:

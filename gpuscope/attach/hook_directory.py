@@ -50,8 +50,10 @@ def prepare() -> str:
 
 
 def _put(fresh: str, path: str, files: Dict[str, bytes]) -> None:
-    """Rename ``fresh`` to ``path``, unless another process has put the same there meanwhile: that one is in use, and is
-    never moved aside. Raises OSError."""
+    """Rename ``fresh`` to ``path``, unless another process has put the same there meanwhile.
+
+    That one is in use, and is never moved aside. Raises OSError.
+    """
     for attempt in range(ATTEMPTS):
         if is_intact(path, files):
             return

@@ -37,10 +37,14 @@ WITHDRAW_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Injected:
-    """What was done. ``stop_seconds``: how long the main thread stood (None: not at all, or nothing was done);
-    ``callback_seconds``: until Python came to it; ``main_seconds``: what it took there; ``ready_seconds``: until the
-    probe listened. ``method`` is "probe" where one listened before. ``asked_seconds``: from the first request to stop
-    until it ran again, with what it still did of its own."""
+    """The outcome of an injection, with the time that each part of it took.
+
+    ``stop_seconds``: how long the main thread stood (None: not at all, or nothing was done).
+    ``callback_seconds``: until Python came to the call. ``main_seconds``: what it took there.
+    ``ready_seconds``: until the probe listened. ``asked_seconds``: from the first request to
+    stop until the thread ran again, with what it still did of its own. ``method`` is "probe"
+    where one listened before.
+    """
 
     method: str
     stop_seconds: Optional[float]
@@ -59,8 +63,11 @@ def inject(
     go_on: Callable[[], bool] = lambda: True,
     idle_seconds: float = inject_payload.IDLE_SECONDS,
 ) -> Injected:
-    """Put the probe into process ``pid`` (with start time ``start``, in clock ticks, if given). ``patience`` in
-    seconds; ``go_on`` is asked while waiting. Raises :class:`CannotInject`; the process is then as it was."""
+    """Put the probe into a running process. Raises :class:`CannotInject` where it stays as it was.
+
+    ``start`` is the start time of process ``pid`` in clock ticks, if it is known. ``patience``
+    is in seconds, and ``go_on`` is asked while waiting.
+    """
     found = process(pid, start)
     if pid == os.getpid():
         raise CannotInject(UNSUPPORTED, "that is gpuscope itself.")
@@ -98,8 +105,10 @@ def _inject(
 
 
 def _late(place: Place, answer: Optional[Dict[str, object]]) -> Optional[Dict[str, object]]:
-    """No answer in time: call it off, or wait for a probe that is just being loaded. Raises :class:`CannotInject` where
-    that takes too long: it cannot be called off any more."""
+    """Call the injection off, or wait for a probe that is just being loaded.
+
+    Raises :class:`CannotInject` where that takes too long and cannot be called off any more.
+    """
     if answer is None and not place.call_off():
         answer = place.answer(READY_SECONDS, lambda: True)
         if answer is None and place.lives():

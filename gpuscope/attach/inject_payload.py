@@ -26,9 +26,12 @@ PIECE_LINES = 40
 
 
 def sources() -> bytes:
-    """The probe's modules as JSON: {"digest", "modules": {name: [is a package, its annotations stay text, lines before
-    a piece, the piece, lines before the next, …]}}. One flat list a module: they stay in the trainer, where each list
-    is one object more for its garbage collector. Raises OSError."""
+    """Return the probe's modules as JSON, each cut into pieces. Raises OSError.
+
+    The document is {"digest", "modules": {name: [is a package, its annotations stay text, lines
+    before a piece, the piece, lines before the next, …]}}. A module is one flat list because
+    the lists stay in the trainer, where each one is one object more for its garbage collector.
+    """
     modules: Dict[str, List[object]] = {}
     for path, content in sorted(probe_sources().items()):
         parts = path[: -len(".py")].split("/")
@@ -43,8 +46,11 @@ def sources() -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def pieces(source: str, least: int = PIECE_LINES) -> List[Tuple[int, str]]:
-    """A module's source cut between statements of its outermost level, into pieces of ``least`` lines or one statement:
-    (lines before it, text). Run one after another in one namespace they are the module."""
+    """Return a module's source in pieces, each as (lines before it, text).
+
+    It is cut between statements of its outermost level, into pieces of ``least`` lines or one
+    statement. Run one after another in one namespace they are the module.
+    """
     lines = source.splitlines(keepends=True)
     found: List[Tuple[int, str]] = []
     begin = end = 0
@@ -60,8 +66,11 @@ def pieces(source: str, least: int = PIECE_LINES) -> List[Tuple[int, str]]:
 
 
 def names(nonce: str) -> Tuple[str, str, str]:
-    """File names of one injection: the script, the probe's sources, and what the script answers. Who renames or removes
-    the sources first has decided whether the probe is loaded: the script's thread, or an injector that gives up."""
+    """Return the file names of one injection: the script, the probe's sources, the answer.
+
+    Whoever renames or removes the sources first decides whether the probe is loaded: the
+    script's thread, or an injector that gives up.
+    """
     return f"inject-{nonce}.py", f"inject-{nonce}.json", f"inject-{nonce}.done"
 
 

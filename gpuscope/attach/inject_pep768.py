@@ -1,9 +1,11 @@
-"""The door of Python 3.14 and 3.15 (PEP 768): the path of a script and two flags are written into a thread's state, and
-Python runs the script there at its next safe point. Nothing is stopped.
+"""Injects through the door that Python 3.14 and 3.15 have for debuggers (PEP 768).
 
-``sys.remote_exec`` wants the very same Python on both sides; this works from any. Where the fields are is told by a
-table in the process, and where they are in the table by this file: it grew in the middle from 3.14 to 3.15, so a minor
-that is not known here is refused (``Include/internal/pycore_debug_offsets.h``)."""
+Nothing is stopped. The path of a script and two flags are written into a thread's state, and
+Python runs the script there at its next safe point. ``sys.remote_exec`` wants the very same
+Python on both sides; this works from any. A table in the process says where the fields are, and
+this file says where they are in the table: it grew in the middle from 3.14 to 3.15, so a minor
+that is not known here is refused (``Include/internal/pycore_debug_offsets.h``).
+"""
 
 from __future__ import annotations
 

@@ -170,8 +170,11 @@ class Place:
         return f"{self.inside}/{script_name}"
 
     def withdraw(self) -> None:
-        """Remove the files. What is still to run there finds nothing, and does nothing. Of a process that is being
-        killed the main thread ends first: another may still finish the making of a file."""
+        """Remove the files, so that what is still to run there finds nothing and does nothing.
+
+        When a process is being killed its main thread ends first: another may still finish
+        making a file.
+        """
         end = time.monotonic() + DYING_SECONDS
         while self._directory >= 0:
             script, sources, answer = names(self.nonce)
@@ -212,8 +215,11 @@ class Place:
         return True
 
     def answer(self, seconds: float, go_on: Callable[[], bool]) -> Optional[Dict[str, object]]:
-        """What the script has answered; None when nothing came in time, or ``go_on`` was false meanwhile. A link says
-        why a script that could open no file has failed; what it names is read as words, and never followed."""
+        """Return what the script has answered, or None when nothing came in time.
+
+        It is also None when ``go_on`` became false. A script that could open no file leaves a
+        link whose name says why; that is read as words and never followed.
+        """
         end = time.monotonic() + seconds
         while True:
             try:

@@ -73,9 +73,12 @@ def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
 
 
 def pending_lock(pid: int, python: Python) -> int:
-    """Where Python 3.13 keeps the lock of the main thread's pending calls: a list of 32, in _PyRuntime. Its waiters
-    lie on their own stacks, so that no call may be given up that waits for it: it is looked at before. Raises
-    :class:`CannotInject` where it is not found."""
+    """Return where Python 3.13 keeps the lock of the main thread's pending calls.
+
+    They are a list of 32 in _PyRuntime. Those who wait for the lock lie on their own stacks, so
+    no call that waits for it may be given up: we look at the lock before we call. Raises
+    :class:`CannotInject` where it is not found.
+    """
     data = maps.memory(pid, python.runtime, _PENDING_SCAN_BYTES) if python.runtime else b""
     for at in range(0, len(data) - 32 - _CALL_BYTES * _CALLS, 8):
         lock, waiting, most, at_once = struct.unpack_from("<B3xiii", data, at + 8)

@@ -11,7 +11,10 @@ GONE, REFUSED, DISABLED, UNSUPPORTED, BUSY, FAILED, TRACED = (
 
 
 class CannotInject(UserError):
-    """A process that no probe can be put into. ``code`` is one of the above, ``next`` what would unlock more."""
+    """A process that no probe can be put into, and what would unlock more.
+
+    ``code`` is one of the above, and ``next`` is the command, "" for none.
+    """
 
     def __init__(self, code: str, why: str, following: str = "") -> None:
         super().__init__("No probe can be put into this process.", why, following, code)

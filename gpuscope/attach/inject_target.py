@@ -91,8 +91,11 @@ def main_thread_state(pid: int) -> str:
 
 
 def room_for_descriptors(found: Process) -> None:
-    """Raises :class:`CannotInject` where the process is near its limit of open files: ours would be the ones that it
-    then lacks. Says nothing where the limit cannot be read."""
+    """Check that a process may open more files. Raises :class:`CannotInject` near its limit.
+
+    The files that we open there would be the ones that it then lacks. Where the limit cannot be
+    read nothing is refused.
+    """
     try:
         with open(f"/proc/{found.pid}/limits", "rb") as stream:
             line = next(line for line in stream.read(8192).splitlines() if line.startswith(b"Max open files"))

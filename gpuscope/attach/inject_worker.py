@@ -131,8 +131,11 @@ class Stopped:
                 raise Failed("stopped", "the process is stopped (SIGSTOP, or Ctrl-Z)")
 
     def on_cpu_seconds(self) -> float:
-        """The main thread's so far, as the scheduler counts it in ns. 0 where the kernel does not say: then none of
-        the time until it stops is taken for its own."""
+        """Return how long the main thread has run so far, as the scheduler counts it.
+
+        It is 0 where the kernel does not say: then none of the time until the thread stops is
+        taken for its own.
+        """
         try:
             return int(os.pread(self.clock, 64, 0).split()[0]) / 1e9
         except (OSError, ValueError, IndexError):
@@ -267,8 +270,11 @@ class Stopped:
         self.stopped = False
 
     def waits_for_a_lock(self) -> bool:
-        """Of a thread stopped in its overdue call: whether it waits, so that the call can be given up. One that was
-        only not given a processor must go on: it may hold that lock itself."""
+        """Say whether a thread that was stopped in its overdue call waits for a lock.
+
+        Only then can the call be given up. One that was only not given a processor must go on:
+        it may hold that lock itself.
+        """
         return self.work[ORIG_RAX] == FUTEX and MASK + 1 - self.work[RAX] in RESTARTED
 
     def restore(self) -> None:
@@ -327,8 +333,11 @@ def start_ticks(pid: int) -> int:
 
 
 def stop_at_a_good_moment(thread: Stopped, job: Dict[str, Any]) -> None:
-    """Where the thread itself holds the lock that we are about to take it is let go again: microseconds later it does
-    not. ``pending_lock``: where Python 3.13 keeps that lock, whose waiters must not be called off; 0 elsewhere."""
+    """Stop the thread where it does not hold the lock that we are about to take.
+
+    Where it does it is let go again: microseconds later it does not. ``pending_lock`` is where
+    Python 3.13 keeps that lock, whose waiters must not be called off, and 0 elsewhere.
+    """
     for _ in range(200):
         thread.stop(job["stop_seconds"])
         thread.save()
@@ -341,8 +350,10 @@ def stop_at_a_good_moment(thread: Stopped, job: Dict[str, Any]) -> None:
 
 
 def hand_over(thread: Stopped, job: Dict[str, Any]) -> None:
-    """Have the thread map memory and make the call, and come back to where it is to be restored. Raises
-    :class:`Failed`, after the same way back where that is possible."""
+    """Have the thread map memory, make the call, and come back to where it is to be restored.
+
+    Raises :class:`Failed`, after the same way back where that is possible.
+    """
     if len(job["code"]) + 64 > CALL_AT:  # with the numbers that are filled in
         raise Failed("failed", "the stub is longer than a page")
     thread.lead_away()

@@ -107,8 +107,10 @@ def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
 
 
 def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
-    """What is left of ``words`` behind our own options, and the environment that carries them to the probe. Raises
-    :class:`CannotRun`."""
+    """Split our own options from ``words``. Raises :class:`CannotRun`.
+
+    Return what is left, and the environment that carries the options to the probe.
+    """
     out = {name: value for name, value in env.items() if name != DOCTOR}
     out.update(_doctor())
     while words and (words[0] in ("--history", "--no-doctor") or words[0].startswith("--history=")):
@@ -127,8 +129,11 @@ def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[s
 
 
 def _doctor() -> Dict[str, str]:
-    """What the trainer needs to have its own failure diagnosed (``probe/diagnosis.py``): which standard error is ours,
-    and how to start the doctor. Empty where this installation has none, or there is no standard error."""
+    """Return the variables that a trainer needs to have its own failure diagnosed.
+
+    They say which standard error is ours and how to start the doctor (``probe/diagnosis.py``).
+    There are none where this installation has no doctor, or there is no standard error.
+    """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     program = os.path.join(package, "cli", "commands", "doctor", "after_failure.py")
     try:

@@ -93,8 +93,11 @@ def parse(text: str) -> Target:
 
 
 def parse_all(texts: Sequence[str], hosts_files: Iterable[str] = (), via: str = "") -> List[Target]:
-    """All targets of a command line, each place with each process once. ``via`` goes in front of every one; without a
-    target it is one itself. Raises :class:`BadTarget`."""
+    """Return all targets of a command line, each place with each process once.
+
+    ``via`` goes in front of every one; without a target it is one itself. Raises
+    :class:`BadTarget`.
+    """
     words = prefix_words(via) if via else ()
     found = [parse(text) for text in texts]
     for path in hosts_files:
@@ -200,8 +203,10 @@ def pod(namespace: str, name: str, container: str = "") -> Target:
 
 
 def is_remote_word(text: str) -> bool:
-    """Whether a word that could also name a file is meant as a target elsewhere: it has a user, a process or a
-    cluster's scheme, and no such file is there."""
+    """Say whether a word that could also name a file is meant as a target elsewhere.
+
+    It is where it has a user, a process or a cluster's scheme, and no such file is there.
+    """
     if os.path.lexists(text) or "/" in text.partition(":")[0]:
         return False
     scheme = text.startswith(("slurm:", "k8s:", "kubernetes:"))

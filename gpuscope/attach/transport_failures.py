@@ -57,8 +57,11 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
 
 
 def judge(program: str, code: int, stderr: str) -> Verdict:
-    """What the end of a route's command means, before an agent said hello. ``code``: its exit code, negative for a
-    signal; ``stderr``: the last of what it wrote, cleaned by whoever shows it."""
+    """Return what the end of a route's command means, before an agent said hello.
+
+    ``code`` is its exit code, negative for a signal. ``stderr`` is the last of what it wrote,
+    which whoever shows it cleans.
+    """
     if code == OLD_PYTHON:
         return Verdict("old_python", "its Python is too old: 3.8 or newer is needed. "
                        "Next: --remote-python PATH    of a newer one", False)  # fmt: skip

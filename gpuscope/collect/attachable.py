@@ -38,8 +38,12 @@ _LAUNCHERS = (
 
 
 class Found(NamedTuple):
-    """``role``: trainer, launcher (starts trainers and trains not itself) or worker (loads data or compiles for one).
-    ``sibling_of``: the parent that started several like it with multiprocessing, None for others."""
+    """A process with torch, and what it does.
+
+    ``role`` is trainer, launcher (starts trainers and trains not itself) or worker (loads data
+    or compiles for one). ``sibling_of`` is the parent that started several like it with
+    multiprocessing, None for others.
+    """
 
     definition: ProcDef
     reasons: Dict[str, Unknown]
@@ -50,8 +54,10 @@ class Found(NamedTuple):
 
 
 def find(known: Iterable[int] = (), redact: bool = True, root: str = "/") -> Tuple[List[Found], str]:
-    """Processes with torch, and those of ``known`` (such as users of a GPU) whatever they are; then in words what was
-    left out, "" when nothing was."""
+    """Return the processes with torch, and in words what was left out, "" when nothing was.
+
+    Those of ``known`` (such as users of a GPU) are among them whatever they are.
+    """
     gpu = set(known)
     pids, note = _pids(root)
     until = time.monotonic() + MAX_SECONDS

@@ -33,8 +33,10 @@ class Level(NamedTuple):
         return limit if limit < _NO_LIMIT else None
 
     def used(self) -> int:
-        """Bytes in use without the file cache that the kernel would drop first, as ``docker stats`` counts. Raises
-        OSError or ValueError."""
+        """Return the bytes in use without the file cache, which the kernel would drop first.
+
+        ``docker stats`` counts the same way. Raises OSError or ValueError.
+        """
         used = int(read(os.path.join(self.path, self.used_file), 64))
         inactive = key_values(os.path.join(self.path, "memory.stat")).get(self.inactive_key, 0)
         return max(0, used - inactive)
@@ -62,8 +64,11 @@ def levels(root: str = "/") -> List[Level]:
 
 
 def _walk(mount: str, path: str, limit_file: str, used_file: str, inactive_key: bytes) -> List[Level]:
-    """From the process's directory up to the mount. Inside a container the path may be the host's, which is not below
-    this mount: then the mount itself is the container's level."""
+    """Return the groups from the process's directory up to the mount.
+
+    Inside a container the path may be the host's, which is not below this mount: then the mount
+    itself is the container's level.
+    """
     parts = [part for part in path.split("/") if part and part != ".."]
     found = []
     for depth in range(len(parts), -1, -1):

@@ -20,8 +20,12 @@ _HIDING = ("hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable")
 
 
 class Holders(NamedTuple):
-    """``by_minor``: the pids that have each device open. ``hidden``: so many processes whose descriptors may not be
-    read. ``failed``: why nobody could be looked at, "" where that is not so."""
+    """The processes that have GPUs open, and what could not be seen of them.
+
+    ``by_minor`` has the pids that have each device open. ``hidden`` counts processes whose
+    descriptors may not be read. ``failed`` says why nobody could be looked at, "" where that is
+    not so.
+    """
 
     by_minor: Dict[int, Tuple[int, ...]]
     hidden: int
@@ -29,8 +33,10 @@ class Holders(NamedTuple):
 
 
 def holders(minors: Collection[int], proc: str = "/proc") -> Holders:
-    """The processes that have ``/dev/nvidia<minor>`` open, of each of ``minors``. Never raises for what ends or is
-    closed to us meanwhile."""
+    """Return the processes that have ``/dev/nvidia<minor>`` open, for each of ``minors``.
+
+    It never raises for processes that end meanwhile or that are closed to us.
+    """
     wanted = {f"{_PREFIX}{minor}": minor for minor in minors}
     found: Dict[int, List[int]] = {minor: [] for minor in minors}
     hidden = 0
@@ -54,8 +60,12 @@ def holders(minors: Collection[int], proc: str = "/proc") -> Holders:
 
 
 def told(minors: Collection[int], redact: bool = True, proc: str = "/proc") -> Dict[str, Any]:
-    """As JSON: ``devices`` with ``minor`` and ``processes`` (pid, start, user, command; None where that may not be
-    read), ``hidden_processes``, and ``why`` this may not be all, "" where it is."""
+    """Return the holders of devices as a JSON document.
+
+    It has ``devices`` with ``minor`` and ``processes`` (pid, start, user, command; None where
+    that may not be read), ``hidden_processes``, and ``why`` this may not be all, "" where it
+    is.
+    """
     from .processes import describe
 
     seen = holders(minors, proc)

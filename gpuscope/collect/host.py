@@ -22,8 +22,11 @@ SHORTEST_SECONDS = 0.05
 
 
 def host_definition(root: str = "/") -> Tuple[HostDef, Dict[str, Unknown]]:
-    """Static facts of the host but the driver's, and why a field is None. Two fields are None without a reason:
-    ``container`` on a plain host, and ``cgroup_memory_limit_bytes`` where no limit is set."""
+    """Return the static facts of the host but the driver's, and why a field is None.
+
+    Two fields are None without a reason: ``container`` on a plain host, and
+    ``cgroup_memory_limit_bytes`` where no limit is set.
+    """
     unknown: Dict[str, Unknown] = {}
 
     def fact(field: str, ask: Callable[[], int]) -> Optional[int]:
@@ -51,8 +54,11 @@ _SOURCES = {"cpu_count": "/proc/stat", "memory_total_bytes": "/proc/meminfo", "s
 
 
 class HostSampler:
-    """``HOST_COLUMNS``. CPU percentages are of the time between two samples. ``own`` is this process's CPU time in
-    seconds, from a clock that counts nanoseconds: /proc counts 10 ms, which at 2 Hz is 2 % or nothing."""
+    """Reads ``HOST_COLUMNS``. CPU percentages are of the time between two samples.
+
+    ``own`` is this process's CPU time in seconds, from a clock that counts nanoseconds: /proc
+    counts 10 ms, which at 2 Hz is 2 % or nothing.
+    """
 
     def __init__(
         self,

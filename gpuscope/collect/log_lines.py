@@ -28,8 +28,11 @@ _CELL = re.compile(rf"^\|\s{{0,40}}(total_timesteps|loss)\s{{0,40}}\|\s{{0,40}}(
 
 
 class LogFigures(NamedTuple):
-    """What the end of a log tells; None where it does not. ``loss`` may be NaN or infinite. ``epoch``: the one within
-    which ``step`` and ``total`` count, or whose ``loss`` it is."""
+    """What the end of a log tells of a training. A figure is None where the log does not tell it.
+
+    ``loss`` may be NaN or infinite. ``epoch`` is the one within which ``step`` and ``total``
+    count, or whose ``loss`` it is.
+    """
 
     step: Optional[int] = None
     total: Optional[int] = None

@@ -84,8 +84,11 @@ def _import_pynvml() -> Any:
 
 
 class Nvml:
-    """The library. ``Nvml()`` is cheap and calls nothing; :meth:`start` (or :meth:`open`, both in one) may hang with a
-    sick driver, so it belongs in a thread, with :attr:`current_call` for whoever waits."""
+    """NVML, the driver's library of management calls.
+
+    ``Nvml()`` is cheap and calls nothing. :meth:`start` (or :meth:`open`, both in one) may hang
+    with a sick driver, so it belongs in a thread, with :attr:`current_call` for whoever waits.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -152,8 +155,10 @@ class Nvml:
         return self._count
 
     def device(self, index: int) -> Device:
-        """The device of this index, always the same object; no driver call. A GPU that cannot be reached is still a
-        device, all Unknown."""
+        """Return the device of this index, always the same object, without a driver call.
+
+        A GPU that cannot be reached is still a device, all Unknown.
+        """
         device = self._devices.get(index)
         if device is None:
             version = self.driver_version if isinstance(self.driver_version, str) else ""
@@ -169,8 +174,10 @@ class Nvml:
         return XidWatch(self._binding, Calls(self._gate, self._clock), self._count)
 
     def close(self) -> bool:
-        """Shuts NVML down, unless a call is in flight: then nothing happens and the answer is False. Never needed
-        before exit."""
+        """Shut NVML down, and return False where a call is in flight: then nothing happens.
+
+        It is never needed before exit.
+        """
         if not self._gate.close():
             return False
         for device in self._devices.values():
@@ -209,8 +216,11 @@ class Device:
         return self._processes.gap
 
     def static(self) -> Tuple[GpuDef, Dict[str, Unknown]]:
-        """The device's definition and why a field of it is None. Where the UUID cannot be had it is "unknown:INDEX"
-        with a reason under ``uuid``; worth asking again later then."""
+        """Return the device's definition, and why a field of it is None.
+
+        Where the UUID cannot be had it is "unknown:INDEX" with a reason under ``uuid``; then it
+        is worth asking again later.
+        """
         readings = self._read(STATIC)
         unknown = {field: value for field, value in readings.items() if isinstance(value, Unknown)}
         known: Dict[str, Any] = {field: value for field, value in readings.items() if field not in unknown}
@@ -228,8 +238,11 @@ class Device:
         return readings
 
     def slow(self, seldom: bool = True) -> Dict[str, Reading]:
-        """Every column of ``SLOW_COLUMNS``; some 10 ms at worst. Not ``seldom``: those of ``SELDOM`` as they were,
-        unless nothing can be had of the device any more."""
+        """Return every column of ``SLOW_COLUMNS``, which takes some 10 ms at worst.
+
+        Without ``seldom`` those of ``SELDOM`` are as they were, unless nothing can be had of
+        the device any more.
+        """
         readings = self._read(SLOW)
         if seldom or not self._seldom or all(isinstance(value, Unknown) for value in readings.values()):
             self._seldom = self._read(SELDOM)
@@ -264,22 +277,30 @@ class Device:
         return self._read(HEALTH)
 
     def topology(self, peers: Sequence[int]) -> nvml_topology.Topology:
-        """NVLink, its fabric, and the paths from here to the devices of the indices ``peers``. Three calls for each of
-        these and some twenty more: for somebody who asks once."""
+        """Return the NVLink, its fabric, and the paths from here to the devices ``peers``.
+
+        It takes three calls for each of these and some twenty more, so it is for somebody who
+        asks once.
+        """
         handle = self._get_handle()
         if isinstance(handle, Unknown):
             return nvml_topology.unreachable(handle, self.index, peers)
         return nvml_topology.read(self._n, self._calls, self.index, handle, peers)
 
     def processes(self) -> Union[List[Tuple[int, Reading]], Unknown]:
-        """``(pid, used bytes or why not)`` of every process on the device, or why there is no list. The pids are the
-        driver's, which are the host's: inside a container they may mean nothing. See ``processes_gap``."""
+        """Return ``(pid, used bytes or why not)`` of each process, or why there is no list.
+
+        The pids are the driver's, which are the host's: inside a container they may mean
+        nothing. See ``processes_gap``.
+        """
         handle = self._get_handle()
         return handle if isinstance(handle, Unknown) else self._processes.read(handle)
 
     def process_load(self) -> Union[Dict[int, float], Unknown]:
-        """SM percent by pid, of those that ran kernels since the last time, or why there is none; 2 to 3 ms. Pids as of
-        :meth:`processes`."""
+        """Return SM percent by pid since the last time, or why there is none; takes 2 to 3 ms.
+
+        Only processes that ran kernels are in it. The pids are as those of :meth:`processes`.
+        """
         handle = self._get_handle()
         return handle if isinstance(handle, Unknown) else self.load.read(handle)
 

@@ -69,8 +69,11 @@ class Calls:
         self._failures: Dict[Any, _Failure] = {}
 
     def attempt(self, name: str, function: Callable[[], T], key: Any = None) -> Union[T, Unknown]:
-        """``function()``, or why not. ``name`` is the call's name in nvml.h; ``key`` tells apart calls of one name with
-        different arguments. A returned Unknown counts as failure."""
+        """Return what ``function()`` answers, or why it does not. An Unknown counts as failure.
+
+        ``name`` is the call's name in nvml.h; ``key`` tells apart calls of one name with
+        different arguments.
+        """
         key = key or name
         failure = self._failures.get(key)
         began = self._clock()
@@ -93,8 +96,10 @@ class Calls:
         return answer
 
     def first(self, alternatives: Sequence[Tuple[str, Callable[[], T]]], key: Any = None) -> Union[T, Unknown]:
-        """The first alternative that this driver supports. Only "not supported" moves on to the next one: a lost GPU
-        is lost by any name."""
+        """Return the answer of the first alternative that this driver supports.
+
+        Only "not supported" moves on to the next one: a lost GPU is lost by any name.
+        """
         refused = []
         for name, function in alternatives:
             answer = self.attempt(name, function, (name, key))

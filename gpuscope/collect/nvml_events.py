@@ -28,8 +28,12 @@ class XidEvent(NamedTuple):
 
 
 class XidWatch:
-    """Used by one thread, which calls :meth:`open` and then :meth:`wait` again and again, and :meth:`close` at last.
-    Others may read ``why_not``: by device, why no error of it would be heard; a device without an entry is heard."""
+    """Waits for the driver's error events (Xid).
+
+    One thread uses it: it calls :meth:`open`, then :meth:`wait` again and again, and
+    :meth:`close` at last. Others may read ``why_not``, which says by device why no error of it
+    would be heard; a device without an entry is heard.
+    """
 
     def __init__(self, binding: Any, calls: Calls, count: int) -> None:
         self._n = binding

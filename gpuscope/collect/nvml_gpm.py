@@ -44,8 +44,10 @@ _QUERY, _ALLOC, _GET, _METRICS = (
 
 
 class GpmSampler:
-    """Some GPM readings of one device, means over the time since the sample before. Holds two of the driver's sample
-    buffers and fills them in turn."""
+    """Reads some GPM readings of one device, as means over the time since the sample before.
+
+    It holds two of the driver's sample buffers and fills them in turn.
+    """
 
     def __init__(self, binding: Any, calls: Calls, metrics: Mapping[str, int] = FEW) -> None:
         self._metric_ids = metrics

@@ -54,8 +54,10 @@ def _modes(call: str) -> Tuple[Tuple[str, Any], ...]:
 
 
 def mig_instances(binding: Any, calls: Calls, handle: Any) -> Reading:
-    """The parts that a GPU is cut into, "" where it is not. Not verified on hardware. A slot without an instance
-    answers NotFound: it is passed over."""
+    """Return the parts that a GPU is cut into, "" where it is not cut. Not verified on hardware.
+
+    A slot without an instance answers NotFound and is passed over.
+    """
     mode, most = "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"
     enabled = calls.attempt(mode, lambda: int(binding.nvmlDeviceGetMigMode(handle)[0]), (mode, "instances"))
     if isinstance(enabled, Unknown):

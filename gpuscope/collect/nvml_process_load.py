@@ -86,8 +86,10 @@ class ProcessLoad:
         self._rooms: Dict[str, Any] = {}
 
     def read(self, handle: Any) -> Union[Dict[int, float], Unknown]:
-        """SM percent by pid, of those that ran kernels in the window; ``NO_SAMPLE`` where nobody did. Pids are those of
-        the driver's namespace."""
+        """Return SM percent by pid of processes that ran kernels in the window, or ``NO_SAMPLE``.
+
+        The pids are those of the driver's namespace.
+        """
         since = max(0, int((self._wall() - WINDOW_SECONDS) * 1e6))
         rows = self._calls.first(
             ((CALL, lambda: self._ask(handle, since)), (NEWER_CALL, lambda: self._ask_newer(handle, since))), CALL

@@ -73,8 +73,11 @@ class ProcessLists:
         """What the last answer of :meth:`read` lacks, if anything: a secondary list that failed, owners without pid."""
 
     def read(self, handle: Any) -> Union[List[Tuple[int, Reading]], Unknown]:
-        """``(pid, used bytes)`` once per pid, by pid, or Unknown when the compute list cannot be had. A failure of the
-        graphics or MPS list leaves the compute list standing: see ``gap``. Pids are those of the driver's namespace."""
+        """Return ``(pid, used bytes)`` once per pid, by pid, or Unknown without a compute list.
+
+        A failure of the graphics or MPS list leaves the compute list standing: see ``gap``. The
+        pids are those of the driver's namespace.
+        """
         self.gap = None
         compute = self._list(handle, "Compute")
         if isinstance(compute, Unknown):

@@ -28,8 +28,11 @@ Extract = Callable[[Any, Any], Tuple[Reading, ...]]
 
 
 class Spec(NamedTuple):
-    """One reading or a few that come together: the columns, and ways to get them, best first. A way is the call's name
-    in nvml.h and a function of the binding and the device's handle that returns one Reading per column."""
+    """One reading, or a few that come together: the columns, and the ways to get them, best first.
+
+    A way is the call's name in nvml.h and a function of the binding and the device's handle
+    that returns one Reading per column.
+    """
 
     columns: Tuple[str, ...]
     ways: Tuple[Tuple[str, Extract], ...]
@@ -56,8 +59,11 @@ MEMORY_V1 = "nvmlDeviceGetMemoryInfo"
 
 
 def memory_sizes(call: str, *sizes: int) -> Tuple[Reading, ...]:
-    """Total first, then what belongs to it. A total of 0 is an integrated GPU, which uses the host's memory: what it
-    has is unknown, and the host's memory does not stand in for it."""
+    """Return the total memory first, then the parts of it.
+
+    A total of 0 is an integrated GPU, which uses the host's memory: what it has is unknown, and
+    the host's memory does not stand in for it.
+    """
     if sizes[0] == 0:
         return (Unknown(NOT_SUPPORTED, f"{call}: the driver reports no memory of the device's own"),) * len(sizes)
     return tuple(plausible(call, size, _MEMORY_LIMIT) for size in sizes)

@@ -1,5 +1,8 @@
-"""Since when a device is idle, by the driver's own samples of its utilisation: five a second on an H200, for some
-twenty seconds back. For somebody who has just come; 2 ms there, so asked once and not in a loop."""
+"""Finds since when a device is idle, from the driver's own samples of its utilisation.
+
+It has five a second on an H200, for some twenty seconds back. This is for somebody who has just
+come: it takes 2 ms there, so it is asked once and not in a loop.
+"""
 
 from __future__ import annotations
 

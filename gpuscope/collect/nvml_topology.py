@@ -46,8 +46,11 @@ _FABRIC_V2 = 0x02000024
 
 
 class Pair(NamedTuple):
-    """Two GPUs by index. ``ancestor``: a key of :data:`ANCESTORS`; ``peer`` and ``nvlink``: 0 where they reach each
-    other that way, else a key of :data:`P2P`."""
+    """How two GPUs, by index, reach each other.
+
+    ``ancestor`` is a key of :data:`ANCESTORS`. ``peer`` and ``nvlink`` are 0 where they reach
+    each other that way, else a key of :data:`P2P`.
+    """
 
     first: int
     second: int
@@ -93,8 +96,11 @@ def read(
     peers: Sequence[int],
     links: Union[List[int], Unknown, None] = None,
 ) -> Topology:
-    """The GPU ``handle`` of ``index`` and its paths to ``peers``; ``links``: what :func:`link_states` said, where it
-    was asked already. Never raises for a driver's answer."""
+    """Return the topology of the GPU ``handle`` of ``index``, with its paths to ``peers``.
+
+    ``links`` is what :func:`link_states` said, where it was asked already. It never raises for
+    a driver's answer.
+    """
     if links is None:
         links = link_states(binding, calls, handle)
     count: Reading = links if isinstance(links, Unknown) else len(links)

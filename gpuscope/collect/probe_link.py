@@ -146,8 +146,10 @@ class ProbeLink:
         return max(self._frames.free_at(), self._bytes.free_at())
 
     def read(self, now: float, answers: List[Answer]) -> None:
-        """Take what has arrived, up to the rate; answers to requests go to ``answers``. Ends the link on end of stream
-        and on a broken protocol."""
+        """Take what has arrived, up to the rate; answers to requests go to ``answers``.
+
+        The end of the stream and a broken protocol end the link.
+        """
         factor = ANSWER_FACTOR if self.pending else 1
         if not self.has_lines:
             try:

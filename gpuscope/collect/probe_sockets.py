@@ -172,9 +172,12 @@ class Directory:
         return found[:MAX_SOCKETS]
 
     def connect(self, found: Found) -> Optional[Tuple[socket.socket, Optional[int]]]:
-        """A non-blocking connection and the peer's pid (None: of another pid namespace); None when nobody is there (our
-        own dead socket is removed: a probe gives its name only to one that listens) or for now too many wait. Raises
-        :class:`ProbeSocketRefused`."""
+        """Return a connection to a probe and the peer's pid, or None when nobody is there.
+
+        The connection does not block. The pid is None for a process of another pid namespace.
+        None is also returned when too many wait for now. A dead socket of our own is removed: a
+        probe gives its name only to one that listens. Raises :class:`ProbeSocketRefused`.
+        """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             # Through the open directory: no path is too long for sun_path either.

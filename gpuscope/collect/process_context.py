@@ -76,8 +76,10 @@ def may_be_shown(name: str) -> bool:
 
 
 def environment_of(pid: int, root: str = "/") -> Union[Tuple[Dict[str, str], int], Unknown]:
-    """The variables of the allow-list that the process was started with, and how many others it has; or why they
-    cannot be read. What it has set since is not there."""
+    """Return the allowed variables that a process was started with, and the number of the others.
+
+    What it has set since is not there. Where they cannot be read the reason is returned.
+    """
     try:
         content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRONMENT_BYTES)
     except PermissionError:

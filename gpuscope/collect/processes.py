@@ -59,10 +59,12 @@ def user_name(uid: int) -> str:
 def describe(
     pid: int, redact: bool = True, root: str = "/", boot_time: Optional[float] = None
 ) -> Optional[Tuple[ProcDef, Dict[str, Unknown]]]:
-    """Who the process is, and why a field is None; None when there is no such process to be seen (see
-    :func:`invisible`). With ``redact``, the command of another user's process is its program name alone.
+    """Return who the process is, and why a field is None; None when no such process can be seen.
 
-    ``boot_time`` is the wall time of the host's boot in seconds since the epoch, for recorded trees."""
+    See :func:`invisible`. With ``redact``, the command of another user's process is its program
+    name alone. ``boot_time`` is the wall time of the host's boot in seconds since the epoch,
+    for recorded trees.
+    """
     unknown: Dict[str, Unknown] = {}
     definition = ProcDef(pid)
     try:
@@ -123,8 +125,11 @@ def holds_gpu(pid: int, root: str = "/") -> bool:
 
 
 def invisible(pid: int, root: str = "/", foreign: bool = True) -> Unknown:
-    """Why a pid that the driver names cannot be seen here. ``foreign``: in a pid namespace of our own, where the
-    driver's pids are not known to be those of this namespace."""
+    """Return why a pid that the driver names cannot be seen here.
+
+    ``foreign``: we are in a pid namespace of our own, where the driver's pids are not known to
+    be those of this namespace.
+    """
     hidden = pid_namespace_note(root) if foreign else None
     if hidden is not None:
         return Unknown(hidden.code, f"pid {pid} is the host's number: {hidden.text}")
@@ -138,8 +143,11 @@ def invisible(pid: int, root: str = "/", foreign: bool = True) -> Unknown:
 
 
 def namespace_pids(pid: int, root: str = "/") -> Tuple[int, ...]:
-    """The pids of the process from this namespace inward: (48216, 7) is pid 7 of its container. ``(pid,)`` where the
-    kernel or its permissions do not tell."""
+    """Return the pids of the process from this namespace inward.
+
+    (48216, 7) is pid 7 of its container. It is ``(pid,)`` where the kernel or its permissions
+    do not tell.
+    """
     try:
         return tuple(status_values(read(_path(root, pid, "status")), b"NSpid")) or (pid,)
     except (OSError, ValueError):

@@ -10,8 +10,11 @@ from typing import Dict, NamedTuple
 
 
 class Xid(NamedTuple):
-    """``words``: what happened. ``program``: the training program is the likely cause, not the machine. ``then``: what
-    to do."""
+    """What an error number of the driver means.
+
+    ``words`` says what happened, and ``then`` what to do. ``program``: the training program is
+    the likely cause, not the machine.
+    """
 
     words: str
     program: bool

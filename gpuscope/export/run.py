@@ -173,8 +173,10 @@ async def serve(exporter: Exporter, host: str, port: int) -> None:
 
 
 async def write(exporter: Exporter, path: Path, interval: float) -> None:
-    """Write ``path`` every ``interval`` seconds until SIGTERM or SIGINT, then remove it: what nobody renews is stale.
-    Raises :class:`CannotExport`."""
+    """Write ``path`` every ``interval`` seconds until SIGTERM or SIGINT, then remove it.
+
+    It is removed because what nobody renews is stale. Raises :class:`CannotExport`.
+    """
     try:
         await _until_told(exporter, path, interval)
     finally:

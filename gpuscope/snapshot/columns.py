@@ -41,8 +41,11 @@ _NOTHING: dict[Any, Any] = {}
 
 @dataclass
 class Columns:
-    """``code``, ``addr``, ``size`` (requested bytes) and ``stack`` (of allocations; else ``NO_STACK``) of every entry;
-    ``time`` in µs since the epoch, or empty."""
+    """The trace of one device, a column for each part of an entry.
+
+    ``code``, ``addr``, ``size`` (requested bytes) and ``stack`` (of allocations; else
+    ``NO_STACK``) are of every entry. ``time`` is in µs since the epoch, or empty.
+    """
 
     code: bytearray = field(default_factory=bytearray)
     addr: array[int] = field(default_factory=lambda: array("q"))
@@ -88,8 +91,11 @@ def read_trace(entries: list[Any], stacks: StackTable) -> Columns:
 
 
 def _fast(columns: Columns, part: list[Any], timed: bool) -> None:
-    """Raises what the standard library raises on an entry that is not as torch writes it. An out-of-memory entry has no
-    address: it gets one here."""
+    """Read entries that are as torch writes them, and raise for others.
+
+    It raises what the standard library does. An out-of-memory entry has no address: it gets one
+    here.
+    """
     try:
         codes = bytes([CODES[entry["action"]] for entry in part])
     except KeyError:
@@ -109,16 +115,20 @@ def _fast(columns: Columns, part: list[Any], timed: bool) -> None:
 
 
 def _is_below(column: array[int], limit: int) -> bool:
-    """Whether all are from 0 to below ``limit``. Nearly always their two highest bytes are 0, and that takes no look at
-    every number."""
+    """Say whether all numbers are from 0 to below ``limit``.
+
+    Nearly always their two highest bytes are 0, and that takes no look at every number.
+    """
     raw = column.tobytes()
     high = (raw[7::8], raw[6::8]) if sys.byteorder == "little" else (raw[0::8], raw[1::8])
     return not any(map(bytes.strip, high, repeat(b"\0"))) or (min(column) >= 0 and max(column) < limit)
 
 
 def _mended(columns: Columns, one: Any, timed: bool) -> dict[Any, Any]:
-    """An entry with all that :func:`_fast` needs. What makes no sense becomes 0; an event that lacks its size or its
-    address counts as malformed and changes nothing."""
+    """Return an entry with all that :func:`_fast` needs. What makes no sense becomes 0.
+
+    An event that lacks its size or its address counts as malformed and changes nothing.
+    """
     entry = one if isinstance(one, dict) else _NOTHING
     action = entry.get("action")
     odd = not isinstance(action, str)
@@ -195,8 +205,10 @@ def _add_marks(columns: Columns, part: list[Any], begin: int) -> None:
 
 
 def _thin(columns: Columns) -> None:
-    """Out-of-memory marks outlive the others, newer ones the older. Annotations go first: a program may make one for
-    each tensor that it saves."""
+    """Drop marks beyond the limit: the older ones first, and out-of-memory marks last.
+
+    Annotations go before all others: a program may make one for each tensor that it saves.
+    """
     last = {"annotate": 0, "oom": 2}
     order = sorted(range(len(columns.marks)), key=lambda number: (last.get(columns.marks[number].action, 1), number))
     kept = sorted(order[-MAX_MARKS:])

@@ -14,8 +14,11 @@ from .model import FULL_CELL, Segment, Series
 
 @dataclass(frozen=True)
 class Glyphs:
-    """``shades``: from a little to nearly all of a cell in use; ``eighths``: heights of a column, ``parts``: lengths
-    of a bar's end (both from nothing to full)."""
+    """The characters that a drawing is made of.
+
+    ``shades`` go from a little to nearly all of a cell in use. ``eighths`` are heights of a
+    column and ``parts`` lengths of a bar's end, both from nothing to full.
+    """
 
     free: str
     shades: str
@@ -89,8 +92,11 @@ def _cell(live: float, pending: float, glyphs: Glyphs) -> tuple[str, str]:
 
 
 def flow_map(segments: Sequence[Segment], width: int, rows: int, glyphs: Glyphs) -> tuple[list[Line], int]:
-    """All segments one after the other, at one scale, in about ``rows`` lines of ``width`` cells; an edge stands
-    between segments that have more than one cell. Also the bytes that a cell stands for."""
+    """Draw all segments one after the other, at one scale, and return also the bytes of a cell.
+
+    There are about ``rows`` lines of ``width`` cells; an edge stands between segments that have
+    more than one cell.
+    """
     total = sum(segment.bytes for segment in segments)
     if not total or width < 2:
         return [], 0

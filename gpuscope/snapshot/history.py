@@ -1,7 +1,8 @@
-"""The allocator's history of one device in full, for who wants to replay it: the trace's columns in parts that fit into
-an answer, and the segments with their blocks at its end.
+"""The allocator's whole history of one device, for whoever wants to replay it.
 
-The child packs arrays as base64; the parent unpacks and checks them. Only whole numbers travel.
+The trace's columns come in parts that fit into an answer, and the segments with their blocks at
+its end. The child packs arrays as base64; the parent unpacks and checks them. Only whole
+numbers travel.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ LARGE, EXPANDABLE, PRIVATE = 1, 2, 4
 
 @dataclass
 class Part:
-    """Entries ``begin`` to ``begin + PART`` of ``total``: packed columns, as in :class:`.columns.Columns`. ``streams``
-    in the order of their places."""
+    """The entries ``begin`` to ``begin + PART`` of ``total`` as packed columns.
+
+    They are as in :class:`.columns.Columns`; ``streams`` are in the order of their places.
+    """
 
     total: int
     begin: int
@@ -56,8 +59,11 @@ class Layout:
 
 @dataclass
 class History:
-    """What :meth:`gpuscope.snapshot.reader.Reading.history` gives: a trace (``code`` as in ``columns.ACTIONS``, sizes
-    as requested, ``stream`` by its number) and the segments at its end; see :class:`Layout`."""
+    """The trace and the segments at its end, as :meth:`.reader.Reading.history` returns them.
+
+    ``code`` is as in ``columns.ACTIONS``, sizes are as requested, ``stream`` is by its number.
+    For the segments see :class:`Layout`.
+    """
 
     code: bytearray = field(default_factory=bytearray)
     addr: array[int] = field(default_factory=lambda: array("q"))

@@ -59,8 +59,11 @@ def _cgroup_room() -> list[int]:
 
 
 def default_limit(file_bytes: int, packed: bool) -> int:
-    """Bytes of address space for reading a file of this size: half of what is available, and no more than such a file
-    can reasonably need, so that a hostile one does little harm."""
+    """Return how many bytes of address space a child gets to read a file of this size.
+
+    It is half of what is available, and no more than such a file can reasonably need, so that a
+    hostile one does little harm.
+    """
     need = _BASE_BYTES + file_bytes * (EXPANSION_PACKED if packed else EXPANSION)
     return max(FLOOR_BYTES, min(available_bytes() // 2, need))
 

@@ -31,9 +31,12 @@ Scalar = str | int | float | bool | None
 
 @dataclass
 class Note:
-    """What is missing or odd, in a sentence. ``code``: truncated, memory, no_frames, no_trace, history_off, before,
-    level, times, left_out, unknown_action, unknown_state, unknown_key, malformed, mismatch, folded, segments_only,
-    pinned."""
+    """A sentence on what is missing or odd.
+
+    ``code`` is truncated, memory, no_frames, no_trace, history_off, before, level, times,
+    left_out, unknown_action, unknown_state, unknown_key, malformed, mismatch, folded,
+    segments_only or pinned.
+    """
 
     code: str
     text: str
@@ -55,8 +58,11 @@ class Frame:
 
 @dataclass
 class StackRow:
-    """Live blocks that one stack allocated. ``frames`` innermost first, empty where torch recorded none;
-    ``headline`` is the index of the innermost frame of the user's own code (0 where there is none)."""
+    """The live blocks that one stack allocated.
+
+    ``frames`` are innermost first, and empty where torch recorded none. ``headline`` is the
+    index of the innermost frame of the user's own code (0 where there is none).
+    """
 
     bytes: int
     count: int
@@ -143,8 +149,11 @@ class Fragmentation:
 
 @dataclass
 class Segment:
-    """One segment and its map: cells of equal size over its address range, each with the shares that are live and
-    pending, in thousandths (``FULL_CELL``); the rest is free. A share above 0 is never rounded to 0."""
+    """One segment and its map, which has cells of equal size over its address range.
+
+    Each cell has the shares that are live and pending, in thousandths (``FULL_CELL``); the rest
+    is free. A share above 0 is never rounded to 0.
+    """
 
     address: int
     bytes: int
@@ -171,9 +180,12 @@ class Series:
 
 @dataclass
 class Timeline:
-    """The trace in at most ``MAX_BUCKETS`` buckets of equally many entries. ``index[i]`` is the last entry of bucket i,
-    ``time_us[i]`` its time (µs since the epoch; empty where torch recorded none). Allocated and active in requested
-    bytes; reserved in bytes, empty where it cannot be reconstructed."""
+    """The trace in at most ``MAX_BUCKETS`` buckets of equally many entries.
+
+    ``index[i]`` is the last entry of bucket i, ``time_us[i]`` its time (µs since the epoch;
+    empty where torch recorded none). Allocated and active are in requested bytes; reserved is
+    in bytes, and empty where it cannot be reconstructed.
+    """
 
     index: list[int] = field(default_factory=list)
     time_us: list[int] = field(default_factory=list)
@@ -184,8 +196,12 @@ class Timeline:
 
 @dataclass
 class Mark:
-    """Something to show on the timeline. ``action`` as torch names it: oom, snapshot, user_defined, annotate or one not
-    known here. For an oom ``size_bytes`` is what was asked and ``free_bytes`` what the device had free."""
+    """Something to show on the timeline.
+
+    ``action`` is as torch names it: oom, snapshot, user_defined, annotate or one not known
+    here. For an oom ``size_bytes`` is what was asked and ``free_bytes`` what the device had
+    free.
+    """
 
     index: int
     time_us: int | None
@@ -226,8 +242,12 @@ class Between:
 
 @dataclass
 class Trace:
-    """``before_bytes``: live at the first entry, allocated before it (stack unknown unless the block still lives);
-    None where the level is not known (the trace is cut short, or does not fit its segments)."""
+    """The history of one device's allocations.
+
+    ``before_bytes`` was live at the first entry and allocated before it (its stack is unknown
+    unless the block still lives). It is None where the level is not known: the trace is cut
+    short, or does not fit its segments.
+    """
 
     entries: int
     first_us: int | None = None
@@ -242,8 +262,11 @@ class Trace:
 
 @dataclass
 class Device:
-    """``trace`` is None where no history was recorded; a note says so. ``complete``: False where the file ended inside
-    this device's segments."""
+    """The memory of one device in a snapshot.
+
+    ``trace`` is None where no history was recorded; a note says so. ``complete`` is False where
+    the file ended inside this device's segments.
+    """
 
     device: int
     totals: Totals
@@ -300,8 +323,12 @@ class DiffRow:
 
 @dataclass
 class DeviceDiff:
-    """``by``: "stack" or "size". *Survivors*: same address, size and stack in both. *New*: live after, not before;
-    *gone*: the reverse. Rows are sorted by the size of their change, growth first; ``other_*`` sums the rest."""
+    """What changed on one device from one snapshot to another, by "stack" or by "size".
+
+    *Survivors* have the same address, size and stack in both. *New* blocks are live after and
+    not before, *gone* ones the reverse. Rows are sorted by the size of their change, growth
+    first; ``other_*`` sums the rest.
+    """
 
     device: int
     by: str

@@ -35,8 +35,11 @@ class NoSuchMoment(Exception):
 
 @dataclass
 class _State:
-    """After entry ``index``: live allocations by address (the entry that allocated it, or ~number of a block that was
-    there before the trace), and the changes since the start."""
+    """What is live after entry ``index``, and the changes since the start.
+
+    Live allocations are by address: the entry that allocated each, or ~number of a block that
+    was there before the trace.
+    """
 
     index: int = -1
     live: dict[int, int] = field(default_factory=dict)
@@ -48,8 +51,11 @@ class _State:
 
 
 class Moments:
-    """Questions about one device's trace. ``final`` and ``reserved`` are what its segments say at the end, None where
-    the trace does not reach it or there are no segments."""
+    """Answers questions about one device's trace.
+
+    ``final`` and ``reserved`` are what its segments say at the end, None where the trace does
+    not reach it or there are no segments.
+    """
 
     def __init__(
         self, device: int, columns: Columns, stacks: StackTable, final: LiveTable | None, reserved: int | None
@@ -271,8 +277,11 @@ class Moments:
         return state
 
     def _earlier(self) -> tuple[list[int], list[int], dict[int, int]]:
-        """What was live before the first entry: sizes, stacks and the number by address. Blocks that the trace frees
-        without having allocated them (their stack is not known), and live ones that it never names."""
+        """Return what was live before the first entry: sizes, stacks and the number by address.
+
+        These are the blocks that the trace frees without having allocated them (their stack is
+        not known), and live ones that it never names.
+        """
         if self._before is not None:
             return self._before
         sizes: list[int] = []

@@ -118,8 +118,11 @@ class Reading:
     # ── questions ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def at(self, device: int, moment: int | str, top: int = 20) -> At:
-        """What was live after an entry of the device's trace, by stack. ``moment``: an entry's number (−1: before the
-        first), or one of ``model.MOMENTS``. Code ``usage`` where there is no such moment or no trace."""
+        """Return what was live after an entry of the device's trace, by stack.
+
+        ``moment`` is an entry's number (−1: before the first), or one of ``model.MOMENTS``. The
+        error's code is ``usage`` where there is no such moment or no trace.
+        """
         return self._ask({"ask": "at", "device": device, "moment": moment, "top": top}, At)
 
     def between(self, device: int, first: int | str, last: int | str, top: int = 20) -> Between:
@@ -127,14 +130,20 @@ class Reading:
         return self._ask({"ask": "between", "device": device, "first": first, "last": last, "top": top}, Between)
 
     def diff(self, before: str | os.PathLike[str], top: int = 20) -> Diff:
-        """What changed from the snapshot in the file ``before`` to this one. Reads that file too, under the same cap
-        and within the same time: for a much larger one open this with what :func:`limits.for_files` says of both."""
+        """Return what changed from the snapshot in the file ``before`` to this one.
+
+        That file is read, too, under the same cap and within the same time: for a much larger
+        one open this with what :func:`limits.for_files` says of both.
+        """
         asked = {"ask": "diff", "path": os.path.abspath(before), "top": top}
         return self._ask(asked, Diff, self._seconds + QUERY_SECONDS)
 
     def history(self, device: int) -> history.History:
-        """The whole trace of a device, and the segments at its end. A million entries take 30 MB and half a second.
-        Code ``usage`` where there is no trace."""
+        """Return the whole trace of a device, and the segments at its end.
+
+        A million entries take 30 MB and half a second. The error's code is ``usage`` where
+        there is no trace.
+        """
         found = history.History()
         total = 1
         try:

@@ -1,5 +1,4 @@
-"""A snapshot as lines of text: pure functions from the model to (text, token) pieces, for the verb and for the
-screen."""
+"""A snapshot as lines of styled text, for the verb and for the screen."""
 
 from __future__ import annotations
 
@@ -188,8 +187,10 @@ def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Glyphs = BLOC
 
 
 def stack_lines(stacks: Stacks, width: int, glyphs: Glyphs = BLOCKS, full: bool = False) -> list[Line]:
-    """Two lines a stack: bytes, blocks and the headline; then the frames outside of it. ``full``: all frames, one a
-    line."""
+    """Return two lines a stack: bytes, blocks and the headline; then the frames outside of it.
+
+    ``full`` gives all frames, one a line.
+    """
     lines: list[Line] = []
     for row in stacks.rows:
         lines.append(

@@ -30,8 +30,11 @@ _LIBRARY = re.compile(r"(^|/)(site|dist)-packages/")
 
 
 class StackTable:
-    """Numbers for stacks. By identity: a frame's dictionary must stay alive as long as the table, or never come
-    again."""
+    """Gives stacks their numbers.
+
+    It goes by identity: a frame's dictionary must stay alive as long as the table, or never
+    come again.
+    """
 
     def __init__(self) -> None:
         self.places: list[tuple[Place, ...]] = []
@@ -124,8 +127,11 @@ def frames_of(places: tuple[Place, ...]) -> list[Frame]:
 
 
 def headline(places: tuple[Place, ...]) -> int:
-    """The innermost frame outside torch, the interpreter and other installed packages; failing that outside the first
-    two; failing that 0."""
+    """Return the index of the innermost frame of the user's own code.
+
+    That is the first one outside torch, the interpreter and other installed packages; failing
+    that outside the first two; failing that 0.
+    """
     outside = [number for number, place in enumerate(places) if not _INTERNAL.search(place[0])]
     own = [number for number in outside if not _LIBRARY.search(places[number][0])]
     return own[0] if own else outside[0] if outside else 0

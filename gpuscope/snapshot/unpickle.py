@@ -53,8 +53,11 @@ class Restricted(pickle.Unpickler):
 
 @dataclass
 class Loaded:
-    """``root``: what the pickle holds, or what could be saved of it; then ``problem`` says why it is not all:
-    "" | truncated | memory | damaged, with the error's ``text``. ``read_bytes``: of the pickle, unpacked."""
+    """What a pickle holds, or what of it could be saved.
+
+    ``problem`` says why ``root`` is not all: "" | truncated | memory | damaged, with the
+    error's ``text``. ``read_bytes`` are of the pickle, unpacked.
+    """
 
     root: Any
     read_bytes: int
@@ -66,8 +69,10 @@ class Loaded:
 
 
 class _Counting(io.RawIOBase):
-    """Counts what is read, and says so now and then. After the end come ``padding`` bytes of ".", the opcode that
-    ends a pickle."""
+    """Counts what is read, and reports the count now and then.
+
+    After the end come ``padding`` bytes of ".", the opcode that ends a pickle.
+    """
 
     def __init__(
         self, source: io.RawIOBase | gzip.GzipFile, say: Callable[[int], None] | None = None, padding: int = 0
@@ -183,8 +188,10 @@ def _refuse_foreign(head: bytes) -> None:
 
 
 def check_root(loaded: Loaded) -> dict[str, Any]:
-    """The snapshot's dictionary; a bare list of segments (``torch.cuda.memory_snapshot()``) becomes one. Raises
-    :class:`Unreadable` where neither is there."""
+    """Return the snapshot's dictionary. Raises :class:`Unreadable` where there is none.
+
+    A bare list of segments (``torch.cuda.memory_snapshot()``) becomes one.
+    """
     root = loaded.root
     if isinstance(root, list) and root and all(isinstance(one, dict) and "blocks" in one for one in root):
         return {"segments": root}

@@ -38,10 +38,11 @@ _MAYBE_MARKS = re.compile(f"^[{_SCRIPTS}]|[{_SCRIPTS}]{{{MAX_MARKS + 1},}}")
 
 
 def clean(text: str, limit: int = MAX_STRING_CHARS) -> str:
-    """``text`` with control characters as ``\\xNN``, invisible and reordering ones as U+FFFD, no letter under more than
-    ``MAX_MARKS`` accents, and at most ``limit`` characters.
+    """Return ``text`` with everything in it visible, and at most ``limit`` characters long.
 
-    What was cut ends with "…". Clean text comes back as it is."""
+    Control characters become ``\\xNN``, invisible and reordering ones U+FFFD, and no letter has
+    more than ``MAX_MARKS`` accents. What was cut ends with "…". Clean text comes back as it is.
+    """
     if len(text) > limit:
         text = text[: max(limit - 1, 0)] + "…"[:limit]
     if text.isascii() and text.isprintable():

@@ -1,8 +1,9 @@
-"""What an agent tells of the environment it runs in, for the doctor's rules to judge: plain data about one host and one
-Python. Stdlib only, Python 3.8 syntax.
+"""The facts of an environment that an agent sends, for the doctor's rules to judge.
 
-Unknown is None (or a name missing from a mapping), and ``why`` says for what reason, by the name of the fact. Bytes and
-counts are ints. Texts are as the host gave them; whoever reads them from elsewhere cleans them.
+They are plain data about one host and one Python. Stdlib only, Python 3.8 syntax. Unknown is
+None (or a name missing from a mapping), and ``why`` says for what reason, by the name of the
+fact. Bytes and counts are ints. Texts are as the host gave them; whoever reads them from
+elsewhere cleans them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ __all__ = ["Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid"]
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU as NVML tells it. ``slowed``: clock-event words that say heat or power hold the clock down now;
-    ``capped``: the power limit does. ``lost``: why the device does not answer, None where it does. ``owners`` is None
-    where the driver gives no list."""
+    """One GPU as NVML describes it.
+
+    ``slowed`` has the clock-event words which say that heat or power hold the clock down now;
+    ``capped``: the power limit does. ``lost`` says why the device does not answer, None where
+    it does. ``owners`` is None where the driver gives no list.
+    """
 
     index: int
     uuid: str = ""
@@ -68,9 +72,12 @@ class Owner:
 
 @dataclass(frozen=True)
 class Path:
-    """How two GPUs, by index, reach each other. ``crosses``: what lies between them on the PCIe bus, in words;
-    ``sockets``: that is the link between sockets. ``no_peer``: why they cannot read each other's memory, "" where they
-    can. ``nvlink``: they can over NVLink."""
+    """How two GPUs, by index, reach each other.
+
+    ``crosses`` says what lies between them on the PCIe bus; ``sockets``: that is the link
+    between sockets. ``no_peer`` says why they cannot read each other's memory, "" where they
+    can. ``nvlink``: they can over NVLink.
+    """
 
     first: int
     second: int
@@ -91,8 +98,11 @@ class Xid:
 
 @dataclass(frozen=True)
 class Build:
-    """The torch that is installed, read from its files and not imported. ``cuda`` "13.0", "" for a build without CUDA;
-    ``hip`` likewise. ``architectures``: ("sm_80", "compute_90"); None where the wheel does not tell."""
+    """The torch that is installed, read from its files and not imported.
+
+    ``cuda`` is "13.0", or "" for a build without CUDA; ``hip`` likewise. ``architectures`` is
+    ("sm_80", "compute_90"), None where the wheel does not tell.
+    """
 
     version: str
     prefix: str
@@ -119,8 +129,11 @@ class Torch:
 
 @dataclass(frozen=True)
 class Host:
-    """Memory, limits and the like. A soft limit of None is unknown, of -1 unlimited. ``cgroup_*``: of the level that
-    binds this process; ``oom_kills`` counts what the kernel killed there for want of memory."""
+    """The memory and the limits of a host, as they bind this process.
+
+    A soft limit of None is unknown, one of -1 unlimited. ``cgroup_*`` are of the level that
+    binds this process; ``oom_kills`` counts what the kernel killed there for want of memory.
+    """
 
     kernel: Optional[str] = None
     cpu_count: Optional[int] = None
@@ -159,8 +172,11 @@ class Host:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything. ``devices`` None: NVML could not be asked, ``why["devices"]`` says why and ``driver_code`` is the
-    kind of that reason (a code of ``wire.frames``)."""
+    """All facts of an environment.
+
+    Where ``devices`` is None NVML could not be asked: ``why["devices"]`` says why, and
+    ``driver_code`` is the kind of that reason (a code of ``wire.frames``).
+    """
 
     devices: Optional[Tuple[Device, ...]] = None
     driver_version: Optional[str] = None

@@ -126,8 +126,11 @@ class GpuDef:
 
 @dataclass
 class ProcDef:
-    """A process, keyed by (host, pid, start). ``start`` is its kernel start time in clock ticks since boot: a reused
-    pid has another. ``command`` of other users is cut by the agent to the program's name unless asked otherwise."""
+    """A process, keyed by (host, pid, start).
+
+    ``start`` is its kernel start time in clock ticks since boot: a reused pid has another.
+    ``command`` of other users is cut by the agent to the program's name unless asked otherwise.
+    """
 
     pid: int
     start: Optional[int] = None
@@ -175,8 +178,12 @@ class TrainerDef:
 
 @dataclass
 class AllocDef:
-    """One trainer's memory on one device. ``ordinal`` is torch's own (``cuda:N``), -1 the CPU; ``uuid`` says which
-    card that is, ``gpu`` is the agent's id for it. None where the mapping is unknown (with a why row)."""
+    """One trainer's memory on one device.
+
+    ``ordinal`` is torch's own number (``cuda:N``), -1 the CPU. ``uuid`` says which card that
+    is, and ``gpu`` is the agent's id for it: None where the mapping is unknown (with a why
+    row).
+    """
 
     trainer: int
     ordinal: int
@@ -189,8 +196,11 @@ class AllocDef:
 
 @dataclass
 class Hello:
-    """First line of a stream and of a recording. ``t`` wall seconds and ``m`` monotonic ns are read together, so that
-    every later ``m`` has a wall time which no clock step can bend."""
+    """The first line of a stream and of a recording.
+
+    ``t`` in wall seconds and ``m`` in monotonic ns are read together, so that every later ``m``
+    has a wall time which no clock step can bend.
+    """
 
     role: str = "agent"  # agent | probe
     v: int = PROTOCOL
@@ -211,8 +221,10 @@ class Hello:
 
 @dataclass
 class Def:
-    """Static facts of one entity. Exactly one of the kinds is set. Ids are never reused within a stream; a second
-    definition of the same id replaces the first."""
+    """The static facts of one entity. Exactly one of the kinds is set.
+
+    Ids are never reused within a stream; a second definition of the same id replaces the first.
+    """
 
     id: int
     host: Optional[HostDef] = None
@@ -225,10 +237,13 @@ class Def:
 
 @dataclass
 class Sample:
-    """One tick: rows by table, columns as in ``hello.cols``; null is unknown. An entity without a row this tick has no
-    new reading. ``why`` rows ``[id, column, code, text]`` travel on change and after a key frame; code "" means the
-    reason no longer holds. ``ago`` rows ``[id, milliseconds]`` say how long before ``m`` a row was read, where rows of
-    different readers are compared: allocators, and the devices and uses beside them."""
+    """The readings of one tick: rows by table, columns as in ``hello.cols``; null is unknown.
+
+    An entity without a row this tick has no new reading. ``why`` rows ``[id, column, code,
+    text]`` travel on change and after a key frame; code "" means the reason no longer holds.
+    ``ago`` rows ``[id, milliseconds]`` say how long before ``m`` a row was read, where rows of
+    different readers are compared: allocators, and the devices and uses beside them.
+    """
 
     q: int
     m: int
@@ -244,8 +259,11 @@ class Sample:
 
 @dataclass
 class Event:
-    """Something happened to entity ``id``: ``e`` is gone, oom, retry, stall, resumed, phase, attach, detach, gap,
-    dropped, problem, skip or note. ``data`` by kind: docs/protocol.md."""
+    """Something that happened to entity ``id``.
+
+    ``e`` is gone, oom, retry, stall, resumed, phase, attach, detach, gap, dropped, problem,
+    skip or note. What ``data`` holds depends on it: see docs/protocol.md.
+    """
 
     id: int
     e: str
@@ -319,8 +337,11 @@ class Error:
 
 @dataclass
 class Blob:
-    """A chunk of a compressed blob that belongs to request ``id``. ``data`` is base64 of at most 128 KiB; the last
-    chunk carries the sha256 of the whole compressed content. ``size`` is the total, where known."""
+    """A chunk of a compressed blob that belongs to request ``id``.
+
+    ``data`` is base64 of at most 128 KiB; the last chunk carries the sha256 of the whole
+    compressed content. ``size`` is the total, where known.
+    """
 
     id: int
     n: int

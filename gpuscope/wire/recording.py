@@ -47,8 +47,10 @@ class RecordingError(UserError):
 
 @dataclass(frozen=True)
 class Problem:
-    """Why reading stopped. ``code``: unreadable, not_a_recording, newer, cut, damaged, too_large; ``offset`` in the
-    file, bytes."""
+    """The reason why reading a recording stopped, ``offset`` bytes into the file.
+
+    ``code`` is unreadable, not_a_recording, newer, cut, damaged or too_large.
+    """
 
     code: str
     text: str
@@ -103,10 +105,11 @@ class RecordingWriter:
         self._begin_member()
 
     def write(self, source: str, rx: float, line: bytes) -> None:
-        """Records one wire line that came from ``source`` (a name of any kind; it is not written), ``rx`` seconds after
-        the start.
+        """Record one wire line that came from ``source``, ``rx`` seconds after the start.
 
-        A line that is no frame, or of a kind that a redacted recording does not keep, is left out."""
+        ``source`` is a name of any kind and is not written. A line that is no frame, or of a
+        kind that a redacted recording does not keep, is left out.
+        """
         number = self._sources.setdefault(source, len(self._sources))
         line = line.strip()
         begins = line.startswith((b'{"k":"hello"', b'{"k":"key"'))
@@ -203,8 +206,11 @@ class RecordingWriter:
 
 
 class RecordingReader:
-    """Reads a recording. Never raises for what is in the file: iteration ends, and ``problem`` says why, unless that
-    was the regular end. ``header`` is empty when the file is no recording that can be read."""
+    """Reads a recording, and never raises for what is in the file.
+
+    Iteration ends where something is wrong, and ``problem`` says what, unless that was the
+    regular end. ``header`` is empty when the file is no recording that can be read.
+    """
 
     def __init__(self, path: Union[str, Path], max_total_bytes: int = MAX_TOTAL_BYTES) -> None:
         self.path = Path(path)
