@@ -1,8 +1,8 @@
-"""The agent as it is sent to other hosts: as few bytes to send and as little to compile there as may be.
+"""Makes the agent as small as it can be sent to other hosts and compiled there.
 
-Of pynvml, a file of 330 KB, only what the agent names is sent, with what that needs: a twelfth. Comments and texts that
-explain stay here; every line keeps its number. All is compressed in one piece, not file by file. Made once and kept in
-the cache, by the content of what went in.
+Of pynvml, a file of 330 KB, only what the agent names is sent, with what that needs: a twelfth.
+Comments and docstrings stay here; every line keeps its number. All is compressed in one piece,
+not file by file. It is made once and kept in the cache, by the content of what went in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _ALWAYS = "NVML_ERROR_"
 
 
 def shipped() -> bytes:
-    """A zip of the agent's sources, compressed as a whole with zlib. Equal sources make equal bytes."""
+    """Return a zip of the agent's sources, compressed as a whole with zlib.
+
+    Equal sources make equal bytes.
+    """
     contents = bundle._agent_contents()
     digest = hashlib.sha256(b"shipped 2")
     for name in sorted(contents):
@@ -46,7 +49,10 @@ def shipped() -> bytes:
 
 
 def _kept(path: str) -> bytes:
-    """What an earlier viewer made: an own file that nobody else may write, and whole. "" where there is none."""
+    """Return what an earlier viewer made and kept, b"" where there is none that can be trusted.
+
+    It must be our own file, whole, and writable by nobody else.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
@@ -69,7 +75,7 @@ def _make(contents: Dict[str, bytes]) -> bytes:
 
 
 def bare(source: bytes) -> bytes:
-    """The same program in as many lines, without comments, each text that explains being an empty one."""
+    """Return the same program in as many lines, without comments and with empty docstrings."""
     lines = source.splitlines(keepends=True)
     cuts: List[Tuple[int, int, int, int, bytes]] = []  # first line, from byte, last line, to byte, what stands there
     for node in ast.walk(ast.parse(source)):
@@ -123,7 +129,7 @@ def only(source: str, using: str) -> str:
 
 
 def _names(node: ast.stmt) -> List[str]:
-    """What a statement of a module names and does nothing else; empty for one that has to stay."""
+    """Return the names that a module's statement gives; empty for one that does more than that."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
     if isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets):

@@ -1,4 +1,4 @@
-"""Answers to what ssh asks (password, passphrase, host key), given by whoever sits in front of gpuscope.
+"""Answers what ssh asks (password, passphrase, host key) with what the user types.
 
 ssh has no terminal of ours. It runs a program of two lines instead, which passes the question on over a socket in a
 directory that only its owner may enter, and prints the answer. No secret is in an argument, a variable or a file.
@@ -77,9 +77,11 @@ Answerer = Callable[[Question], Optional[str]]
 
 
 class Asked:
-    """What is asked on the way to one place. ``environment`` makes ssh ask us; ``pending`` counts questions that wait.
+    """The questions on the way to one place. ``environment`` makes ssh ask us.
 
-    Once somebody refused, or it was asked too often, nobody is asked any more before :meth:`begin`."""
+    ``pending`` counts questions that wait. Once somebody refused, or it was asked too often,
+    nobody is asked any more before :meth:`begin`.
+    """
 
     def __init__(self, environment: Dict[str, str], label: str) -> None:
         self.environment = environment
@@ -211,7 +213,7 @@ def _question(body: Dict[str, object], place: str) -> Question:
 
 
 def _sweep(temporary: str) -> None:
-    """Removes what programs that were killed have left: of our own user, their process gone, nobody listening."""
+    """Remove what killed programs of our user have left and nobody listens at any more."""
     try:
         names = [name for name in os.listdir(temporary) if _LEFT.fullmatch(name)]
     except OSError:
@@ -229,7 +231,10 @@ def _sweep(temporary: str) -> None:
 
 
 def _listens(path: str) -> bool:
-    """Whether somebody does: in a container that shares this directory, its process would not be seen from here."""
+    """Say whether somebody listens there.
+
+    In a container that shares this directory, its process would not be seen from here.
+    """
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(0.2)
         try:

@@ -93,7 +93,10 @@ class Ladder:
         return next(rung for rung in self.rungs if rung.name == name)
 
     def consent(self, method: str = AUTO) -> Consent:
-        """For the method, or for the one that would be chosen. Raises :class:`CannotInject` where it is closed."""
+        """Return what has to be agreed to. Raises :class:`CannotInject` where the way is closed.
+
+        ``method`` may be auto, for the one that would be chosen.
+        """
         rung = self.best if method == AUTO else next((one for one in self.rungs if one.name == method), None)
         if rung is None or rung.name not in (PEP768, PTRACE) or not rung.open:
             closed = self._closed() if rung is None or rung.name not in (PEP768, PTRACE) else rung
@@ -156,7 +159,10 @@ class Ladder:
 
 
 def look(pid: int, start: Optional[int] = None) -> Ladder:
-    """The ladder of process ``pid`` (with start time ``start``, clock ticks, if given). Changes nothing."""
+    """Return the ways into process ``pid``, and change nothing.
+
+    ``start`` is its start time in clock ticks, if that is known.
+    """
     try:
         found = process(pid, start)
     except CannotInject as error:
@@ -225,7 +231,10 @@ def _user(uid: int) -> str:
 
 
 def _name(pid: int) -> str:
-    """What the kernel calls it: all there is of a thread of its own, or of a process that has wiped its arguments."""
+    """Return the name that the kernel has for a process.
+
+    There is no more of a kernel thread, or of a process that has wiped its arguments.
+    """
     try:
         with open(f"/proc/{pid}/comm", "rb") as stream:
             return stream.read(64).decode("utf-8", "replace").rstrip("\n")

@@ -75,7 +75,10 @@ def script(python: str = "") -> str:
 
 
 def command(python: str = "") -> Tuple[str, ...]:
-    """The words of the command, for whatever starts programs without a shell of its own. Raises :class:`BadPython`."""
+    """Return the words of the command, for whoever starts programs without a shell.
+
+    Raises :class:`BadPython`.
+    """
     return ("sh", "-c", script(python))
 
 

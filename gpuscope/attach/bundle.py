@@ -1,7 +1,8 @@
-"""The two zips that travel: the agent (with pynvml) and the probe. Equal sources make equal bytes.
+"""Makes the two zips that travel: the agent (with pynvml) and the probe.
 
-The agent is always run from its zip, here as on a remote host, so that there is one way to run it. The local one also
-holds the byte code of this Python: to compile pynvml alone would take longer than all else the agent does to start.
+Equal sources make equal bytes. The agent is always run from its zip, here as on a remote host,
+so that there is one way to run it. The local one also holds the byte code of this Python: to
+compile pynvml alone would take longer than all else the agent does to start.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def probe_zip_bytes() -> bytes:
 
 
 def probe_sources() -> Contents:
-    """{path in the probe's zip: source}. In an agent that runs from its own zip: those that travelled in it."""
+    """Return {path in the probe's zip: source}.
+
+    In an agent that runs from its own zip they are those that travelled in it.
+    """
     if not os.path.isdir(_ROOT):
         return _carried()
     contents = _sources(("__init__.py", *WIRE), ("probe",))
@@ -57,7 +61,10 @@ def probe_sources() -> Contents:
 
 
 def local_agent_argv(hz: float) -> List[str]:
-    """The command that starts an agent on this machine. Builds its zip when there is none of these sources yet."""
+    """Return the command that starts an agent on this machine.
+
+    It builds the agent's zip when there is none of these sources yet.
+    """
     return [sys.executable, "-I", local_agent_zip(), "--hz", f"{hz:g}"]
 
 
@@ -131,7 +138,10 @@ def _carried() -> Contents:
 
 
 def _pynvml() -> Optional[str]:
-    """The single file of nvidia-ml-py; an old package of that name, which lacks newer calls, is passed over."""
+    """Return the single file of nvidia-ml-py, None where it is not installed.
+
+    An old package of that name, which lacks newer calls, is passed over.
+    """
     for folder in sys.path:
         path = os.path.join(folder or ".", "pynvml.py")
         if os.path.isfile(path):
@@ -182,7 +192,7 @@ def _zip(contents: Contents, compress: bool) -> bytes:
 
 
 def _cache_folder() -> Optional[str]:
-    """The cache directory, made if needed; None when it cannot be made or others could write there."""
+    """Return the cache directory, made if needed, or None where it cannot be trusted."""
     from ..paths import cache_folder  # does not travel with the agent, which keeps nothing
 
     folder = str(cache_folder())

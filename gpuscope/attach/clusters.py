@@ -1,6 +1,8 @@
-"""Targets that stand for several places: the nodes of a Slurm job, the pods of a label. Asked of squeue and kubectl.
+"""Finds the places that one target stands for: a Slurm job's nodes, a label's pods.
 
-What they answer is as foreign as anything else: names are checked before they become words of a command."""
+squeue and kubectl are asked. What they answer is as foreign as anything else: names are checked
+before they become words of a command.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ Ask = Callable[[Sequence[str]], str]
 
 
 def nodes_of(target: Target, ssh: Sequence[str] = ("ssh",), ask: Ask | None = None) -> List[Target]:
-    """One target a node of a Slurm job. Raises :class:`BadTarget`: no such job, or Slurm is not there."""
+    """Return one target for each node of a Slurm job.
+
+    Raises :class:`BadTarget` where there is no such job, or Slurm is not there.
+    """
     if target.kind != SLURM or target.node:
         return [target]
     job = target.job.partition(".")[0]
@@ -61,7 +66,10 @@ def pods_of(
 
 
 def expand(names: str) -> List[str]:
-    """``gpu[01-03,7],login`` → gpu01, gpu02, gpu03, gpu7, login. Raises :class:`BadTarget` for what is no node list."""
+    """Return the nodes of a Slurm list: ``gpu[01-03,7]`` is gpu01, gpu02, gpu03, gpu7.
+
+    Raises :class:`BadTarget` for what is no node list.
+    """
     if len(names) > MAX_LIST_CHARS:
         raise BadTarget(f"the cluster names more nodes than one viewer shows: {MAX_TARGETS} at most.")
     found: List[str] = []
@@ -79,7 +87,10 @@ def expand(names: str) -> List[str]:
 
 
 def _parts(names: str) -> List[str]:
-    """What stands between the commas that are not in brackets; brackets are closed, and none is in another."""
+    """Return what stands between the commas that are not in brackets.
+
+    Brackets must be closed, and none may be in another.
+    """
     parts, depth, begin = [], 0, 0
     for at, char in enumerate(names + ","):
         depth += (char == "[") - (char == "]")

@@ -93,9 +93,10 @@ def look(folder: str, target: Target) -> Found:
 
 
 def plan(target: Target, user: bool, allow_attach: bool, even_if_managed: bool, named: bool) -> Plan:
-    """Return what is to be done, with nothing written yet. ``named``: the Python was named by hand.
+    """Return what is to be done, with nothing written yet.
 
-    Raises :class:`CannotEnable` for an environment that should not, or cannot, be written to, and OSError.
+    ``named``: the Python was named by hand. Raises :class:`CannotEnable` for an environment
+    that should not, or cannot, be written to, and OSError.
     """
     folder = folder_of(target, user)
     python = shlex.quote(target.python)

@@ -67,7 +67,10 @@ except Exception as error:
 
 @dataclass(frozen=True)
 class Enabled:
-    """What a ``.pth`` says of itself. ``sources`` is the digest of what the zip was made of, ``zip`` of the zip."""
+    """What a ``.pth`` of ours says of itself.
+
+    ``sources`` is the digest of what the zip was made of, ``zip`` that of the zip.
+    """
 
     version: str
     python: str
@@ -85,7 +88,10 @@ def sources() -> Contents:
 
 
 def digest(contents: Contents, python: str) -> str:
-    """Of the sources and the Python whose byte code goes in: equal digests need no new files."""
+    """Return a digest of the sources and of the Python whose byte code goes in.
+
+    Equal digests need no new files.
+    """
     total = hashlib.sha256(python.encode())
     for name in sorted(contents):
         total.update(b"%s\0%d\0" % (name.encode(), len(contents[name])) + contents[name])
@@ -113,7 +119,7 @@ def _text(title: str, fields: Dict[str, Any], line: str) -> bytes:
 
 
 def parse(content: bytes) -> Optional[Enabled]:
-    """What an unchanged ``.pth`` of ours, of any version, says; None for every other content."""
+    """Return what an unchanged ``.pth`` of ours says, or None for any other content."""
     try:
         title, facts, line, rest = content.decode("ascii").split("\n")
         fields = json.loads(facts[2:])

@@ -1,4 +1,4 @@
-"""The Python that ``gpuscope enable`` prepares: which one, what it says of itself, what it makes of our sources."""
+"""Asks the Python that ``gpuscope enable`` prepares, and has it compile our sources."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ for folder, _, names in os.walk(sys.argv[1]):
 
 
 class CannotEnable(UserError):
-    """An environment cannot or should not be changed. The text says why, and the next command."""
+    """An environment cannot or should not be changed. The text says why and what next."""
 
     exit_status = ExitStatus.PROBLEMS
 
@@ -104,7 +104,10 @@ def find(python: Optional[str], env: Mapping[str, str]) -> Target:
 
 
 def ask(program: str, why: str) -> Target:
-    """What ``program`` says of itself. Raises :class:`CannotEnable` where it is no Python that can hold the probe."""
+    """Return what ``program`` says of itself.
+
+    Raises :class:`CannotEnable` where it is no Python that can hold the probe.
+    """
     output = _execute([program, "-c", _ASK.format(mark=_MARK)], program)
     line = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), "")
     try:

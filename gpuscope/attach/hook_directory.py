@@ -26,9 +26,11 @@ def contents() -> Dict[str, bytes]:
 
 
 def prepare() -> str:
-    """The path of a directory with exactly these contents, made if needed. Appears whole or not at all.
+    """Return the path of a directory with exactly these contents, made if needed.
 
-    Raises :class:`rendezvous.RendezvousError` or OSError where none can be made."""
+    It appears whole or not at all. Raises :class:`rendezvous.RendezvousError` or OSError where
+    none can be made.
+    """
     files = contents()
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
@@ -68,7 +70,10 @@ def _put(fresh: str, path: str, files: Dict[str, bytes]) -> None:
 
 
 def is_intact(path: str, files: Dict[str, bytes]) -> bool:
-    """Whether it is our own, private, no symlink, and holds exactly these files (and Python's byte code cache)."""
+    """Say whether a directory is our own, private, and holds exactly these files.
+
+    Python's byte code cache may be there, too. A symbolic link is never intact.
+    """
     try:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:

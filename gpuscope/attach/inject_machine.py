@@ -107,7 +107,10 @@ def place_for_code(pid: int, found: List[Mapping]) -> int:
 
 
 def _end_of_code(pid: int, one: Mapping, found: List[Mapping]) -> int:
-    """Where the code ends in this mapping's last page, as its file's header in memory says. 0 where it does not."""
+    """Return where the code ends in this mapping's last page, 0 where it does not end there.
+
+    The header of the file in memory says it.
+    """
     same = [first for first in found if first.inode == one.inode and first.path == one.path and not first.offset]
     first = max((first for first in same if first.start <= one.start), key=lambda first: first.start, default=None)
     if first is None:

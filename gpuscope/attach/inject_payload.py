@@ -82,7 +82,10 @@ def script(folder: str, nonce: str, idle_seconds: float = IDLE_SECONDS) -> bytes
 
 
 def stub(path: str) -> str:
-    """One statement in ASCII that binds no name and raises nothing; ``@PAGE@`` and ``@MAPPED@`` are filled in later."""
+    """Return one statement in ASCII that binds no name and raises nothing.
+
+    ``@PAGE@`` and ``@MAPPED@`` are filled in later.
+    """
     arguments = f'{{"path": {json.dumps(path)}, "PAGE": (@PAGE@, @MAPPED@)}}'
     return f'try:\n __import__("builtins").exec({json.dumps(_STUB)}, {arguments})\nexcept: pass\n'
 

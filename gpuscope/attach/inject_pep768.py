@@ -32,7 +32,7 @@ CANDIDATE = 0xC
 
 
 class Sender:
-    """Writes into one process. Raises :class:`CannotInject` where that cannot or must not be done."""
+    """Writes into one process. Raises :class:`CannotInject` where that must not be done."""
 
     def __init__(self, found: Process, python: Python) -> None:
         self._found = found
@@ -57,7 +57,10 @@ class Sender:
         os.close(self._memory)
 
     def send(self, path: str, every_thread: bool = False) -> int:
-        """Ask the main thread, or every thread, to run the script; how many were asked. Raises CannotInject."""
+        """Ask the main thread, or every thread, to run the script; return how many were asked.
+
+        Raises :class:`CannotInject`.
+        """
         data = os.fsencode(path) + b"\0"
         if len(data) > min(MAX_PATH_BYTES, self._path_bytes):
             raise CannotInject(FAILED, "the path of the script is too long for the target.")
@@ -122,7 +125,10 @@ class Sender:
         raise CannotInject(BUSY, "its Python is just starting, or just ending.", "try again in a moment")
 
     def _threads(self) -> List[Tuple[int, int]]:
-        """(address of the state, native id) of the main interpreter's threads. They come and go while we read."""
+        """Return (address of the state, native id) of each thread of the main interpreter.
+
+        They come and go while we read.
+        """
         found: List[Tuple[int, int]] = []
         at = self._pointer(self._interpreter + self._threads_head)
         while at and len(found) < MAX_THREADS:
@@ -162,7 +168,10 @@ class Sender:
 
 
 def check(python: Python) -> None:
-    """Raises :class:`CannotInject` for a Python without this door, or with one that this version does not know."""
+    """Check that a Python has this door. Raises :class:`CannotInject` where it has not.
+
+    It raises, too, where the door is one that this version does not know.
+    """
     minor = python.version[1]
     if python.version < OLDEST_PEP768:
         raise CannotInject(UNSUPPORTED, f"Python 3.{minor} has no remote debugging (3.14 and newer have).", "")

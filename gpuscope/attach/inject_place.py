@@ -43,7 +43,10 @@ def inner_uid(found: Process) -> int:
 
 
 class Place:
-    """An open directory of the trainer's user. A context manager: the lock is held, and the files are gone after."""
+    """An open directory of the trainer's user, for one injection.
+
+    It is a context manager: meanwhile the lock is held, and the files are gone after.
+    """
 
     def __init__(self, found: Process) -> None:
         self._found = found
@@ -203,7 +206,10 @@ class Place:
             return False
 
     def call_off(self) -> bool:
-        """True: the probe is not loaded, whatever runs there later. False: it is being loaded already."""
+        """Return True where the probe will not be loaded, whatever runs there later.
+
+        False means that it is being loaded already.
+        """
         return self._unlink(names(self.nonce)[1])
 
     def _unlink(self, name: str) -> bool:

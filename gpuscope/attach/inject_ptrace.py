@@ -1,4 +1,7 @@
-"""Our side of the ptrace way: all that can be looked up beforehand is, then ``inject_worker.py`` does it in a child."""
+"""Prepares an injection by ptrace and has ``inject_worker.py`` do it in a child.
+
+All that can be looked up beforehand is.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
 
 
 def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
-    """Have the worker do it; its answer. Raises :class:`CannotInject` with what went wrong, rolled back."""
+    """Have the worker make the call, and return its answer.
+
+    Raises :class:`CannotInject` with what went wrong, after all is put back.
+    """
     source = _worker_source()
     text = b"exec(" + ascii(source).encode("ascii") + b")\n" + json.dumps(task).encode("ascii")
     try:

@@ -1,4 +1,4 @@
-"""Why a probe cannot be put into a running process, in words for people: what happened, why, and the next command."""
+"""The error that says why a probe cannot be put into a process, and what to do next."""
 
 from __future__ import annotations
 

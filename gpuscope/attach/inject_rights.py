@@ -73,7 +73,10 @@ def _capabilities(library: Any) -> Any:
 
 
 def _set_effective(library: Any, before: Any, effective: Optional[int]) -> None:
-    """Make the effective capabilities of this thread those of ``before``, or ``effective`` in both halves."""
+    """Set the effective capabilities of this thread to those of ``before``.
+
+    With ``effective`` both halves of them become that instead.
+    """
     data = (ctypes.c_uint32 * 6)(*before)
     if effective is not None:
         data[0] = data[3] = effective

@@ -1,4 +1,7 @@
-"""What a running process is, as far as injection needs to know. Reads only; nothing of it is stopped or changed."""
+"""Finds out of a running process what injection needs to know.
+
+It only reads: nothing of the process is stopped or changed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,11 @@ _SYMBOLS = ("Py_AddPendingCall", "PyRun_SimpleString", "Py_Version", "_PyRuntime
 
 @dataclass(frozen=True)
 class Process:
-    """``pid`` as seen from here, ``inner_pid`` in the process's own namespace. ``start``: clock ticks since boot."""
+    """A process that may be injected into.
+
+    ``pid`` is as seen from here, ``inner_pid`` in the process's own namespace; ``start`` is in
+    clock ticks since boot.
+    """
 
     pid: int
     start: int
@@ -121,7 +128,10 @@ def tracer(pid: int) -> int:
 
 
 def python(found: Process) -> Python:
-    """The interpreter in the process. Raises :class:`CannotInject` where it cannot be looked at, or is none."""
+    """Return the interpreter in a process.
+
+    Raises :class:`CannotInject` where it cannot be looked at, or is none.
+    """
     pid = found.pid
     try:
         mappings = maps.mappings(pid)
@@ -161,7 +171,7 @@ def python(found: Process) -> Python:
 
 
 def permission(found: Process) -> Tuple[str, str]:
-    """Why this process may not look into that one, and what would unlock it: (sentence, command)."""
+    """Return why we may not look into a process, and the command that would unlock it."""
     if found.uid != os.geteuid() and os.geteuid() != 0:
         return (f"it belongs to uid {found.uid}, and you are uid {os.geteuid()}.",
                 f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}")  # fmt: skip
@@ -194,7 +204,10 @@ def yama_scope() -> Optional[int]:
 
 
 def traced(found: Process) -> None:
-    """Raises :class:`CannotInject` where somebody else traces it: the kernel allows one tracer."""
+    """Check that nobody traces a process. Raises :class:`CannotInject` where somebody does.
+
+    The kernel allows one tracer.
+    """
     other = tracer(found.pid)
     if other:
         raise CannotInject(
@@ -204,7 +217,10 @@ def traced(found: Process) -> None:
 
 
 def can_ptrace(found: Python) -> None:
-    """Raises :class:`CannotInject` where the ptrace way does not fit this interpreter, or this machine."""
+    """Check that the ptrace way fits this interpreter and this machine.
+
+    Raises :class:`CannotInject` where it does not.
+    """
     name = f"Python 3.{found.version[1]}"
     if platform.machine() not in ("x86_64", "AMD64") or found.machine != X86_64:
         what = "aarch64" if found.machine == AARCH64 else f"this processor ({platform.machine()})"
@@ -228,7 +244,11 @@ def can_ptrace(found: Python) -> None:
 def _version(
     pid: int, symbols: Dict[str, int], offsets: bytes, image: str, paths: Set[str]
 ) -> Optional[Tuple[int, int]]:
-    """From the interpreter's own word where it has one (3.11 and newer), else from the names of its files."""
+    """Return the version of an interpreter.
+
+    It is from the interpreter's own word where it has one (3.11 and newer), else from the names
+    of its files.
+    """
     number = 0
     if "Py_Version" in symbols:
         try:
@@ -268,6 +288,9 @@ def _no_python(paths: Set[str]) -> str:
 
 
 def _numbers(status: str, name: str) -> List[int]:
-    """The last such line counts: the name of the process, which its owner chose, stands above."""
+    """Return the numbers of the last line that begins so.
+
+    The name of the process stands above it, and its owner chose that.
+    """
     lines = [line for line in status.splitlines() if line.startswith(name + ":")]
     return [int(part) for part in lines[-1].split()[1:]] if lines else []

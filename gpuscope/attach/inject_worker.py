@@ -76,7 +76,10 @@ def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
 
 
 class Stopped:
-    """One thread of another process, seized. :meth:`restore` and :meth:`detach` undo whatever was done to it."""
+    """One thread of another process that we have seized.
+
+    :meth:`restore` and :meth:`detach` undo whatever was done to it.
+    """
 
     def __init__(self, job: Dict[str, Any]) -> None:
         self.pid = job["pid"]
@@ -111,7 +114,10 @@ class Stopped:
         self.seized = True
 
     def stop(self, seconds: float) -> None:
-        """Let the thread stop between two instructions of its own, or inside a system call that it will repeat."""
+        """Stop the thread between two instructions, or inside a system call.
+
+        The thread will repeat that call.
+        """
         asked, ran = time.perf_counter(), self.on_cpu_seconds()
         ptrace(PTRACE_INTERRUPT, self.pid)
         while True:
@@ -152,7 +158,10 @@ class Stopped:
             self.stands_since = None
 
     def wait(self, seconds: float) -> Optional[int]:
-        """The next status of the thread, None when none came. Raises :class:`Failed` where the process has ended."""
+        """Return the next status of the thread, or None when none came.
+
+        Raises :class:`Failed` where the process has ended.
+        """
         end = time.monotonic() + seconds
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG | WALL)
@@ -167,7 +176,10 @@ class Stopped:
             signal.sigtimedwait({signal.SIGCHLD}, left)
 
     def save(self) -> None:
-        """Keep all that the code could change: registers, vector registers, signal mask, and what is in its place."""
+        """Keep all that the code could change, and what is in the code's place.
+
+        These are the registers, the vector registers and the signal mask.
+        """
         ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.saved))
         ptrace(PTRACE_GETREGSET, self.pid, NT_X86_XSTATE, ctypes.addressof(self.vectors))
         try:
@@ -180,7 +192,10 @@ class Stopped:
             self.original = bytes(len(self.original))
 
     def in_its_own_section(self) -> bool:
-        """Whether the thread stands in a restartable sequence (rseq(2)), which must not be left for a moment."""
+        """Say whether the thread stands in a restartable sequence (rseq(2)).
+
+        Such a sequence must not be left for a moment.
+        """
         found = (ctypes.c_ulonglong * 3)()
         try:
             ptrace(PTRACE_GET_RSEQ_CONFIGURATION, self.pid, 24, ctypes.addressof(found))
@@ -203,7 +218,10 @@ class Stopped:
         ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.blocked))
 
     def registers_to_go_back_with(self) -> List[int]:
-        """What the code's table holds. A system call that was interrupted is made again, as the kernel would do it."""
+        """Return the registers that the code's table holds.
+
+        A system call that was interrupted is made again, as the kernel would do it.
+        """
         found, again = list(self.saved), self.call_to_make_again()
         if again is not None:
             found[RAX] = again
@@ -211,14 +229,17 @@ class Stopped:
         return [*found[:ORIG_RAX], found[RIP], found[EFLAGS], found[RSP], self.mask.value]
 
     def call_to_make_again(self) -> Optional[int]:
-        """The number of the system call that our stop has interrupted, None where the thread was in none."""
+        """Return the number of the system call that our stop has interrupted, if any."""
         error = MASK + 1 - self.saved[RAX]
         if self.saved[ORIG_RAX] >> 63 or error not in RESTARTED:
             return None
         return RESTART_SYSCALL if error == RESTART_BLOCK else int(self.saved[ORIG_RAX])
 
     def lead_to(self, offset: int, registers: Any, changes: Dict[int, int]) -> None:
-        """Let the thread go on at ``offset`` of the code, with ``registers`` and ``changes`` of them, in one step."""
+        """Let the thread go on at ``offset`` of the code in one step.
+
+        It goes with ``registers`` and ``changes`` of them.
+        """
         ctypes.memmove(self.work, registers, ctypes.sizeof(_Registers))
         self.work[ORIG_RAX] = MASK  # no system call is to be repeated here
         self.work[RIP] = self.code_at + offset

@@ -177,7 +177,7 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
 
 
 def execute(argv: List[str], env: Mapping[str, str], line: str) -> NoReturn:
-    """Become the command. Only returns by raising OSError, when the program cannot be executed."""
+    """Become the command. Raises OSError where it cannot be executed, and never returns."""
     sys.stdout.flush()
     sys.stderr.write(line + "\n")
     sys.stderr.flush()

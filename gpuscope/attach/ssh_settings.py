@@ -14,7 +14,10 @@ MAX_BYTES = 256 * 1024
 
 
 def look(host: str, ssh: Sequence[str] = ("ssh",)) -> Dict[str, str]:
-    """Keywords in lower case and their values; empty where ssh does not tell. Raises :class:`BadTarget`."""
+    """Return the keywords of ssh's configuration for a host, in lower case, and their values.
+
+    They are empty where ssh does not tell. Raises :class:`BadTarget`.
+    """
     words = [*ssh, "-G", "--", checked_host(host)]
     try:
         told = child.ask(words, LOOK_SECONDS, max_bytes=MAX_BYTES)
@@ -30,7 +33,10 @@ def look(host: str, ssh: Sequence[str] = ("ssh",)) -> Dict[str, str]:
 
 
 def jump_of(target: Target, ssh: Sequence[str] = ("ssh",)) -> str:
-    """The first host in between on the way to a target, "" where there is none or nobody knows."""
+    """Return the first host in between on the way to a target, "" where there is none.
+
+    It is "" also where nobody knows.
+    """
     if target.kind not in (SSH, SLURM) or not target.host or target.via:
         return ""
     try:

@@ -120,7 +120,10 @@ def too_many(what: str) -> BadTarget:
 
 
 def read_hosts_file(path: str) -> List[Target]:
-    """One target a line; blank lines and what follows ``#`` do not count. Raises :class:`BadTarget`."""
+    """Return the targets of a file that has one a line. Raises :class:`BadTarget`.
+
+    Blank lines and what follows ``#`` do not count.
+    """
     shown = clean(path, 200)
     try:
         with open(path, "rb") as stream:
@@ -143,7 +146,7 @@ def read_hosts_file(path: str) -> List[Target]:
 
 
 def prefix_words(text: str) -> Tuple[str, ...]:
-    """The words of ``--via``, split as a shell would, run by none. Raises :class:`BadTarget`."""
+    """Return the words of ``--via``, split as a shell would. Raises :class:`BadTarget`."""
     shown = clean(text, 100)
     if len(text) > MAX_PREFIX_CHARS or any(char in text for char in "\0\n\r"):
         raise BadTarget(f"--via {shown!r}: too long, or more than one line.")
@@ -157,7 +160,10 @@ def prefix_words(text: str) -> Tuple[str, ...]:
 
 
 def checked_host(text: str, shown: str = "") -> str:
-    """``[USER@]HOST`` as it may stand on ssh's command line. Raises :class:`BadTarget`: ssh is never started then."""
+    """Return ``[USER@]HOST`` if it may stand on ssh's command line.
+
+    Raises :class:`BadTarget` where it may not: ssh is never started then.
+    """
     shown = shown or clean(text, 100)
     user, at, host = text.rpartition("@")
     if at and not _USER.fullmatch(user):
@@ -235,7 +241,10 @@ def _kubernetes(text: str, shown: str) -> Target:
 
 
 def _split_pid(text: str, shown: str) -> Tuple[str, Optional[int]]:
-    """``HOST:PID``. Colons of an IPv6 address are part of the host unless it stands in brackets."""
+    """Split ``HOST:PID``.
+
+    Colons of an IPv6 address are part of the host unless it stands in brackets.
+    """
     place, colon, last = text.rpartition(":")
     if not colon or (":" in place and not place.endswith("]")):
         return text, None

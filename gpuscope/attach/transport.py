@@ -86,7 +86,10 @@ def through_ssh(host: str, words: Sequence[str], ssh: Sequence[str] = ("ssh",), 
 
 
 def through_prefix(prefix: Sequence[str], words: Sequence[str], batch: bool = False) -> List[str]:
-    """``prefix`` with ``words`` behind it, as the user wrote it but for what a shell in between would take apart."""
+    """Return ``prefix`` with ``words`` behind it.
+
+    It is as the user wrote it but for what a shell in between would take apart.
+    """
     for index, word in enumerate(prefix):
         if _is_ssh(word) and not _is_name_of_container(prefix, index):
             end = _end_of_destination(prefix, index + 1)

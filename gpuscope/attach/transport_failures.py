@@ -14,7 +14,11 @@ from .bootstrap import DAMAGED, NO_PYTHON, OLD_PYTHON
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind`` is one word; ``text`` says what happened and the next command. ``again``: another try may go well."""
+    """What the end of a route's command means.
+
+    ``kind`` is one word; ``text`` says what happened and the next command. ``again``: another
+    try may go well.
+    """
 
     kind: str
     text: str

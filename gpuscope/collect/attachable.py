@@ -116,7 +116,10 @@ def _arguments(pid: int, root: str) -> List[str]:
 
 
 def _environment(pid: int, root: str) -> Dict[str, str]:
-    """The variables of the allow-list, as the process was started with. Empty where they may not be read."""
+    """Return the variables of the allow-list, as the process was started with.
+
+    They are empty where they may not be read.
+    """
     try:
         content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRON_BYTES)
     except OSError:

@@ -43,7 +43,7 @@ class Level(NamedTuple):
 
 
 def levels(root: str = "/") -> List[Level]:
-    """The levels that hold this process, innermost first; [] where there is no memory controller."""
+    """Return the levels that hold this process, innermost first, [] without a controller."""
     try:
         own = read(os.path.join(root, "proc/self/cgroup")).decode("utf-8", "surrogateescape")
     except OSError:
@@ -79,7 +79,11 @@ def _walk(mount: str, path: str, limit_file: str, used_file: str, inactive_key: 
 
 
 class Binding(NamedTuple):
-    """``level`` None: no memory cgroup. ``limit`` None: no limit, or with ``unknown`` nobody knows."""
+    """The limit that counts for this process.
+
+    ``level`` is None without a memory cgroup. ``limit`` is None where there is none, or with
+    ``unknown`` where nobody knows.
+    """
 
     level: Optional[Level] = None
     limit: Optional[int] = None
@@ -87,7 +91,10 @@ class Binding(NamedTuple):
 
 
 def binding_level(root: str = "/", memory_total: Optional[int] = None) -> Binding:
-    """The level whose limit counts and the limit in bytes; where none is set, the innermost level."""
+    """Return the level whose limit counts and the limit in bytes.
+
+    Where no limit is set it is the innermost level.
+    """
     found = levels(root)
     binding = Binding(found[0] if found else None)
     for level in found:

@@ -1,4 +1,4 @@
-"""Clock event ("throttle") reasons in words: what the bits of column ``clock_event_reasons`` mean.
+"""Puts clock event ("throttle") reasons into words: the bits of ``clock_event_reasons``.
 
 Bit values are those of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h, nvmlClocksEventReason*). Independent of
 pynvml, so that a viewer can read a remote host's mask.

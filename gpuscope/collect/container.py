@@ -31,7 +31,7 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 def container(root: str = "/", environment: Optional[Mapping[str, str]] = None) -> Optional[str]:
-    """What contains this process (docker, podman, kubernetes, apptainer, lxc, …), None on a plain host."""
+    """Return what contains this process (docker, podman, lxc, …), None on a plain host."""
     environment = os.environ if environment is None else environment
     for variable, name in _IN_ENVIRONMENT:
         if environment.get(variable):
@@ -50,7 +50,10 @@ def container(root: str = "/", environment: Optional[Mapping[str, str]] = None) 
 
 
 def own_pid_namespace(root: str = "/") -> bool:
-    """True in a pid namespace other than the host's first one: the driver's pids mean nothing here."""
+    """Say whether this is another pid namespace than the host's first one.
+
+    The driver's pids mean nothing there.
+    """
     try:
         return os.readlink(os.path.join(root, "proc/self/ns/pid")) != _FIRST_PID_NAMESPACE
     except OSError:

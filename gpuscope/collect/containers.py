@@ -106,7 +106,10 @@ class Finder:
 
 
 def _uid_map(path: str) -> List[Tuple[int, int, int]]:
-    """Rows of (first number inside, first number here, how many) of a user namespace; [] where they are not told."""
+    """Return the rows of a user namespace: (first inside, first here, how many).
+
+    They are [] where they are not told.
+    """
     try:
         with open(path, "rb") as stream:
             rows = [tuple(int(word) for word in line.split()) for line in stream.read(16384).splitlines()]
@@ -116,7 +119,10 @@ def _uid_map(path: str) -> List[Tuple[int, int, int]]:
 
 
 def _inside(numbers: List[Tuple[int, int, int]], uid: int) -> int:
-    """The number that a user of ours has in a user namespace: the same where nothing is mapped."""
+    """Return the number that a user of ours has in a user namespace.
+
+    It is the same where nothing is mapped.
+    """
     for inside, here, count in numbers:
         if here <= uid < here + count:
             return uid - here + inside
@@ -139,7 +145,7 @@ def open_inside(path: str) -> int:
 
 
 def number_inside(pid: int) -> Optional[int]:
-    """The pid by which a process knows itself, in its own pid namespace; None where that cannot be read."""
+    """Return the pid that a process has in its own pid namespace, None where it is hidden."""
     try:
         with open(f"/proc/{pid}/status", "rb") as stream:
             match = re.search(rb"^NSpid:([\t 0-9]+)$", stream.read(8192), re.M)

@@ -102,7 +102,10 @@ def why_not_all(seen: Holders) -> str:
 
 
 def others_are_hidden(root: str = "/") -> bool:
-    """Whether /proc is mounted so that a user does not see the processes of others at all, and this one is not root."""
+    """Say whether this user does not see the processes of others in /proc at all.
+
+    It may be mounted so, for all but root.
+    """
     if os.geteuid() == 0:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Reads step, epoch and training loss from the end of a training's log, as many frameworks print them."""
+"""Reads step, epoch and loss from the end of a training's log, as frameworks print them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CELL = re.compile(rf"^\|\s{{0,40}}(total_timesteps|loss)\s{{0,40}}\|\s{{0,40}}(
 
 
 class LogFigures(NamedTuple):
-    """What the end of a log tells of a training. A figure is None where the log does not tell it.
+    """What the end of a log tells of a training, None where it does not tell it.
 
     ``loss`` may be NaN or infinite. ``epoch`` is the one within which ``step`` and ``total``
     count, or whose ``loss`` it is.
@@ -41,7 +41,10 @@ class LogFigures(NamedTuple):
 
 
 def figures(text: str) -> LogFigures:
-    """The last step (``step 123``, ``iter: 7/100``, a progress bar) and the last training loss in ``text``."""
+    """Return the last step and the last training loss in ``text``.
+
+    A step is ``step 123``, ``iter: 7/100`` or a progress bar.
+    """
     step: Optional[int] = None
     total: Optional[int] = None
     loss: Optional[float] = None
@@ -88,7 +91,10 @@ def _step(line: str) -> Optional[Tuple[int, Optional[int], Optional[int]]]:
 
 
 def _last_row(lines: List[str]) -> Optional[Tuple[float, Optional[int]]]:
-    """Loss and epoch of the last row of a table that has them as columns: fastai's, skorch's, ultralytics'."""
+    """Return loss and epoch of the last row of a table that has them as columns.
+
+    fastai, skorch and ultralytics print such tables.
+    """
     losses: Dict[int, str] = {}
     at, found = -1, None
     for line in lines:

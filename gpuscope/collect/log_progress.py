@@ -58,7 +58,10 @@ class OutsideReader:
 
     @staticmethod
     def _idle(seen: _Seen, cpu_percent: Optional[Reading], now: float) -> Reading:
-        """For how long it has used less than 1 % of a core, counted from when we began to look: at least so long."""
+        """Return for how long a process has used less than 1 % of a core.
+
+        It is counted from when we began to look, so it is at least so long.
+        """
         if isinstance(cpu_percent, Unknown):
             return cpu_percent
         if not isinstance(cpu_percent, (int, float)):
@@ -95,7 +98,10 @@ class OutsideReader:
         return found
 
     def _read(self, pid: int, before: List[_Log]) -> Tuple[List[_Log], List[str]]:
-        """The files behind standard output and error, and in words what else they are. Raises OSError."""
+        """Return the files behind standard output and error, and in words what else they are.
+
+        Raises OSError.
+        """
         logs: List[_Log] = []
         kinds = []
         for number in (1, 2):
@@ -126,7 +132,10 @@ class OutsideReader:
 
 
 def _tail(path: str, identity: Tuple[int, int]) -> str:
-    """The end of the file, from its first whole line. Raises OSError, also where it is another file by now."""
+    """Return the end of the file, from its first whole line.
+
+    Raises OSError, also where it is another file by now.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         found = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""NVML: the devices of this host, their readings and their processes. The only file that touches pynvml.
+"""NVML: this host's devices, their readings and processes. The only user of pynvml.
 
 Nothing here raises for what a driver answers: a reading is a value, or Unknown with the reason in words. A driver call
 may hang for ever, so each :class:`Device` is used by one worker thread, and ``current_call`` tells others what it waits
@@ -47,7 +47,7 @@ SHADOWED = (
 
 
 class _Binding:
-    """The pynvml module, whichever version: a function that it lacks is a :class:`MissingWrapper`."""
+    """The pynvml module of any version. Lacking functions are :class:`MissingWrapper`."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -61,7 +61,10 @@ class _Binding:
         return value
 
     def function(self, symbol: str) -> Any:
-        """The library's own function, found and cached by pynvml; its error when the driver has no such symbol."""
+        """Return the library's own function, which pynvml finds and caches.
+
+        Its error is raised when the driver has no such symbol.
+        """
         return getattr(self._module, "nvml", self._module)._nvmlGetFunctionPointer(symbol)
 
 
@@ -107,13 +110,19 @@ class Nvml:
 
     @classmethod
     def open(cls) -> Nvml:
-        """A started library. Raises :class:`NvmlUnavailable` (its ``unknown`` says why and what next)."""
+        """Return a started library.
+
+        Raises :class:`NvmlUnavailable`, whose ``unknown`` says why and what next.
+        """
         nvml = cls()
         nvml.start()
         return nvml
 
     def start(self) -> None:
-        """Loads pynvml and the driver's library and counts the devices. Raises :class:`NvmlUnavailable`."""
+        """Load pynvml and the driver's library, and count the devices.
+
+        Raises :class:`NvmlUnavailable`.
+        """
         module = _import_pynvml()
         binding = self._binding = _Binding(module)
         if not hasattr(module, "nvmlMemory_v2"):
@@ -228,7 +237,10 @@ class Device:
         return GpuDef(uuid=uuid, index=self.index, **known), unknown
 
     def fast(self) -> Dict[str, Reading]:
-        """Every column of ``FAST_COLUMNS``; ≤ 200 µs on real hardware beside the GPM sample (95–241 µs)."""
+        """Return every column of ``FAST_COLUMNS``.
+
+        It takes at most 200 µs on real hardware beside the GPM sample (95–241 µs).
+        """
         readings = self._read(FAST)
         handle = self._get_handle()
         if isinstance(handle, Unknown):
@@ -273,7 +285,7 @@ class Device:
         return nvml_inventory.paths(self._n, calls, self.index, handle, count)
 
     def health(self) -> Dict[str, Reading]:
-        """Persistence mode, the default power limit, and what waits for a reset: see ``HEALTH``."""
+        """Return persistence mode, default power limit and what waits for a reset: ``HEALTH``."""
         return self._read(HEALTH)
 
     def topology(self, peers: Sequence[int]) -> nvml_topology.Topology:

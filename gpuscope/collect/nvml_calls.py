@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 class Gate:
-    """Keeps ``nvmlShutdown`` and calls apart: shutting down under a running call crashes the process."""
+    """Keeps ``nvmlShutdown`` and calls apart.
+
+    Shutting down under a running call crashes the process.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +63,10 @@ class _Failure:
 
 
 class Calls:
-    """The calls of one device (or of the library), made by one thread at a time. ``current`` may be read by others."""
+    """The calls of one device (or of the library), made by one thread at a time.
+
+    ``current`` may be read by others.
+    """
 
     def __init__(self, gate: Gate, clock: Callable[[], float] = time.monotonic) -> None:
         self.current: Optional[Tuple[str, float]] = None

@@ -1,4 +1,4 @@
-"""What NVML's answers mean: error → :class:`~gpuscope.wire.frames.Unknown` with a code and plain words.
+"""Turns NVML's errors into :class:`~gpuscope.wire.frames.Unknown` with plain words.
 
 Works on the numbers of nvml.h (nvmlReturn_t), so that nothing here needs pynvml, and never calls the driver:
 ``str(NVMLError)`` may do that, and ``NVMLError.__eq__`` and ``hash()`` raise, so errors are only asked for ``.value``.
@@ -101,7 +101,10 @@ class MissingWrapper(Exception):
 
 
 class NvmlCallRefused(Exception):
-    """A call that we make past pynvml's wrapper returned ``value`` (nvmlReturn_t), not success."""
+    """A call that we make past pynvml's wrapper returned no success but ``value``.
+
+    That is an nvmlReturn_t.
+    """
 
     def __init__(self, value: int) -> None:
         super().__init__(value)
@@ -121,7 +124,10 @@ def from_return(call: str, code: int) -> Unknown:
 
 
 def explain(call: str, error: BaseException) -> Unknown:
-    """Whatever pynvml raised in ``call`` as an Unknown. Never raises, never calls the driver."""
+    """Return whatever pynvml raised in ``call`` as an Unknown.
+
+    It never raises and never calls the driver.
+    """
     code = return_code(error)
     if code >= 0:
         return from_return(call, code)

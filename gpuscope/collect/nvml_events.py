@@ -79,7 +79,10 @@ class XidWatch:
         return None
 
     def wait(self) -> Optional[XidEvent]:
-        """The next error, or None after about a second without one. What fails holds for a second, too."""
+        """Return the next error, or None after about a second without one.
+
+        What fails holds for a second, too.
+        """
         if self._set is None or not self._handles:
             time.sleep(WAIT_MS / 1000)
             return None

@@ -118,7 +118,7 @@ class GpmSampler:
         return dict.fromkeys(self._metric_ids, unknown)
 
     def close(self) -> None:
-        """Gives the sample buffers back to the driver; only when no call is in flight any more."""
+        """Give the sample buffers back to the driver, when no call is in flight any more."""
         self._previous = None
         while self._buffers:
             try:

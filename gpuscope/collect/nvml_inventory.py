@@ -54,9 +54,10 @@ def _modes(call: str) -> Tuple[Tuple[str, Any], ...]:
 
 
 def mig_instances(binding: Any, calls: Calls, handle: Any) -> Reading:
-    """Return the parts that a GPU is cut into, "" where it is not cut. Not verified on hardware.
+    """Return the parts that a GPU is cut into, "" where it is not cut.
 
-    A slot without an instance answers NotFound and is passed over.
+    This is not verified on hardware. A slot without an instance answers NotFound and is passed
+    over.
     """
     mode, most = "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"
     enabled = calls.attempt(mode, lambda: int(binding.nvmlDeviceGetMigMode(handle)[0]), (mode, "instances"))
@@ -165,7 +166,10 @@ FIELDS = (*(column for spec in INVENTORY for column in spec.columns), "mig_insta
 def paths(
     binding: Any, calls: Calls, index: int, handle: Any, count: int
 ) -> Tuple[Dict[str, Reading], Dict[str, Unknown]]:
-    """The fields :data:`PATH_FIELDS` of the GPU ``index`` of ``count``, and why a word in them is ``?``."""
+    """Return the fields :data:`PATH_FIELDS` of a GPU, and why a word in them is ``?``.
+
+    It is the GPU ``index`` of ``count``.
+    """
     links = nvml_topology.link_states(binding, calls, handle)
     peers = [peer for peer in range(count) if peer != index]
     told = nvml_topology.read(binding, calls, index, handle, peers, links)
@@ -200,7 +204,10 @@ def _way(
     near: Union[Dict[str, int], Unknown],
     links: Union[List[int], Unknown],
 ) -> Union[str, Unknown]:
-    """NV and how many links (? where that is unknown), where NVLink joins the two, else the path over PCIe."""
+    """Return how two GPUs reach each other: by NVLink, else the path over PCIe.
+
+    NVLink is NV and how many links, ? where that is unknown.
+    """
     if pair.nvlink == 0 and not isinstance(pair.nvlink, Unknown) and not isinstance(links, Unknown) and any(links):
         if isinstance(near, Unknown):
             return "NV?"

@@ -32,7 +32,10 @@ _INFO_V1 = 0x01000018
 
 
 class Sample(ctypes.Structure):
-    """nvmlProcessUtilizationSample_t. Shares are percent of the sample period, time microseconds."""
+    """The struct nvmlProcessUtilizationSample_t.
+
+    Shares are percent of the sample period, time is in microseconds.
+    """
 
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -86,7 +89,7 @@ class ProcessLoad:
         self._rooms: Dict[str, Any] = {}
 
     def read(self, handle: Any) -> Union[Dict[int, float], Unknown]:
-        """Return SM percent by pid of processes that ran kernels in the window, or ``NO_SAMPLE``.
+        """Return SM percent by pid in the window, or ``NO_SAMPLE`` where no kernel ran.
 
         The pids are those of the driver's namespace.
         """

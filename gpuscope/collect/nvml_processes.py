@@ -126,7 +126,10 @@ class ProcessLists:
 
 
 def _by_pid(rows: List[Tuple[int, int, int]]) -> Dict[int, Reading]:
-    """Bytes by pid. A process in several MIG instances has a row in each: they add up; a repeated row does not."""
+    """Return bytes by pid.
+
+    A process in several MIG instances has a row in each: they add up; a repeated row does not.
+    """
     parts: Dict[int, Dict[int, Reading]] = {}
     for pid, used, instance in rows:
         size: Reading = used if used <= _MEMORY_LIMIT else NO_SIZE

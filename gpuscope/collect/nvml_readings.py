@@ -28,10 +28,10 @@ Extract = Callable[[Any, Any], Tuple[Reading, ...]]
 
 
 class Spec(NamedTuple):
-    """One reading, or a few that come together: the columns, and the ways to get them, best first.
+    """A reading, or a few that come together: their columns, and the ways to get them.
 
-    A way is the call's name in nvml.h and a function of the binding and the device's handle
-    that returns one Reading per column.
+    The best way is first. A way is the call's name in nvml.h and a function of the binding and
+    the device's handle that returns one Reading per column.
     """
 
     columns: Tuple[str, ...]
@@ -39,7 +39,10 @@ class Spec(NamedTuple):
 
 
 def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int = 0) -> Reading:
-    """``value`` (times ``scale``, if given), or Unknown where the driver's number says that it has none."""
+    """Return ``value``, or Unknown where the driver's number says that it has none.
+
+    It is multiplied by ``scale``, if that is given.
+    """
     if value in _NOT_AVAILABLE:
         return Unknown(NOT_SUPPORTED, f"{call}: the driver has no value for it")
     if not floor <= value <= limit:
@@ -70,13 +73,19 @@ def memory_sizes(call: str, *sizes: int) -> Tuple[Reading, ...]:
 
 
 def memory_v2(n: Any, h: Any) -> Tuple[Reading, ...]:
-    """Total, used, free, driver-reserved bytes. The version word must be pynvml's constant: a literal 2 is refused."""
+    """Return total, used, free and driver-reserved bytes.
+
+    The version word must be pynvml's constant: a literal 2 is refused.
+    """
     info = n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2)
     return memory_sizes(MEMORY_V2, info.total, info.used, info.free, info.reserved)
 
 
 def memory_v1(n: Any, h: Any) -> Tuple[Reading, ...]:
-    """As :func:`memory_v2`, but ``used`` includes what the driver reserves, which is unknown by itself."""
+    """Return the same as :func:`memory_v2`, but ``used`` includes the driver's reserve.
+
+    The reserve is unknown by itself.
+    """
     info = n.nvmlDeviceGetMemoryInfo(h)
     total, used, free = memory_sizes(MEMORY_V1, info.total, info.used, info.free)
     return (

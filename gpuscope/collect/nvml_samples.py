@@ -29,7 +29,10 @@ class Sample(ctypes.Structure):
 
 
 def idle_seconds(function: Callable[[str], Any], calls: Calls, handle: Any, wall: Callable[[], float]) -> Reading:
-    """For how long at least no kernel ran, 0.0 where one runs; unknown where the driver keeps no such samples."""
+    """Return for how long at least no kernel ran, 0.0 where one runs.
+
+    It is unknown where the driver keeps no such samples.
+    """
 
     def ask() -> Reading:
         room, kind, count = (Sample * _ROOM)(), ctypes.c_uint(), ctypes.c_uint(_ROOM)

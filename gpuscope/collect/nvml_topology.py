@@ -60,7 +60,10 @@ class Pair(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """What one GPU tells. ``links`` 0: it has no NVLink. ``fabric``: a key of :data:`FABRIC`, 0 without one."""
+    """What one GPU tells of its links.
+
+    ``links`` is 0 without NVLink. ``fabric`` is a key of :data:`FABRIC`, 0 without one.
+    """
 
     links: Reading
     links_active: Reading
@@ -115,7 +118,7 @@ def unreachable(why: Unknown, index: int, peers: Sequence[int]) -> Topology:
 
 
 def link_states(binding: Any, calls: Calls, handle: Any) -> Union[List[int], Unknown]:
-    """1 for each link that is up, 0 for one that is there and down; [] on a GPU without NVLink."""
+    """Return 1 for each link that is up and 0 for one that is down; [] without NVLink."""
     call = "nvmlDeviceGetNvLinkState"
     none = (from_return(call, NOT_SUPPORTED_RETURN), from_return(call, _INVALID_ARGUMENT))
     found: List[int] = []
@@ -157,7 +160,10 @@ def _among(call: str, value: int, known: Dict[int, str], *more: int) -> Reading:
 
 
 def _fabric(binding: Any, calls: Calls, handle: Any) -> Reading:
-    """The state by the newer call, else by the older one: both past pynvml's structs, which differ by its version."""
+    """Return the state of the fabric by the newer call, else by the older one.
+
+    Both go past pynvml's structs, which differ by its version.
+    """
     return calls.first(
         (
             ("nvmlDeviceGetGpuFabricInfoV", lambda: _fabric_by(binding, "nvmlDeviceGetGpuFabricInfoV", handle, True)),

@@ -49,7 +49,10 @@ _ANSWERS = (frames.Ack, frames.Progress, frames.Result, frames.Error, frames.Blo
 
 @dataclass
 class Entity:
-    """A trainer or an allocator as the probe tells it: definition, readings by column, reasons for unknown fields."""
+    """A trainer or an allocator as the probe describes it.
+
+    It has a definition, readings by column, and reasons for unknown fields.
+    """
 
     definition: Union[TrainerDef, AllocDef]
     table: str
@@ -60,7 +63,10 @@ class Entity:
 
 
 class Budget:
-    """A token bucket: ``rate`` a second, at most ``burst`` saved. It may go into debt, which has to be waited off."""
+    """A token bucket: ``rate`` a second, at most ``burst`` saved.
+
+    It may go into debt, which has to be waited off.
+    """
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self.rate, self.burst, self.left, self.at = rate, burst, burst, now
@@ -142,7 +148,10 @@ class ProbeLink:
     # ── reading ──
 
     def readable_at(self) -> float:
-        """Before this time the probe is over its rate and is left alone; its socket fills and holds it back."""
+        """The time before which the probe is over its rate and is left alone.
+
+        Its socket fills meanwhile and holds it back.
+        """
         return max(self._frames.free_at(), self._bytes.free_at())
 
     def read(self, now: float, answers: List[Answer]) -> None:

@@ -43,7 +43,10 @@ class ProbeSocketRefused(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """A socket in a directory. ``pid`` and ``start`` (clock ticks since boot) are what its name claims."""
+    """A socket in a directory.
+
+    ``pid`` and ``start`` (clock ticks since boot) are what its name claims.
+    """
 
     place: Place
     pid: int
@@ -56,7 +59,7 @@ class Found:
 
 @dataclass
 class Places:
-    """The directories to search now, each with the user who must own it, and what is not among them."""
+    """The directories to search now, each with its owner, and what is not among them."""
 
     found: List[Tuple[str, int]] = field(default_factory=list)
     squatted: Dict[int, List[str]] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""To what a process belongs (container, pod, Slurm job), and what of its environment may be shown.
+"""Finds to what a process belongs, and what of its environment may be shown.
+
+It may belong to a container, a pod or a Slurm job.
 
 The control group of a process may be read by everybody; its environment only by its user and root.
 """
@@ -42,7 +44,10 @@ class Belonging(NamedTuple):
 
 
 def belonging(pid: int, root: str = "/") -> Belonging:
-    """Read from /proc/PID/cgroup, which names what started it: ``docker 3f2a…``, a pod's uid, ``4711``."""
+    """Return what started a process, as /proc/PID/cgroup names it.
+
+    It is ``docker 3f2a…``, a pod's uid or the number of a Slurm job.
+    """
     try:
         text = read(os.path.join(root, "proc", str(pid), "cgroup")).decode("utf-8", "replace")
     except OSError:
@@ -76,7 +81,7 @@ def may_be_shown(name: str) -> bool:
 
 
 def environment_of(pid: int, root: str = "/") -> Union[Tuple[Dict[str, str], int], Unknown]:
-    """Return the allowed variables that a process was started with, and the number of the others.
+    """Return the allowed variables that a process was started with, and how many others.
 
     What it has set since is not there. Where they cannot be read the reason is returned.
     """

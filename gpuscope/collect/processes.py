@@ -30,7 +30,10 @@ _FORGET_SECONDS = 60.0
 
 
 def command_line(content: bytes) -> str:
-    """/proc/PID/cmdline as one would type it, of at most ``MAX_STRING_CHARS`` characters; "" when there is none."""
+    """Return /proc/PID/cmdline as one would type it, "" when there is none.
+
+    It has at most ``MAX_STRING_CHARS`` characters.
+    """
     arguments = [part.decode("utf-8", "replace") for part in content.rstrip(b"\0").split(b"\0")]
     if len(arguments) == 1:  # a title that the process gave itself, or a program without arguments
         line = arguments[0]
@@ -59,7 +62,7 @@ def user_name(uid: int) -> str:
 def describe(
     pid: int, redact: bool = True, root: str = "/", boot_time: Optional[float] = None
 ) -> Optional[Tuple[ProcDef, Dict[str, Unknown]]]:
-    """Return who the process is, and why a field is None; None when no such process can be seen.
+    """Return who the process is, and why a field is None; None when it cannot be seen.
 
     See :func:`invisible`. With ``redact``, the command of another user's process is its program
     name alone. ``boot_time`` is the wall time of the host's boot in seconds since the epoch,
@@ -116,7 +119,10 @@ def visible(pid: int, root: str = "/") -> bool:
 
 
 def holds_gpu(pid: int, root: str = "/") -> bool:
-    """Whether a process of ours is seen to have a file of the NVIDIA driver open. False also where that is not told."""
+    """Say whether a process of ours is seen to have a file of the NVIDIA driver open.
+
+    It is False also where that is not told.
+    """
     folder = _path(root, pid, "fd")
     try:
         return any(os.readlink(os.path.join(folder, number)).startswith("/dev/nvidia") for number in os.listdir(folder))
@@ -162,7 +168,10 @@ class _Seen(NamedTuple):
 
 
 class ProcessSampler:
-    """``PROCESS_COLUMNS`` of any number of processes, CPU use between two samples of the same process."""
+    """Reads ``PROCESS_COLUMNS`` of any number of processes.
+
+    CPU use is between two samples of the same process.
+    """
 
     def __init__(self, root: str = "/") -> None:
         self._root = root

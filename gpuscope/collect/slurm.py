@@ -1,4 +1,4 @@
-"""When a Slurm job ends by its time limit, as this host's ``scontrol`` or ``squeue`` tells it."""
+"""Asks this host's ``scontrol`` or ``squeue`` when a Slurm job ends by its time limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _lock = threading.Lock()
 
 
 def job_end(job: str) -> End:
-    """When this job ends, asked at most once in 50 s. May take 10 s: not for a thread that others wait for."""
+    """Return when this job ends, asked at most once in 50 s.
+
+    It may take 10 s: it is not for a thread that others wait for.
+    """
     if not _JOB.match(job):
         return Unknown(NOT_SUPPORTED, "not a number of a Slurm job")
     now = time.monotonic()
@@ -42,7 +45,10 @@ def job_end(job: str) -> End:
 
 
 def ask(job: str) -> End:
-    """The same, without what is kept. ``job`` must be a number: it goes to a program, as one word and to no shell."""
+    """Ask Slurm when a job ends, whatever was answered before.
+
+    ``job`` must be a number: it goes to a program, as one word and to no shell.
+    """
     ways = (("scontrol", ["show", "job", "-o", job]), ("squeue", ["-h", "-j", job, "-o", "%e"]))
     reason = Unknown(NOT_SUPPORTED, "neither scontrol nor squeue is on this host's PATH")
     for program, words in ways:
@@ -80,7 +86,10 @@ def _run(words: List[str]) -> Tuple[str, str]:
 
 
 def _moment(text: str) -> Optional[float]:
-    """Seconds since the epoch, of ``1763671020`` or of ``2026-11-20T20:37:00`` in this host's time zone."""
+    """Return the seconds since the epoch of a time that Slurm printed.
+
+    It is ``1763671020``, or ``2026-11-20T20:37:00`` in this host's time zone.
+    """
     if text.isdigit() and len(text) <= 12:
         return float(text)
     try:

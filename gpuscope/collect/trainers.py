@@ -247,7 +247,10 @@ class Probes:
         return True
 
     def _problem(self, owner: int, text: str) -> None:
-        """Tell a problem with what belongs to ``owner`` once; who causes many is not told of without end."""
+        """Tell a problem with what belongs to ``owner`` once.
+
+        Who causes many is not told of without end.
+        """
         with self._lock:
             told = self._told.setdefault(owner, set())
             if text in told or len(told) > MAX_TOLD_OF_ONE:
@@ -260,7 +263,10 @@ class Probes:
     # ── for the agent ──
 
     def take(self) -> Tuple[List[TrainerNews], Dict[int, str], List[str]]:
-        """The trainers now; links that ended since the last call, with the reason; problems since the last call."""
+        """Return the trainers, the links that ended with the reason, and new problems.
+
+        Links and problems are those since the last call.
+        """
         with self._lock:
             now = time.monotonic()
             news = [self._news(link, link.trainer, now) for link in self._links.values() if link.trainer is not None]
@@ -317,7 +323,10 @@ class Probes:
             link.send(frames.Request("rate", self._last_id, {"hz": self._hz}))
 
     def request(self, link_name: int, request: frames.Request) -> Tuple[int, str]:
-        """Send a request to a probe under an id of our own: ``(that id, "")``, or ``(0, why not)``."""
+        """Send a request to a probe under an id of our own.
+
+        Return ``(that id, "")``, or ``(0, why not)``.
+        """
         with self._lock:
             link = self._by_name.get(link_name)
             if link is None or link.hello is None:
@@ -352,7 +361,10 @@ class Probes:
 
 
 def _ending(link: ProbeLink) -> str:
-    """How a trainer ended, as far as can be seen from here: its exit code is its parent's to know."""
+    """Return how a trainer ended, as far as can be seen from here.
+
+    Its exit code is its parent's to know.
+    """
     if link.pid is None:
         return "its probe is gone: " + link.closed
     if not _is_gone(link):

@@ -17,7 +17,10 @@ UNOWNED_WITH_RESERVE_BYTES = 1 << 30
 
 
 def unowned_bytes(used: float, held: Sequence[Optional[float]], reserve_is_told: bool) -> Optional[float]:
-    """The bytes that nobody holds, 0 where they are too few to say so, None where a process's share is not known."""
+    """Return the bytes that nobody holds, 0 where they are too few to say so.
+
+    It is None where a process's share is not known.
+    """
     known = [size for size in held if size is not None]
     if len(known) < len(held):
         return None

@@ -1,1 +1,1 @@
-"""Beyond a terminal: what the store holds as Prometheus metrics, served on a port or written to a file."""
+"""Exports what the store holds as Prometheus metrics, on a port or to a file."""

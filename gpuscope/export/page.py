@@ -1,4 +1,7 @@
-"""One scrape: the samples of a view of the store. Unknown is absent and never 0; what has ended has no series."""
+"""Makes the samples of one scrape from a view of the store.
+
+Unknown is absent and never 0; what has ended has no series.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ class Memory:
         self._last: dict[str, Mark] = {}
 
     def look(self, host: HostView) -> None:
-        """Count the stalls that came since the last look. To be called for every view, at least once a minute."""
+        """Count the stalls that came since the last look.
+
+        It is to be called for every view, at least once a minute.
+        """
         last = self._last.get(host.key)
         for mark in reversed(host.marks):
             if mark is last:
@@ -181,7 +187,10 @@ def _stalls(page: Page, host: HostView, memory: Memory) -> None:
 
 
 def trainer_labels(host: HostView, trainer: TrainerView) -> tuple[str, ...]:
-    """The values of :data:`table.TRAINER`. A trainer of no job is called by its script, and told apart by its pid."""
+    """Return the values of :data:`table.TRAINER`.
+
+    A trainer of no job is called by its script, and told apart by its pid.
+    """
     facts = trainer.definition
     job = facts.job or (facts.script or "").rsplit("/", 1)[-1]
     known = bool(facts.job) and facts.rank is not None

@@ -1,4 +1,7 @@
-"""The exporter: one loop that follows a source, a port that Prometheus scrapes or a file that node_exporter reads."""
+"""Runs the exporter: it follows a source, and serves or writes what it knows.
+
+Prometheus scrapes a port, or node_exporter reads a file.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class ExportMisused(CannotExport):
 
 
 class Exporter(Collector):
-    """Follows one source. The loop's thread feeds the store; whoever collects sees the last view, whole."""
+    """Follows one source.
+
+    The loop's thread feeds the store; whoever collects sees the last view, whole.
+    """
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self._source = source
@@ -155,7 +161,10 @@ def address(text: str, allow_remote: bool) -> tuple[str, int]:
 
 
 async def serve(exporter: Exporter, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT. Raises :class:`CannotExport` when the port cannot be had, or the source ends."""
+    """Serve until SIGTERM or SIGINT.
+
+    Raises :class:`CannotExport` when the port cannot be had, or the source ends.
+    """
     try:
         server, thread = start_http_server(port, host, exporter.registry)
     except OSError as error:
@@ -197,7 +206,10 @@ async def once(exporter: Exporter) -> bytes:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Put the page at ``path``, whole and readable by all: node_exporter is another user. Raises OSError."""
+    """Put the page at ``path``, whole and readable by all. Raises OSError.
+
+    node_exporter is another user.
+    """
     atomic_file.write(path, content, mode=0o644, shared=True)
 
 

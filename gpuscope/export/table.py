@@ -17,7 +17,11 @@ PERCENT, MHZ = 0.01, 1e6
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``column`` is the store's, whose reading times ``scale`` is the value; "" where it is worked out elsewhere."""
+    """A metric of Prometheus and where its value comes from.
+
+    ``column`` is the store's, whose reading times ``scale`` is the value; "" where it is worked
+    out elsewhere.
+    """
 
     name: str
     labels: tuple[str, ...]

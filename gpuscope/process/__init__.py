@@ -1,4 +1,4 @@
-"""Processes of the system: what /proc says of them, children that answer in lines, files that are replaced whole.
+"""What /proc says of processes, children that answer in lines, and files replaced whole.
 
 Needs only the standard library, knows only the wire, and also runs in an agent on another host.
 """

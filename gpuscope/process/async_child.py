@@ -23,7 +23,10 @@ _POLL_SECONDS = 0.005
 
 
 class Child:
-    """A running child. Make one with :meth:`spawn`; end it with :meth:`stop` or, without waiting, :meth:`kill`."""
+    """A running child. Make one with :meth:`spawn`, and end it with :meth:`stop`.
+
+    :meth:`kill` ends it without waiting.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -77,7 +80,10 @@ class Child:
             await asyncio.sleep(0.01)  # one that floods us must not own the loop
 
     def write(self, line: bytes) -> None:
-        """Sends without waiting. A child that is gone takes it silently: its end is noticed elsewhere."""
+        """Send without waiting.
+
+        A child that is gone takes it silently: its end is noticed elsewhere.
+        """
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(line)
 
@@ -87,7 +93,7 @@ class Child:
 
     @property
     def has_exited(self) -> bool:
-        """Whether the process itself is over, even while something it started holds its pipes."""
+        """Whether the process itself is over, even while others hold its pipes."""
         return has_exited(self._process)
 
     @property
@@ -107,11 +113,17 @@ class Child:
 
     @property
     def how_it_ended(self) -> str:
-        """``exit code 1``, ``signal SIGSEGV``; "" while that is not known, or when we ended it."""
+        """The words for its end, such as ``exit code 1``; "" while that is not known.
+
+        They are "" also when we ended it.
+        """
         return how_it_ended(self.exit_code)
 
     async def stop(self) -> None:
-        """Closes its standard input, gives it ``GRACE_SECONDS``, then kills its group. 0.2 s at most in all."""
+        """Close its standard input, wait ``GRACE_SECONDS``, then kill its group.
+
+        It takes 0.2 s at most in all.
+        """
         if self._stdin is not None:
             self._stdin.close()
         await self._until_exited(GRACE_SECONDS)

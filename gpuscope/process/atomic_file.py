@@ -1,4 +1,4 @@
-"""Replaces a file whole: who reads it sees the old content or the new one, and never a part of either."""
+"""Replaces a file whole, so that readers never see a part of the old or the new content."""
 
 from __future__ import annotations
 
@@ -39,5 +39,8 @@ def write_text(path: Path, text: str, mode: int = 0o600, shared: bool = False, s
 
 
 def put_in_place(written: Path, path: Path) -> None:
-    """Give a file that was written beside ``path`` its name, in place of one that is there. Raises OSError."""
+    """Give a file that was written beside ``path`` its name. Raises OSError.
+
+    It takes the place of one that is there.
+    """
     os.replace(written, path)

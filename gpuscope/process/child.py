@@ -44,7 +44,10 @@ class TooMuch(ChildError):
 
 
 def how_it_ended(code: Optional[int]) -> str:
-    """Return the words for an exit code: ``exit code 1``, ``signal SIGSEGV``; "" for None, when it is not known."""
+    """Return the words for an exit code: ``exit code 1``, ``signal SIGSEGV``.
+
+    They are "" for None, when it is not known.
+    """
     if code is None:
         return ""
     if code >= 0:
@@ -214,12 +217,18 @@ class LineChild:
         return Ended(f"it ended: {how_it_ended(code)}" if code is not None else "it closed its answers")
 
     def kill(self) -> None:
-        """End the child and all that it has started, from any thread. The pipes stay open for the one that reads."""
+        """End the child and all that it has started, from any thread.
+
+        The pipes stay open for the one that reads.
+        """
         _kill_group(self._process)
         _reap(self._process)
 
     def close(self) -> None:
-        """End the child and all that it has started, and close the pipes. May be called twice."""
+        """End the child and all that it has started, and close the pipes.
+
+        It may be called twice.
+        """
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None and not pipe.closed:
@@ -353,7 +362,10 @@ def _read_all(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a child's whole group, unless note was taken of the child's end: then its number may be somebody else's."""
+    """End a child's whole group, unless note was taken of the child's end.
+
+    Then its number may be somebody else's.
+    """
     if process.returncode is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -362,7 +374,10 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Take note of a child's end; where a call into a driver keeps it in the kernel, in a thread that waits for it."""
+    """Take note of a child's end, and never wait long for it.
+
+    A call into a driver may keep a child in the kernel: then a thread waits for it.
+    """
     try:
         process.wait(_REAP_SECONDS)
     except subprocess.TimeoutExpired:

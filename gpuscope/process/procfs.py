@@ -19,7 +19,10 @@ _GONE = (errno.ESRCH, errno.ENOENT)
 
 
 def read(path: str, limit: int = READ_LIMIT) -> bytes:
-    """The first ``limit`` bytes of the file. Raises OSError. Never follows into a device or a pipe that would block."""
+    """Return the first ``limit`` bytes of a file. Raises OSError.
+
+    It never follows into a device or a pipe that would block.
+    """
     descriptor = os.open(path, _FLAGS)
     try:
         parts = []
@@ -36,7 +39,10 @@ def read(path: str, limit: int = READ_LIMIT) -> bytes:
 
 
 def key_values(path: str, separator: bytes = b" ") -> Dict[bytes, int]:
-    """Lines ``key<separator>number …`` as a dict of the numbers; other lines are skipped. Raises OSError."""
+    """Return the numbers of lines ``key<separator>number …`` by key. Raises OSError.
+
+    Other lines are skipped.
+    """
     found: Dict[bytes, int] = {}
     for line in read(path).splitlines():
         key, _, rest = line.partition(separator)
@@ -88,12 +94,12 @@ def parse_stat(content: bytes) -> Stat:
 
 
 def stat_of(pid: int, root: str = "/") -> Stat:
-    """Return what /proc says of a process. Raises OSError or ValueError where there is none to be seen."""
+    """Return what /proc says of a process. Raises OSError or ValueError where it says nothing."""
     return parse_stat(read(os.path.join(root, "proc", str(pid), "stat")))
 
 
 def start_ticks(pid: int, root: str = "/") -> Optional[int]:
-    """Return when a process started, in clock ticks since boot; None when there is no such process to be seen."""
+    """Return when a process started, in clock ticks since boot; None when it is not there."""
     try:
         return stat_of(pid, root).start_ticks
     except (OSError, ValueError):
@@ -130,7 +136,10 @@ def why_process(error: Exception, pid: int, what: Optional[str] = None) -> Unkno
 
 
 def descends(pid: int, ancestor: int, root: str = "/proc") -> bool:
-    """Say whether a process is another one, or was started by it at whatever distance: by torchrun, by a shell."""
+    """Say whether a process is another one, or was started by it at whatever distance.
+
+    A launcher such as torchrun or a shell may stand in between.
+    """
     for _ in range(_MAX_GENERATIONS):
         if pid == ancestor:
             return True

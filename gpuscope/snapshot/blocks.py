@@ -37,7 +37,10 @@ class TooManyBlocks(Exception):
 
 @dataclass
 class LiveTable:
-    """The allocated blocks of one device as columns: what a trace ends with, and what a difference compares."""
+    """The allocated blocks of one device as columns.
+
+    A trace ends with them, and a difference compares them.
+    """
 
     address: array[int] = field(default_factory=lambda: array("q"))
     size: array[int] = field(default_factory=lambda: array("q"))
@@ -221,7 +224,10 @@ def _add_totals(here: DeviceBlocks, segment: Segment, walk: _Walk) -> None:
 
 
 def _releasable(segment: Segment, walk: _Walk, free: int) -> int:
-    """What ``empty_cache()`` would give back: the whole segment, or whole free pages of an expandable one."""
+    """Return what ``empty_cache()`` would give back of a segment.
+
+    That is the whole segment, or whole free pages of an expandable one.
+    """
     if not walk.active:
         return free
     if not segment.expandable:
@@ -234,7 +240,11 @@ def _releasable(segment: Segment, walk: _Walk, free: int) -> int:
 
 
 def _pool_name(value: Any) -> tuple[str, bool]:
-    """``segment_pool_id`` is (0, 0) for the default pool, else the id of a graph's or a user's own pool."""
+    """Return the name of a pool.
+
+    ``segment_pool_id`` is (0, 0) for the default pool, else the id of a graph's or a user's own
+    pool.
+    """
     if isinstance(value, (list, tuple)) and len(value) == 2 and all(type(part) is int for part in value):
         name = f"{value[0]}, {value[1]}"[:40]
         return (DEFAULT_POOL, False) if tuple(value) == (0, 0) else (name, True)

@@ -114,7 +114,10 @@ class Child:
 
 
 def encode(content: object) -> bytes:
-    """Dataclasses and what they hold as JSON (``asdict`` would copy every list, number by number)."""
+    """Return dataclasses and what they hold as JSON.
+
+    ``asdict`` would copy every list, number by number.
+    """
     return json.dumps(content, separators=(",", ":"), allow_nan=False, default=vars).encode()
 
 
@@ -135,7 +138,10 @@ def fail(code: str, text: str) -> None:
 
 
 def listen(questions: list[dict[str, Any]], arrived: threading.Semaphore) -> None:
-    """In a thread of its own, so that the end of the parent ends us also in the middle of a long load."""
+    """Read questions in a thread of its own.
+
+    So the end of the parent ends us also in the middle of a long load.
+    """
     for line in sys.stdin.buffer:
         questions.append(json.loads(line))
         arrived.release()

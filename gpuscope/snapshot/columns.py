@@ -68,7 +68,10 @@ class Columns:
 
 
 def read_trace(entries: list[Any], stacks: StackTable) -> Columns:
-    """The columns of a trace. Takes ``entries`` apart: the list is empty afterwards, its dictionaries gone."""
+    """Return the columns of a trace.
+
+    It takes ``entries`` apart: the list is empty afterwards, its dictionaries gone.
+    """
     columns = Columns()
     timed = any(isinstance(one, dict) and type(one.get("time_us")) is int for one in entries[:16])
     for begin in range(0, len(entries), PART):
@@ -158,7 +161,10 @@ def _add_stacks(columns: Columns, part: list[Any], begin: int, stacks: StackTabl
 
 
 def _add_streams(columns: Columns, part: list[Any]) -> None:
-    """Streams are few: beyond ``MAX_STREAMS``, and where it is not a number, an entry counts as on stream 0."""
+    """Add the streams of entries, which are few.
+
+    Beyond ``MAX_STREAMS``, and where it is not a number, an entry counts as on stream 0.
+    """
     places = columns.streams
     for _ in range(2):
         try:

@@ -1,4 +1,7 @@
-"""Two snapshots of one training: what grew, by stack, or by size where stacks were not recorded. Runs in the child."""
+"""Compares two snapshots of one training by stack, in the child.
+
+It goes by size where stacks were not recorded.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ _UNKNOWN: Key = ()
 
 
 def compare(before: Snapshot, after: Snapshot, top: int) -> Diff:
-    """``after`` against ``before``, device by device; one that only one of them has is compared with nothing."""
+    """Compare ``after`` with ``before``, device by device.
+
+    A device that only one of them has is compared with nothing.
+    """
     diff = Diff(before.summary.path, after.summary.path, [])
     diff.notes += [Note(note.code, f"before: {note.text}") for note in before.notes]
     for device in sorted(set(before.live) | set(after.live)):

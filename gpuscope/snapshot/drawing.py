@@ -49,7 +49,10 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 
 
 def bar(share: float, cells: int, glyphs: Glyphs = BLOCKS) -> str:
-    """A bar of ``share`` (0 to 1) of ``cells`` cells, padded to them. What is not nothing is seen."""
+    """Return a bar of ``share`` (0 to 1) of ``cells`` cells, padded to them.
+
+    What is not nothing is seen.
+    """
     steps = len(glyphs.parts) - 1
     filled = round(min(max(share, 0.0), 1.0) * cells * steps)
     if share > 0:
@@ -59,7 +62,10 @@ def bar(share: float, cells: int, glyphs: Glyphs = BLOCKS) -> str:
 
 
 def resample(values: Sequence[float], cells: int) -> list[float]:
-    """``values``, each of equal weight, over ``cells`` cells: means, so that sums stay what they are."""
+    """Return ``values``, each of equal weight, as means over ``cells`` cells.
+
+    They are means so that sums stay what they are.
+    """
     count = len(values)
     out = []
     for cell in range(cells):
@@ -75,7 +81,10 @@ def resample(values: Sequence[float], cells: int) -> list[float]:
 
 
 def segment_cells(segment: Segment, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
-    """A segment in ``cells`` characters. Only a cell that is wholly live is drawn full, only a free one empty."""
+    """Return a segment in ``cells`` characters.
+
+    Only a cell that is wholly live is drawn full, only a free one empty.
+    """
     live, pending = resample(segment.live, cells), resample(segment.pending, cells)
     return [_cell(here, waiting, glyphs) for here, waiting in zip(live, pending, strict=True)]
 
@@ -113,7 +122,10 @@ def flow_map(segments: Sequence[Segment], width: int, rows: int, glyphs: Glyphs)
 
 
 def area(series: Series, columns: int, rows: int, top: int, glyphs: Glyphs) -> list[str]:
-    """A series as an area of columns, highest line first: each column as high as the highest value in it."""
+    """Return a series as an area of columns, highest line first.
+
+    Each column is as high as the highest value in it.
+    """
     heights = [max(part) for part in _shares(series.high, columns)]
     steps = len(glyphs.eighths) - 1
     lines = []
@@ -138,7 +150,10 @@ def _shares(values: Sequence[int], columns: int) -> list[list[int]]:
 
 
 def column_of(index: int, ends: Sequence[int], columns: int) -> int:
-    """The column of an area where entry ``index`` lies. ``ends``: the last entry of each bucket."""
+    """Return the column of an area where entry ``index`` lies.
+
+    ``ends`` has the last entry of each bucket.
+    """
     from bisect import bisect_left
 
     bucket = min(bisect_left(ends, index), max(len(ends) - 1, 0))

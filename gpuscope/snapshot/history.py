@@ -75,7 +75,11 @@ class History:
 
 @dataclass
 class HeldSegment:
-    """``blocks``: address, size, requested bytes, and whether it waits for another stream; ascending."""
+    """A segment at the end of a trace.
+
+    ``blocks`` are address, size, requested bytes, and whether it waits for another stream;
+    ascending.
+    """
 
     address: int
     size: int

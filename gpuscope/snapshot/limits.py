@@ -21,7 +21,10 @@ _BASE_BYTES = 512 * MIB
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take: the machine's, or what its cgroup leaves, whichever is less."""
+    """Return the memory that this process may still take.
+
+    It is the machine's, or what its cgroup leaves, whichever is less.
+    """
     try:
         text = Path("/proc/meminfo").read_text()
     except OSError:
@@ -32,7 +35,10 @@ def available_bytes() -> int:
 
 
 def _cgroup_room() -> list[int]:
-    """Limit minus use of our cgroup and those above it (version 2), or of the memory controller (version 1)."""
+    """Return how much our cgroup and those above it leave.
+
+    That is limit minus use in version 2, or those of the memory controller in version 1.
+    """
     rooms = []
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -69,12 +75,18 @@ def default_limit(file_bytes: int, packed: bool) -> int:
 
 
 def default_seconds(file_bytes: int, packed: bool) -> float:
-    """Time to read a file of this size, generously: loading runs at 50 MB/s and more on one slow core."""
+    """Return a generous time to read a file of this size.
+
+    Loading runs at 50 MB/s and more on one slow core.
+    """
     return min(30.0 + file_bytes * (10 if packed else 1) / 4e6, 1800.0)
 
 
 def for_files(*paths: str | os.PathLike[str]) -> tuple[int, float]:
-    """Cap and time for a child that reads each of these, one after the other: those of the one that needs most."""
+    """Return cap and time for a child that reads each of these, one after the other.
+
+    They are those of the file that needs most.
+    """
     needs = [(_size(path), is_packed(path)) for path in paths]
     return max(default_limit(*need) for need in needs), max(default_seconds(*need) for need in needs)
 

@@ -73,7 +73,10 @@ class StackRow:
 
 @dataclass
 class Stacks:
-    """Rows sorted by bytes, and what they leave out. Blocks without a recorded stack are ``unknown``."""
+    """Rows sorted by bytes, and what they leave out.
+
+    Blocks without a recorded stack are ``unknown``.
+    """
 
     rows: list[StackRow] = field(default_factory=list)
     other_bytes: int = 0
@@ -213,7 +216,10 @@ class Mark:
 
 @dataclass
 class At:
-    """The state after entry ``index`` of a trace (−1: before the first). None where the level is not known."""
+    """The state after entry ``index`` of a trace (−1: before the first).
+
+    It is None where the level is not known.
+    """
 
     device: int
     index: int
@@ -227,7 +233,7 @@ class At:
 
 @dataclass
 class Between:
-    """What was allocated after entry ``first`` and is live after entry ``last``; requested bytes."""
+    """What was allocated after entry ``first`` and is live after ``last``; requested bytes."""
 
     device: int
     first: int
@@ -309,7 +315,10 @@ class Summary:
 
 @dataclass
 class DiffRow:
-    """One stack (or one block size, where stacks were not recorded) in both snapshots, allocated bytes."""
+    """One stack in both snapshots, in allocated bytes.
+
+    It is one block size where stacks were not recorded.
+    """
 
     before_bytes: int
     before_count: int

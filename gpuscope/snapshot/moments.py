@@ -126,7 +126,10 @@ class Moments:
         self._set_levels(allocated, active, reserved)
 
     def _find_peak(self, begin: int, level: int, highest: int) -> None:
-        """The entry after which allocated stood highest: in the bucket at ``begin``, which starts at ``level``."""
+        """Return the entry after which allocated stood highest.
+
+        It is in the bucket at ``begin``, which starts at ``level``.
+        """
         self.peak_index = begin - 1
         columns, freeing = self.columns, self._freeing
         for index in range(begin, len(columns)):
@@ -250,7 +253,7 @@ class Moments:
         )
 
     def _replay(self, index: int) -> _State:
-        """The state after ``index``; goes on from the last question where that lies before it."""
+        """Return the state after ``index``; it goes on from the last question where it can."""
         state = self._cached
         if state is None or state.index > index:
             state = _State(live=dict(self._earlier()[2]))

@@ -20,7 +20,10 @@ MAX_TEXT = 300
 
 
 def read_record(about: Any, summary: Summary) -> bool:
-    """Puts the stack and the notes of a record into ``summary``. Whether all segments are in the file."""
+    """Put the stack and the notes of a record into ``summary``.
+
+    Return whether all segments are in the file.
+    """
     if not isinstance(about, dict):
         return True
     stack = about.get("stack")
@@ -54,7 +57,10 @@ def _place(row: Any) -> Place:
 
 
 def pairs(value: Any) -> dict[str, Scalar]:
-    """Settings or a record as scalars by dotted key, bounded: two levels, ``MAX_PAIRS`` pairs."""
+    """Return settings or a record as scalars by dotted key.
+
+    They are bounded: two levels, ``MAX_PAIRS`` pairs.
+    """
     out: dict[str, Scalar] = {}
     for key, one in list(value.items())[:MAX_PAIRS] if isinstance(value, dict) else ():
         inner = list(one.items())[:MAX_PAIRS] if isinstance(one, dict) else [(None, one)]

@@ -62,7 +62,7 @@ def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
 
 
 def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
-    """The out-of-memory error of a record: what was wanted, what was free, where the program stood."""
+    """Return the error of a record: what was wanted, what was free, where the program stood."""
     record = summary.record
     if not record:
         return []

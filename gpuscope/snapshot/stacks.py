@@ -59,7 +59,10 @@ class StackTable:
         return stack
 
     def index(self, frames: object) -> int:
-        """The number of the stack ``frames`` (a list of frame dictionaries, innermost first), or ``NO_STACK``."""
+        """Return the number of the stack ``frames``, or ``NO_STACK``.
+
+        It is a list of frame dictionaries, innermost first.
+        """
         if not isinstance(frames, (list, tuple)):
             self.malformed += frames is not None
             return NO_STACK
@@ -113,7 +116,10 @@ class StackTable:
 
 
 def _is_plain(frames: Iterable[Any]) -> bool:
-    """Whether comparing with it takes no time: nested containers, each named twice by the next, would take for ever."""
+    """Say whether comparing with it takes no time.
+
+    Nested containers, each named twice by the next, would take for ever.
+    """
     plain = (str, int)
     return isinstance(frames, list) and all(
         isinstance(frame, dict) and all(isinstance(value, plain) for value in frame.values()) for frame in frames

@@ -42,7 +42,10 @@ class Unreadable(Exception):
 
 
 class Restricted(pickle.Unpickler):
-    """Refuses every global. Extension codes are looked up in an empty registry, and would come through here too."""
+    """Refuses every global.
+
+    Extension codes are looked up in an empty registry, and would come through here too.
+    """
 
     def find_class(self, module: str, name: str, /) -> NoReturn:
         raise ForbiddenPickle(f"{module}.{name}"[:200])

@@ -1,4 +1,7 @@
-"""A loaded pickle becomes a summary; what later questions need is kept, the rest let go. Runs in the child."""
+"""Turns a loaded pickle into a summary, in the child.
+
+What later questions need is kept, the rest let go.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _KNOWN_KEYS = {
 
 
 class Snapshot:
-    """One file: its summary, and per device the live blocks and (unless ``traces`` is False) the trace as columns."""
+    """One file: its summary, and per device the live blocks and the trace as columns.
+
+    There is no trace where ``traces`` is False.
+    """
 
     def __init__(
         self, path: str, top: int, say: Callable[[float], None], more_memory: Callable[[], None], traces: bool = True
@@ -157,7 +163,10 @@ class Snapshot:
 
 
 def _traces(root: dict[str, Any], budget: int) -> dict[int, list[Any]]:
-    """Each device's entries; a list that is named twice is taken once. Raises :class:`TooManyBlocks`."""
+    """Return each device's entries; a list that is named twice is taken once.
+
+    Raises :class:`TooManyBlocks`.
+    """
     traces = root.get("device_traces", root.get("traces"))
     out: dict[int, list[Any]] = {}
     seen: set[int] = set()
@@ -212,7 +221,10 @@ def _trace_notes(moments: Moments, columns: Columns, complete: bool) -> list[Not
 
 
 def peak_rss_bytes() -> int | None:
-    """The child's own high-water mark; ``getrusage`` would count what its parent held when it forked."""
+    """Return the child's own high-water mark.
+
+    ``getrusage`` would count what its parent held when it forked.
+    """
     try:
         with open(f"/proc/{os.getpid()}/status") as file:
             for line in file:

@@ -1,1 +1,1 @@
-"""How gpuscope writes things down: amounts with units, text that fits into cells, styled lines. Standard library."""
+"""Writes amounts with units, text that fits into cells, and styled lines."""

@@ -51,7 +51,10 @@ def join(lines: Iterable[Iterable[Piece]], separator: str = "  ", style: str = "
 
 
 def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
-    """Return a line in at most ``room`` cells; an ellipsis in the style of the place marks where it was cut."""
+    """Return a line in at most ``room`` cells.
+
+    An ellipsis in the style of the place marks where it was cut.
+    """
     if cells(line) <= room:
         return list(line)
     left = room - width.cells(ellipsis)
@@ -69,7 +72,10 @@ def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Lin
 
 
 def pad(line: Iterable[Piece], room: int, align: str = "left", style: str = "text") -> Line:
-    """Return a line with spaces up to ``room`` cells. ``align`` is "left", "right" or "centre"."""
+    """Return a line with spaces up to ``room`` cells.
+
+    ``align`` is "left", "right" or "centre".
+    """
     found = list(line)
     gap = max(room - cells(found), 0)
     before = gap if align == "right" else gap // 2 if align == "centre" else 0
@@ -125,7 +131,10 @@ def wrap(line: Iterable[Piece], room: int, indent: int = 0) -> List[Line]:
 
 
 def _words(line: Iterable[Piece]) -> Iterable[Line]:
-    """Yield words and the gaps between them in turn, each as pieces. A number and its unit are one word."""
+    """Yield words and the gaps between them in turn, each as pieces.
+
+    A number and its unit are one word.
+    """
     word: Line = []
     in_gap = False
     for text, style in line:
@@ -167,7 +176,10 @@ def hang_lines(lines: Iterable[Sequence[Piece]], room: int, labels: int = 1) -> 
 
 
 def first_rows(lines: Sequence[Sequence[Piece]], rows: int, room: int, ellipsis: str = width.ELLIPSIS) -> List[Line]:
-    """Return at most ``rows`` of these lines of one text that hangs; an ellipsis says that there are more."""
+    """Return at most ``rows`` of these lines of one text that hangs.
+
+    An ellipsis says that there are more.
+    """
     kept = [list(line) for line in lines[:rows]]
     if len(lines) <= rows or not kept:
         return kept

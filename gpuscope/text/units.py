@@ -75,19 +75,25 @@ def amount_text(count: float, unit: int = GIB) -> str:
 
 
 def sides_text(more: float, less: float) -> str:
-    """Return how many bytes more and how many less a figure may be, in one unit: ``+9.10 -0.40 GiB``."""
+    """Return how many bytes more and how many less a figure may be, in one unit.
+
+    It looks like ``+9.10 -0.40 GiB``.
+    """
     unit, name = (GIB, "GiB") if more >= GIB / 10 else (MIB, "MiB")
     return f"+{amount_text(more, unit)} -{amount_text(less, unit)} {name}"
 
 
 def three_digits(value: float) -> str:
-    """Return a number with three significant digits; below 1 with two decimals, above 999 with all its digits."""
+    """Return a number with three significant digits.
+
+    Below 1 it has two decimals, above 999 all its digits.
+    """
     size = abs(value)
     return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
 
 
 def duration_text(seconds: float) -> str:
-    """Return a measured duration: ``312 µs``, ``52.6 ms``, ``1.84 s``, ``2 min 05 s``, ``3 h 20 min``, ``5 d 2 h``."""
+    """Return a measured duration: ``312 µs``, ``52.6 ms``, ``2 min 05 s``, ``3 h 20 min``."""
     if not math.isfinite(seconds):
         return DASH
     size = abs(seconds)
@@ -110,7 +116,7 @@ def _two_units(seconds: float) -> str:
 
 
 def window_text(seconds: float) -> str:
-    """Return a length of time that somebody chose, which is a round one: ``30 s``, ``10 min``, ``1.5 h``."""
+    """Return a length of time that somebody chose, which is a round one: ``30 s``, ``1.5 h``."""
     for unit, name in ((3600, "h"), (60, "min"), (1, "s")):
         if seconds >= unit and 2 * seconds % unit == 0:
             return f"{seconds / unit:g} {name}"
@@ -138,7 +144,10 @@ def age_text(seconds: float) -> str:
 
 
 def short_age_text(seconds: float) -> str:
-    """Return how long ago something was in one unit and, up to 999 days, four cells: ``8s``, ``2m``, ``3h``, ``5d``."""
+    """Return how long ago something was in one unit: ``8s``, ``2m``, ``3h``, ``5d``.
+
+    Up to 999 days it has four cells.
+    """
     if not math.isfinite(seconds):
         return DASH
     whole = max(int(seconds), 0)

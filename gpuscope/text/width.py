@@ -38,7 +38,7 @@ def _cell(char: str) -> int:
 
 
 def _joins_the_one_before(char: str) -> bool:
-    """Say whether ``char`` is a later part of a Korean syllable, or the colour of an emoji's skin."""
+    """Say whether ``char`` is a later part of a Korean syllable, or an emoji's skin colour."""
     return "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7ff" or "\U0001f3fb" <= char <= "\U0001f3ff"
 
 
@@ -68,7 +68,7 @@ def ending(text: str, room: int) -> str:
 
 
 def cut(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
-    """Return ``text`` in at most ``room`` cells, its end replaced by an ellipsis where it is too long."""
+    """Return ``text`` in at most ``room`` cells, with an ellipsis for an end that is cut off."""
     if cells(text) <= room:
         return text
     left = room - cells(ellipsis)
@@ -76,7 +76,10 @@ def cut(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
 
 
 def cut_start(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
-    """Return ``text`` in at most ``room`` cells, its start replaced by an ellipsis: for paths, whose end matters."""
+    """Return ``text`` in at most ``room`` cells, with an ellipsis for a start that is cut off.
+
+    This is for paths, whose end matters.
+    """
     if cells(text) <= room:
         return text
     left = room - cells(ellipsis)
@@ -84,7 +87,10 @@ def cut_start(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
 
 
 def pad(text: str, room: int, align: str = "left") -> str:
-    """Return ``text`` with spaces up to ``room`` cells. ``align`` is "left", "right" or "centre"."""
+    """Return ``text`` with spaces up to ``room`` cells.
+
+    ``align`` is "left", "right" or "centre".
+    """
     gap = max(room - cells(text), 0)
     before = gap if align == "right" else gap // 2 if align == "centre" else 0
     return " " * before + text + " " * (gap - before)

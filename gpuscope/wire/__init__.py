@@ -1,1 +1,4 @@
-"""The wire: what travels from probe to agent to viewer, and into recordings. See ``docs/protocol.md``."""
+"""The wire: what travels from probe to agent to viewer, and into recordings.
+
+See ``docs/protocol.md``.
+"""

@@ -33,7 +33,7 @@ _WRITE_BYTES = 1 << 20
 
 
 class BlobError(Exception):
-    """A blob that cannot be sent or must not be accepted; the text says why, in words for the user."""
+    """A blob that cannot be sent or must not be accepted. The text says why."""
 
 
 class BlobSender:

@@ -69,7 +69,10 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def _bounded(match: re.Match[str]) -> str:
-    """A run of characters in which each letter has ``MAX_MARKS`` marks at most: of more, one U+FFFD stands for all."""
+    """Return a run of characters in which no letter has more than ``MAX_MARKS`` marks.
+
+    Where there are more, one U+FFFD stands for all.
+    """
     kept: list[str] = []
     marks = 0
     for char in match[0]:

@@ -35,11 +35,17 @@ _KIND_OF: Dict[Type[Any], str] = {cls: kind for kind, cls in KINDS.items()}
 
 
 class WireError(ValueError):
-    """A line that is not a frame of this protocol. The text says what is wrong, never the line itself."""
+    """A line that is not a frame of this protocol.
+
+    The text says what is wrong, never the line itself.
+    """
 
 
 class UnknownKind(WireError):
-    """A well-formed frame of a kind this version does not know: a newer sender. Readers count and skip it."""
+    """A well-formed frame of a kind this version does not know, from a newer sender.
+
+    Readers count and skip it.
+    """
 
 
 # ── encode ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -68,7 +74,10 @@ def encode(frame: Frame) -> bytes:
 
 
 def _empty_defaults(cls: Type[Any]) -> Dict[str, Any]:
-    """Fields that need not travel when they are empty, as the reader has the same by default; ``proto`` must."""
+    """Return the fields that need not travel when they are empty; ``proto`` must.
+
+    The reader has the same by default.
+    """
     defaults = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(cls)}
     return {name: default for name, default in defaults.items() if default is None or default in ("", [], {})}
 
@@ -77,7 +86,10 @@ _EMPTY_DEFAULTS: Dict[Type[Any], Dict[str, Any]] = {cls: _empty_defaults(cls) fo
 
 
 def _plain(frame: Any) -> Dict[str, Any]:
-    """Fields in order; None, "" and empty containers are left out where the reader has them as defaults."""
+    """Return a frame's fields in order.
+
+    None, "" and empty containers are left out where the reader has them as defaults.
+    """
     out: Dict[str, Any] = {}
     defaults = _EMPTY_DEFAULTS[type(frame)]
     for name in NAMES[type(frame)]:
@@ -89,7 +101,10 @@ def _plain(frame: Any) -> Dict[str, Any]:
 
 
 def mend_surrogates(text: str) -> str:
-    """``text`` with lone surrogates as U+FFFD (pairs become the character they mean): it can be written as UTF-8."""
+    """Return ``text`` without lone surrogates, so that it can be written as UTF-8.
+
+    They become U+FFFD, and pairs become the character they mean.
+    """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -112,7 +127,10 @@ _LONG_NUMBER = b"0" * 19
 
 
 def has_long_number(line: bytes) -> bool:
-    """Whether a run of 19 digits is in ``line``: only then can an integer be wider than 64 bits (a float also may)."""
+    """Say whether a run of 19 digits is in ``line``.
+
+    Only then can an integer be wider than 64 bits (a float also may).
+    """
     return _LONG_NUMBER in line.translate(_ALL_DIGITS_ZERO)
 
 
@@ -270,7 +288,10 @@ _PLAIN_CHECKS: Dict[Any, _Check] = {int: _int, float: _float, bool: _bool, str: 
 
 
 def _check_for(hint: Any) -> _Check:
-    """The check of an annotation. Covers what ``frames`` uses, and only that: anything else fails at the first use."""
+    """Return the check of an annotation.
+
+    It covers what ``frames`` uses, and only that: anything else fails at the first use.
+    """
     if hint in _PLAIN_CHECKS:
         return _PLAIN_CHECKS[hint]
     if hint in NAMES:

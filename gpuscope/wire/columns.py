@@ -160,7 +160,10 @@ COLUMNS: Dict[str, Tuple[str, ...]] = {
 
 
 def named_sizes(sizes: Sequence[Tuple[str, int]]) -> str:
-    """Write names with their bytes as one word of a sample: ``teacher (ResNet) 14470144 B, ema (Shadow) 7235072 B``."""
+    """Write names with their bytes as one word of a sample.
+
+    It looks like ``teacher (ResNet) 14470144 B, ema (Shadow) 7235072 B``.
+    """
     return ", ".join(f"{name} {size} B" for name, size in sizes)
 
 

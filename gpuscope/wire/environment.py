@@ -64,7 +64,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Owner:
-    """A process that the driver lists on a device. ``used_bytes`` None: the driver does not tell."""
+    """A process that the driver lists on a device.
+
+    ``used_bytes`` is None where the driver does not tell.
+    """
 
     pid: int
     used_bytes: Optional[int] = None
@@ -89,7 +92,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Xid:
-    """An error that the kernel's log holds since boot: the device's PCI address, the number, how often."""
+    """An error in the kernel's log since boot: PCI address, number, and how often."""
 
     pci: str
     number: int
@@ -114,7 +117,10 @@ class Build:
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch itself answered in a child process. ``failure``: how importing it failed, the last line."""
+    """What torch itself answered in a child process.
+
+    ``failure`` is the last line of how importing it failed.
+    """
 
     version: Optional[str] = None
     cuda: Optional[str] = None

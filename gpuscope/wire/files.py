@@ -29,7 +29,10 @@ class NotAFile(OSError):
 
 
 def open_regular(path: Union[str, os.PathLike[str]]) -> BinaryIO:
-    """Open a file that a user named, to be read. Never waits; raises OSError, :class:`NotAFile` where it is none."""
+    """Open a file that a user named, to be read. It never waits.
+
+    Raises OSError, and :class:`NotAFile` where it is none.
+    """
     _check(os.stat(path), path)  # before it is opened: that alone may do something
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

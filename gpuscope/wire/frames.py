@@ -57,7 +57,10 @@ CODES = (NOT_SUPPORTED, LOST, NO_PERMISSION, HIDDEN_BY_CONTAINER, TIMEOUT, NOT_I
 
 @dataclass(frozen=True)
 class Unknown:
-    """A reading that could not be had, and why. It stands where a number would: missing is not zero."""
+    """A reading that could not be had, and why.
+
+    It stands where a number would: missing is not zero.
+    """
 
     code: str
     text: str
@@ -73,7 +76,10 @@ Reading = Union[int, float, str, Unknown]
 
 @dataclass
 class HostDef:
-    """Static facts of the host. Bytes are ints; ``None`` where unknown, with a why row ``[0, field, code, text]``."""
+    """The static facts of the host.
+
+    Bytes are ints; ``None`` where unknown, with a why row ``[0, field, code, text]``.
+    """
 
     cpu_count: Optional[int] = None
     memory_total_bytes: Optional[int] = None
@@ -155,7 +161,10 @@ class UseDef:
 
 @dataclass
 class TrainerDef:
-    """A process with our probe in it. ``proc`` is filled by the agent; ``job`` joins the ranks of one job."""
+    """A process with our probe in it.
+
+    ``proc`` is filled by the agent; ``job`` joins the ranks of one job.
+    """
 
     pid: int
     start: Optional[int] = None
@@ -274,7 +283,10 @@ class Event:
 
 @dataclass
 class Key:
-    """A place to join: ``n`` definition lines follow, and the next sample carries every reason that holds."""
+    """A place to join a stream.
+
+    ``n`` definition lines follow, and the next sample carries every reason that holds.
+    """
 
     q: int
     m: int
@@ -300,7 +312,10 @@ EXCLUSIVE = frozenset(("snapshot", "history", "profile", "stacks", "inject"))
 
 @dataclass
 class Request:
-    """``{"r": name, "id": n, "args": {...}, "deadline": seconds from receipt}``: has ``r`` instead of ``k``."""
+    """A request: it has ``r`` instead of ``k``.
+
+    It is ``{"r": name, "id": n, "args": {...}, "deadline": seconds from receipt}``.
+    """
 
     r: str
     id: int

@@ -57,7 +57,10 @@ def _runs(pid: str) -> bool:
 
 
 def _remove_lock(path: str) -> None:
-    """Raises OSError where somebody holds it. Who opened it before looks whether it still has a name."""
+    """Remove a lock. Raises OSError where somebody holds it.
+
+    Whoever opened it before looks whether it still has a name.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,4 +1,4 @@
-"""Finds the training loss in a line that a program wrote: in a log, or beside a progress bar."""
+"""Finds the training loss in a line that a program wrote to a log or beside a bar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOSS = re.compile(
 
 
 def training_losses(line: str) -> List[str]:
-    """The training losses that ``line`` names, as they stand there: numbers, ``nan`` or ``inf``."""
+    """Return the training losses that ``line`` names: numbers, ``nan`` or ``inf``."""
     return [
         match.group(2) for match in _LOSS.finditer(line) if match.group(1).rstrip("_/ ").lower() not in NOT_TRAINING
     ]

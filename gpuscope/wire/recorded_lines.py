@@ -1,4 +1,7 @@
-"""The lines in a member of a recording: unwrapped, bounded, held back until a checksum covers them. Stdlib only."""
+"""Takes lines out of a recording's members: unwrapped, bounded and checked. Stdlib only.
+
+They are held back until a checksum covers them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _WRAPPED = re.compile(rb'\{"@":(\d{1,6}),"rx":(\d{1,12}(?:\.\d{1,9})?),"l":(\{.*
 
 
 class Line(NamedTuple):
-    """A recorded wire line: number of its source, seconds since the start of the recording, and the line itself."""
+    """A wire line with the number of its source, and seconds since the recording's start."""
 
     source: int
     rx: float
@@ -35,7 +38,10 @@ class Stop(Exception):
 
 
 def until_damage(member: Any, data: bytes) -> bytes:
-    """What can still be unpacked: by itself ``decompress`` gives nothing of a piece that ends in an error."""
+    """Return what can still be unpacked.
+
+    By itself ``decompress`` gives nothing of a piece that ends in an error.
+    """
     out = bytearray()
     try:
         for at in range(len(data)):
@@ -48,7 +54,10 @@ def until_damage(member: Any, data: bytes) -> bytes:
 
 
 class LineBuffer:
-    """Cuts one member into lines and holds them back until a check line, or the member's own checksum, covers them."""
+    """Cuts one member into lines and holds them back until a check covers them.
+
+    That is a check line, or the member's own checksum.
+    """
 
     def __init__(self) -> None:
         self.ended = False

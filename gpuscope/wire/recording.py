@@ -58,7 +58,10 @@ class Problem:
 
 
 class Member(NamedTuple):
-    """A place where reading can begin: its offset in the file, and the first line's time and source."""
+    """A place where reading can begin.
+
+    It has its offset in the file, and the first line's time and source.
+    """
 
     offset: int
     rx: float
@@ -253,7 +256,10 @@ class RecordingReader:
         return self.lines()
 
     def lines(self, offset: int = 0) -> Iterator[Line]:
-        """The lines from a member on (0: all). Verified ones only, but for the last second of a file that was cut."""
+        """Yield the lines from a member on (0: all).
+
+        They are verified but for the last second of a file that was cut.
+        """
         if not self.header:
             return
         self.problem = None
@@ -299,7 +305,7 @@ class RecordingReader:
             self.problem = Problem("cut", text, file.tell())
 
     def index(self) -> List[Member]:
-        """Places where reading can begin, in the order of the file, found without unpacking it."""
+        """Return the places where reading can begin, in order, without unpacking the file."""
         members: List[Member] = []
         if not self.header:
             return members
