@@ -129,7 +129,7 @@ def only(source: str, using: str) -> str:
 
 
 def _names(node: ast.stmt) -> List[str]:
-    """Return the names that a module's statement gives; empty for one that does more than that."""
+    """Return the names that a statement of a module gives; empty if it does more than that."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
     if isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets):

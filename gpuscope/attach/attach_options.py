@@ -93,7 +93,7 @@ class Ladder:
         return next(rung for rung in self.rungs if rung.name == name)
 
     def consent(self, method: str = AUTO) -> Consent:
-        """Return what has to be agreed to. Raises :class:`CannotInject` where the way is closed.
+        """Return what has to be agreed to. Raises :class:`CannotInject` for a closed way.
 
         ``method`` may be auto, for the one that would be chosen.
         """

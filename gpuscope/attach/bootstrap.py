@@ -1,8 +1,10 @@
-"""An agent where nothing is installed: what is sent through the pipe, and the few lines there that take it.
+"""Starts an agent where nothing is installed: it is sent through the pipe.
 
-The command on the other side is a one-line loader without quotes, backslashes or exclamation marks, so that any login
-shell passes it on unharmed. It reads one line from standard input, the stage, which reads the zip, checks it, keeps it
-in memory and runs the agent from there. No file appears there, no port opens, and the end of the pipe is the agent's::
+A few lines there take it. The command on the other side is a one-line loader without quotes,
+backslashes or exclamation marks, so that any login shell passes it on unharmed. It reads one
+line from standard input, the stage, which reads the zip, checks it, keeps it in memory and runs
+the agent from there. No file appears there, no port opens, and the end of the pipe is the
+agent's::
 
     stdin:   STAGE \\n  {"bytes", "sha256", "nonce", "args"} \\n  ZIP  requests …
     stdout:  whatever a login prints  \\n \\x1e gpuscope NONCE \\n  frames …

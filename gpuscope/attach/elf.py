@@ -1,6 +1,8 @@
-"""Reads what injection needs of an ELF file: exported symbols, one section, the entry point. 64-bit little-endian only.
+"""Reads exported symbols, a section and the entry point of an ELF file, for injection.
 
-A file beside a running process is not trusted: every offset is checked against the bytes that are there."""
+Only 64-bit little-endian files are read. A file beside a running process is not trusted: every
+offset is checked against the bytes that are there.
+"""
 
 from __future__ import annotations
 

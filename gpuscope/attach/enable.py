@@ -1,8 +1,10 @@
-"""``gpuscope enable`` and ``disable``: the probe put into a Python environment for good, and taken out again.
+"""Puts the probe into a Python environment for good, and takes it out again.
 
-One ``.pth`` and one zip in the environment's site-packages, nothing else: no package, no dependency, no record
-elsewhere. What lies there is known by what the ``.pth`` says of itself, sealed: a file that somebody changed is
-reported and left alone."""
+``gpuscope enable`` and ``disable`` do that. One ``.pth`` and one zip in the environment's
+site-packages, nothing else: no package, no dependency, no record elsewhere. What lies there is
+known by what the ``.pth`` says of itself, sealed: a file that somebody changed is reported and
+left alone.
+"""
 
 from __future__ import annotations
 
@@ -148,9 +150,10 @@ def apply(found: Plan) -> Found:
 
 
 def remove(found: Found) -> List[str]:
-    """Take out what :func:`apply` wrote, and return the paths that are gone, the ``.pth`` first.
+    """Take out what :func:`apply` wrote, and return the paths that are gone.
 
-    Raises :class:`CannotEnable` for a changed file, which stays with the other one, and OSError.
+    The ``.pth`` is the first. Raises :class:`CannotEnable` for a changed file, which stays with
+    the other one, and OSError.
     """
     if found.state == CHANGED or (found.state == HALF and found.enabled is None):
         what = found.reason if found.state == CHANGED else f"{files.PTH} is missing, so nothing says whose zip it is"

@@ -1,9 +1,10 @@
-"""The two files of ``gpuscope enable``: their contents, and whether what lies there is what was written.
+"""Makes the two files of ``gpuscope enable``, and checks those that lie there.
 
 ``gpuscope_enable.pth`` is read at every start of Python, in programs that have nothing to do with torch too. So its one
 line of code puts a finder into ``sys.meta_path`` and opens nothing. At the first look for torch the finder reads the
 zip beside it, whole, and uses it only if it has the sha256 that the ``.pth`` names. Whatever goes wrong stays in there
-(``GPUSCOPE_DEBUG=1`` shows it). The ``.pth`` names no directory: a copied environment works."""
+(``GPUSCOPE_DEBUG=1`` shows it). The ``.pth`` names no directory: a copied environment works.
+"""
 
 from __future__ import annotations
 

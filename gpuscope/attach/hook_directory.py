@@ -1,7 +1,9 @@
-"""What ``gpuscope run`` puts in front of PYTHONPATH: a directory with ``sitecustomize.py`` and ``probe.zip``, no more.
+"""Makes the directory that ``gpuscope run`` puts in front of PYTHONPATH.
 
-Content-addressed under the user's private directory, so that all trainers of one gpuscope share one, and a training
-that runs for weeks keeps the one it was started with when gpuscope is upgraded."""
+It has ``sitecustomize.py`` and ``probe.zip``, no more. Content-addressed under the user's
+private directory, so that all trainers of one gpuscope share one, and a training that runs for
+weeks keeps the one it was started with when gpuscope is upgraded.
+"""
 
 from __future__ import annotations
 

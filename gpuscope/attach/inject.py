@@ -1,8 +1,10 @@
-"""Puts the probe into a Python trainer that is already running: one method, one process, and back out if it fails.
+"""Puts the probe into a running Python trainer, and takes it back out if that fails.
 
-The probe's files lie in the private directory of the trainer's user while it happens, and are gone after. A main
-thread that does not come back to Python's own code in time is reported busy: what was left for it is withdrawn, and
-does nothing should it come later."""
+One injection is for one process, by one method. The probe's files lie in the private directory
+of the trainer's user while it happens, and are gone after. A main thread that does not come
+back to Python's own code in time is reported busy: what was left for it is withdrawn, and does
+nothing should it come later.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,10 @@ def inject(
     go_on: Callable[[], bool] = lambda: True,
     idle_seconds: float = inject_payload.IDLE_SECONDS,
 ) -> Injected:
-    """Put the probe into a running process. Raises :class:`CannotInject` where it stays as it was.
+    """Put the probe into a running process. Raises :class:`CannotInject` where that fails.
 
-    ``start`` is the start time of process ``pid`` in clock ticks, if it is known. ``patience``
-    is in seconds, and ``go_on`` is asked while waiting.
+    The process is then as it was. ``start`` is the start time of process ``pid`` in clock
+    ticks, if it is known. ``patience`` is in seconds, and ``go_on`` is asked while waiting.
     """
     found = process(pid, start)
     if pid == os.getpid():

@@ -1,12 +1,15 @@
-"""The machine code that a trainer's main thread runs for us (x86-64 Linux), and comes back from without our help.
+"""The machine code that a trainer's main thread runs for us (x86-64 Linux).
 
-Whoever traces a thread can be killed at any moment, and the thread then goes on with the registers that it has. So it
-is led away by one change of all registers, to code that does everything in one piece and ends where the thread stood,
-with what it had. Whoever traces it looks on, and does the last step himself where he lives: only the kernel can tell an
-interrupted system call that a signal came meanwhile. What he writes for the code he writes before the thread gets
-there; if he is gone by then, the code finds nothing, and returns at once.
+The thread comes back from it without our help. Whoever traces a thread can be killed at any
+moment, and the thread then goes on with the registers that it has. So it is led away by one
+change of all registers, to code that does everything in one piece and ends where the thread
+stood, with what it had. Whoever traces it looks on, and does the last step himself where he
+lives: only the kernel can tell an interrupted system call that a signal came meanwhile. What he
+writes for the code he writes before the thread gets there; if he is gone by then, the code
+finds nothing, and returns at once.
 
-The code lies where a program's own code ends in the middle of a page: nothing runs or reads what is behind it."""
+The code lies where a program's own code ends in the middle of a page: nothing runs or reads what is behind it.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What runs inside the trainer: a stub in one page, a script that starts a thread, and the probe's sources.
+"""What runs inside the trainer: a stub, a script that starts a thread, the probe's sources.
 
-Stub and script run in the trainer's main thread at a safe point, for some 100 µs: they start a thread and return. The
-thread loads the probe from memory (nothing is imported from a path that could be gone later) and starts it. All of it
-runs in dictionaries of its own, never in ``__main__``; nothing is raised or printed there; a Ctrl-C that falls into the
-stub is handed back. Run twice it does nothing the second time.
+The stub fits into one page. Stub and script run in the trainer's main thread at a safe point,
+for some 100 µs: they start a thread and return. The thread loads the probe from memory (nothing
+is imported from a path that could be gone later) and starts it. All of it runs in dictionaries
+of its own, never in ``__main__``; nothing is raised or printed there; a Ctrl-C that falls into
+the stub is handed back. Run twice it does nothing the second time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Where the files of an injection lie: in the private directory of the trainer's user, in the trainer's own root.
+"""Keeps the files of an injection where the trainer can read them.
 
-Whoever injects may be root and the trainer hostile. So every step is made with the rights of the trainer's user, goes
-through an open directory that was checked, follows no symlink, and writes only what is new: root makes nothing there
-that the user could not make, and gives nothing away. One injection at a time into one process."""
+They are in the private directory of the trainer's user, in the trainer's own root. Whoever
+injects may be root and the trainer hostile. So every step is made with the rights of the
+trainer's user, goes through an open directory that was checked, follows no symlink, and writes
+only what is new: root makes nothing there that the user could not make, and gives nothing away.
+One injection at a time into one process.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Touches files of a trainer with the rights of the trainer's user, also where root does the work.
+"""Touches files of a trainer with the rights of its user, also where root does the work.
 
 A user can mount whatever he sees over any name of his own mount namespace, between two steps of somebody who works
 there by name. So root must not make, open or give away anything in it with root's rights. Linux keeps credentials for
 each thread, so one thread takes those of the user for a moment: the kernel then decides each step as if the user had
-asked for it, and whatever a name leads to, nothing can happen that the user could not do alone."""
+asked for it, and whatever a name leads to, nothing can happen that the user could not do alone.
+"""
 
 from __future__ import annotations
 

@@ -48,9 +48,12 @@ class Process:
 
 @dataclass(frozen=True)
 class Python:
-    """The interpreter in a process. Addresses are those of the process; 0 where there is none. ``version`` is (3, n).
+    """The interpreter in a process.
 
-    ``offsets`` is the beginning of CPython's table for debuggers (3.13 and newer), ``runtime`` where it lies."""
+    Addresses are those of the process; 0 where there is none. ``version`` is (3, n).
+    ``offsets`` is the beginning of CPython's table for debuggers (3.13 and newer), ``runtime``
+    where it lies.
+    """
 
     version: Tuple[int, int]
     runtime: int

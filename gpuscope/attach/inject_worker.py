@@ -1,16 +1,19 @@
-"""The child that stops a trainer's main thread for a moment and hands Python one call (x86-64 Linux, Python 3.8–3.13).
+"""Stops a trainer's main thread for a moment and hands Python one call, in a child.
 
-Run by source from standard input of a Python of its own (``-I -S -c``), in a session of its own, so that it outlives a
-terminal. Blocks all signals, collects no garbage, allocates next to nothing while the thread stands still. It may be
-killed at any moment all the same: each step leaves the thread with its own registers, or in code that comes back from
-everything by itself (``inject_machine.py``, whose bytes and addresses are in the job).
+It is for x86-64 Linux and Python 3.8–3.13. Run by source from standard input of a Python of its
+own (``-I -S -c``), in a session of its own, so that it outlives a terminal. Blocks all signals,
+collects no garbage, allocates next to nothing while the thread stands still. It may be killed
+at any moment all the same: each step leaves the thread with its own registers, or in code that
+comes back from everything by itself (``inject_machine.py``, whose bytes and addresses are in
+the job).
 
 The thread runs two things: the raw system call ``mmap``, and ``Py_AddPendingCall(PyRun_SimpleString, code)``, which
 takes one small lock, no malloc and not the interpreter's lock. ``code`` runs later, at a safe point of Python's own.
 
 Input: one JSON object of numbers and text (see :func:`main`). Output: one JSON object: ``ok``, ``code``, ``text``,
 ``stop_seconds`` (how long the thread stood or ran for us, at most), ``asked_seconds`` (from the first request to stop,
-with what the thread still did of its own before it could: a fork, say, is not left halfway), ``released``."""
+with what the thread still did of its own before it could: a fork, say, is not left halfway), ``released``.
+"""
 
 from __future__ import annotations
 
@@ -250,7 +253,7 @@ class Stopped:
         ptrace(PTRACE_SETREGS, self.pid, 0, ctypes.addressof(self.work))
 
     def run_to(self, end: int) -> None:
-        """Let it run until it is at the beginning or the end of the system call before ``end``."""
+        """Let the thread run to the beginning or the end of the system call before ``end``."""
         limit = time.monotonic() + LONGEST_CALL_SECONDS
         while True:
             ptrace(PTRACE_SYSCALL, self.pid)
@@ -275,7 +278,7 @@ class Stopped:
                 raise Failed("left", f"the call did not come back within {LONGEST_CALL_SECONDS:g} s. It may still")
 
     def give_up(self, page: int) -> None:
-        """Of a thread that waits in its call: lead it behind the call, as if that had failed."""
+        """Lead a thread that waits in its call behind the call, as if that had failed."""
         if self.shadows.length:
             ptrace(PTRACE_SETREGSET, self.pid, NT_X86_SHSTK, ctypes.addressof(self.shadows))
         # On Python 3.13 whoever holds the lock has a list of those who wait, which lies on their stacks: it stays.
@@ -299,10 +302,13 @@ class Stopped:
         return self.work[ORIG_RAX] == FUTEX and MASK + 1 - self.work[RAX] in RESTARTED
 
     def restore(self) -> None:
-        """Everything as it was: signal mask, all registers with the number of an interrupted call, and the bytes.
+        """Put everything back as it was.
 
-        Until the registers are set, which is one step, the thread would still come back by itself. At the beginning of
-        the code's last system call it enters the one that was interrupted instead, or none."""
+        That is the signal mask, all registers with the number of an interrupted call, and the
+        bytes. Until the registers are set, which is one step, the thread would still come back
+        by itself. At the beginning of the code's last system call it enters the one that was
+        interrupted instead, or none.
+        """
         if not (self.seized and self.stopped):
             return
         if self.masked:
@@ -322,7 +328,10 @@ class Stopped:
             self.poked = False
 
     def detach(self) -> None:
-        """Let go. A thread that could not be stopped is let go by the kernel when this process ends."""
+        """Let the thread go.
+
+        One that could not be stopped is let go by the kernel when this process ends.
+        """
         if self.seized and self.stopped:
             ptrace(PTRACE_DETACH, self.pid)
             self.seized = False
@@ -335,7 +344,10 @@ class Stopped:
         return data
 
     def put(self, address: int, data: bytes) -> None:
-        """Write where the program itself may only read. Some kernels allow that to a tracer only, word by word."""
+        """Write where the program itself may only read.
+
+        Some kernels allow that to a tracer only, word by word.
+        """
         try:
             self.write(address, data)
         except OSError:

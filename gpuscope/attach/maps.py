@@ -1,7 +1,9 @@
-"""Which files a process has mapped, and the very file behind a mapping: its path may mean another one here.
+"""Finds which files a process has mapped, and the very file behind a mapping.
 
-A container has its own root, a chroot does not count in the paths that the kernel tells, and an upgrade puts a new file
-in the place of one that still runs. So what is opened is compared with what is in the process's memory."""
+Its path may mean another file here. A container has its own root, a chroot does not count in
+the paths that the kernel tells, and an upgrade puts a new file in the place of one that still
+runs. So what is opened is compared with what is in the process's memory.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def memory(pid: int, address: int, size: int) -> bytes:
 
 
 def python_images(pid: int, found: List[Mapping]) -> Iterator[Image]:
-    """The program itself, and libpython where it is a file of its own. Raises :class:`Replaced` and OSError."""
+    """Return the program itself, and libpython where it is a file of its own.
+
+    Raises :class:`Replaced` and OSError.
+    """
     executable = _executable_inode(pid)
     first: Dict[str, Mapping] = {}
     for one in found:
@@ -81,7 +86,10 @@ def python_images(pid: int, found: List[Mapping]) -> Iterator[Image]:
 
 
 def _open(pid: int, one: Mapping, is_program: bool) -> Elf:
-    """The file behind a mapping, where its first page is the one in memory. Raises :class:`Replaced`, OSError."""
+    """Open the file behind a mapping. Raises :class:`Replaced` and OSError.
+
+    It is the same file where its first page is the one in memory.
+    """
     loaded = memory(pid, one.start, min(COMPARED_BYTES, one.end - one.start))
     places = [f"/proc/{pid}/root{one.path}", one.path, f"/proc/{pid}/map_files/{one.start:x}-{one.end:x}"]
     for place in [*([f"/proc/{pid}/exe"] if is_program else []), *places]:

@@ -1,6 +1,8 @@
-"""``gpuscope run``: the same command, in the same process, with the probe's hook in front of PYTHONPATH.
+"""``gpuscope run`` becomes the same command, with the probe's hook before PYTHONPATH.
 
-It ends in ``execvpe``: pid, exit code, signals, terminal are the trainer's, and nothing of gpuscope stays beside it."""
+It stays the same process. It ends in ``execvpe``: pid, exit code, signals, terminal are the
+trainer's, and nothing of gpuscope stays beside it.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,13 @@ class CannotRun(UsageError):
 
 
 def command(words: List[str], env: Mapping[str, str]) -> List[str]:
-    """The argv to execute, its first word the path of a program. ``words`` is what follows ``gpuscope run``.
+    """Return the argv to execute, its first word the path of a program.
 
-    ``-- CMD …`` is taken as it is, from PATH; ``-m MODULE …`` and ``SCRIPT …`` get the Python of the user's
-    environment. A first word that is no file but a program (``gpuscope run python train.py``) is a command too. Raises
-    :class:`CannotRun`."""
+    ``words`` is what follows ``gpuscope run``. ``-- CMD …`` is taken as it is, from PATH; ``-m
+    MODULE …`` and ``SCRIPT …`` get the Python of the user's environment. A first word that is
+    no file but a program (``gpuscope run python train.py``) is a command too. Raises
+    :class:`CannotRun`.
+    """
     if not words:
         raise CannotRun("what should run? A script, -m MODULE, or -- COMMAND")
     if words[0] == "--":
@@ -60,7 +64,10 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
 
 
 def python(env: Mapping[str, str]) -> str:
-    """The Python of $VIRTUAL_ENV, $CONDA_PREFIX, else of PATH: the trainer's, which gpuscope's own need not be."""
+    """Return the Python of $VIRTUAL_ENV, $CONDA_PREFIX, else of PATH.
+
+    It is the trainer's, which gpuscope's own need not be.
+    """
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if env.get(variable):
             candidate = os.path.join(env[variable], "bin", "python")
@@ -76,7 +83,10 @@ def python(env: Mapping[str, str]) -> str:
 
 
 def hiding_option(argv: List[str]) -> Optional[str]:
-    """The option of python in ``argv`` that keeps every sitecustomize out, or None: -I, -E (PYTHONPATH), -S (site)."""
+    """Return the option of python in ``argv`` that keeps every sitecustomize out, or None.
+
+    They are -I, -E (PYTHONPATH) and -S (site).
+    """
     if not _PYTHON.fullmatch(os.path.basename(argv[0])):
         return None
     words = iter(argv[1:])

@@ -1,6 +1,8 @@
-"""What the user's own configuration of ssh makes of a host: which host stands in between, and where a master is.
+"""Asks ssh which host stands in between on the way to a host, and where a master is.
 
-``ssh -G`` prints it without connecting. It runs what ssh itself would run for it (``Match exec``), nothing else."""
+The user's own configuration of ssh says it. ``ssh -G`` prints it without connecting. It runs
+what ssh itself would run for it (``Match exec``), nothing else.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""From a target to the words that start an agent there: ssh, srun, kubectl, or whatever is put in front.
+"""Makes the words that start an agent at a target.
 
-Only argument vectors, never a shell here. Where a program joins its words for a shell on the other side, as ssh does,
+They begin with ssh, srun, kubectl, or whatever is put in front. Only argument vectors, never a
+shell here. Where a program joins its words for a shell on the other side, as ssh does,
 everything behind it is quoted for that shell; all others hand words on as they are.
 """
 
@@ -35,9 +36,12 @@ _CONTAINERS = frozenset(("docker", "podman", "nerdctl", "kubectl", "oc"))
 
 @dataclass(frozen=True)
 class Route:
-    """How to reach a place. ``argv`` starts an agent there; ``batch_argv`` does so without asking anybody anything.
+    """How to reach a place.
 
-    ``key`` names the place in the store, ``label`` for people; ``program`` is what is started, by its own name."""
+    ``argv`` starts an agent there; ``batch_argv`` does so without asking anybody anything.
+    ``key`` names the place in the store, ``label`` for people; ``program`` is what is started,
+    by its own name.
+    """
 
     argv: Tuple[str, ...]
     batch_argv: Tuple[str, ...]
@@ -49,9 +53,11 @@ class Route:
 
 
 def route(target: Target, ssh: Sequence[str] = ("ssh",), python: str = "") -> Route:
-    """The way to a target. Slurm needs a node: see :mod:`.clusters`. ``ssh``: the words of the ssh command.
+    """Return the way to a target.
 
-    Raises :class:`BadTarget` and :class:`~.bootstrap.BadPython`."""
+    Slurm needs a node: see :mod:`.clusters`. ``ssh`` has the words of the ssh command. Raises
+    :class:`BadTarget` and :class:`~.bootstrap.BadPython`.
+    """
     inside = command(python)
     argv = [words_to(target, inside, ssh, batch) for batch in (False, True)]
     asks = any(_is_ssh(word) for word in argv[0][: len(argv[0]) - len(inside)]) or target.kind == SSH

@@ -1,7 +1,8 @@
-"""Why an agent could not be started over a route, in words for the user, and whether another try makes sense.
+"""Says why an agent could not be started over a route, and whether to try again.
 
 What ssh, srun, kubectl and sh write on standard error is theirs to change, so it only chooses between sentences of
-ours; their own last line is shown beside."""
+ours; their own last line is shown beside.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which processes of this host have torch in them, and what each is: a trainer, a launcher, or a helper of one.
+"""Finds which processes of this host have torch in them, and what each of them is.
 
-Read from /proc alone: memory maps (who has torch loaded), arguments, an allow-list of the environment (rank and job)
-and parents. Only what the kernel lets this user read; a process that cannot be read is left to whoever knows its pid.
+It is a trainer, a launcher, or a helper of one. Read from /proc alone: memory maps (who has
+torch loaded), arguments, an allow-list of the environment (rank and job) and parents. Only what
+the kernel lets this user read; a process that cannot be read is left to whoever knows its pid.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The memory limit that a cgroup sets on this process: version 1, version 2, nested, inside and outside containers.
+"""Finds the memory limit that a cgroup sets on this process.
 
-The kernel kills when any level above a process is full, so the level that counts is the one with the smallest limit. A
-limit of "max" (version 2), of the largest page counter (version 1), or above the machine's memory is no limit.
+It knows version 1 and version 2, nested groups, and the view inside and outside containers. The
+kernel kills when any level above a process is full, so the level that counts is the one with
+the smallest limit. A limit of "max" (version 2), of the largest page counter (version 1), or
+above the machine's memory is no limit.
 """
 
 from __future__ import annotations

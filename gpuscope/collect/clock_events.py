@@ -34,9 +34,11 @@ SLOWED_CLOCK_EVENTS = 0x008 | 0x020 | 0x040 | 0x080
 
 
 def clock_event_words(mask: int, harmless: bool = False) -> Tuple[str, ...]:
-    """The reasons in ``mask``, lowest bit first; those that limit the clock, or with ``harmless`` all of them.
+    """Return the reasons in ``mask`` that limit the clock, lowest bit first.
 
-    A bit that is not known here counts as limiting and is named by its value."""
+    With ``harmless`` they are all reasons. A bit that is not known here counts as limiting and
+    is named by its value.
+    """
     if not harmless:
         mask &= ~HARMLESS_CLOCK_EVENTS
     bits = [1 << position for position in range(64) if mask >> position & 1]

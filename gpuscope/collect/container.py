@@ -1,7 +1,8 @@
-"""Whether this runs inside a container, and whether that hides other processes: two questions with two answers.
+"""Finds out whether this runs in a container, and whether that hides other processes.
 
-NVML lists the host's pids. In a pid namespace of its own a process cannot see or name them, whatever started it;
-Apptainer, Enroot and ``docker --pid=host`` are containers that share the host's pids.
+These are two questions with two answers. NVML lists the host's pids. In a pid namespace of its
+own a process cannot see or name them, whatever started it; Apptainer, Enroot and ``docker
+--pid=host`` are containers that share the host's pids.
 """
 
 from __future__ import annotations

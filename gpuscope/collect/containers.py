@@ -1,7 +1,8 @@
-"""Trainers in containers, seen from the host: their sockets lie in another ``/tmp``, reached through a process there.
+"""Reaches the sockets of trainers in containers from the host.
 
-Every mount namespace that this user may look into is searched by one of its processes. A path is followed one name at a
-time and through no symlink: what a container calls ``/tmp`` must not lead out of it.
+They lie in another ``/tmp``, which is reached through a process there. Every mount namespace
+that this user may look into is searched by one of its processes. A path is followed one name at
+a time and through no symlink: what a container calls ``/tmp`` must not lead out of it.
 """
 
 from __future__ import annotations

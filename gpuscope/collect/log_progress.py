@@ -1,7 +1,8 @@
-"""A trainer seen from outside: step and loss as its own log tells them, and how long it has not computed.
+"""Watches a trainer from outside: by its own log, and by how long it has not computed.
 
-Its log is read where its standard output or error goes to a regular file, and only of processes of this user. No more
-than the end of the file is read, and only when it has changed. What a log says is its writer's word, not a measurement.
+The log tells step and loss. Its log is read where its standard output or error goes to a
+regular file, and only of processes of this user. No more than the end of the file is read, and
+only when it has changed. What a log says is its writer's word, not a measurement.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class OutsideReader:
         self._seen: Dict[Tuple[int, Optional[int]], _Seen] = {}
 
     def sample(self, process: ProcDef, cpu_percent: Optional[Reading], now: float) -> Dict[str, Reading]:
-        """``now`` is monotonic seconds; ``cpu_percent`` what was read of the process just before."""
+        """Read what the trainer's log says, and since when the trainer is idle.
+
+        ``now`` is monotonic seconds; ``cpu_percent`` is what was read of the process just
+        before.
+        """
         key = process.pid, process.start
         seen = self._seen.get(key)
         if seen is None:

@@ -216,12 +216,18 @@ class Device:
 
     @property
     def current_call(self) -> Optional[Tuple[str, float]]:
-        """The NVML call in progress and ``time.monotonic()`` when it began; None between calls. Any thread may ask."""
+        """The NVML call in progress and its beginning in ``time.monotonic()``, or None.
+
+        It is None between calls. Any thread may ask.
+        """
         return self._calls.current
 
     @property
     def processes_gap(self) -> Optional[Unknown]:
-        """What the last list of :meth:`processes` lacks: a graphics or MPS list that failed, owners without a pid."""
+        """What the last list of :meth:`processes` lacks.
+
+        It may lack a graphics or MPS list that failed, or owners without a pid.
+        """
         return self._processes.gap
 
     def static(self) -> Tuple[GpuDef, Dict[str, Unknown]]:
@@ -275,9 +281,11 @@ class Device:
         return readings
 
     def paths(self, count: int) -> Tuple[Dict[str, Reading], Dict[str, Unknown]]:
-        """The fields of GpuDef about NVLink and the ways to the others of ``count`` devices, and why one is not known.
+        """Return the fields of GpuDef about NVLink and the ways to other devices.
 
-        For another thread than all else here: a peer that hangs must not hold this device."""
+        They go to the others of ``count`` devices. Where one is not known the reason is there.
+        For another thread than all else here: a peer that hangs must not hold this device.
+        """
         calls, get = self.path_calls, "nvmlDeviceGetHandleByIndex_v2"
         handle = calls.attempt(get, lambda: self._n.nvmlDeviceGetHandleByIndex(self.index))
         if isinstance(handle, Unknown):
@@ -285,7 +293,7 @@ class Device:
         return nvml_inventory.paths(self._n, calls, self.index, handle, count)
 
     def health(self) -> Dict[str, Reading]:
-        """Return persistence mode, default power limit and what waits for a reset: ``HEALTH``."""
+        """Return persistence mode, power limit and what waits for a reset: see ``HEALTH``."""
         return self._read(HEALTH)
 
     def topology(self, peers: Sequence[int]) -> nvml_topology.Topology:

@@ -47,7 +47,10 @@ class XidWatch:
         return self._calls.current
 
     def open(self) -> bool:
-        """Registers all devices; whether any is heard. May be called again for those that refused."""
+        """Register all devices, and return whether any is heard.
+
+        It may be called again for those that refused.
+        """
         if self._set is None:
             made = self._calls.attempt("nvmlEventSetCreate", lambda: self._n.nvmlEventSetCreate())
             if isinstance(made, Unknown):

@@ -1,10 +1,12 @@
-"""How busy each process keeps a device, by the driver's own samples: the SM column of ``nvidia-smi pmon``.
+"""Reads how busy each process keeps a device, from the driver's own samples.
 
-One call takes 2 ms of CPU on an H200, so it is asked seldom. The driver samples by itself, five times a second there,
-and tells for each process the mean since a moment that the caller names: the shares of all processes add up to the
-device's utilisation in that time. The moment is always ``WINDOW_SECONDS`` ago: over a shorter time, a single sample
-would give one process everything. By nvml.h there is a row for each process "that had some non-zero utilization": one
-of the device without a row did not run a kernel there. Past pynvml's wrapper, which asks twice for each answer.
+It is the SM column of ``nvidia-smi pmon``. One call takes 2 ms of CPU on an H200, so it is
+asked seldom. The driver samples by itself, five times a second there, and tells for each
+process the mean since a moment that the caller names: the shares of all processes add up to the
+device's utilisation in that time. The moment is always ``WINDOW_SECONDS`` ago: over a shorter
+time, a single sample would give one process everything. By nvml.h there is a row for each
+process "that had some non-zero utilization": one of the device without a row did not run a
+kernel there. Past pynvml's wrapper, which asks twice for each answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is read of a device, by which NVML call, in which tier, and which answers are no answers.
+"""Lists what is read of a device, by which NVML call, and which answers are no answers.
 
 Figures on an H200 under load (driver 580), all of it CPU time: the fast tier with GPM takes 0.5 ms, the slow tier 4 ms
 (2 of them for nine GPM metrics, 1 for the margin to slowdown), and 3 ms more where it asks for energy. PCIe throughput

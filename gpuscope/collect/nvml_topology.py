@@ -1,8 +1,9 @@
-"""How the GPUs of a host reach each other, by NVML: the path over PCIe, peer access, NVLink, the NVLink fabric.
+"""Finds how the GPUs of a host reach each other, by NVML.
 
-Asked once by somebody who wants to know (the doctor), never in a loop: for n GPUs these are 3·n·(n−1)/2 calls about
-pairs and up to ``MAX_LINKS`` + 2 about each GPU. The numbers are those of nvml.h; pynvml's constants are not used, one
-of them is a tuple by mistake (``NVML_P2P_CAPS_INDEX_READ``).
+They do over PCIe, by peer access, NVLink and the NVLink fabric. Asked once by somebody who
+wants to know (the doctor), never in a loop: for n GPUs these are 3·n·(n−1)/2 calls about pairs
+and up to ``MAX_LINKS`` + 2 about each GPU. The numbers are those of nvml.h; pynvml's constants
+are not used, one of them is a tuple by mistake (``NVML_P2P_CAPS_INDEX_READ``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""One connection to a probe: bounded reading, what it told about its trainer, and requests on their way to it.
+"""One connection to a probe: what it said of its trainer, and requests on their way.
 
-A probe runs inside somebody's training and is not trusted: lines, entities and columns are bounded, a value that is no
-number is an unknown, and frames are taken at a limited rate. Nothing here blocks.
+It reads no more than bounds allow. A probe runs inside somebody's training and is not trusted:
+lines, entities and columns are bounded, a value that is no number is an unknown, and frames are
+taken at a limited rate. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -81,11 +82,13 @@ class Budget:
 
 
 class ProbeLink:
-    """A connected probe. Not thread-safe: :class:`~gpuscope.collect.trainers.Probes` calls it under its lock.
+    """A connected probe. It is not thread-safe.
 
-    ``name`` is never reused. ``pid`` and ``start`` come from the kernel and the name of the socket, never from what the
-    probe says; ``pid`` is None when the kernel cannot tell it across process namespaces. ``owner`` is its uid.
-    ``closed`` is "" or why the link ended."""
+    :class:`~gpuscope.collect.trainers.Probes` calls it under its lock. ``name`` is never
+    reused. ``pid`` and ``start`` come from the kernel and the name of the socket, never from
+    what the probe says; ``pid`` is None when the kernel cannot tell it across process
+    namespaces. ``owner`` is its uid. ``closed`` is "" or why the link ended.
+    """
 
     def __init__(
         self, name: int, sock: socket.socket, pid: Optional[int], start: Optional[int], now: float, owner: int

@@ -66,10 +66,13 @@ class _Retry:
 
 
 class Probes:
-    """All probes of this host. :meth:`run` is the body of one thread; the other methods may be called from any.
+    """All probes of this host.
 
-    ``directories`` replaces the usual places. ``on_answer`` gets what a probe answers to requests sent with
-    :meth:`request`, on the polling thread, and an error ``gone`` for every request whose probe went away."""
+    :meth:`run` is the body of one thread; the other methods may be called from any.
+    ``directories`` replaces the usual places. ``on_answer`` gets what a probe answers to
+    requests sent with :meth:`request`, on the polling thread, and an error ``gone`` for every
+    request whose probe went away.
+    """
 
     def __init__(self, directories: Optional[Sequence[str]] = None, on_answer: Optional[OnAnswer] = None) -> None:
         self._directories = directories

@@ -1,4 +1,4 @@
-"""XID errors in words: what the numbers mean that the driver writes into the kernel's log and reports as events.
+"""Puts XID errors into words: the numbers that the driver logs and reports as events.
 
 The facts are those of NVIDIA's public XID catalogue; the sentences, and what to do next, are ours. Independent of
 pynvml, so that a viewer can explain a remote host's number.

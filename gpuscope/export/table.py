@@ -1,7 +1,10 @@
-"""Every metric there is: name, kind, labels, help. Names follow Prometheus: base units, ``_total`` for counters.
+"""Lists every metric there is: name, kind, labels, help.
 
-``training_job`` is not called ``job``: that label belongs to Prometheus, which would rename ours. ``rank``, ``pod`` and
-``pid`` are empty where they do not apply; ``pid`` is set only where job and rank do not tell trainers apart."""
+Names follow Prometheus: base units, ``_total`` for counters. ``training_job`` is not called
+``job``: that label belongs to Prometheus, which would rename ours. ``rank``, ``pod`` and
+``pid`` are empty where they do not apply; ``pid`` is set only where job and rank do not tell
+trainers apart.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A child inside an event loop that writes lines: bounded reading, and an end that never takes long.
+"""A child inside an event loop that writes lines.
 
-It is not ``asyncio.subprocess``, whose ``wait()`` also waits for the pipes, which a grandchild may hold for ever.
+Reading is bounded, and its end never takes long. It is not ``asyncio.subprocess``, whose
+``wait()`` also waits for the pipes, which a grandchild may hold for ever.
 """
 
 from __future__ import annotations

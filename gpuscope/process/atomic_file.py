@@ -10,10 +10,11 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 def write(path: Path, content: bytes, mode: int = 0o600, shared: bool = False, sync: bool = False) -> None:
-    """Put ``content`` at ``path``, in place of a file that is there. Raises OSError, and leaves nothing beside it then.
+    """Put ``content`` at ``path``, in place of a file that is there.
 
-    ``mode`` is what the umask leaves of it, as for any new file; ``shared`` gives all of it, whatever the umask says.
-    ``sync`` waits until the disk has the content, so that not even a power failure leaves an empty file.
+    It raises OSError, and leaves nothing beside it then. ``mode`` is what the umask leaves of
+    it, as for any new file; ``shared`` gives all of it, whatever the umask says. ``sync`` waits
+    until the disk has the content, so that not even a power failure leaves an empty file.
     """
     target = os.fspath(path)
     folder, name = os.path.split(target)

@@ -1,4 +1,4 @@
-"""Child processes that are asked: one that answers questions in lines, and commands that are run once.
+"""Child processes that answer questions in lines, and commands that are run once.
 
 Neither waits longer, takes more memory, or leaves more behind than its caller allows: a child may hang, crash, write
 without end, or start others that hold its pipes. Each child leads a process group of its own and gets no terminal.
@@ -152,9 +152,10 @@ class LineChild:
             raise self._ended() from None
 
     def read_line(self, deadline: float) -> bytes:
-        """Return the next answer without its line end. Raises :class:`Ended`, :class:`Late` or :class:`TooMuch`.
+        """Return the next answer without its line end.
 
-        ``deadline`` is a moment of ``time.monotonic()``.
+        Raises :class:`Ended`, :class:`Late` or :class:`TooMuch`. ``deadline`` is a moment of
+        ``time.monotonic()``.
         """
         ready = select.poll()  # not select(): a viewer may have more than a thousand files open
         ready.register(self._answers, select.POLLIN)

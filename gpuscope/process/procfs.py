@@ -94,7 +94,7 @@ def parse_stat(content: bytes) -> Stat:
 
 
 def stat_of(pid: int, root: str = "/") -> Stat:
-    """Return what /proc says of a process. Raises OSError or ValueError where it says nothing."""
+    """Return what /proc says of a process. Raises OSError or ValueError without it."""
     return parse_stat(read(os.path.join(root, "proc", str(pid), "stat")))
 
 
@@ -107,9 +107,10 @@ def start_ticks(pid: int, root: str = "/") -> Optional[int]:
 
 
 def status_values(status: bytes, key: bytes) -> List[int]:
-    """Return the numbers of a line of /proc/PID/status, [] when there is none. Raises ValueError for other words.
+    """Return the numbers of a line of /proc/PID/status, [] when there is none.
 
-    The last such line counts: the process's name, which its owner chose, stands above all of them.
+    Raises ValueError for other words. The last such line counts: the process's name, which its
+    owner chose, stands above all of them.
     """
     at = status.rfind(b"\n" + key + b":")
     return [int(part) for part in status[at + 1 :].split(b"\n", 1)[0].split()[1:]] if at >= 0 else []

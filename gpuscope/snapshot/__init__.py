@@ -1,3 +1,5 @@
-"""Allocator snapshots: read in a capped child that knows no global, laid out as views, compared, drawn as text.
+"""Reads allocator snapshots in a capped child, compares them and draws them as text.
 
-The process that shows a snapshot never unpickles: it asks :mod:`gpuscope.snapshot.reader`, which talks to a child."""
+The child knows no global. The process that shows a snapshot never unpickles: it asks
+:mod:`gpuscope.snapshot.reader`, which talks to a child.
+"""

@@ -80,10 +80,12 @@ class _Walk:
 
 
 def read_segments(segments: Any, stacks: StackTable, budget: int) -> dict[int, DeviceBlocks]:
-    """By device, in the order of the file. What is not a segment or a block is counted in ``malformed`` and left out.
+    """Return the segments by device, in the order of the file.
 
-    ``budget``: most blocks that a file of this size can hold; a pickle may name one list many times over, and more work
-    than that raises :class:`TooManyBlocks`."""
+    What is not a segment or a block is counted in ``malformed`` and left out. ``budget``: most
+    blocks that a file of this size can hold; a pickle may name one list many times over, and
+    more work than that raises :class:`TooManyBlocks`.
+    """
     devices: dict[int, DeviceBlocks] = {}
     for one in segments if isinstance(segments, (list, tuple)) else ():
         if not isinstance(one, dict):

@@ -1,8 +1,9 @@
-"""The child that reads: capped in memory and processor time, answers questions on standard input until that closes.
+"""The child that reads a snapshot, capped in memory and processor time.
 
-Started by path (``python -I -S …/snapshot/child.py LIMIT_BYTES SECONDS``), so that it works from an installed package
-and from a checkout alike. A question is a line of JSON, an answer is a word (progress, ok, failure), a space and a
-line of JSON.
+It answers questions on standard input until that closes. Started by path (``python -I -S
+…/snapshot/child.py LIMIT_BYTES SECONDS``), so that it works from an installed package and from
+a checkout alike. A question is a line of JSON, an answer is a word (progress, ok, failure), a
+space and a line of JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""How much memory and time the child may take. Linux gives the figures; elsewhere there is a default and no cap.
+"""Decides how much memory and time the child may take.
 
-Torch's pickles take 8 to 16 times their size as Python objects, packed ones ten times more.
+Linux gives the figures; elsewhere there is a default and no cap. Torch's pickles take 8 to 16
+times their size as Python objects, packed ones ten times more.
 """
 
 from __future__ import annotations

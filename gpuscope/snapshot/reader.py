@@ -1,4 +1,4 @@
-"""The parent's side: starts the capped child, asks it, decodes what it says. Nothing here ever unpickles.
+"""Starts the capped child, asks it and decodes what it says. Nothing here ever unpickles.
 
     with open_snapshot("snap.pickle") as reading:
         reading.summary                     # all views of the file
@@ -58,15 +58,17 @@ def open_snapshot(
     on_progress: Callable[[float], None] | None = None,
     on_start: Callable[[Reading], None] | None = None,
 ) -> Reading:
-    """Reads ``path`` in a child and returns once its :class:`~gpuscope.snapshot.model.Summary` is there.
+    """Read ``path`` in a child and return once its summary is there.
 
-    ``memory_limit`` in bytes caps the child's address space (default: :func:`limits.default_limit`), ``timeout`` in
-    seconds the reading (default: :func:`limits.default_seconds` for the file's size), ``top`` the stacks in each list
-    (1 to ``MAX_ROWS``). ``on_progress`` gets the share of the file that was read, 0 to 1, from this thread.
-    ``on_start`` gets the reading before it is ready, for a caller that wants to ``close()`` it meanwhile from another
-    thread.
+    It is a :class:`~gpuscope.snapshot.model.Summary`. ``memory_limit`` in bytes caps the
+    child's address space (default: :func:`limits.default_limit`), ``timeout`` in seconds the
+    reading (default: :func:`limits.default_seconds` for the file's size), ``top`` the stacks in
+    each list (1 to ``MAX_ROWS``). ``on_progress`` gets the share of the file that was read, 0
+    to 1, from this thread. ``on_start`` gets the reading before it is ready, for a caller that
+    wants to ``close()`` it meanwhile from another thread.
 
-    Raises :class:`SnapshotError`, and nothing else, for whatever is wrong with the file or the child."""
+    Raises :class:`SnapshotError`, and nothing else, for whatever is wrong with the file or the child.
+    """
     reading = Reading(Path(path), memory_limit, timeout)
     try:
         if on_start is not None:
@@ -79,9 +81,11 @@ def open_snapshot(
 
 
 class Reading:
-    """An open snapshot: its ``summary``, and a child that answers questions about it until :meth:`close`.
+    """An open snapshot, with a child that answers questions about it until :meth:`close`.
 
-    Thread-safe: questions wait for each other. ``limit_bytes`` is the child's cap."""
+    ``summary`` is the first answer. Thread-safe: questions wait for each other. ``limit_bytes``
+    is the child's cap.
+    """
 
     summary: Summary
 

@@ -1,7 +1,8 @@
-"""What the probe adds to its record of an out-of-memory error, and other loose pairs of a snapshot. Runs in the child.
+"""Reads what the probe adds to its record of an out-of-memory error, in the child.
 
-The record is a snapshot with one more key, ``gpuscope``: plain scalars and containers. To stay small it may lack
-segments or old entries, and says so; then the totals of its segments are not the allocator's.
+It also reads other loose pairs of a snapshot. The record is a snapshot with one more key,
+``gpuscope``: plain scalars and containers. To stay small it may lack segments or old entries,
+and says so; then the totals of its segments are not the allocator's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The restricted unpickler: plain containers and scalars, and not one global. Runs in the capped child only.
+"""The restricted unpickler: it reads plain containers and scalars, and not one global.
 
-A pickle can do nothing by itself: every effect needs a callable, and callables come only from globals, extension codes
-(which look up a global) and persistent ids. All three are refused.
+It runs in the capped child only. A pickle can do nothing by itself: every effect needs a
+callable, and callables come only from globals, extension codes (which look up a global) and
+persistent ids. All three are refused.
 
 Torch writes the segments first, then the traces. When a file ends early, or memory does, what the unpickler had
 finished is still in its memo, in the order of the file: :func:`salvage` puts that together again.
@@ -104,13 +105,15 @@ class _Counting(io.RawIOBase):
 
 
 def load(path: str, on_progress: Callable[[float], None], more_memory: Callable[[], None]) -> Loaded:
-    """Reads the pickle at ``path``. ``more_memory`` is called when memory is at its cap, before anything is saved.
+    """Read the pickle at ``path``.
 
-    Raises :class:`Unreadable`, also for :class:`ForbiddenPickle`: nothing is shown of a file that wants to run
-    something.
+    ``more_memory`` is called when memory is at its cap, before anything is saved. Raises
+    :class:`Unreadable`, also for :class:`ForbiddenPickle`: nothing is shown of a file that
+    wants to run something.
 
     From protocol 4 on a pickle comes in frames of 64 KiB, and the unpickler wants a whole one before it looks. A file
-    that was cut is read once more with an end added, so that what it has of its last frame counts too."""
+    that was cut is read once more with an end added, so that what it has of its last frame counts too.
+    """
     with open_regular(path).detach() as file:  # type: ignore[attr-defined]
         loaded = _attempt(file, on_progress, more_memory, 0)
         if loaded.problem == "truncated" and (loaded.protocol or 0) >= 4:
@@ -217,10 +220,12 @@ def check_root(loaded: Loaded) -> dict[str, Any]:
 
 
 def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
-    """What was finished when loading stopped: segments, and each device's entries, in the order of the file.
+    """Return what was finished when loading stopped, in the order of the file.
 
-    Python's pickler notes every container when it begins, so its memo holds every finished entry, even those that were
-    not yet put into their list. A pickler that notes nothing leaves nothing to save: None."""
+    These are segments, and each device's entries. Python's pickler notes every container when
+    it begins, so its memo holds every finished entry, even those that were not yet put into
+    their list. A pickler that notes nothing leaves nothing to save: None.
+    """
     try:
         memo: Any = unpickler.memo.copy()
     except MemoryError:

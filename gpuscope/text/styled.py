@@ -155,9 +155,10 @@ def _words(line: Iterable[Piece]) -> Iterable[Line]:
 
 
 def hang(label: Sequence[Piece], line: Iterable[Piece], room: int, style: str = "text", least: int = 10) -> List[Line]:
-    """Return ``line`` wrapped beside ``label``: lines after the first begin below where the first one did.
+    """Return ``line`` wrapped beside ``label``.
 
-    The text gets ``least`` cells at least, however wide the label is. ``style`` is that of the indent.
+    Lines after the first begin below where the first one did. The text gets ``least`` cells at
+    least, however wide the label is. ``style`` is that of the indent.
     """
     indent = cells(label)
     found = wrap(line, max(room - indent, least))
@@ -165,9 +166,10 @@ def hang(label: Sequence[Piece], line: Iterable[Piece], room: int, style: str = 
 
 
 def hang_lines(lines: Iterable[Sequence[Piece]], room: int, labels: int = 1) -> List[Line]:
-    """Return lines wrapped, each below the piece that follows its label. Its first ``labels`` pieces are the label.
+    """Return lines wrapped, each below the piece that follows its label.
 
-    A line that consists of its label alone is wrapped from the left edge.
+    Its first ``labels`` pieces are the label. A line that consists of its label alone is
+    wrapped from the left edge.
     """
     found: List[Line] = []
     for line in lines:

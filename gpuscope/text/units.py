@@ -32,10 +32,11 @@ _MAX_AGE_DAYS = 999_999
 
 
 def bytes_text(count: Optional[float], unknown: str = DASH) -> str:
-    """Return bytes with three significant digits and the unit that suits them: ``2.68 GiB``, ``512 B``, ``0 B``.
+    """Return bytes with the unit that suits them: ``2.68 GiB``, ``512 B``, ``0 B``.
 
-    Only 1000 to 1023 of a unit have four digits: ``1010 MiB`` is easier to read than ``0.986 GiB``. ``unknown`` is what
-    stands for None, and for what is no finite number.
+    They have three significant digits. Only 1000 to 1023 of a unit have four digits: ``1010
+    MiB`` is easier to read than ``0.986 GiB``. ``unknown`` is what stands for None, and for
+    what is no finite number.
     """
     if count is None or not math.isfinite(count):
         return unknown
@@ -61,7 +62,7 @@ def rate_text(bytes_per_second: float) -> str:
 
 
 def amount_text(count: float, unit: int = GIB) -> str:
-    """Return bytes in a unit that the reader sees elsewhere: ``0.04``, ``2.68``, ``69.7``, ``1024``.
+    """Return bytes in a unit that the reader sees elsewhere: ``0.04``, ``69.7``, ``1024``.
 
     There are three significant digits, but two decimals at most, so that a column of these stays narrow. An amount
     that is not nothing never reads as 0.
@@ -116,7 +117,7 @@ def _two_units(seconds: float) -> str:
 
 
 def window_text(seconds: float) -> str:
-    """Return a length of time that somebody chose, which is a round one: ``30 s``, ``1.5 h``."""
+    """Return a length of time that somebody chose, a round one: ``30 s``, ``1.5 h``."""
     for unit, name in ((3600, "h"), (60, "min"), (1, "s")):
         if seconds >= unit and 2 * seconds % unit == 0:
             return f"{seconds / unit:g} {name}"
@@ -124,9 +125,9 @@ def window_text(seconds: float) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """Return how long ago something was, in eight cells at most: ``now``, ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
+    """Return how long ago something was: ``now``, ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
 
-    What began in the future, by a clock that differs, is ``now``.
+    It has eight cells at most. What began in the future, by a clock that differs, is ``now``.
     """
     if not math.isfinite(seconds):
         return DASH
@@ -158,9 +159,10 @@ def short_age_text(seconds: float) -> str:
 
 
 def percent_text(share: float, whole: bool = False) -> str:
-    """Return a share of 1 in percent: ``42 %``, small ones as ``1.4 %``. Only all is 100 %, and only nothing is 0 %.
+    """Return a share of 1 in percent: ``42 %``, small ones as ``1.4 %``.
 
-    ``whole`` leaves decimals out, for columns of five cells: ``<1 %``, ``42 %``, ``99 %``, ``100 %``.
+    Only all is 100 %, and only nothing is 0 %. ``whole`` leaves decimals out, for columns of
+    five cells: ``<1 %``, ``42 %``, ``99 %``, ``100 %``.
     """
     if not math.isfinite(share):
         return DASH
@@ -175,10 +177,10 @@ def percent_text(share: float, whole: bool = False) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a person means by ``80GiB``, ``80 GB``, ``500m`` or ``1000000``. Raises ValueError.
+    """Return the bytes that a person means by ``80GiB``, ``80 GB`` or ``500m``.
 
-    A unit means a power of 1024 however it is spelled, as it does in what is printed: vendors call a card of 80 GiB
-    "80 GB". A bare number is bytes.
+    Raises ValueError. A unit means a power of 1024 however it is spelled, as it does in what is
+    printed: vendors call a card of 80 GiB "80 GB". A bare number is bytes.
     """
     found = _SIZE.fullmatch(text.lower()) if text.isascii() else None
     if found is None:

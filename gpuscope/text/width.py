@@ -68,7 +68,7 @@ def ending(text: str, room: int) -> str:
 
 
 def cut(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
-    """Return ``text`` in at most ``room`` cells, with an ellipsis for an end that is cut off."""
+    """Return ``text`` in at most ``room`` cells, with an ellipsis for an end cut off."""
     if cells(text) <= room:
         return text
     left = room - cells(ellipsis)

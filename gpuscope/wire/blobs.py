@@ -1,8 +1,10 @@
-"""Large answers (snapshots, traces) as a stream of small compressed chunks: on credit, cancellable, bounded, checked.
+"""Sends large answers (snapshots, traces) as a stream of small compressed chunks.
 
-A sender may have ``WINDOW_CHUNKS`` chunks under way before it hears anything; a ``credit`` frame allows more. A chunk
-is one line of about 44 KB, which fits an empty pipe (64 KiB): writing it to a drained pipe never blocks, so samples in
-between stay on time. Stdlib only, Python 3.8 syntax: the sending side also runs inside trainers.
+They go on credit, and are cancellable, bounded and checked. A sender may have ``WINDOW_CHUNKS``
+chunks under way before it hears anything; a ``credit`` frame allows more. A chunk is one line
+of about 44 KB, which fits an empty pipe (64 KiB): writing it to a drained pipe never blocks, so
+samples in between stay on time. Stdlib only, Python 3.8 syntax: the sending side also runs
+inside trainers.
 """
 
 from __future__ import annotations
@@ -37,10 +39,13 @@ class BlobError(Exception):
 
 
 class BlobSender:
-    """Cuts ``source`` (bytes, or a binary file, read as it is sent and closed at the end) into frames of a request.
+    """Cuts ``source`` into frames of a request.
 
-    One writer thread drives it; others may only call :meth:`allow` (one at a time) and :meth:`cancel`. ``size`` is the
-    uncompressed size, where known; more than ``max_bytes`` is a :class:`BlobError`."""
+    It is bytes, or a binary file, which is read as it is sent and closed at the end. One writer
+    thread drives it; others may only call :meth:`allow` (one at a time) and :meth:`cancel`.
+    ``size`` is the uncompressed size, where known; more than ``max_bytes`` is a
+    :class:`BlobError`.
+    """
 
     def __init__(
         self,
@@ -76,9 +81,11 @@ class BlobSender:
         self._allowed += max(chunks, 0)
 
     def next_line(self) -> Optional[bytes]:
-        """The next encoded frame. None when this turn only compressed: call again, other lines may go first.
+        """Return the next encoded frame, or None when this turn only compressed.
 
-        Reads and compresses about 1 MiB at most. Raises :class:`BlobError` when the source fails or is too large."""
+        Then call again: other lines may go first. Reads and compresses about 1 MiB at most.
+        Raises :class:`BlobError` when the source fails or is too large.
+        """
         for _ in range(_READS_PER_TURN):
             if self._source_ended or len(self._pending) >= self._chunk_bytes:
                 break
@@ -127,10 +134,12 @@ class BlobSender:
 
 
 class BlobReceiver:
-    """Puts a blob together in a temporary file, checks it, and moves the uncompressed content to ``path``.
+    """Puts a blob together in a temporary file, checks it, and moves it to ``path``.
 
-    A hostile sender can neither write elsewhere, nor fill memory, nor more of the disk than ``max_bytes`` and what it
-    has announced, nor more than :data:`MAX_CHUNK_UNPACKS_BYTES` of it at once."""
+    The content at ``path`` is uncompressed. A hostile sender can neither write elsewhere, nor
+    fill memory, nor more of the disk than ``max_bytes`` and what it has announced, nor more
+    than :data:`MAX_CHUNK_UNPACKS_BYTES` of it at once.
+    """
 
     def __init__(self, request_id: int, path: str, max_bytes: int = MAX_BLOB_BYTES) -> None:
         self.id = request_id

@@ -1,9 +1,11 @@
-"""The file format of black boxes: fixed-size slots with checksums behind two copies of a header.
+"""The file format of black boxes: slots with checksums behind two copies of a header.
 
-Written inside trainers (``probe/blackbox.py``), read by the viewer (``store/blackbox.py``). Little-endian. The header's
-copies are written in turn, so that one is always whole; its payload is a JSON object with ``v``, ``version``, ``nonce``
-(hex), ``hello`` (the line) and ``ended``. Slots hold lines of the wire, a long one in several parts; their checksum
-begins with the nonce, so that no other box's slot passes. Stdlib only, Python 3.8 syntax.
+Slots are of fixed size. Written inside trainers (``probe/blackbox.py``), read by the viewer
+(``store/blackbox.py``). Little-endian. The header's copies are written in turn, so that one is
+always whole; its payload is a JSON object with ``v``, ``version``, ``nonce`` (hex), ``hello``
+(the line) and ``ended``. Slots hold lines of the wire, a long one in several parts; their
+checksum begins with the nonce, so that no other box's slot passes. Stdlib only, Python 3.8
+syntax.
 """
 
 from __future__ import annotations

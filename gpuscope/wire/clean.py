@@ -1,7 +1,8 @@
-"""Makes text from outside safe to show: what would move the cursor, reorder, hide or inject becomes visible.
+"""Makes text from outside safe to show.
 
-A process may call itself ``ESC ]52;…`` and a terminal would obey: every string is cleaned where it enters the viewer,
-and what a command was given where it is printed. Stdlib only.
+What would move the cursor, reorder, hide or inject becomes visible. A process may call itself
+``ESC ]52;…`` and a terminal would obey: every string is cleaned where it enters the viewer, and
+what a command was given where it is printed. Stdlib only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The stdlib codec: ``encode`` for every sender, ``decode`` for agents and probes (the viewer has ``store/decode.py``).
+"""The codec of the standard library: it encodes for all, and decodes for agents and probes.
 
-``decode`` is bounded: line length, integer width, nesting and types are checked before anything is built, and whatever
-the input, the only exception that leaves is :class:`WireError`. Runs inside trainers: stdlib only, Python 3.8 syntax.
+The viewer decodes with ``store/decode.py``. ``decode`` is bounded: line length, integer width,
+nesting and types are checked before anything is built, and whatever the input, the only
+exception that leaves is :class:`WireError`. Runs inside trainers: stdlib only, Python 3.8
+syntax.
 """
 
 from __future__ import annotations
@@ -52,9 +54,11 @@ class UnknownKind(WireError):
 
 
 def encode(frame: Frame) -> bytes:
-    """One frame as one line, newline included. NaN and infinities become null, lone surrogates U+FFFD.
+    """Return one frame as one line, newline included.
 
-    Raises :class:`WireError` when the line would be longer than ``MAX_LINE_BYTES`` or a value is not of JSON."""
+    NaN and infinities become null, lone surrogates U+FFFD. Raises :class:`WireError` when the
+    line would be longer than ``MAX_LINE_BYTES`` or a value is not of JSON.
+    """
     body = _plain(frame)
     if not isinstance(frame, Request):
         body = {"k": _KIND_OF[type(frame)], **body}
@@ -135,10 +139,12 @@ def has_long_number(line: bytes) -> bool:
 
 
 def decode(line: bytes) -> Frame:
-    """The frame in ``line`` (with or without its newline). Raises :class:`WireError` and nothing else.
+    """Return the frame in ``line``. Raises :class:`WireError` and nothing else.
 
-    Strings are cut at ``MAX_STRING_CHARS`` and lone surrogates become U+FFFD; control characters stay as they are:
-    what shows text to people cleans it (``store/decode.py``)."""
+    The line may have its newline or not. Strings are cut at ``MAX_STRING_CHARS`` and lone
+    surrogates become U+FFFD; control characters stay as they are: what shows text to people
+    cleans it (``store/decode.py``).
+    """
     if len(line) > MAX_LINE_BYTES:
         raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
     try:

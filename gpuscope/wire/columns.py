@@ -168,9 +168,10 @@ def named_sizes(sizes: Sequence[Tuple[str, int]]) -> str:
 
 
 def told_sizes(text: str, tell: Callable[[int], str]) -> str:
-    """Write the bytes in what :func:`named_sizes` made as ``tell`` says, and "…" for what a limit cut off its end.
+    """Write the bytes in what :func:`named_sizes` made as ``tell`` says.
 
-    Other text, as older probes send it, stays."""
+    "…" stands for what a limit cut off its end. Other text, as older probes send it, stays.
+    """
     pieces = re.split(r" (\d{1,18}) B(?=, |$)", text)
     if len(pieces) == 1:
         return text

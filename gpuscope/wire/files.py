@@ -44,10 +44,12 @@ def open_regular(path: Union[str, os.PathLike[str]]) -> BinaryIO:
 
 
 def open_regular_descriptor(path: str, flags: int, directory: Optional[int] = None) -> int:
-    """Open a file of Linux that somebody may put another thing in the place of meanwhile, and return its descriptor.
+    """Open a file of Linux safely, and return its descriptor.
 
-    What is opened is what was looked at. ``O_NOFOLLOW`` refuses a link, and ``directory`` is where a relative path
-    begins. Files under /proc are opened, too. Raises OSError."""
+    Somebody may put another thing in its place meanwhile. What is opened is what was looked at.
+    ``O_NOFOLLOW`` refuses a link, and ``directory`` is where a relative path begins. Files
+    under /proc are opened, too. Raises OSError.
+    """
     follow = flags & os.O_NOFOLLOW
     seen = os.open(path, os.O_PATH | os.O_CLOEXEC | follow, dir_fd=directory)
     try:

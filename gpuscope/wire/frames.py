@@ -1,7 +1,8 @@
-"""Frames: the dataclasses that travel, their units, and (from ``columns.py``) the columns of samples.
+"""The frames: the dataclasses that travel, their units, and the columns of samples.
 
-One frame is one line of JSON (NDJSON). Field names here are the names on the wire; hot frames have short ones. The same
-dataclasses are the schema of the viewer's typed decoder (``store/decode.py``), so that a field is defined once.
+The columns are from ``columns.py``. One frame is one line of JSON (NDJSON). Field names here
+are the names on the wire; hot frames have short ones. The same dataclasses are the schema of
+the viewer's typed decoder (``store/decode.py``), so that a field is defined once.
 
 A stream is: ``hello``, then definitions (static facts, once, with a small integer id), then samples whose rows carry
 only numbers, by column; events when something happens; every ``KEY_SECONDS`` a key frame that repeats all definitions,

@@ -24,10 +24,12 @@ _NAME = re.compile(
 
 
 def remove_left(directory: str) -> int:
-    """Remove from ``directory`` the files of injections whose process is gone, and those that are too old to matter.
+    """Remove from ``directory`` the files that injections have left.
 
-    Only what belongs to the owner of the directory goes, and no lock that is held. Returns how many files went. Raises
-    OSError where the directory cannot be read. ``directory`` may be ``/proc/self/fd/N``."""
+    Their process is gone, or they are too old to matter. Only what belongs to the owner of the
+    directory goes, and no lock that is held. Returns how many files went. Raises OSError where
+    the directory cannot be read. ``directory`` may be ``/proc/self/fd/N``.
+    """
     owner, now, removed = os.stat(directory).st_uid, time.time(), 0
     with os.scandir(directory) as entries:
         names = [entry.name for entry in islice(entries, MAX_NAMES)]

@@ -1,9 +1,11 @@
-"""Recordings: wire lines in a gzip file that can be sought, cut and damaged without losing what was whole.
+"""Recordings: wire lines in a gzip file that can be sought, cut and damaged.
 
-The file is a row of gzip members. The first holds the header line; every hello and every key frame begins another,
-which starts with the hello, so that reading can begin there. A line is ``{"@":source,"rx":seconds,"l":{…wire line…}}``;
-about once a second a check line ``{"crc":…}`` covers the member so far and all is flushed: a cut loses a second, and
-after damage nothing is shown that was not verified. The last line of a recording that was closed says so.
+What was whole is not lost. The file is a row of gzip members. The first holds the header line;
+every hello and every key frame begins another, which starts with the hello, so that reading can
+begin there. A line is ``{"@":source,"rx":seconds,"l":{…wire line…}}``; about once a second a
+check line ``{"crc":…}`` covers the member so far and all is flushed: a cut loses a second, and
+after damage nothing is shown that was not verified. The last line of a recording that was
+closed says so.
 
 Nothing read here is trusted: sizes are bounded, no exception leaves the reader, its ``problem`` says what is wrong.
 """

@@ -1,6 +1,7 @@
-"""Takes names of people, hosts, paths, commands and scripts out of frames; the same name becomes the same pseudonym.
+"""Takes names of people, hosts, paths, commands and scripts out of frames.
 
-By allow-list: of kinds and fields that are not named here nothing is kept. Stdlib only.
+The same name becomes the same pseudonym. By allow-list: of kinds and fields that are not named
+here nothing is kept. Stdlib only.
 """
 
 from __future__ import annotations
