@@ -24,7 +24,7 @@ _ALWAYS = "NVML_ERROR_"
 """pynvml makes a class of each name that begins so."""
 
 
-def shipped() -> bytes:
+def zip_to_send() -> bytes:
     """Return a zip of the agent's sources, compressed as a whole with zlib.
 
     Equal sources make equal bytes.
@@ -36,7 +36,7 @@ def shipped() -> bytes:
         digest.update(contents[name])
     name = f"agent-{digest.hexdigest()[:24]}.zz"
     folder = bundle._cache_folder()
-    found = _kept(os.path.join(folder, name)) if folder is not None else b""
+    found = _read_kept(os.path.join(folder, name)) if folder is not None else b""
     if found:
         return found
     made = _make(contents)
@@ -48,7 +48,7 @@ def shipped() -> bytes:
     return made
 
 
-def _kept(path: str) -> bytes:
+def _read_kept(path: str) -> bytes:
     """Return what an earlier viewer made and kept, b"" where there is none that can be trusted.
 
     It must be our own file, whole, and writable by nobody else.

@@ -137,7 +137,7 @@ class Askpass:
         self._program = os.path.join(self._folder, "askpass")
         descriptor = os.open(self._program, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
         with os.fdopen(descriptor, "w") as stream:
-            stream.write(_HELPER % {"python": _quoted(sys.executable), "path": _quoted(path)})
+            stream.write(_HELPER % {"python": _quote(sys.executable), "path": _quote(path)})
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(path)
         self._socket.listen(16)
@@ -246,5 +246,5 @@ def _listens(path: str) -> bool:
     return True
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"

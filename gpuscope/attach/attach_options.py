@@ -15,7 +15,7 @@ from . import inject_pep768, inject_place
 from .inject import AUTO, PEP768, PTRACE
 from .inject_payload import IDLE_SECONDS
 from .inject_refusal import GONE, NEXT_RUN, REFUSED, UNSUPPORTED, CannotInject
-from .inject_target import Process, Python, can_ptrace, permission, process, python, traced
+from .inject_target import Process, Python, check_ptrace, check_untraced, permission, process, python
 
 PROBE, OUTSIDE = "probe", "outside"
 MAX_COMMAND_CHARS = 300
@@ -99,7 +99,7 @@ class Ladder:
         """
         rung = self.best if method == AUTO else next((one for one in self.rungs if one.name == method), None)
         if rung is None or rung.name not in (PEP768, PTRACE) or not rung.open:
-            closed = self._closed() if rung is None or rung.name not in (PEP768, PTRACE) else rung
+            closed = self._closed_way() if rung is None or rung.name not in (PEP768, PTRACE) else rung
             raise CannotInject(closed.code or UNSUPPORTED, closed.why or "its probe listens already.", closed.next)
         return Consent(
             self.pid, self.start, self.command, self.user, rung.name, _EFFECT[rung.name], _PRICE[rung.name],
@@ -121,7 +121,7 @@ class Ladder:
                 f"Now:  gpuscope attach {self.pid} --inject={best.name}     (asks first, and names the price)\n"
                 f"{NEXT_RUN}"
             )
-        closed = self._closed()
+        closed = self._closed_way()
         following = closed.next if closed.next.startswith("Next") or not closed.next else f"Next:  {closed.next}"
         return (
             f"Cannot look inside {who}. Training not touched.\n"
@@ -137,7 +137,7 @@ class Ladder:
         except CannotInject:
             return None
 
-    def _closed(self) -> Rung:
+    def _closed_way(self) -> Rung:
         """The rung whose reason matters: of the way that this Python has."""
         inner = [rung for rung in self.rungs if rung.name in (PEP768, PTRACE) and rung.why]
         return next((rung for rung in inner if rung.code != UNSUPPORTED), inner[-1] if inner else self.rungs[-1])
@@ -197,8 +197,8 @@ def _pep768(found: Process, known: Python) -> Rung:
 
 def _ptrace(found: Process, known: Python) -> Rung:
     try:
-        can_ptrace(known)
-        traced(found)
+        check_ptrace(known)
+        check_untraced(found)
         _may_write(found)
         return Rung(PTRACE, True)
     except CannotInject as error:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Sequence, Tuple
 
-from .agent_source import shipped
+from .agent_source import zip_to_send
 
 OLDEST = (3, 8)
 LOADER = "import os;exec(bytes().join(iter(lambda:os.read(0,1)or os._exit(75),bytes([10]))))"
@@ -92,7 +92,7 @@ def prepare() -> None:
 
 @lru_cache(maxsize=1)
 def _archive() -> Tuple[bytes, str]:
-    archive = shipped()
+    archive = zip_to_send()
     return archive, hashlib.sha256(archive).hexdigest()
 
 

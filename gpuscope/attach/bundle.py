@@ -55,7 +55,7 @@ def probe_sources() -> Contents:
     In an agent that runs from its own zip they are those that travelled in it.
     """
     if not os.path.isdir(_ROOT):
-        return _carried()
+        return _sources_from_own_zip()
     contents = _sources(("__init__.py", *WIRE), ("probe",))
     return {f"{PROBE_PACKAGE}/{name}": content for name, content in contents.items()}
 
@@ -124,7 +124,7 @@ def _sources(files: Tuple[str, ...], folders: Tuple[str, ...]) -> Contents:
     return contents
 
 
-def _carried() -> Contents:
+def _sources_from_own_zip() -> Contents:
     """The probe's sources in the zip that this very code was loaded from."""
     import zipfile
 

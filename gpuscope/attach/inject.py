@@ -20,11 +20,11 @@ from .inject_target import (
     OLDEST_PEP768,
     Process,
     Python,
+    check_open_files,
+    check_untraced,
     main_thread_state,
     process,
     python,
-    room_for_descriptors,
-    traced,
 )
 
 AUTO, PEP768, PTRACE = "auto", "pep768", "ptrace"
@@ -94,9 +94,9 @@ def _inject(
         known = python(found)
         chosen = choose(known, method)
         if main_thread_state(pid) in ("T", "t"):
-            traced(found)
+            check_untraced(found)
             raise CannotInject(BUSY, "it is stopped (SIGSTOP, or Ctrl-Z).", f"kill -CONT {pid}     and try again")
-        room_for_descriptors(found)
+        check_open_files(found)
         script = inject_payload.script(place.inside, place.nonce, idle_seconds)
         try:
             path = place.put(script, inject_payload.sources())
@@ -106,7 +106,7 @@ def _inject(
         return way(found, known, place, path, patience, progress, go_on)
 
 
-def _late(place: Place, answer: Optional[Dict[str, object]]) -> Optional[Dict[str, object]]:
+def _call_off_or_wait(place: Place, answer: Optional[Dict[str, object]]) -> Optional[Dict[str, object]]:
     """Call the injection off, or wait for a probe that is just being loaded.
 
     Raises :class:`CannotInject` where that takes too long and cannot be called off any more.
@@ -154,7 +154,7 @@ def _pep768(
         if answer is None:
             sender.call_off(path)
             # One that had just taken it up opens the file now: gone, it would print an error in the trainer.
-            answer = _late(place, None)
+            answer = _call_off_or_wait(place, None)
             if answer is None:
                 time.sleep(WITHDRAW_SECONDS)
     return _result(PEP768, found, answer, began, None, patience)
@@ -164,12 +164,12 @@ def _ptrace(
     found: Process, known: Python, place: Place, path: str, patience: float,
     progress: Callable[[str], None], go_on: Callable[[], bool],
 ) -> Injected:  # fmt: skip
-    traced(found)
+    check_untraced(found)
     task = inject_ptrace.job(found, known, inject_payload.stub(path))
     began = time.monotonic()
     done = inject_ptrace.call(task, found)
     progress(f"left a call for the main thread, which stood for {1e3 * done['stop_seconds']:.1f} ms")
-    answer = _late(place, place.answer(patience, go_on))
+    answer = _call_off_or_wait(place, place.answer(patience, go_on))
     result = _result(PTRACE, found, answer, began, float(done["stop_seconds"]), patience, float(done["released"]))
     return replace(result, asked_seconds=float(done["asked_seconds"]))
 

@@ -186,7 +186,7 @@ class Place:
             script, sources, answer = names(self.nonce)
             for name in (sources, script, answer, sources + ".taken", answer + ".new"):
                 self._unlink(name)
-            if not self._dying() or time.monotonic() > end:
+            if not self._is_dying() or time.monotonic() > end:
                 return
             time.sleep(POLL_SECONDS)
 
@@ -198,7 +198,7 @@ class Place:
         except OSError:
             pass  # it costs a little room, and no injection
 
-    def _dying(self) -> bool:
+    def _is_dying(self) -> bool:
         """Whether the main thread has ended and others have not."""
         try:
             return (

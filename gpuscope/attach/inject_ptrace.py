@@ -14,7 +14,7 @@ from typing import Any, Dict
 from ..process import child
 from . import inject_machine, maps
 from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUPPORTED, CannotInject
-from .inject_target import Process, Python, can_ptrace, permission, tracer
+from .inject_target import Process, Python, check_ptrace, permission, tracer
 
 CALL_SECONDS = 1.0
 """The call takes microseconds; one that waits for a lock so long is given up."""
@@ -28,7 +28,7 @@ _CALL_BYTES, _CALLS = 24, 300
 
 def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
     """What the worker is told. Raises :class:`CannotInject`."""
-    can_ptrace(python)
+    check_ptrace(python)
     try:
         code_at = inject_machine.place_for_code(found.pid, maps.mappings(found.pid))
         lock = pending_lock(found.pid, python) if python.version >= (3, 13) else 0

@@ -100,7 +100,7 @@ def main_thread_state(pid: int) -> str:
         return ""
 
 
-def room_for_descriptors(found: Process) -> None:
+def check_open_files(found: Process) -> None:
     """Check that a process may open more files. Raises :class:`CannotInject` near its limit.
 
     The files that we open there would be the ones that it then lacks. Where the limit cannot be
@@ -206,7 +206,7 @@ def yama_scope() -> Optional[int]:
         return None
 
 
-def traced(found: Process) -> None:
+def check_untraced(found: Process) -> None:
     """Check that nobody traces a process. Raises :class:`CannotInject` where somebody does.
 
     The kernel allows one tracer.
@@ -219,7 +219,7 @@ def traced(found: Process) -> None:
         )  # fmt: skip
 
 
-def can_ptrace(found: Python) -> None:
+def check_ptrace(found: Python) -> None:
     """Check that the ptrace way fits this interpreter and this machine.
 
     Raises :class:`CannotInject` where it does not.

@@ -88,7 +88,7 @@ def through_ssh(host: str, words: Sequence[str], ssh: Sequence[str] = ("ssh",), 
     """ssh to ``host`` with these words. Raises :class:`BadTarget` for a host that is none."""
     options = [word for name, value in SSH_OPTIONS for word in ("-o", f"{name}={value}")]
     options += ["-o", "BatchMode=yes"] if batch else []
-    return [*ssh, "-T", *options, "--", checked_host(host), _joined(words)]
+    return [*ssh, "-T", *options, "--", checked_host(host), _join(words)]
 
 
 def through_prefix(prefix: Sequence[str], words: Sequence[str], batch: bool = False) -> List[str]:
@@ -104,11 +104,11 @@ def through_prefix(prefix: Sequence[str], words: Sequence[str], batch: bool = Fa
             options = ["-o", "BatchMode=yes"] if batch else []
             rest = through_prefix(prefix[end:], words, batch)
             more = [] if "-T" in prefix[index:end] else ["-T"]
-            return [*prefix[: index + 1], *more, *options, *prefix[index + 1 : end], _joined(rest)]
+            return [*prefix[: index + 1], *more, *options, *prefix[index + 1 : end], _join(rest)]
     return [*prefix, *words]
 
 
-def _joined(words: Sequence[str]) -> str:
+def _join(words: Sequence[str]) -> str:
     return "exec " + " ".join(shlex.quote(word) for word in words)
 
 

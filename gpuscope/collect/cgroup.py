@@ -34,7 +34,7 @@ class Level(NamedTuple):
         limit = int(content)
         return limit if limit < _NO_LIMIT else None
 
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         """Return the bytes in use without the file cache, which the kernel would drop first.
 
         ``docker stats`` counts the same way. Raises OSError or ValueError.

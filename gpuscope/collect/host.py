@@ -122,7 +122,7 @@ class HostSampler:
         return [_shm(self._root)[1]]
 
     def _cgroup_used(self) -> List[Reading]:
-        return [self._level.used() if self._level else NO_CGROUP]
+        return [self._level.used_bytes() if self._level else NO_CGROUP]
 
     def _agent(self) -> List[Reading]:
         stat = parse_stat(read(os.path.join(self._root, "proc/self/stat")))

@@ -112,7 +112,7 @@ class GpmSampler:
             request.metrics[slot].metricId = metric
             request.metrics[slot].value = math.nan
         self._n.nvmlGpmMetricsGet(request)
-        return tuple(_reading(name, request.metrics[slot]) for slot, name in enumerate(self._metric_ids))
+        return tuple(_read_metric(name, request.metrics[slot]) for slot, name in enumerate(self._metric_ids))
 
     def _all(self, unknown: Unknown) -> Dict[str, Reading]:
         return dict.fromkeys(self._metric_ids, unknown)
@@ -127,7 +127,7 @@ class GpmSampler:
                 pass  # the driver keeps them; the process ends
 
 
-def _reading(column: str, metric: Any) -> Reading:
+def _read_metric(column: str, metric: Any) -> Reading:
     if metric.nvmlReturn:
         return from_return(_METRICS, metric.nvmlReturn)
     value = float(metric.value)

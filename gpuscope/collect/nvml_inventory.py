@@ -29,19 +29,19 @@ _NODE_SCOPE = 0  # nvmlAffinityScope_t
 MAX_MIG = 8
 
 
-def _named(call: str, value: int, names: Dict[int, str]) -> Reading:
+def _name_or_unknown(call: str, value: int, names: Dict[int, str]) -> Reading:
     known = names.get(value)
     return known if known is not None else Unknown(NOT_SUPPORTED, f"{call}: the driver answered {value}, new to us")
 
 
 def _architecture(n: Any, h: Any) -> Tuple[Reading, ...]:
     call = "nvmlDeviceGetArchitecture"
-    return (_named(call, n.nvmlDeviceGetArchitecture(h), ARCHITECTURES),)
+    return (_name_or_unknown(call, n.nvmlDeviceGetArchitecture(h), ARCHITECTURES),)
 
 
 def _compute_mode(n: Any, h: Any) -> Tuple[Reading, ...]:
     call = "nvmlDeviceGetComputeMode"
-    return (_named(call, n.nvmlDeviceGetComputeMode(h), COMPUTE_MODES),)
+    return (_name_or_unknown(call, n.nvmlDeviceGetComputeMode(h), COMPUTE_MODES),)
 
 
 def _limits(n: Any, h: Any) -> Tuple[Reading, ...]:
@@ -118,17 +118,17 @@ def ranges(words: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-def _listed(call: str, words: Any) -> Tuple[Reading, ...]:
+def _ranges_or_unknown(call: str, words: Any) -> Tuple[Reading, ...]:
     found = ranges(list(words))
     return (found if found else Unknown(NOT_SUPPORTED, f"{call}: the driver names none"),)
 
 
 def _affinity(n: Any, h: Any) -> Tuple[Reading, ...]:
-    return _listed("nvmlDeviceGetCpuAffinity", n.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS))
+    return _ranges_or_unknown("nvmlDeviceGetCpuAffinity", n.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS))
 
 
 def _numa(n: Any, h: Any) -> Tuple[Reading, ...]:
-    return _listed("nvmlDeviceGetMemoryAffinity", n.nvmlDeviceGetMemoryAffinity(h, _NODE_WORDS, _NODE_SCOPE))
+    return _ranges_or_unknown("nvmlDeviceGetMemoryAffinity", n.nvmlDeviceGetMemoryAffinity(h, _NODE_WORDS, _NODE_SCOPE))
 
 
 def _vbios(n: Any, h: Any) -> Tuple[Reading, ...]:

@@ -284,7 +284,7 @@ class ProbeLink:
                 entity = self._entity(values[0]) if values else None
                 if entity is not None and entity.table == table:
                     named = dict(zip(self._columns[table], values[1:]))
-                    entity.readings = {name: _reading(named, name, entity) for name in frames.COLUMNS[table]}
+                    entity.readings = {name: _reading_of(named, name, entity) for name in frames.COLUMNS[table]}
                     entity.rows += 1
                     entity.read_seconds = max(0, min(frame.m, time.monotonic_ns())) / 1e9
 
@@ -312,7 +312,7 @@ def _known_names(entity: Entity) -> Tuple[str, ...]:
     return _NAMES[entity.table]
 
 
-def _reading(named: Dict[str, frames.Scalar], name: str, entity: Entity) -> Reading:
+def _reading_of(named: Dict[str, frames.Scalar], name: str, entity: Entity) -> Reading:
     value = named.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return value

@@ -43,7 +43,7 @@ class Belonging(NamedTuple):
     slurm_job: Optional[str] = None
 
 
-def belonging(pid: int, root: str = "/") -> Belonging:
+def owners_of(pid: int, root: str = "/") -> Belonging:
     """Return what started a process, as /proc/PID/cgroup names it.
 
     It is ``docker 3f2a…``, a pod's uid or the number of a Slurm job.

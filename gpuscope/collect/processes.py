@@ -14,7 +14,7 @@ from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 from ..process.procfs import Stat, read, stat_of, status_values, why_process
 from ..wire.frames import LOST, MAX_STRING_CHARS, NO_PERMISSION, NOT_INITIALISED, ProcDef, Reading, Unknown
 from .container import container, own_pid_namespace, pid_namespace_note
-from .process_context import belonging
+from .process_context import owners_of
 
 __all__ = [
     "ProcessSampler", "container", "describe", "holds_gpu", "invisible", "namespace_pids", "own_pid_namespace",
@@ -80,7 +80,7 @@ def describe(
     if boot_time is None:
         boot_time = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     definition.start_time = round(boot_time + stat.start_ticks / TICKS_PER_SECOND, 2)
-    definition.container, definition.pod, definition.slurm_job = belonging(pid, root)
+    definition.container, definition.pod, definition.slurm_job = owners_of(pid, root)
     try:
         # Not the directory's owner: that is root for a process that may not be dumped.
         uid = status_values(read(_path(root, pid, "status")), b"Uid")[0]

@@ -274,7 +274,7 @@ class Probes:
             now = time.monotonic()
             news = [self._news(link, link.trainer, now) for link in self._links.values() if link.trainer is not None]
             farewells = {
-                link.name: _ending(link) for at, link in self._ended if now - at >= EXIT_SECONDS or _is_gone(link)
+                link.name: _how_it_ended(link) for at, link in self._ended if now - at >= EXIT_SECONDS or _is_gone(link)
             }
             self._ended = [(at, link) for at, link in self._ended if link.name not in farewells]
             problems, self._problems = self._problems, []
@@ -363,7 +363,7 @@ class Probes:
         self._wake()
 
 
-def _ending(link: ProbeLink) -> str:
+def _how_it_ended(link: ProbeLink) -> str:
     """Return how a trainer ended, as far as can be seen from here.
 
     Its exit code is its parent's to know.

@@ -174,7 +174,7 @@ async def serve(exporter: Exporter, host: str, port: int) -> None:
             raise CannotExport(f"{why}  gpuscope export --listen {host}:{port + 1 if port < 65535 else 9400}") from None
         raise CannotExport(f"cannot listen at {at}: {error.strerror or error}") from None
     try:
-        await _until_told(exporter, None, 0.0)
+        await _write_until_signal(exporter, None, 0.0)
     finally:
         await asyncio.to_thread(server.shutdown)
         server.server_close()
@@ -187,7 +187,7 @@ async def write(exporter: Exporter, path: Path, interval: float) -> None:
     It is removed because what nobody renews is stale. Raises :class:`CannotExport`.
     """
     try:
-        await _until_told(exporter, path, interval)
+        await _write_until_signal(exporter, path, interval)
     finally:
         path.unlink(missing_ok=True)
 
@@ -213,7 +213,7 @@ def put(path: Path, content: bytes) -> None:
     atomic_file.write(path, content, mode=0o644, shared=True)
 
 
-async def _until_told(exporter: Exporter, path: Path | None, interval: float) -> None:
+async def _write_until_signal(exporter: Exporter, path: Path | None, interval: float) -> None:
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)

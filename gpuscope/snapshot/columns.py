@@ -79,12 +79,12 @@ def read_trace(entries: list[Any], stacks: StackTable) -> Columns:
         entries[begin : begin + PART] = repeat(None, len(part))
         sizes = len(columns)
         try:
-            _fast(columns, part, timed)
+            _add_entries(columns, part, timed)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             for column in (columns.code, columns.addr, columns.size, columns.time):
                 del column[sizes:]
-            part = [_mended(columns, one, timed) for one in part]
-            _fast(columns, part, timed)
+            part = [_repair(columns, one, timed) for one in part]
+            _add_entries(columns, part, timed)
         _add_stacks(columns, part, sizes, stacks)
         _add_streams(columns, part)
         if columns.code[sizes:].translate(None, _COMMON):
@@ -93,7 +93,7 @@ def read_trace(entries: list[Any], stacks: StackTable) -> Columns:
     return columns
 
 
-def _fast(columns: Columns, part: list[Any], timed: bool) -> None:
+def _add_entries(columns: Columns, part: list[Any], timed: bool) -> None:
     """Read entries that are as torch writes them, and raise for others.
 
     It raises what the standard library does. An out-of-memory entry has no address: it gets one
@@ -127,8 +127,8 @@ def _is_below(column: array[int], limit: int) -> bool:
     return not any(map(bytes.strip, high, repeat(b"\0"))) or (min(column) >= 0 and max(column) < limit)
 
 
-def _mended(columns: Columns, one: Any, timed: bool) -> dict[Any, Any]:
-    """Return an entry with all that :func:`_fast` needs. What makes no sense becomes 0.
+def _repair(columns: Columns, one: Any, timed: bool) -> dict[Any, Any]:
+    """Return an entry with all that :func:`_add_entries` needs. What makes no sense becomes 0.
 
     An event that lacks its size or its address counts as malformed and changes nothing.
     """
@@ -205,12 +205,12 @@ def _add_marks(columns: Columns, part: list[Any], begin: int) -> None:
             )
         )
         if len(columns.marks) > 2 * MAX_MARKS:
-            _thin(columns)
+            _drop_marks(columns)
     if len(columns.marks) > MAX_MARKS:
-        _thin(columns)
+        _drop_marks(columns)
 
 
-def _thin(columns: Columns) -> None:
+def _drop_marks(columns: Columns) -> None:
     """Drop marks beyond the limit: the older ones first, and out-of-memory marks last.
 
     Annotations go before all others: a program may make one for each tensor that it saves.

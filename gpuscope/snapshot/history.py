@@ -138,10 +138,10 @@ def part_of(columns: Columns, begin: int) -> Part:
     return Part(
         total=len(columns),
         begin=begin,
-        code=_packed(columns.code[begin:end]),
-        addr=_packed(columns.addr[begin:end]),
-        size=_packed(columns.size[begin:end]),
-        stream=_packed(columns.stream[begin:end]),
+        code=_pack(columns.code[begin:end]),
+        addr=_pack(columns.addr[begin:end]),
+        size=_pack(columns.size[begin:end]),
+        stream=_pack(columns.stream[begin:end]),
         streams=list(columns.streams),
     )
 
@@ -149,20 +149,20 @@ def part_of(columns: Columns, begin: int) -> Part:
 def layout_of(table: SegmentTable, known: bool) -> Layout:
     return Layout(
         known=known,
-        address=_packed(table.address),
-        size=_packed(table.size),
-        stream=_packed(table.stream),
-        flags=_packed(table.flags),
-        counts=_packed(table.counts),
+        address=_pack(table.address),
+        size=_pack(table.size),
+        stream=_pack(table.stream),
+        flags=_pack(table.flags),
+        counts=_pack(table.counts),
         pools=table.pools,
-        block_address=_packed(table.block_address),
-        block_size=_packed(table.block_size),
-        block_requested=_packed(table.block_requested),
-        block_pending=_packed(table.block_pending),
+        block_address=_pack(table.block_address),
+        block_size=_pack(table.block_size),
+        block_requested=_pack(table.block_requested),
+        block_pending=_pack(table.block_pending),
     )
 
 
-def _packed(column: array[int] | bytearray) -> str:
+def _pack(column: array[int] | bytearray) -> str:
     return b64encode(column).decode("ascii")
 
 

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import IO, Any, TypeAlias
 
 from ..errors import UserError
+from ..text.units import bytes_text
 from ..wire.files import open_regular
 
 MAX_FILE_BYTES = 4 << 30
@@ -377,7 +378,7 @@ def main(path: str) -> int:
     except OSError as error:
         answer = {"error": f"cannot read it: {error.strerror}"}
     except MemoryError:
-        answer = {"error": f"the trace needs more than the {MEMORY_BYTES >> 20} MiB of memory it may have"}
+        answer = {"error": f"the trace needs more than the {bytes_text(MEMORY_BYTES)} of memory it may have"}
     print(json.dumps(answer))
     return 0
 

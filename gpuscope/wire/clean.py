@@ -49,7 +49,7 @@ def clean(text: str, limit: int = MAX_STRING_CHARS) -> str:
     if text.isascii() and text.isprintable():
         return text
     safe = _UNSAFE.sub(_visible, text)
-    safe = _MAYBE_MARKS.sub(_bounded, safe)
+    safe = _MAYBE_MARKS.sub(_limit_marks, safe)
     if safe == text:
         return text
     return safe if len(safe) <= limit else safe[: max(limit - 1, 0)] + "…"[:limit]
@@ -69,7 +69,7 @@ def _visible(match: re.Match[str]) -> str:
     return f"\\x{ord(char):02x}" if char < "\xa0" else REPLACEMENT
 
 
-def _bounded(match: re.Match[str]) -> str:
+def _limit_marks(match: re.Match[str]) -> str:
     """Return a run of characters in which no letter has more than ``MAX_MARKS`` marks.
 
     Where there are more, one U+FFFD stands for all.

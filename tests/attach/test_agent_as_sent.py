@@ -32,7 +32,7 @@ def archive(data: bytes) -> zipfile.ZipFile:
 
 @pytest.mark.slow
 def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
-    source = archive(agent_source.shipped()).read("pynvml.py").decode()
+    source = archive(agent_source.zip_to_send()).read("pynvml.py").decode()
     lean = types.ModuleType("lean_pynvml")
     monkeypatch.setitem(sys.modules, "lean_pynvml", lean)
     exec(compile(source, "pynvml.py", "exec"), lean.__dict__)
@@ -49,27 +49,27 @@ def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
 
 @pytest.mark.slow
 def test_all_else_is_as_it_was(cache):
-    sent, whole = archive(agent_source.shipped()), bundle._agent_contents()
+    sent, whole = archive(agent_source.zip_to_send()), bundle._agent_contents()
     assert set(sent.namelist()) == set(whole)
     assert all(sent.read(name) == agent_source.bare(content) for name, content in whole.items() if name != "pynvml.py")
 
 
 @pytest.mark.slow
 def test_it_is_made_once_and_a_changed_file_is_not_used(cache):
-    first = agent_source.shipped()
+    first = agent_source.zip_to_send()
     (path,) = cache.glob("agent-*.zz")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     made = path.stat().st_mtime_ns
-    assert agent_source.shipped() == first
+    assert agent_source.zip_to_send() == first
     assert path.stat().st_mtime_ns == made
     path.write_bytes(first[:-1] + b"x" + path.read_bytes()[-32:])
-    assert agent_source.shipped() == first
+    assert agent_source.zip_to_send() == first
     path.chmod(0o666)
     path.write_bytes(b"evil" + bytes(32))
-    assert agent_source.shipped() == first
+    assert agent_source.zip_to_send() == first
     os.unlink(path)
     path.symlink_to("/etc/passwd")
-    assert agent_source.shipped() == first
+    assert agent_source.zip_to_send() == first
 
 
 def test_words_decide_and_all_other_statements_stay():

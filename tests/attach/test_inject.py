@@ -22,7 +22,7 @@ from bench.soak.injection import stub_pages
 from gpuscope.attach import inject_payload, inject_pep768, inject_ptrace
 from gpuscope.attach.inject import CannotInject, inject
 from gpuscope.attach.inject_place import Place
-from gpuscope.attach.inject_target import can_ptrace, process, python, yama_scope
+from gpuscope.attach.inject_target import check_ptrace, process, python, yama_scope
 from gpuscope.wire import frames
 from tests.fakes import pythons
 from tests.fakes.probe_client import Reader, wait_for
@@ -609,7 +609,7 @@ def test_what_the_ptrace_way_does_not_fit_is_refused():
             ({"version": (3, 14)}, "door of its own"),
         ):
             with pytest.raises(CannotInject, match=reason) as caught:
-                can_ptrace(type(known)(**{**vars(known), **change}))
+                check_ptrace(type(known)(**{**vars(known), **change}))
             assert caught.value.code == "unsupported"
         newer = type(known)(**{**vars(known), "version": (3, 16), "offsets": bytes(1024)})
         with pytest.raises(CannotInject, match="newer than this gpuscope knows"):

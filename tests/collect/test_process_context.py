@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gpuscope.collect.process_context import Belonging, belonging, environment_of, may_be_shown
+from gpuscope.collect.process_context import Belonging, environment_of, may_be_shown, owners_of
 from gpuscope.collect.processes import describe
 from gpuscope.wire.frames import NO_PERMISSION, Unknown
 from tests.fakes.proctree import stat_line, tree
@@ -39,7 +39,7 @@ POD = "1c2d3e4f-0000-4111-8222-333344445555"
 )
 def test_control_groups(tmp_path, cgroup: str, wanted: Belonging) -> None:
     root = tree(tmp_path, {"proc/123/cgroup": cgroup, "proc/123/stat": stat_line(b"python"), "proc/123/status": ""})
-    assert belonging(123, root) == wanted
+    assert owners_of(123, root) == wanted
     found = describe(123, root=root, boot_time=0.0)
     assert found is not None
     assert (found[0].container, found[0].pod, found[0].slurm_job) == wanted
@@ -47,7 +47,7 @@ def test_control_groups(tmp_path, cgroup: str, wanted: Belonging) -> None:
 
 def test_a_hostile_name_of_a_container_stays_one_short_word(tmp_path) -> None:
     root = tree(tmp_path, {"proc/5/cgroup": "0::/machine-\x1b]52;c;AA\x07" + "x" * 5000 + ".scope"})
-    found = belonging(5, root).container
+    found = owners_of(5, root).container
     assert found is None or (found.isprintable() and len(found) < 40)
 
 

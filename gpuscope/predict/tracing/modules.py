@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.nn.modules import module as hooks
 
-_node = getattr(torch._C, "_current_autograd_node", lambda: None)
+from .fakes import running_node
+
 _number = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
 
 
@@ -41,7 +42,7 @@ class Modules:
         backward pass knows its module and is not inside it."""
         if self._stack:
             return self._stack[-1], True
-        node = _node()
+        node = running_node()
         if node is None or not self._numbers:
             return "", bool(self._numbers)
         number = node._sequence_nr() if hasattr(node, "_sequence_nr") else -1
