@@ -39,7 +39,6 @@ LEFT: list[list[str]] = [
     ["gpuscope.cli.commands.devices.verb", "gpuscope.cli.commands.devices.watch"],
     ["gpuscope.cli.commands.ps.verb", "gpuscope.cli.commands.ps.watch"],
     ["gpuscope.cli.remote", "gpuscope.cli.remote_look"],
-    ["gpuscope.doctor.explain", "gpuscope.doctor.report", "gpuscope.doctor.table"],
     ["gpuscope.lab.elastic", "gpuscope.lab.worker"],
     [
         "gpuscope.predict.allocator_engine",

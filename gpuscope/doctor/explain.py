@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..text.width import wrap
+from .finding import Pitfall
 from .report import said
-from .table import Pitfall
 
 if TYPE_CHECKING:
     from ..text.styled import Line

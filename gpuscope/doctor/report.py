@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from ..exit_status import ExitStatus
 from ..text.width import cells, wrap
 from ..wire.clean import clean
-from .finding import Abstained, Effect, Ended, Evidence, Finding, Fix, Report
+from .finding import Abstained, Effect, Ended, Evidence, Finding, Fix, Pitfall, Report
 from .order import rank
-from .table import Pitfall
 
 if TYPE_CHECKING:
     from ..text.styled import Line

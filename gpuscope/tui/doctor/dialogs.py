@@ -21,7 +21,7 @@ from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
-    from ...doctor.table import Pitfall
+    from ...doctor.finding import Pitfall
     from ...lab.device_selection import Occupant
     from ..lab.runs import LabRuns
     from .proof import Proof

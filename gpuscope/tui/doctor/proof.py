@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ...lab.config import ConfigError, LabConfig, add_toggles
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Finding
-    from ...doctor.table import Pitfall
+    from ...doctor.finding import Finding, Pitfall
 
 NO_PROOF = "cannot be reproduced here"
 _AGAINST = re.compile(r"\s+against\s+")

@@ -20,8 +20,7 @@ from .finding_history import Case
 from .proof import Proof
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Evidence, Finding, Fix, Report
-    from ...doctor.table import Pitfall
+    from ...doctor.finding import Evidence, Finding, Fix, Pitfall, Report
     from ...store.view import HostView
     from ..theme import Glyphs
     from .watch import Watch

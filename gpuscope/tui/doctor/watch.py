@@ -17,7 +17,7 @@ from .background_checks import Aside
 from .finding_history import Case, Course, Kind, ordered, pid_of
 
 if TYPE_CHECKING:
-    from ...doctor.table import Pitfall
+    from ...doctor.finding import Pitfall
     from ...store.view import HistoryOf, HostView
 
 log = logging.getLogger("gpuscope.doctor")

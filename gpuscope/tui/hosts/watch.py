@@ -17,8 +17,7 @@ from .order import SORTS, Order
 from .summary import Grade, Summary, Totals, Word, summarise, totals
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Finding
-    from ...doctor.table import Pitfall
+    from ...doctor.finding import Finding, Pitfall
     from ...store.store import Store
     from ...store.view import HostView, View
 

@@ -25,7 +25,7 @@ if __package__ in (None, ""):
 from gpuscope.cli.commands.doctor import left as doctor_left
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
-from gpuscope.doctor.finding import Report
+from gpuscope.doctor.finding import Pitfall, Report
 from gpuscope.wire.clean import clean
 
 TIMEOUT_SECONDS = 5.0
@@ -58,7 +58,7 @@ def _environment() -> Report:
         return Report(problems=(f"The environment: examining it failed ({why}). Try: gpuscope doctor",))
 
 
-def _say(part: str, found: Report, known: dict[str, table.Pitfall], **more: Any) -> None:
+def _say(part: str, found: Report, known: dict[str, Pitfall], **more: Any) -> None:
     settled = reports.settled(found, known)
     document = reports.document(settled, reports.exit_code(settled))
     print(json.dumps({"part": part, **more, "report": document}), flush=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....doctor import report as reports
 from ....doctor import table
-from ....doctor.finding import Report
+from ....doctor.finding import Pitfall, Report
 from ....errors import UsageError
 from ....exit_status import ExitStatus
 from ....wire.clean import clean
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _explain(args: argparse.Namespace, known: dict[str, table.Pitfall]) -> int:
+def _explain(args: argparse.Namespace, known: dict[str, Pitfall]) -> int:
     from ....doctor import explain
 
     if args.targets or args.symptom is not None or (args.list and args.explain is not None):
