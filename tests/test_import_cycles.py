@@ -35,7 +35,6 @@ LEFT: list[list[str]] = [
         "gpuscope.probe.stall",
         "gpuscope.probe.standing_history",
     ],
-    ["gpuscope.agent.hello", "gpuscope.agent.main", "gpuscope.agent.requests"],
     ["gpuscope.cli.commands.devices.verb", "gpuscope.cli.commands.devices.watch"],
     ["gpuscope.cli.commands.ps.verb", "gpuscope.cli.commands.ps.watch"],
     ["gpuscope.cli.remote", "gpuscope.cli.remote_look"],

@@ -167,5 +167,5 @@ while rest:
 os.write(1, ("\\n\\x1egpuscope " + head["nonce"] + "\\n").encode("ascii"))
 sys.path.insert(0, "/proc/self/fd/%%d" %% held)
 sys.argv = ["gpuscope-agent"]
-__import__("gpuscope.agent.hello", fromlist=["main"]).main(**head["args"])
+__import__("gpuscope.agent.as_sent", fromlist=["main"]).main(**head["args"])
 """
