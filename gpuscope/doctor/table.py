@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .finding import Fix, Pitfall
 from .. import checked_rows
 from ..checked_rows import TableError, checked
+from .finding import Fix, Pitfall
 
 __all__ = ["FILE", "TableError", "load"]
 

@@ -1,7 +1,7 @@
 """Ranks of one machine under torchrun's elastic agent, and how their ends become one end.
 
-``main`` runs in the process the viewer started. The agent starts a process for each rank, which becomes a worker in
-:func:`rank_main`; rank 0's records go on unchanged, and when a rank dies the run ends with a record that names it.
+``main`` runs in the process the viewer started. The agent starts a process for each rank, which becomes a worker
+(``rank.py``); rank 0's records go on unchanged, and when a rank dies the run ends with a record that names it.
 Only ``main`` imports torch, once it runs.
 """
 
@@ -20,7 +20,6 @@ import time
 from typing import Any, BinaryIO
 
 from ..process.child import how_it_ended
-from ..process.parent import die_with
 from . import machine, metrics, rules
 from .config import LabConfig
 from .launch import FOLDER_VARIABLE
@@ -117,7 +116,7 @@ def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]
         monitor_interval=MONITOR_SECONDS,
         **{name: value for name, value in newer.items() if name in known},
     )
-    words = ["-m", "gpuscope.lab.elastic", folder, str(os.getpid()), config.to_json()]
+    words = ["-m", "gpuscope.lab.rank", folder, str(os.getpid()), config.to_json()]
     try:
         elastic_launch(launch, sys.executable)(*words)
     except ChildFailedError as error:
@@ -185,44 +184,3 @@ def culprit(relay: Relay, failures: dict[int, Any]) -> int:
         return (not killed, bool(_PEER.search(words)), relay.failed_at.get(rank, 0.0), rank)
 
     return min(failures, key=order)
-
-
-# ── a rank ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def rank_main(folder: str, agent: int, config: str) -> int:
-    """A rank's process: its output goes into its pipes, it dies with the agent, and it always ends when told to."""
-    rank = os.environ["LOCAL_RANK"]
-    for number, name in ((1, "out"), (2, "err")):
-        pipe = os.open(os.path.join(folder, f"{rank}.{name}"), os.O_WRONLY)
-        os.dup2(pipe, number)
-        os.close(pipe)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    die_with(agent)
-    _end_when_told()
-    from . import worker
-
-    return int(worker.main(["--config", config]))
-
-
-def _end_when_told() -> None:
-    """Leaves ``GRACE_SECONDS`` after SIGTERM or SIGINT also where the main thread waits inside a collective for a rank
-    that is gone, and no Python handler can run."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-
-    def wait() -> None:
-        while True:
-            told = os.read(read, 1)
-            if told and told[0] in (signal.SIGTERM, signal.SIGINT):
-                time.sleep(GRACE_SECONDS)
-                os._exit(128 + told[0])
-
-    threading.Thread(target=wait, name="lab-end", daemon=True).start()
-
-
-if __name__ == "__main__":
-    sys.exit(rank_main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,50 @@
+"""A rank's own process, as torchrun's agent starts it: ``python -m gpuscope.lab.rank FOLDER AGENT CONFIG``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from ..process.parent import die_with
+from .elastic import GRACE_SECONDS
+
+
+def main(folder: str, agent: int, config: str) -> int:
+    """A rank's process: its output goes into its pipes, it dies with the agent, and it always ends when told to."""
+    rank = os.environ["LOCAL_RANK"]
+    for number, name in ((1, "out"), (2, "err")):
+        pipe = os.open(os.path.join(folder, f"{rank}.{name}"), os.O_WRONLY)
+        os.dup2(pipe, number)
+        os.close(pipe)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    die_with(agent)
+    _end_when_told()
+    from . import worker  # whatever this says goes into the pipes by now
+
+    return int(worker.main(["--config", config]))
+
+
+def _end_when_told() -> None:
+    """Leaves ``GRACE_SECONDS`` after SIGTERM or SIGINT also where the main thread waits inside a collective for a rank
+    that is gone, and no Python handler can run."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while True:
+            told = os.read(read, 1)
+            if told and told[0] in (signal.SIGTERM, signal.SIGINT):
+                time.sleep(GRACE_SECONDS)
+                os._exit(128 + told[0])
+
+    threading.Thread(target=wait, name="lab-end", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
