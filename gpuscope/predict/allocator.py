@@ -18,6 +18,7 @@ from ..model.allocator_settings import DEFAULT, Settings
 from .allocator_blocks import LIVE, Block, Shelf, rounded_all
 from .allocator_engine import Engine
 from .allocator_expandable import page_size
+from .allocator_memory import UNLIMITED
 from .trace import Mark, Trace
 
 MOST_OOMS = 20
@@ -133,7 +134,7 @@ def simulate(
     mark named ``EMPTY_CACHE`` gives cached memory back there, as ``torch.cuda.empty_cache()`` does."""
     engine = Engine(settings, capacity_bytes, allowed_bytes)
     run = Run(trace, engine, after_oom)
-    releases = [(mark.at, engine.releasing.cached) for mark in trace.marks if mark.name == EMPTY_CACHE]
+    releases = [(mark.at, engine.empty_cache) for mark in trace.marks if mark.name == EMPTY_CACHE]
     run.go(len(trace.events), min(samples, MOST_SAMPLES), releases)
     return run.result()
 
@@ -265,8 +266,6 @@ class Run:
         engine = self.engine
         categories, modules = self._owners(engine.peak_allocated_at)
         capacity = min(engine.capacity, engine.allowed)
-        from .allocator_engine import UNLIMITED
-
         return Simulated(
             settings=engine.settings,
             capacity_bytes=None if capacity >= UNLIMITED else capacity,

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from ..model.allocator_settings import Settings
-from .allocator_addresses import Addresses
 from .allocator_blocks import (
     ADDRESS_BITS,
     FREE,
@@ -26,11 +25,12 @@ from .allocator_blocks import (
     Shelf,
     segment_size,
 )
+from .allocator_expandable import grow
+from .allocator_memory import UNLIMITED, DeviceMemory
+from .allocator_release import Releasing
 
-UNLIMITED = 1 << 60
 
-
-class Engine:
+class Engine(DeviceMemory):
     """Current bytes and their peaks. ``allocated`` falls when a free is requested, ``active`` when it is done.
 
     ``capacity``: bytes that the driver can give in all (None: any number). ``allowed``: what torch allows itself
@@ -44,24 +44,15 @@ class Engine:
         allowed: int | None = None,
         place: Callable[[int, int], int | None] | None = None,
     ) -> None:
-        self.settings = settings
-        self.capacity = UNLIMITED if capacity is None else capacity
-        self.allowed = UNLIMITED if allowed is None else allowed
-        self.addresses = Addresses(place)
-        self.shelves: dict[tuple[int, bool, object], Shelf] = {}
+        super().__init__(settings, capacity, allowed, place)
         self.pending: dict[Block, None] = {}
-        self.allocated = self.active = self.reserved = 0
-        self.peak_allocated = self.peak_reserved = 0
-        self.peak_allocated_at = self.peak_reserved_at = -1
-        self.retries = self.segments = 0
-        self.at = -1
-        """The event that is going on."""
+        self.allocated = self.active = self.peak_allocated = 0
+        self.peak_allocated_at = -1
+        self.retries = 0
         self._searches: dict[tuple[bool, object], list[int]] = {}
         self._split_limit = UNLIMITED if settings.max_split_bytes is None else settings.max_split_bytes
         self._collects = settings.collect_share > 0 and allowed is not None
         self._plain = not settings.expandable and settings.max_split_bytes is None and not self._collects
-        from .allocator_release import Releasing  # needs this class
-
         self.releasing = Releasing(self)
 
     def shelf(self, stream: int, small: bool, pool: object = None) -> Shelf:
@@ -133,6 +124,11 @@ class Engine:
         for block in list(self.pending):
             self.complete(block)
 
+    def empty_cache(self) -> None:
+        """Waits for all streams and gives back all that is free, as ``torch.cuda.empty_cache()`` does."""
+        self.complete_all()
+        self.releasing.cached()
+
     def _complete(self, block: Block) -> None:
         size = block.size
         self.active -= size
@@ -200,7 +196,7 @@ class Engine:
         if block is None and releasing.oversize(shelf, size):
             block = self._segment(shelf, size)
         if block is None:
-            releasing.cached()
+            self.empty_cache()
             self.retries += 1
             block = self._segment(shelf, size)
         return block
@@ -210,8 +206,6 @@ class Engine:
         if self.reserved + wanted > self.allowed:
             return None
         if self.settings.expandable:
-            from .allocator_expandable import grow
-
             return grow(self, shelf, size)
         if self.reserved + wanted > self.capacity:
             return None
@@ -219,11 +213,6 @@ class Engine:
         self.segments += 1
         self.reserve(wanted)
         return block
-
-    def reserve(self, size: int) -> None:
-        self.reserved += size
-        if self.reserved > self.peak_reserved:
-            self.peak_reserved, self.peak_reserved_at = self.reserved, self.at
 
     # ── a state that is there already ───────────────────────────────────────────────────────────────────────────
 

@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING
 from .allocator_blocks import FREE, SMALL_SEGMENT, UNMAPPED, Block, Shelf
 
 if TYPE_CHECKING:
-    from .allocator_engine import Engine
+    from .allocator_memory import DeviceMemory
 
 SPAN = 1 << 40
 """Addresses of one segment: more than any device has memory, as torch takes 9/8 of it."""
 
 
-def page_size(engine: Engine, shelf: Shelf) -> int:
-    return SMALL_SEGMENT if shelf.small else engine.settings.large_segment_bytes
+def page_size(memory: DeviceMemory, shelf: Shelf) -> int:
+    return SMALL_SEGMENT if shelf.small else memory.settings.large_segment_bytes
 
 
-def grow(engine: Engine, shelf: Shelf, size: int) -> Block | None:
+def grow(memory: DeviceMemory, shelf: Shelf, size: int) -> Block | None:
     """A free block of at least ``size`` bytes at the lowest address with room for it, mapped as far as that needs. In
     no list. None where the driver has no memory left; what was mapped until then stays."""
-    found = _room_for(engine, shelf, size)
+    found = _room_for(memory, shelf, size)
     if found is None:
         return None
     block: Block = found
-    if block.state == UNMAPPED and not _map(engine, block, min(block.size, size)):
+    if block.state == UNMAPPED and not _map(memory, block, min(block.size, size)):
         return None
     while block.size < size:
         after = block.next
         assert after is not None  # room was counted before
-        if not _map(engine, after, min(size - block.size, after.size)):
+        if not _map(memory, after, min(size - block.size, after.size)):
             return None
         block = after
     shelf.remove(block)
     return block
 
 
-def _room_for(engine: Engine, shelf: Shelf, size: int) -> Block | None:
+def _room_for(memory: DeviceMemory, shelf: Shelf, size: int) -> Block | None:
     """The first of neighbours, free and unmapped in turn, that are long enough together."""
     for unmapped in shelf.unmapped:
         first = unmapped
@@ -53,28 +53,28 @@ def _room_for(engine: Engine, shelf: Shelf, size: int) -> Block | None:
             one = one.next  # type: ignore[assignment]
         if length >= size:
             return first
-    page = page_size(engine, shelf)
+    page = page_size(memory, shelf)
     span = SPAN // page * page
     if size > span:
         return None
-    whole = Block(engine.addresses.take(span, shelf.stream), span, shelf)
+    whole = Block(memory.addresses.take(span, shelf.stream), span, shelf)
     whole.state, whole.grown = UNMAPPED, whole.address
-    insort(shelf.unmapped, whole, key=_address)
-    engine.segments += 1
+    insort(shelf.unmapped, whole, key=address_of)
+    memory.segments += 1
     return whole
 
 
-def _address(block: Block) -> int:
+def address_of(block: Block) -> int:
     return block.address
 
 
-def _map(engine: Engine, block: Block, size: int) -> bool:
+def _map(memory: DeviceMemory, block: Block, size: int) -> bool:
     """Puts memory behind the first ``size`` bytes of an unmapped block, rounded up to pages, and merges it with free
     neighbours."""
     shelf = block.shelf
-    page = page_size(engine, shelf)
+    page = page_size(memory, shelf)
     size = -(-size // page) * page
-    if engine.reserved + size > engine.capacity:
+    if memory.reserved + size > memory.capacity:
         return False
     shelf.unmapped.remove(block)
     block.state = FREE
@@ -85,11 +85,11 @@ def _map(engine: Engine, block: Block, size: int) -> bool:
         if rest.next is not None:
             rest.next.prev = rest
         block.next, block.size = rest, size
-        insort(shelf.unmapped, rest, key=_address)
+        insort(shelf.unmapped, rest, key=address_of)
     _merge(block, block.prev)
     _merge(block, block.next)
     shelf.add(block)
-    engine.reserve(size)
+    memory.reserve(size)
     return True
 
 
@@ -113,10 +113,10 @@ def _merge(block: Block, other: Block | None) -> None:
     block.size += other.size
 
 
-def unmap(engine: Engine, block: Block) -> None:
+def unmap(memory: DeviceMemory, block: Block) -> None:
     """Gives the whole pages of a free block back; what is left at its ends stays free."""
     shelf = block.shelf
-    page = page_size(engine, shelf)
+    page = page_size(memory, shelf)
     origin = block.grown
     begin = origin + -(-(block.address - origin) // page) * page
     end = origin + (block.address + block.size - origin) // page * page
@@ -142,58 +142,9 @@ def unmap(engine: Engine, block: Block) -> None:
     block.address, block.size, block.state = begin, end - begin, UNMAPPED
     _merge(block, block.prev)
     _merge(block, block.next)
-    engine.reserved -= end - begin
+    memory.reserved -= end - begin
     if block.prev is None and block.next is None:  # nothing is left of the segment
-        engine.segments -= 1
-        engine.addresses.give_back(block.address, block.size)
+        memory.segments -= 1
+        memory.addresses.give_back(block.address, block.size)
         return
-    insort(shelf.unmapped, block, key=_address)
-
-
-def put_ranges(engine: Engine, shelf: Shelf, ranges: list[tuple[int, int, list[tuple[int, int]]]]) -> list[list[Block]]:
-    """Mapped ranges as they were found, as parts of one segment: address, size, and live blocks (address, size), all
-    ascending. Returns the live blocks of each."""
-    if not ranges:
-        return []
-    origin = ranges[0][0]
-    first: Block | None = None
-    lists: list[list[Block]] = []
-    before: Block | None = None
-    for address, size, held in ranges:
-        live = engine.put_segment(shelf, address, size, held)
-        lists.append(live)
-        head = _head(shelf, address, live)
-        if before is not None:
-            gap = Block(before.address + before.size, address - before.address - before.size, shelf)
-            _link(before, gap)
-            _link(gap, head)
-            gap.state = UNMAPPED
-            insort(shelf.unmapped, gap, key=_address)
-        first = first or head
-        before = head
-        while before.next is not None:
-            before = before.next
-    assert before is not None
-    end = before.address + before.size
-    rest = Block(end, max(SPAN - (end - origin), page_size(engine, shelf)), shelf)
-    rest.state = UNMAPPED
-    _link(before, rest)
-    insort(shelf.unmapped, rest, key=_address)
-    one: Block | None = first
-    while one is not None:
-        one.grown = origin
-        one = one.next
-    engine.segments -= len(ranges) - 1
-    return lists
-
-
-def _head(shelf: Shelf, address: int, live: list[Block]) -> Block:
-    """The first block of a range."""
-    one = live[0] if live else next(block for block in shelf if block.address == address)
-    while one.prev is not None:
-        one = one.prev
-    return one
-
-
-def _link(one: Block, other: Block) -> None:
-    one.next, other.prev = other, one
+    insort(shelf.unmapped, block, key=address_of)

@@ -9,38 +9,38 @@ from .allocator_blocks import ADDRESS_BITS, Block, Shelf
 from .allocator_expandable import unmap
 
 if TYPE_CHECKING:
-    from .allocator_engine import Engine
+    from .allocator_memory import DeviceMemory
 
 
 class Releasing:
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, memory: DeviceMemory) -> None:
+        self.memory = memory
 
     def cached(self) -> None:
-        """All that is free in the default pool, after waiting for all streams: whole segments, and whole pages of
-        expandable ones."""
-        self.engine.complete_all()
+        """Gives back all that is free in the default pool: whole segments, and whole pages of expandable ones.
+
+        Whoever calls has waited for all streams before."""
         for shelf in sorted(self._bins(), key=lambda shelf: (shelf.small, shelf.stream)):
             for block in shelf:
                 if block.grown:
-                    unmap(self.engine, block)
+                    unmap(self.memory, block)
                 elif block.prev is None and block.next is None:
                     self.segment(block)
 
     def _bins(self) -> list[Shelf]:
-        return [shelf for shelf in self.engine.shelves.values() if not shelf.private]
+        return [shelf for shelf in self.memory.shelves.values() if not shelf.private]
 
     def segment(self, block: Block) -> None:
         """A whole segment, all of it one free block."""
         block.shelf.remove(block)
-        self.engine.reserved -= block.size
-        self.engine.segments -= 1
-        self.engine.addresses.give_back(block.address, block.size)
+        self.memory.reserved -= block.size
+        self.memory.segments -= 1
+        self.memory.addresses.give_back(block.address, block.size)
 
     def oversize(self, shelf: Shelf, size: int) -> bool:
         """With ``max_split_size_mb``: gives back one cached block that would serve the request, or the largest ones
         until they are as much. Whether that was enough."""
-        limit = self.engine.settings.max_split_bytes
+        limit = self.memory.settings.max_split_bytes
         if limit is None:
             return False
         wanted = max(size, limit)
@@ -61,11 +61,11 @@ class Releasing:
     def collect(self) -> None:
         """``garbage_collection_threshold``: above it, the large segments that were not used for longest are given back
         until enough is free again, first those older than the average."""
-        engine = self.engine
-        limit = int(engine.settings.collect_share * engine.allowed)
-        if engine.reserved <= limit:
+        memory = self.memory
+        limit = int(memory.settings.collect_share * memory.allowed)
+        if memory.reserved <= limit:
             return
-        target, reclaimed = engine.reserved - limit, 0
+        target, reclaimed = memory.reserved - limit, 0
         shelves = [shelf for shelf in self._bins() if not shelf.small]
         # torch counts the whole blocks of expandable segments among the candidates, and never frees them here
         candidates = [block for shelf in shelves for block in shelf if block.prev is None and block.next is None]

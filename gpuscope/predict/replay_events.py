@@ -19,7 +19,7 @@ from ..snapshot.columns import (
     SEGMENT_UNMAP,
 )
 from ..snapshot.history import History
-from .allocator_engine import UNLIMITED
+from .allocator_memory import UNLIMITED
 from .replay_before import Held, state_before
 from .trace import Mark, Owner, Trace
 

@@ -10,7 +10,8 @@ from ..model.allocator_settings import Settings
 from .allocator import Run, Simulated
 from .allocator_blocks import LIVE, SMALL_REQUEST, SMALL_SEGMENT, Block, rounded
 from .allocator_engine import Engine
-from .allocator_expandable import SPAN, put_ranges
+from .allocator_expandable import SPAN
+from .allocator_found import put_ranges
 from .replay_before import Held
 from .replay_events import Recorded, Release
 
@@ -71,7 +72,7 @@ def _places(found: Recorded, settings: Settings) -> Callable[[int, int], int | N
 def _give_back(engine: Engine, release: Release) -> None:
     """The very segments that were given back then; under expandable segments all that can be."""
     if engine.settings.expandable:
-        engine.releasing.cached()
+        engine.empty_cache()
         return
     engine.complete_all()
     gone = dict(release.segments)
@@ -98,7 +99,7 @@ def otherwise(
         _lay_out(found.before, engine, run)
     run.go(
         len(found.trace.events),
-        between=_actions(found, run, lambda release: engine.releasing.cached() if release.by_hand else None),
+        between=_actions(found, run, lambda release: engine.empty_cache() if release.by_hand else None),
     )
     return run.result()
 

@@ -113,7 +113,7 @@ def test_blocks_tile_their_segments_and_the_sums_are_exact(
         run.held[number] = None
     check(run)
     assert engine.allocated == 0
-    run.engine.releasing.cached()
+    run.engine.empty_cache()
     check(run)
     assert engine.reserved == 0  # all that is free can be given back
     assert engine.segments == 0 or settings.expandable  # whose addresses stay where mapping has failed

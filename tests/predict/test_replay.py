@@ -121,7 +121,7 @@ def test_segments_given_back_at_the_limit_do_not_go_back_where_there_is_room() -
 def test_emptying_the_cache_by_hand_is_replayed_under_other_settings_too() -> None:
     made = Recorder(trace_of(90 * MIB, "free 0", 30 * MIB, "free 1"))
     made.all()
-    made.engine.releasing.cached()
+    made.engine.empty_cache()
     assert [entry[0] for entry in made.entries].count("segment_free") == 1
     found = recorded(made.history(), DEFAULT)
     assert [release.by_hand for release in found.releases] == [True]
