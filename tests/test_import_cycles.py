@@ -38,7 +38,6 @@ LEFT: list[list[str]] = [
     ["gpuscope.cli.commands.devices.verb", "gpuscope.cli.commands.devices.watch"],
     ["gpuscope.cli.commands.ps.verb", "gpuscope.cli.commands.ps.watch"],
     ["gpuscope.cli.remote", "gpuscope.cli.remote_look"],
-    ["gpuscope.predict.tracing.data_dependent", "gpuscope.predict.tracing.fakes"],
     [
         "gpuscope.tui.charts.strips",
         "gpuscope.tui.terminal.direct_paint",

@@ -8,7 +8,7 @@ everything else, so that autograd needs no CUDA. Only what lies on the second is
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -48,13 +48,24 @@ class _Held(weakref.ref):  # type: ignore[type-arg]
 class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
     """While entered, every tensor is a fake one; storages on :data:`DEVICE` go to the recorder.
 
-    ``around`` are the kernels that take more than their results; ``instead`` replaces an operator's own fake."""
+    ``around`` are the kernels that take more than their results; ``instead`` replaces an operator's own fake.
+    ``guess(fakes, operator, args, kwargs)`` gives the result of an operator whose size depends on values;
+    ``sized_by_values`` are the names of those for which it does."""
 
-    def __init__(self, recorder: Recorder, around: dict[Any, Around], instead: dict[Any, Callable[..., Any]]):
+    def __init__(
+        self,
+        recorder: Recorder,
+        around: dict[Any, Around],
+        instead: dict[Any, Callable[..., Any]],
+        guess: Callable[..., Any],
+        sized_by_values: Collection[str],
+    ):
         super().__init__(allow_non_fake_inputs=True)
         self.recorder = recorder
         self.around = around
         self.instead = instead
+        self.guess = guess
+        self.sized_by_values = sized_by_values
         self.doubts: dict[tuple[str, str], Doubt] = {}
         self.seen: dict[Any, int] = {}
         """How often each operator ran."""
@@ -121,7 +132,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
                     if out.dtype.is_floating_point and out.numel() > KNOWN_FRACTIONS and not _on_device(args):
                         self._write(out)
         except DynamicOutputShapeException:
-            out = self._guess(func, args, kwargs)
+            out = self.guess(self, func, args, kwargs)
         finally:
             self._nested = False
         if isinstance(out, FakeTensor):
@@ -251,24 +262,16 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
     def _follow(self, func: Any, args: Any, out: Any) -> None:
         """What is made of a tensor of a guessed size, and has that size; not what such a tensor is written into."""
-        from .data_dependent import SIZED_BY_VALUES
-
         parts = [part for part in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(part, FakeTensor)]
         found = [p for p in parts if any(side % guess == 0 for side in p.shape for guess in self.guessed)]
         if not found or func in _SIZED_BY_WORDS:
             return
         sources = args[:1] if func in _INTO else args
         flat = (part for value in sources for part in (value if isinstance(value, (tuple, list)) else (value,)))
-        guess = func._schema.name[6:] in SIZED_BY_VALUES
+        guess = func._schema.name[6:] in self.sized_by_values
         if guess or any(isinstance(p, FakeTensor) and self.block(p) in self._of_guessed for p in flat):
             for part in found:
                 self.follow(part)
-
-    def _guess(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The result of an operator whose size depends on values: as large as it can be."""
-        from .data_dependent import guess
-
-        return guess(self, func, args, kwargs)
 
 
 def _on_device(args: Any) -> bool:

@@ -46,11 +46,12 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         )
     recorder, modules = Recorder(), Modules()
     recorder.module = modules.current
+    by_value = data_dependent.guess, data_dependent.SIZED_BY_VALUES
     if emulate:
-        fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip))
+        fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip), *by_value)
         fakes.sums_in_place = True
     else:
-        fakes = Quick(recorder, {}, data_dependent.INSTEAD)
+        fakes = Quick(recorder, {}, data_dependent.INSTEAD, *by_value)
     with contextlib.ExitStack() as stack:
         stack.enter_context(switches.kept())
         if emulate:
