@@ -38,15 +38,6 @@ LEFT: list[list[str]] = [
     ["gpuscope.cli.commands.devices.verb", "gpuscope.cli.commands.devices.watch"],
     ["gpuscope.cli.commands.ps.verb", "gpuscope.cli.commands.ps.watch"],
     ["gpuscope.cli.remote", "gpuscope.cli.remote_look"],
-    [
-        "gpuscope.tui.charts.strips",
-        "gpuscope.tui.terminal.direct_paint",
-        "gpuscope.tui.terminal.minimal_updates",
-        "gpuscope.tui.terminal.screen_shadow",
-    ],
-    ["gpuscope.tui.lab.repeats", "gpuscope.tui.lab.runs"],
-    ["gpuscope.tui.shell.action_availability", "gpuscope.tui.shell.session"],
-    ["gpuscope.tui.trainer.probe_queries", "gpuscope.tui.trainer.remembered"],
 ]
 """Circles that are left, each the files in it. Take one off when it is gone; none may be added or grow."""
 

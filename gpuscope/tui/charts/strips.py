@@ -7,7 +7,7 @@ only for the spans that differ: at 2 Hz that is what keeps a slow link usable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from rich.segment import Segment
 from rich.style import Style
@@ -21,10 +21,6 @@ from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import visible
 from ..theme import Tokens
-
-if TYPE_CHECKING:
-    from ..terminal.direct_paint import Direct
-
 
 MERGE_CELLS = 6
 """Unchanged cells between two changed ones that are cheaper to send than another cursor movement and style."""
@@ -144,6 +140,13 @@ def text_of(segments: Sequence[Piece], tokens: Tokens) -> Text:
     return Text.assemble(*((visible(text), tokens.style(spec)) for text, spec in segments))
 
 
+class WayPast(Protocol):
+    """The app's way past the compositor to the terminal, for widgets that know their lines."""
+
+    def take(self, widget: Painted, regions: Iterable[Region]) -> bool:
+        """Whether these regions of the widget's content will be drawn; else it has to refresh them itself."""
+
+
 class Painted(Widget):
     """A widget that paints itself. Subclasses implement :meth:`paint` and call :meth:`repaint` when data changed.
 
@@ -190,7 +193,7 @@ class Painted(Widget):
             for y, (before, after) in enumerate(zip(old, new, strict=True))
             for x, cells in changed_spans(before, after)
         ]
-        direct: Direct | None = getattr(self.app, "direct", None)
+        direct: WayPast | None = getattr(self.app, "direct", None)
         if regions and not (direct is not None and direct.take(self, regions)):
             self.refresh(*regions)
 

@@ -6,13 +6,14 @@ import logging
 import secrets
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from ...lab.config import LabConfig
+from ...lab.device_selection import Occupant
 
 if TYPE_CHECKING:
+    from ...lab.launch import LabRun
     from ...lab.ledger import Entry
-    from .runs import LabRuns
 
 log = logging.getLogger("gpuscope.lab")
 Side = Literal["A", "B"]
@@ -34,11 +35,24 @@ def order(repeats: int) -> list[Turn]:
     return out
 
 
+class Runner(Protocol):
+    """Who starts a run for the series, and writes it down when it has ended."""
+
+    def occupants(self, config: LabConfig) -> list[Occupant]:
+        """Who else is on the devices that a run would take."""
+
+    async def launch(self, config: LabConfig) -> LabRun:
+        """Starts a run and returns it."""
+
+    async def filed(self) -> None:
+        """Returns when all runs that have ended are written down."""
+
+
 class Repeats:
     """A series under way. ``state``: running, done, stopped or failed (``why``). Its runs are one group of the
     ledger, so that they can be compared later too."""
 
-    def __init__(self, labs: LabRuns, a: LabConfig, b: LabConfig, repeats: int, steps: int) -> None:
+    def __init__(self, labs: Runner, a: LabConfig, b: LabConfig, repeats: int, steps: int) -> None:
         self.a, self.b = replace(a, steps=steps), replace(b, steps=steps)
         self.group = f"ab-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         self.state: Literal["running", "done", "stopped", "failed"] = "running"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .actions import BY_NAME
 
 if TYPE_CHECKING:
+    from ...config import Settings
+    from ...store.replay import ReplaySource
     from ...store.source import Source
-    from .session import Session
+    from ...store.view import HostView
+    from ..doctor.watch import Watch
+    from ..hosts.sources import Hosts
 
 ACTING = ("trainer", "inject", "signal")
 """Needs of actions that touch somebody's process."""
@@ -17,7 +21,27 @@ NO_SOURCE = "no source yet"
 NOT_RECORDED = {"inject": "a recording cannot be attached to", "signal": "a recording takes no signals"}
 
 
-def why_not(session: Session, action: str, source: Source | None, away: bool, heard: bool) -> str:
+class Situation(Protocol):
+    """What decides which actions are possible: a session, as far as this file knows it."""
+
+    settings: Settings
+    replay: ReplaySource | None
+    hosts: Hosts | None
+
+    @property
+    def host(self) -> HostView | None:
+        """The host that is looked at."""
+
+    @property
+    def many(self) -> bool:
+        """Whether several hosts are looked at."""
+
+    @property
+    def doctor(self) -> Watch:
+        """What is found wrong."""
+
+
+def why_not(session: Situation, action: str, source: Source | None, away: bool, heard: bool) -> str:
     """ "" when it is possible. ``away``: other hosts may be looked at; ``heard``: there is a store."""
     need = BY_NAME[action].needs
     if need in ACTING and session.settings.readonly:
@@ -37,7 +61,7 @@ def why_not(session: Session, action: str, source: Source | None, away: bool, he
             return NOT_RECORDED[need]
         return NO_SOURCE if source is None else source.capabilities.why_not(need)
     if need == "proof":
-        return session.why_not("lab_run") or session.doctor.why_no_proof
+        return why_not(session, "lab_run", source, away, heard) or session.doctor.why_no_proof
     if need == "fix":
         return "" if session.doctor.more_fixes else "there is no other fix to copy"
     if need == "lab":
@@ -52,7 +76,7 @@ def why_not(session: Session, action: str, source: Source | None, away: bool, he
     return ""
 
 
-def _why_not_ask(session: Session, action: str, source: Source | None) -> str:
+def _why_not_ask(session: Situation, action: str, source: Source | None) -> str:
     if session.replay:
         return "a recording cannot be asked"
     if source is None:

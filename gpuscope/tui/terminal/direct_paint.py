@@ -8,22 +8,39 @@ them, the span can be sent as it is. What is not as simple as that is left to th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from textual.app import App
 from textual.geometry import Region
+
+from .terminal_rate import TerminalLink
 
 if TYPE_CHECKING:
     from textual.timer import Timer
     from textual.widget import Widget
 
     from ..charts.strips import Painted
-    from .minimal_updates import LeanApp
     from .screen_shadow import Placed
+
+Answer = TypeVar("Answer")
 
 BYTES_A_CELL = 4.0
 """About what a cell of a chart takes, its colours included."""
 AGAIN_SECONDS = 0.25
 """When room is looked for again, if nobody says so before."""
+
+
+class ShownApp(App[Answer]):
+    """An app that knows whether a terminal shows it, and how fast that terminal takes what is drawn."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.link = TerminalLink()
+
+    @property
+    def draws(self) -> bool:
+        """Whether there is a terminal that shows what is drawn, as a whole screen."""
+        return not self.is_headless and not self.is_inline
 
 
 class Changed(NamedTuple):
@@ -37,7 +54,7 @@ class Changed(NamedTuple):
 class Direct:
     """Gathers what changed until all widgets of a picture have painted, and sends it in one write."""
 
-    def __init__(self, app: LeanApp[Any], update: Callable[[list[Placed]], Any]) -> None:
+    def __init__(self, app: ShownApp[Any], update: Callable[[list[Placed]], Any]) -> None:
         self._app, self._update = app, update
         self._waiting: dict[Painted, Changed] = {}
         self.sends = 0

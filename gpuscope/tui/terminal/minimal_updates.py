@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.color import ColorSystem
 from rich.console import COLOR_SYSTEMS, Console
 from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
-from textual.app import App
 from textual.screen import Screen
 from textual.strip import Strip
 
-from .direct_paint import Direct
+from .direct_paint import Answer, Direct, ShownApp
 from .screen_shadow import Placed, Shadow
-from .terminal_rate import TerminalLink
 
 _ATTRIBUTES = (
     ("bold", "1"),
@@ -43,25 +41,15 @@ _NARROW = re.compile("[ -~\u2500-\u259f\u2800-\u28ff]*").fullmatch
 _SEEN_ON_BLANKS = frozenset(("4", "5", "7", "9", "21", "53"))
 
 
-Answer = TypeVar("Answer")
-
-
-class LeanApp(App[Answer]):
+class LeanApp(ShownApp[Answer]):
     """An app whose partial updates go out lean."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.link = TerminalLink()
-        """How fast the terminal takes it."""
         self.shadow = Shadow()
         """What the terminal shows."""
         self.direct = Direct(self, SpansUpdate)
         """For widgets that paint themselves."""
-
-    @property
-    def draws(self) -> bool:
-        """Whether there is a terminal that shows what is drawn, as a whole screen."""
-        return not self.is_headless and not self.is_inline
 
     def redraw(self) -> None:
         """Send everything anew, whatever we believe to be there."""

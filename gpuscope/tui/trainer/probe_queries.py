@@ -141,7 +141,7 @@ class Asker:
         if self._remembered is None:
             from .remembered import Remembered
 
-            self._remembered = Remembered(self, self._reach, self._changed)
+            self._remembered = Remembered(self.ask, self._reach, self._changed)
         self._remembered.look(host)
 
     def close(self) -> None:

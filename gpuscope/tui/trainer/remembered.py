@@ -5,14 +5,14 @@ knows of a leak that began long before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...store.source import Source
     from ...store.store import Store
     from ...store.view import HostView, TrainerView
-    from .probe_queries import Asker
+    from ...wire.frames import Result
 
 MAX_ASKED = 512
 """Trainers of all hosts together; the first ones are asked."""
@@ -21,12 +21,16 @@ AT_A_TIME = 4
 
 
 class Remembered:
-    """``reach`` gives the store and the source that is looked at, ``changed`` is called when a trainer has answered."""
+    """``ask(trainer, name)`` asks a trainer's probe once, ``reach`` gives the store and the source that is looked at,
+    ``changed`` is called when a trainer has answered."""
 
     def __init__(
-        self, asker: Asker, reach: Callable[[], tuple[Store, Source] | None], changed: Callable[[], None]
+        self,
+        ask: Callable[[TrainerView, str], Awaitable[Result]],
+        reach: Callable[[], tuple[Store, Source] | None],
+        changed: Callable[[], None],
     ) -> None:
-        self._asker, self._reach, self._changed = asker, reach, changed
+        self._ask_probe, self._reach, self._changed = ask, reach, changed
         self._asked: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(AT_A_TIME)
@@ -51,7 +55,7 @@ class Remembered:
 
         try:
             async with self._turns:
-                answer = await self._asker.ask(trainer, "growth")
+                answer = await self._ask_probe(trainer, "growth")
         except SourceError:
             return  # an older probe, or one that has ended: growth is judged by what is seen from now on
         store.remember(key, trainer.id, answer.value)
