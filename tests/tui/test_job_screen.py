@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual.pilot import Pilot
 
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.trainer.job_screen import JobScreen
@@ -25,12 +27,17 @@ def _utc(monkeypatch):
     time.tzset()
 
 
+async def open_the_job(pilot: Pilot[Any]) -> None:
+    """Goes to the list of jobs once there is one in it, and opens it: the header says "live" before."""
+    await until(pilot, "live", "train.py")
+    await pilot.press("tab", "enter")
+
+
 async def job_screen(frames: list[f.Frame], size: tuple[int, int], *wanted: str) -> str:
     """The text of the job screen once all of ``wanted`` stand on it."""
     app = make_app(frames)
     async with app.run_test(size=size) as pilot:
-        await until(pilot, "live")
-        await pilot.press("tab", "enter")
+        await open_the_job(pilot)
         shown = await until(pilot, "What stands out", *wanted)
         assert isinstance(app.screen, JobScreen)
         for row in grid(app):
@@ -120,11 +127,31 @@ def test_sixty_four_ranks_the_worst_and_the_others_summed_up(size):
 
 
 @in_loop
+async def test_enter_among_the_jobs_before_there_is_one_opens_no_gpu():
+    """The devices are told before the trainers: what has no row yet opens nothing, and no row of the other list."""
+    hello, *rest = jobs.ranks()
+    devices = [frame for frame in rest if isinstance(frame, f.Def) and (frame.host or frame.gpu)]
+    sample = next(frame for frame in rest if isinstance(frame, f.Sample))
+    app = make_app([hello, *devices, replace(sample, p=[], u=[], t=[], a=[])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live", "▸   0 H200", "no trainer with a probe yet")
+        overview = app.screen
+        await pilot.press("tab", "enter")
+        await pilot.pause()
+        assert app.screen is overview
+        feed(app, *rest)
+        await until(pilot, "train.py")
+        assert app.screen is overview, "a key that was pressed too early acts later"
+        await pilot.press("enter")
+        await until(pilot, "What stands out")
+        assert isinstance(app.screen, JobScreen)
+
+
+@in_loop
 async def test_all_ranks_can_be_asked_for():
     app = make_app(jobs.ranks(64, 20.0))
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "live")
-        await pilot.press("tab", "enter")
+        await open_the_job(pilot)
         await until(pilot, "≥ 4,0")
         await pilot.press("a")
         await until(pilot, "What stands out", absent="≥ 4,0")
@@ -143,8 +170,7 @@ async def test_a_single_process_has_the_same_screen():
 async def test_enter_shows_the_readings_of_a_rank_and_escape_leads_back():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "live")
-        await pilot.press("tab", "enter")
+        await open_the_job(pilot)
         await until(pilot, "What stands out")
         await pilot.press("enter")
         await until(pilot, "Trainer 48203, rank 3")
@@ -160,8 +186,7 @@ async def test_it_follows_what_happens():
     frames = jobs.ranks(stalled=True)
     app = make_app(frames[:30])
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, "live")
-        await pilot.press("tab", "enter")
+        await open_the_job(pilot)
         await until(pilot, "What stands out", absent="stalled")
         feed(app, *frames[30:])
         await until(pilot, STALLED)
@@ -173,8 +198,7 @@ async def test_it_follows_what_happens():
 async def test_without_a_source_an_act_says_why_not():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, "live")
-        await pilot.press("tab", "enter")
+        await open_the_job(pilot)
         await until(pilot, "What stands out")
         await pilot.press("s")
         await until(pilot, "snapshot: no source yet")
@@ -186,8 +210,7 @@ def test_pictures_of_the_job_screen(size):
     async def body():
         app = make_app(jobs.ranks(stalled=True))
         async with app.run_test(size=size) as pilot:
-            await until(pilot, "live")
-            await pilot.press("tab", "enter")
+            await open_the_job(pilot)
             await until(pilot, "data.py:88")
             await pilot.pause(0.05)
             check(app, "job")

@@ -300,7 +300,7 @@ class OverviewPane(Pane):
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
-        self.do_open()
+        program(self.app).open("device", event.key)
 
     def do_down(self) -> None:
         """Only the list of jobs asks for this; the table moves by itself."""
@@ -328,18 +328,22 @@ class OverviewPane(Pane):
         return pid if isinstance(pid, int) else None
 
     def do_open(self) -> None:
-        """The ranks of the job under the cursor; every reading of another row."""
+        """Open what the row under the cursor names: the ranks of a job, every reading of another row, or a GPU.
+
+        Where the list that has the keyboard has no row yet, nothing: it must not open what stands in the other one."""
         host = self.session.host
         if host is None:
             return
-        line = self._jobs.current if self._jobs.has_focus else None
-        entity = line.entity if line else self.highlighted(host)
-        if line is not None and any(job.key == line.key and job.trainers for job in host.jobs):
+        if not self._jobs.has_focus:
+            self._devices.action_select()
+            return
+        line = self._jobs.current
+        if line is None:
+            return
+        if any(job.key == line.key and job.trainers for job in host.jobs):
             program(self.app).open("job", line.key)
-        elif line is None and entity is not None:
-            program(self.app).open("device", entity.key)
-        elif entity is not None:
-            program(self.app).open("readings", entity.key)
+        elif line.entity is not None:
+            program(self.app).open("readings", line.entity.key)
 
     def do_zoom(self) -> None:
         """Charts over a longer time, as far as there is history."""
