@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from textual.app import App
 from textual.dom import DOMNode
 
 import gpuscope.tui
+from gpuscope.store.remote import NOT_ANSWERED
 from gpuscope.tui.memory.snapshot_screen import VIEWS, SnapshotScreen
 from gpuscope.tui.processes.columns_dialog import ColumnDialog
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shell.actions import ACTIONS, BY_NAME
 from gpuscope.tui.shell.help_screen import HelpScreen
-from gpuscope.tui.shell.keymap import always, bindings, bindings_of, footer, keys_of, names_in, shown_short, shown_whole
+from gpuscope.tui.shell.keymap import (
+    always,
+    bindings,
+    bindings_of,
+    footer,
+    key_of,
+    keys_of,
+    names_in,
+    shown_short,
+    shown_whole,
+)
 from gpuscope.tui.shell.main_screen import TABS
 from gpuscope.tui.shell.palette import ActionProvider
 from gpuscope.tui.shell.screen_keys import BY_TEXTUAL, KEYS, TITLES
@@ -77,6 +91,66 @@ def pairs(name: str) -> list[tuple[str, str]]:
 def textual_keys(base: type) -> set[str]:
     found = base.__dict__.get("BINDINGS", ())
     return {key.strip() for one in found for key in (one[0] if isinstance(one, tuple) else one.key).split(",")}
+
+
+NAMED = re.compile(r"\b(Esc|Escape|Enter|Tab|PgDn|PgUp|Backspace|F\d{1,2})\b|\b[Pp]ress\b|\^[a-z]\b")
+LETTER = re.compile(
+    r"(?:^|[\s·(])[A-Za-z?!/]: [a-z]"  # o: who has it open
+    r"|\b[b-zB-HJ-Z] (?:turns|takes|opens|shows|says|goes|asks|restarts|starts|stops|marks|copies)\b"
+    r"|: [A-Za-z?!/]$|\bwith [A-Z]$"  # that key acts on the tree: m
+)
+REGISTRY = {"actions.py", "screen_keys.py", "keymap.py"}
+
+
+def key_words(source: str) -> Iterator[tuple[int, str]]:
+    """(Line, text) of the strings in a file that name a key, but those that say what something is."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            if NAMED.search(node.value) or LETTER.search(node.value):
+                yield node.lineno, node.value
+        elif isinstance(node, ast.Tuple) and len(node.elts) == 2:  # a piece in the style of keys
+            text, style = (one.value if isinstance(one, ast.Constant) else None for one in node.elts)
+            in_their_style = isinstance(text, str) and isinstance(style, str) and "accent" in style
+            if in_their_style and re.fullmatch(r"[A-Za-z?!/<>]|[←→↑↓][←→↑↓ ]*", text.strip()):
+                yield node.lineno, text
+
+
+def test_no_text_names_a_key_by_itself():
+    """It takes the key from the registry by ``key_of``: a key that is changed there is changed in every text."""
+    files = [path for path in Path(gpuscope.tui.__path__[0]).rglob("*.py") if path.name not in REGISTRY]
+    assert len(files) > 100
+    found = [f"{path.name}:{line}: {text}" for path in files for line, text in key_words(path.read_text())]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"Esc: close"', 'f"{x} · o: who has it open"', '("y", "bold accent")', '"^d: more"', '("← →", "accent")',
+        '"that key acts on the tree: m"', '"d takes it out"', '"or choose it with P"', '"Press any of them"',
+    ],
+)  # fmt: skip
+def test_a_key_in_a_text_is_found(text):
+    assert list(key_words(f"shown = {text}"))
+
+
+def test_a_text_that_names_a_key_that_does_nothing_is_an_error():
+    assert key_of("attach") == "a"
+    assert key_of("detach", "AttachScreen") == "d"
+    assert key_of("choose(-1)", "SignalDialog") == "↑"
+    with pytest.raises(KeyError):
+        key_of("detach")
+    with pytest.raises(KeyError):
+        key_of("attach", "AttachScreen")
+
+
+def test_the_advice_after_a_question_of_ssh_names_the_key_that_asks_again():
+    """What connects stands below the screens and cannot read the registry."""
+    assert key_of("connect_again") in NOT_ANSWERED
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -13,6 +13,7 @@ from ...text.styled import Line, Piece
 from ...text.units import bytes_text, percent_text, rate_text
 from ...wire.frames import Unknown
 from ..cells import fit
+from ..shell.keymap import key_of
 from ..widgets.bars import meter
 from .device_state import in_short, token_of
 
@@ -380,7 +381,11 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
     rest = unowned_on(device)
     if rest:
         unseen = [(f"{bytes_text(rest)} held by no process that can be seen here", "warn")]
-        lines += styled.hang([(" " * 9, "text")], [*unseen, (" · o: who has it open", "accent")], cells)
+        lines += styled.hang(
+            [(" " * 9, "text")],
+            [*unseen, (f" · {key_of('holders', 'DeviceScreen')}: who has it open", "accent")],
+            cells,
+        )
     return lines or [[("none that the driver names", "muted")]]
 
 

@@ -15,7 +15,7 @@ from ...text.styled import Line
 from ..lab.demo import Demo, state_text
 from ..lab.dialogs import LabDialog
 from ..lab.text import occupant_text
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
@@ -113,7 +113,11 @@ class CommandDialog(LabDialog):
         if self._held:
             more = f", and {len(self._held) - 1} more" if len(self._held) > 1 else ""
             yield [("▲ not started: ", "warn"), (occupant_text(self._held[0]) + more, "text")]
-            yield [("         ", "text"), ("!", "accent"), (": start beside it: both get slower", "muted")]
+            yield [
+                ("         ", "text"),
+                (key_of("force", "CommandDialog"), "accent"),
+                (": start beside it: both get slower", "muted"),
+            ]
         demo = self._demo
         if demo is not None:
             yield [("state    ", "muted"), (state_text(demo), "text")]

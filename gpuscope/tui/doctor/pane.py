@@ -10,7 +10,7 @@ from textual.containers import Container, Vertical, VerticalScroll
 
 from ...doctor.order import SEVERITIES
 from ...store.view import HostView, TrainerView
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
@@ -148,7 +148,7 @@ class DoctorPane(Pane):
         if self._wrapped != (self._cells(), self._examined_cells()):
             self.show_findings()
             return
-        more = "^d: more" if self._scroll.max_scroll_y > self._scroll.scroll_y else ""
+        more = f"{key_of('text_down')}: more" if self._scroll.max_scroll_y > self._scroll.scroll_y else ""
         if str(self._scroll.border_subtitle or "") != more:
             self._scroll.border_subtitle = more
 

@@ -15,6 +15,7 @@ from ...doctor.report import said
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, duration_text
+from ..shell.keymap import key_of
 from ..widgets.table import Column, TableRow
 from .finding_history import Case
 from .proof import Proof
@@ -210,7 +211,7 @@ def detail(
         out += _labelled("Trade-off", [(row.cost, "muted")], cells)
     out += gap
     out += _proof(proof, cells)
-    out += _labelled("More", [("Enter", "bold accent"), (f": {finding.pitfall} in full", "muted")], cells)
+    out += _labelled("More", [(key_of("open"), "bold accent"), (f": {finding.pitfall} in full", "muted")], cells)
     return out
 
 
@@ -259,7 +260,7 @@ def _fixes(
 
 def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
     lines = _labelled(label, [(said(fix), "text")], cells)
-    key: Line = [("   ", "text"), ("y", "bold accent"), (": copy", "muted")] if mark else []
+    key: Line = [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")] if mark else []
     yield from lines[:-1]
     if key and styled.cells(lines[-1]) + styled.cells(key) > cells:
         yield lines[-1]
@@ -276,7 +277,7 @@ def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
         for number, line in enumerate(styled.wrap([(text[own:], token)], room - own)):
             yield [indent, (head if number == 0 else " " * (len(head) + 2), token), (" " * own, token), *line]
     if (stacks := STACKS.fullmatch(fix.command)) is not None:
-        yield [indent, ("S", "bold accent"), (f": here, on pid {stacks[1]}", "muted")]
+        yield [indent, (key_of("stacks"), "bold accent"), (f": here, on pid {stacks[1]}", "muted")]
         return
     for text in filter(None, (fix.environment, fix.command)):
         for number, line in enumerate(styled.wrap([(text, "accent")], room)):
@@ -287,7 +288,7 @@ def _proof(proof: Proof | str, cells: int) -> list[Line]:
     if isinstance(proof, str):
         return _labelled("Prove", [(proof, "faint")], cells)
     lines = _labelled("Prove", [(proof.text, "accent")], cells)
-    return [*lines[:-1], [*lines[-1], ("   ", "text"), ("r", "bold accent"), (": in the Lab", "muted")]]
+    return [*lines[:-1], [*lines[-1], ("   ", "text"), (key_of("prove"), "bold accent"), (": in the Lab", "muted")]]
 
 
 def _labelled(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:

@@ -10,6 +10,7 @@ from ...text.styled import Line, Piece
 from ...text.units import age_text, amount_text, bytes_text, duration_text, percent_text, short_age_text
 from ...text.width import beginning, ending
 from ...text.width import cells as text_cells
+from ..shell.keymap import key_of
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
@@ -194,5 +195,5 @@ def detail_lines(one: Summary, age_seconds: float | None, cells: int, rows: int,
         what = one.job or ("nothing runs here" if one.answered else "no reading so far")
         where = f" · {one.free} of {one.devices} GPUs free" if one.free and one.devices else ""
         glyph, token = mark_of(one.grade, tokens.glyphs)
-        lines = [[(f"{glyph} ", token), (f"{what}{where}", "text"), ("   Enter: this host", "faint")]]
+        lines = [[(f"{glyph} ", token), (f"{what}{where}", "text"), (f"   {key_of('open')}: this host", "faint")]]
     return lines[:rows]

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ...text import styled
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..widgets.dialog import ClosesOnce
 from ..widgets.text import Lines
 
@@ -46,13 +46,14 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
         question = self.question
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "ssh asks" + (f", on the way to {question.place[:48]}" if question.place else "")
-            body.border_subtitle = "Enter: close" if question.notice else "Enter: answer · Esc: refuse"
+            answer, refuse = key_of("submit", "SshPrompt"), key_of("refuse", "SshPrompt")
+            body.border_subtitle = f"{answer}: close" if question.notice else f"{answer}: answer · {refuse}: refuse"
             body.can_focus = False
             width = min(WIDTH, int(self.app.size.width * 0.96)) - FRAME
             lines = styled.hang_lines(([(text, "text")] for text in question.prompt.split("\n")), width)
             if question.confirm:
                 lines += styled.wrap(
-                    [("Compare the fingerprint with one you were given. Type yes, or Esc.", "muted")], width
+                    [(f"Compare the fingerprint with one you were given. Type yes, or {refuse}.", "muted")], width
                 )
             elif question.secret:
                 if question.again:

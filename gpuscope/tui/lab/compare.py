@@ -10,6 +10,7 @@ from ...text.styled import Line, Piece
 from ...text.units import bytes_text, duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import fit
+from ..shell.keymap import key_of
 from ..theme import Glyphs
 from ..widgets.table import Column, lay_out
 
@@ -208,7 +209,10 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
         yield [("95 % ", "muted"), (f"over {repeats}", "text")]
     for text in comparison.notes:
         if ADVICE in text:
-            yield [("i ", "accent"), ("measures both in turns: the interval is then that of the repeats", "faint")]
+            yield [
+                (f"{key_of('lab_repeat')} ", "accent"),
+                ("measures both in turns: the interval is then that of the repeats", "faint"),
+            ]
         else:
             yield [(text, "faint")]
 

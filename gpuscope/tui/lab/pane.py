@@ -12,6 +12,7 @@ from textual.containers import Horizontal, Vertical
 from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
 from ..widgets.program import program
@@ -41,10 +42,10 @@ AGE_SECONDS = 20.0
 """So old the ages of runs may be."""
 NO_RUN: tuple[Line, ...] = (
     [("No run yet.", "text")],
-    [("r  ", "accent"), ("starts one with these switches", "muted")],
+    [(f"{key_of('lab_run')}  ", "accent"), ("starts one with these switches", "muted")],
     [("   ", "accent"), ("two finished runs stand side by side", "muted")],
-    [("i  ", "accent"), ("measures two in turns", "muted")],
-    [("p  ", "accent"), ("faulty trainings, and their cures", "muted")],
+    [(f"{key_of('lab_repeat')}  ", "accent"), ("measures two in turns", "muted")],
+    [(f"{key_of('lab_pitfalls')}  ", "accent"), ("faulty trainings, and their cures", "muted")],
 )
 
 
@@ -228,8 +229,10 @@ class LabPane(Pane):
         set_title(self._ab, pair.title())
         lines: list[Line]
         if found is None:
+            mark_a, mark_b = key_of("lab_mark_a"), key_of("lab_mark_b")
             lines = styled.wrap(
-                [(pair.problem or "two finished runs are compared here: A and B mark them", "muted")], width
+                [(pair.problem or f"two finished runs are compared here: {mark_a} and {mark_b} mark them", "muted")],
+                width,
             )
         else:
             lines = comparison_lines(found, width, rows, self._ab.tokens.glyphs)
@@ -332,7 +335,7 @@ class LabPane(Pane):
         if outcome == "held":
             program(self.app).open("lab_held", self.runs)
         elif outcome == "refused":
-            key = "  n: the nearest that works" if self.runs.nearest is not None else ""
+            key = f"  {key_of('lab_nearest')}: the nearest that works" if self.runs.nearest is not None else ""
             refusal = self.runs.refusal
             self._warn(f"not started: {refusal.what if refusal else ''}{key}")
         self._redraw()
@@ -348,7 +351,7 @@ class LabPane(Pane):
         if a is None or b is None:
             self._warn("a run in the table is needed as A; B is another one, or the switches as they are")
         elif self.runs.repeats is not None and not self.runs.repeats.over:
-            self._warn("a series is under way: x stops it")
+            self._warn(f"a series is under way: {key_of('lab_stop')} stops it")
         else:
             program(self.app).open("lab_repeat", self.runs, a, b)
 

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 
 from ...text import styled
 from ...text.styled import Line
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..widgets.dialog import Dialog
 from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
@@ -152,7 +152,11 @@ class PitfallsDialog(Dialog):
         if self._held and self._asked is not None:
             yield [("▲ not started: ", "warn"), (occupant_text(self._held[0]), "text"),
                    (f", and {len(self._held) - 1} more" if len(self._held) > 1 else "", "text")]  # fmt: skip
-            yield [("         ", "text"), ("!", "accent"), (": start beside it all the same", "muted")]
+            yield [
+                ("         ", "text"),
+                (key_of("force", "PitfallsDialog"), "accent"),
+                (": start beside it all the same", "muted"),
+            ]
         yield [(chosen.title, "title")]
         why = self._why_not(chosen, False)
         if why:

@@ -10,6 +10,7 @@ from ...lab.toggles import BY_NAME, Toggle
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
+from ..shell.keymap import key_of
 from .choices import SWITCHES, Device, note
 
 if TYPE_CHECKING:
@@ -55,12 +56,17 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
     notes: list[Line] = [*_series(runs), *_verdicts(runs)]
     if runs.dirty and not (runs.refusal or (runs.repeats and not runs.repeats.over)):
         notes.append(
-            [("* ", "warn"), ("changed: ", "text"), ("r", "accent"), (" restarts with these switches", "muted")]
+            [
+                ("* ", "warn"),
+                ("changed: ", "text"),
+                (key_of("lab_run"), "accent"),
+                (" restarts with these switches", "muted"),
+            ]
         )
     if runs.held:
         more = f", and {len(runs.held) - 1} more" if len(runs.held) > 1 else ""
         notes.append([("▲ ", "warn"), ("not started: ", "text"), (occupant_text(runs.held[0]) + more, "muted"),
-                      ("  r", "accent"), (": asks again", "muted")])  # fmt: skip
+                      (f"  {key_of('lab_run')}", "accent"), (": asks again", "muted")])  # fmt: skip
     if runs.book.problem is not None:
         what, why, _ = runs.book.problem
         notes.append([("◆ ", "warn"), (f"{what} ", "text"), (why, "muted")])
@@ -115,7 +121,7 @@ def _verdicts(runs: LabRuns) -> list[Line]:
         line += [(verdict.what, "text"), (f" {verdict.why[:1].upper()}{verdict.why[1:]}", "muted")]
         nearest = verdict.nearest
         if not offered and nearest is not None and nearest != runs.config:
-            line += [("  n", "accent"), (f": {change_text(runs.config, nearest)}", "text")]
+            line += [(f"  {key_of('lab_nearest')}", "accent"), (f": {change_text(runs.config, nearest)}", "text")]
             offered = True
         out.append(line)
     return out
@@ -131,7 +137,7 @@ def _series(runs: LabRuns) -> list[Line]:
         turn = series.turns[series.at]
         where = f"A/B in turns: run {series.at + 1} of {len(series.turns)}"
         which = f", {turn.side} of repeat {turn.repeat + 1}   "
-        return [[("▸ ", "ok"), (where, "title"), (which, "muted"), ("x", "accent"), (": stop", "muted")]]
+        return [[("▸ ", "ok"), (where, "title"), (which, "muted"), (key_of("lab_stop"), "accent"), (": stop", "muted")]]
     if series.state == "done":
         return []
     token = "warn" if series.state == "failed" else "muted"

@@ -10,6 +10,7 @@ from textual.containers import Horizontal, Vertical
 
 from ...store.view import HostView, TrainerView
 from ...text.units import window_text
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import Pane
 from ..widgets.program import program
@@ -117,7 +118,7 @@ class MemoryPane(Pane, can_focus=True):
             self._advice.show([])
             return
         subject = everything[place]
-        hint = f"   {place + 1} of {len(everything)}, n: next" if len(everything) > 1 else ""
+        hint = f"   {place + 1} of {len(everything)}, {key_of('next_subject')}: next" if len(everything) > 1 else ""
         self._subject.show([[(subject.title, "title"), (hint, "faint")]])
         if self._left_shown:
             self._show_waterfall(host, subject)
@@ -311,12 +312,13 @@ class MemoryPane(Pane, can_focus=True):
         """The fix under the cursor as the Lab's switches, in its tab."""
         from ...predict.from_lab_config import config_with
 
-        chosen = self._what_if.chosen() if self._view == "what_if" else "that key acts on the list of fixes: W"
+        elsewhere = f"that key acts on the list of fixes: {key_of('what_if')}"
+        chosen = self._what_if.chosen() if self._view == "what_if" else elsewhere
         if not isinstance(chosen, str):
             config = config_with(chosen[0], chosen[1].fix)
             if not isinstance(config, str):
                 self.session.labs.take(config)
-                self.session.notices.say(f"set in the Lab: {chosen[1].fix.title}. r: run it")
+                self.session.notices.say(f"set in the Lab: {chosen[1].fix.title}. {key_of('lab_run')}: run it")
                 await program(self.app).action_do("lab")
                 return
             chosen = f"{chosen[1].fix.title}: {config}"
@@ -413,4 +415,4 @@ class MemoryPane(Pane, can_focus=True):
         if self._view == "modules":
             act()
         else:
-            self.session.notices.say("that key acts on the tree of modules: m")
+            self.session.notices.say(f"that key acts on the tree of modules: {key_of('modules')}")

@@ -22,7 +22,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..charts.moments import MomentChart
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..widgets.dialog import Dialog
 from ..widgets.full_screen import Room, named_path
 from ..widgets.pane import set_title
@@ -39,7 +39,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
     "diff": draw.DIFF_COLUMNS,
 }
 FILE_COLUMNS = (
-    Column("name", "COMPARE WITH (Enter)", 20, flex=1),
+    Column("name", f"COMPARE WITH ({key_of('select', 'LiveTable')})", 20, flex=1),
     Column("size", "SIZE", 9, align="right"),
     Column("when", "TAKEN", 19, priority=1),
 )
@@ -194,7 +194,11 @@ class SnapshotScreen(Room):
             yield [("Not shown: ", "warn"), (self._problem, "text")]
             return
         if self._summary is None:
-            yield [("reading ", "muted"), (percent_text(self._fraction), "text"), ("   Esc: give up", "faint")]
+            yield [
+                ("reading ", "muted"),
+                (percent_text(self._fraction), "text"),
+                (f"   {key_of('dismiss', 'Room')}: give up", "faint"),
+            ]
             return
         tabs: Line = []
         for name, label in VIEWS.items():
@@ -241,7 +245,9 @@ class SnapshotScreen(Room):
     def _moment_rows(self, device: Device) -> tuple[list[TableRow], str]:
         curve = draw.curve_of(device)
         if not curve.high:
-            self._busy = "no history was recorded: H in gpuscope turns it on, then take another snapshot"
+            self._busy = (
+                f"no history was recorded: {key_of('history')} in gpuscope turns it on, then take another snapshot"
+            )
             self._chart.show(curve, 0, self._busy)
             return [], "Over time"
         if self._bucket is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...model.memory_account import Account
 from ...text.units import age_text, duration_text
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import set_title
 from ..widgets.table import LiveTable
@@ -130,10 +131,10 @@ class SummaryView(_View):
     @staticmethod
     def _took(answer: Answer) -> str:
         """To two digits: it is another with every call."""
-        took = (answer.value or {}).get("seconds")
+        took, copy = (answer.value or {}).get("seconds"), f"{key_of('copy')}: copy"
         if not isinstance(took, (int, float)):
-            return "y: copy"
-        return f"one call: {duration_text(float(f'{took:.0e}'))} · y: copy"
+            return copy
+        return f"one call: {duration_text(float(f'{took:.0e}'))} · {copy}"
 
     def text(self, subject: Subject) -> str:
         """The table as text, "" before there is one."""
@@ -183,7 +184,7 @@ class ModulesView(_View):
         set_title(self.table, f"Modules, {order}")
         notes = [SOURCES.get(tree.source, tree.source)]
         notes += [] if tree.complete else ["deeper levels folded"]
-        self.table.subtitle([(f"{' · '.join(notes)}{self._age_of(answer)} · Enter: open", "faint")])
+        self.table.subtitle([(f"{' · '.join(notes)}{self._age_of(answer)} · {key_of('open')}: open", "faint")])
 
     @staticmethod
     def _age_of(answer: Answer) -> str:

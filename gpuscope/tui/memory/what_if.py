@@ -10,6 +10,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import MIB, bytes_text, percent_text, sides_text
 from ..lab.devices import family, visible
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import set_title
 from ..widgets.table import Cell, Column, LiveTable, TableRow
@@ -93,7 +94,7 @@ class WhatIfView:
         self.table.show_empty(f"{found.doing} …" if found.doing else "nothing that could be tried frees memory")
         set_title(self.table, f"What if: {name}: {_need(answer)}")
         tried = self._under_cursor(answer)
-        tail = f"{found.doing} …" if found.doing else "r: try it in the Lab" if rows else ""
+        tail = f"{found.doing} …" if found.doing else f"{key_of('try_fix')}: try it in the Lab" if rows else ""
         self.table.subtitle([(tail, "faint")])
         self._tell({one.fix.key: _about(one) for one in tried_ones}, tried.fix.key if tried is not None else None)
 

@@ -25,6 +25,7 @@ from ...text.styled import Line, Piece
 from ...text.units import GIB, age_text, amount_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
 from ..device.device_state import ranges
+from ..shell.keymap import key_of
 from ..widgets.text import DASH
 
 NEAR = 4.0
@@ -287,7 +288,7 @@ def _outside(host: HostView, job: JobView) -> Line:
         out.append((f"{bytes_text(used)} · ", "text"))
     out.append(("inside: no probe", "faint"))
     if host.link.state != "replay":
-        out += [(" · ", "faint"), ("a", "accent"), (" attach", "muted")]
+        out += [(" · ", "faint"), (key_of("attach"), "accent"), (" attach", "muted")]
     load = [n for p in job.processes if (n := p.number("cpu_percent")) is not None]
     if load:
         out.append((f" · CPU {percent_text(sum(load) / 100)}", "muted"))

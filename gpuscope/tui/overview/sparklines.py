@@ -10,6 +10,7 @@ from ...text.units import bytes_text, duration_text, percent_text, window_text
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.spark import spark
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..theme import Glyphs
 
@@ -44,8 +45,9 @@ def course_lines(session: Session, entity: Entity, width: int, window: float, gl
             span = f"  {_text(column, min(known))} … {_text(column, max(known))}"
             lines.append([(fit(name, NAME_CELLS), "muted"), (drawn, "series1"), (span, "text")])
     if lines:
+        longer, shorter = key_of("zoom(1)", "DetailScreen"), key_of("zoom(-1)", "DetailScreen")
         yield []
-        yield [(f"The last {window_text(window)}", "title"), ("   z: longer   Z: shorter", "faint")]
+        yield [(f"The last {window_text(window)}", "title"), (f"   {longer}: longer   {shorter}: shorter", "faint")]
         yield from lines
 
 

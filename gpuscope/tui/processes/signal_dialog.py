@@ -14,7 +14,7 @@ from textual.containers import VerticalScroll
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 
@@ -55,7 +55,9 @@ def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
     process = next((p for p in living if p.definition.pid == pid), None)
     if process is not None:
         return signal_dialog(session, process)
-    session.notices.say("Signal: put the cursor on a job with one process, or choose it with P", "warn")
+    session.notices.say(
+        f"Signal: put the cursor on a job with one process, or choose it with {key_of('processes')}", "warn"
+    )
     return None
 
 
@@ -108,8 +110,10 @@ class SignalDialog(Dialog):
                 self.keep_in_sight(len(lines) - above, len(row) + above)
             lines += row
         self._lines.show(lines)
-        asking = f"Enter: send {self._names[self._at]}    ↑ ↓: another    Esc: leave it"
-        self.body.border_subtitle = asking if self.state == "asking" else "Esc: close"
+        send, another = key_of("go_on", "SignalDialog"), (key_of(f"choose({by})", "SignalDialog") for by in (-1, 1))
+        leave = key_of("dismiss", "Dialog")
+        asking = f"{send}: send {self._names[self._at]}    {' '.join(another)}: another    {leave}: leave it"
+        self.body.border_subtitle = asking if self.state == "asking" else f"{leave}: close"
 
     def _text(self) -> Iterable[Line]:
         d, host = self._process.definition, self._host

@@ -4,11 +4,12 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textual.binding import Binding
 
-from .actions import ACTIONS, Action
+from .actions import ACTIONS, BY_NAME, Action
 from .screen_keys import BY_TEXTUAL, KEYS, TITLES, Key
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ def shown(key: str) -> str:
 def shown_keys(action: Action) -> str:
     """All keys of an action, ``j ↓``."""
     return " ".join(shown(key) for key in action.keys)
+
+
+@cache
+def key_of(action: str, on: str = "") -> str:
+    """The key of an action, for texts that name it: of one for the tabs, or with ``on`` of one of that class's keys.
+
+    Raises KeyError where the registry has no such action, so that no text can name a key that does nothing."""
+    if not on:
+        return shown(BY_NAME[action].keys[0])
+    for names, found in (bind for key in KEYS[on] for bind in key.binds):
+        if found == action:
+            return shown(names.split(",")[0])
+    raise KeyError(f"{on} has no key for {action}")
 
 
 def bindings(actions: Iterable[Action] = ACTIONS) -> list[Binding]:

@@ -177,7 +177,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("tab", "other", "another trainer", "ask another one"),
     ),
     "SignalDialog": (
-        Key((("j,down,right,l", "choose(1)"), ("k,up,left,h", "choose(-1)")), "another", "another signal"),
+        Key((("down,j,right,l", "choose(1)"), ("up,k,left,h", "choose(-1)")), "another", "another signal"),
         one("enter", "go_on", "send", "send the signal under the cursor"),
     ),
     "ColumnDialog": (

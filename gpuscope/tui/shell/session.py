@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...config import Settings
 from .action_availability import why_not
+from .keymap import key_of
 from .notices import Notices
 from .self_cpu import OwnLoad
 from .standing import Standing, next_speed, replay_text
@@ -286,7 +287,7 @@ class Session:
         self._gather(key)
 
     def _linked(self, key: str, link: Link) -> None:
-        if link.state == "ended" and "F5" not in link.text:
+        if link.state == "ended" and key_of("connect_again") not in link.text:
             link = replace(link, text=link.text + self._how_again(key))
         if link.state != self._link_states.get(key) and link.state in ("stale", "ended") and link.text:
             who = f"{key}: " if self.many else ""
@@ -301,7 +302,7 @@ class Session:
         from ..hosts.sources import Reconnecting
 
         source = next((one for one in self.hosts.sources if one.key == key), None) if self.hosts is not None else None
-        return ". F5: connect again" if isinstance(source, Reconnecting) else ""
+        return f". {key_of('connect_again')}: connect again" if isinstance(source, Reconnecting) else ""
 
     def next_host(self, by: int) -> None:
         """Look at the next of several hosts."""

@@ -15,7 +15,7 @@ from ...store.pending_requests import SourceError
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..shell.result_files import file_for, short_path
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 BAR_CELLS = 30
+DO, LEAVE = key_of("go_on", "ActDialog"), key_of("leave", "ActDialog")
 
 
 class ActDialog(Dialog):
@@ -94,15 +95,15 @@ class ActDialog(Dialog):
         cells = max(30, self._lines.size.width or 70)
         self._lines.show(styled.hang_lines(self._text(), cells))
         subtitle = {
-            "asking": "Enter: do it    Esc: leave",
-            "running": "Esc: cancel",
-            "done": "Enter: open it    Esc: close" if self.path is not None else "Esc: close",
-            "failed": "Enter: ask again    Esc: close",
+            "asking": f"{DO}: do it    {LEAVE}: leave",
+            "running": f"{LEAVE}: cancel",
+            "done": f"{DO}: open it    {LEAVE}: close" if self.path is not None else f"{LEAVE}: close",
+            "failed": f"{DO}: ask again    {LEAVE}: close",
         }[self.state]
         if self._priced and self.state == "asking":
-            subtitle = "Enter: turn it on    Esc: leave it off"
+            subtitle = f"{DO}: turn it on    {LEAVE}: leave it off"
         elif self.state == "asking" and self._why_not():
-            subtitle = "Esc: close"
+            subtitle = f"{LEAVE}: close"
         if str(self.body.border_subtitle or "") != subtitle:
             self.body.border_subtitle = subtitle
         set_title(self.body, self.act.title)
@@ -131,12 +132,15 @@ class ActDialog(Dialog):
                 yield [("         ", "muted"), ("path copied", "faint")]
 
     def _keys(self) -> Line:
-        out: Line = [("Enter", "accent"), (": turn it on   " if self._priced else f": {self.act.verb}   ", "text")]
+        out: Line = [(DO, "accent"), (": turn it on   " if self._priced else f": {self.act.verb}   ", "text")]
         if self.act.name == "profile":
-            out += [("← →", "accent"), (": steps   ", "text")]
+            out += [
+                (" ".join(key_of(f"choose({by})", "ActDialog") for by in (-1, 1)), "accent"),
+                (": steps   ", "text"),
+            ]
         if len(self._others()) > 1:
-            out += [("Tab", "accent"), (": another trainer   ", "text")]
-        return [*out, ("Esc", "accent"), (": leave it", "text")]
+            out += [(key_of("other", "ActDialog"), "accent"), (": another trainer   ", "text")]
+        return [*out, (LEAVE, "accent"), (": leave it", "text")]
 
     def _bar(self) -> Line:
         fraction, text = self._progress

@@ -15,7 +15,7 @@ from ...store.pending_requests import SourceError
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuscope.tui")
 BAR_CELLS = 24
+YES, ENTER, LEAVE = (key_of(action, "ConsentDialog") for action in ("agree", "enter", "leave"))
 LAST_ROWS = 2
 """Of the question: what is being done, or which key says yes."""
 SAID = {"busy": "busy, not attached", "cancelled": "cancelled", "gone": "it has ended", "refused": "refused"}
@@ -95,9 +96,9 @@ class ConsentDialog(Dialog):
         if self.state == "running" or self._hint:  # of many ranks the question alone may fill the screen
             self.keep_in_sight(max(0, len(lines) - LAST_ROWS), LAST_ROWS)
         subtitle = {
-            "asking": "y: do it    Esc: leave it alone" if self._possible else "Esc: close",
-            "running": "Esc: cancel",
-            "done": "Enter: open it    Esc: close" if self._seen() else "Esc: close",
+            "asking": f"{YES}: do it    {LEAVE}: leave it alone" if self._possible else f"{LEAVE}: close",
+            "running": f"{LEAVE}: cancel",
+            "done": f"{ENTER}: open it    {LEAVE}: close" if self._seen() else f"{LEAVE}: close",
         }[self.state]
         if str(self.body.border_subtitle or "") != subtitle:
             self.body.border_subtitle = subtitle
@@ -117,10 +118,10 @@ class ConsentDialog(Dialog):
             yield from farewell(self.items[0]) if self._taking_out else question(self.items)
             yield []
         if self.state == "asking":
-            yield [("y", "accent"), (": take it out   " if self._taking_out else ": put it in   ", "text"),
-                   ("Esc", "accent"), (": leave it alone", "text")]  # fmt: skip
+            yield [(YES, "accent"), (": take it out   " if self._taking_out else ": put it in   ", "text"),
+                   (LEAVE, "accent"), (": leave it alone", "text")]  # fmt: skip
             if self._hint:
-                yield [("Enter does nothing here: ", "warn"), ("y", "accent"), (" says yes", "text")]
+                yield [(f"{ENTER} does nothing here: ", "warn"), (YES, "accent"), (" says yes", "text")]
         elif self.state == "running":
             yield from self._progress()
         else:
@@ -151,13 +152,13 @@ class ConsentDialog(Dialog):
         if self.report.rows and not self.report.ok:
             done = sum(code == "ok" for _, code, _ in self.report.rows)
             yield []
-            stays = "what was attached stays, the rest was left as it was. a: the list, to go on"
+            stays = f"what was attached stays, the rest was left as it was. {key_of('attach')}: the list, to go on"
             yield [(f"{done} of {len(self.items)} attached; ", "text"), (stays, "muted")]
         elif self.report.rows:
             yield []
             now = "It is a trainer" if len(self.items) == 1 else "They are trainers"
-            yield [(f"{now} of this session now. Undo: ", "muted"), ("a", "accent"), (", then ", "muted"),
-                   ("d", "accent"), (" on it", "muted")]  # fmt: skip
+            yield [(f"{now} of this session now. Undo: ", "muted"), (key_of("attach"), "accent"), (", then ", "muted"),
+                   (key_of("detach", "AttachScreen"), "accent"), (" on it", "muted")]  # fmt: skip
 
     # ── keys ──
 

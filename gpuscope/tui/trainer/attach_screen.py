@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from ...store.pending_requests import SourceError
 from ...text import styled
 from ...text.styled import Line
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.program import program
@@ -127,7 +127,7 @@ class AttachScreen(Dialog):
         if group is not None and item is None:
             lines = [
                 [("Job      ", "muted"), (group.items[0].job, "title"), (f", {len(group.items)} ranks seen", "text")],
-                [("Enter    ", "accent"), (_for_all(group), "text")],
+                [(f"{key_of('select', 'AttachScreen'):9}", "accent"), (_for_all(group), "text")],
             ]
         elif item is not None:
             lines = list(about(item))
@@ -142,10 +142,14 @@ class AttachScreen(Dialog):
         if self._table.styles.height is None or self._table.styles.height.value != tall:
             self._table.styles.height = tall
         inside = item is not None and item.has_probe
-        keys: Line = [("Enter", "accent"), (" open it   " if inside else " attach, asks first   ", "muted")]
+        keys: Line = [
+            (key_of("select", "AttachScreen"), "accent"),
+            (" open it   " if inside else " attach, asks first   ", "muted"),
+        ]
         if item is not None and item.origin == "inject":
-            keys += [("d", "accent"), (" detach   ", "muted")]
-        self._keys.show([[*keys, ("r", "accent"), (" look again   ", "muted"), ("Esc", "accent"), (" close", "muted")]])
+            keys += [(key_of("detach", "AttachScreen"), "accent"), (" detach   ", "muted")]
+        keys += [(key_of("again", "AttachScreen"), "accent"), (" look again   ", "muted")]
+        self._keys.show([[*keys, (key_of("dismiss", "Dialog"), "accent"), (" close", "muted")]])
 
     def under_cursor(self) -> tuple[Group | None, Item | None]:
         """The group under the cursor, and the process where it is not a job's own line."""
@@ -195,7 +199,7 @@ class AttachScreen(Dialog):
             return
         host = self.session.host
         if host is None or host.key != item.source.key:
-            self.session.notices.say(f"{item.name} is on {item.host}: f goes there first", "warn")
+            self.session.notices.say(f"{item.name} is on {item.host}: {key_of('next_host')} goes there first", "warn")
             return
         program(self.app).open("consent", (item,), 1, True)
 

@@ -14,6 +14,7 @@ from ...store.jobs import short_command
 from ...text.styled import Line
 from ...wire.clean import clean
 from ..device.device_state import ranges
+from ..shell.keymap import key_of
 from ..widgets.table import Column, TableRow
 
 if TYPE_CHECKING:
@@ -305,7 +306,8 @@ def about(item: Item) -> Iterable[Line]:
     if item.pod:
         yield [("Pod      ", "muted"), (item.pod, "text")]
     if item.has_probe:
-        how = "d takes it out" if item.origin == "inject" else f"it came by {item.origin} and stays until the end"
+        out = f"{key_of('detach', 'AttachScreen')} takes it out"
+        how = out if item.origin == "inject" else f"it came by {item.origin} and stays until the end"
         yield [("Inside   ", "muted"), (f"a probe ({item.origin}); ", "ok"), (how, "muted")]
         return
     commands: list[str] = []
@@ -317,7 +319,11 @@ def about(item: Item) -> Iterable[Line]:
             yield [("Closed   ", "muted"), (f"{name}: {rung.why}", "muted")]
         commands += [rung.next] if rung.next and rung.next not in commands else []
     if item.consent is not None:
-        yield [("Now      ", "muted"), ("Enter", "accent"), (": what would be done, and its price", "text")]
+        yield [
+            ("Now      ", "muted"),
+            (key_of("select", "AttachScreen"), "accent"),
+            (": what would be done, and its price", "text"),
+        ]
     for command in commands[:2]:
         label, _, rest = command.partition(":")
         text = " ".join((rest if label.startswith("Next") and rest else command).split())

@@ -30,7 +30,7 @@ from ...text.styled import Line, Piece
 from ...text.units import age_text, amount_text, bytes_text, duration_text
 from ...wire.frames import Unknown
 from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces, step_age_text
-from ..shell.keymap import bindings_of, keys_of
+from ..shell.keymap import bindings_of, key_of, keys_of
 from ..widgets.bars import Bar
 from ..widgets.full_screen import Room, absent, footer_keys
 from ..widgets.pane import set_title
@@ -214,7 +214,11 @@ def _wrong(
             text = f"{name_of(stall.behind[0])} launched {low:,.0f} collectives, the others up to {high:,.0f}"
             yield [("         ", "text"), (text, "muted")]
         if stacks:
-            yield [("         ", "text"), ("S", "accent"), (" on a rank: where all of its threads stand", "muted")]
+            yield [
+                ("         ", "text"),
+                (key_of("act('stacks')", "JobScreen"), "accent"),
+                (" on a rank: where all of its threads stand", "muted"),
+            ]
     elif job.worst is not None and job.worst_reason:
         yield [("worst: ", "warn"), (job.worst_reason, "text")]
     found = rooms(host.devices, living, history)
@@ -342,6 +346,6 @@ def _others_row(rest: Sequence[TrainerView]) -> TableRow:
         "age": [(f"≤ {age_text(max(ages))}", "muted")] if ages else "",
         "memory": [(f"Σ {amount_text(sum(held))}", "muted")] if held else "",
         "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0) if shares else "",
-        "at": [("a: all ranks", "faint")] if any(place(t)[0] for t in rest) else "",
+        "at": [(f"{key_of('all', 'JobScreen')}: all ranks", "faint")] if any(place(t)[0] for t in rest) else "",
     }
     return TableRow(OTHERS, cells)

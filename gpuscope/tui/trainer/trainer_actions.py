@@ -14,6 +14,7 @@ from ...store.view import HostView, TrainerView
 from ...text.styled import Line
 from ...text.units import GIB, age_text, bytes_text, duration_text
 from ...wire.frames import Scalar
+from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
     from ..widgets.program import Program
@@ -118,7 +119,7 @@ def question_of(act: Act, trainer: TrainerView, steps: int) -> Iterable[Line]:
         yield [
             ("Stacks   ", "muted"),
             ("only if history was on before. ", "text"),
-            ("h", "accent"),
+            (key_of("history", "ActDialog"), "accent"),
             (": turn it on first (its price is measured and shown)", "muted"),
         ]
 
@@ -157,7 +158,7 @@ def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
         yield [
             ("Stacks   ", "muted"),
             ("none: history was off, so it says what is held, not where. ", "warn"),
-            ("h", "accent"),
+            (key_of("history", "ActDialog"), "accent"),
             (": turn it on", "muted"),
         ]
 
@@ -181,7 +182,11 @@ def history_on(value: Mapping[str, Any]) -> Iterable[Line]:
     """After history was turned on."""
     entries = _number(value, "entries")
     count = f"the last {entries:,.0f} allocations" if entries is not None else "allocations"
-    yield [("History  ", "muted"), (f"on: {count} are noted. ", "ok"), ("s in a minute shows their lines", "muted")]
+    yield [
+        ("History  ", "muted"),
+        (f"on: {count} are noted. ", "ok"),
+        (f"{key_of('snapshot')} in a minute shows their lines", "muted"),
+    ]
 
 
 def profile_came(value: Mapping[str, Any]) -> Iterable[Line]:
