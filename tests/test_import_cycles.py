@@ -124,6 +124,4 @@ def test_screens_do_not_import_each_other():
         ("gpuscope.cli.commands.attach.verb", "gpuscope.tui.hosts.ssh_dialog"),  # asks from another thread
         ("gpuscope.tui.shell.launch", "gpuscope.tui.hosts.ssh_dialog"),
         ("gpuscope.tui.shell.app", "gpuscope.tui.shell.main_screen"),  # the one below all others
-        ("gpuscope.tui.doctor.dialogs", "gpuscope.tui.lab.dialogs"),  # what the Lab's dialogs have in common
-        ("gpuscope.tui.lab.recording_dialog", "gpuscope.tui.lab.dialogs"),
     }

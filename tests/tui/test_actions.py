@@ -72,7 +72,7 @@ async def test_every_action_is_in_the_help():
         await pilot.press("question_mark")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
-        found = "\n".join("".join(text for text, _ in line) for line in app.screen._text())
+        found = "\n".join("".join(text for text, _ in line) for line in app.screen.text())
         for action in ACTIONS:
             assert action.help in found
             assert shown_keys(action)[:9] in found

@@ -235,7 +235,7 @@ async def test_help_on_a_screen_begins_with_its_keys():
         await pilot.press("question_mark")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
-        lines = ["".join(text for text, _ in line) for line in app.screen._text()]
+        lines = ["".join(text for text, _ in line) for line in app.screen.text()]
         assert lines[0] == "Processes"
         upto = lines.index("In the list")
         for key in KEYS["ProcessScreen"]:
@@ -255,7 +255,7 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
         await pilot.press("question_mark")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
-        lines = ["".join(text for text, _ in line) for line in app.screen._text()]
+        lines = ["".join(text for text, _ in line) for line in app.screen.text()]
         assert lines[0] == "In the list"
         assert "PgDn PgUp" in lines[1]
         assert lines[3] == ""

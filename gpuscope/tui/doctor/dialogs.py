@@ -10,15 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ...text import styled
 from ...text.styled import Line
 from ..lab.demo import Demo, state_text
-from ..lab.dialogs import LabDialog
 from ..lab.text import occupant_text
 from ..shell.keymap import bindings_of, key_of
-from ..widgets.dialog import Dialog
 from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
@@ -29,35 +27,19 @@ if TYPE_CHECKING:
 OUTPUT_ROWS = 14
 
 
-class ExplainDialog(Dialog):
+class ExplainDialog(TextDialog):
     """One pitfall in full: how it shows, its fixes, when not to apply them, what it costs, where it is from."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ExplainDialog")]
 
     def __init__(self, row: Pitfall) -> None:
-        super().__init__()
+        super().__init__(row.id)
         self._row = row
-        self._lines = Lines()
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = self._row.id
-            body.border_subtitle = self.own_keys()
-            yield self._lines
-
-    def on_mount(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
+    def text(self) -> Iterable[Line]:
         from ...doctor.explain import explained
 
-        if self.is_open:
-            cells = max(30, self._lines.size.width)
-            lines = explained(self._row, cells)
-            self._lines.show(styled.hang_lines((_indented(line) if line else line for line in lines), cells))
+        return (_indented(line) if line else line for line in explained(self._row, self.cells))
 
 
 def _indented(line: Line) -> Line:
@@ -73,7 +55,7 @@ def command_of(proof: Proof) -> list[str]:
     return [sys.executable, "-m", "gpuscope", *proof.words]
 
 
-class CommandDialog(LabDialog):
+class CommandDialog(TextDialog):
     """Measures by a command of the Lab: Enter starts it, ``x`` stops it. It goes on when the dialog is closed."""
 
     DEFAULT_CSS = """
@@ -83,7 +65,8 @@ class CommandDialog(LabDialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("CommandDialog")]
 
     def __init__(self, runs: LabRuns, proof: Proof) -> None:
-        super().__init__(runs)
+        super().__init__()
+        self.runs = runs
         self._proof = proof
         self._output = Lines(id="output")
         self._held: list[Occupant] = []

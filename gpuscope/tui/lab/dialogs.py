@@ -13,15 +13,13 @@ from textual.widgets import Input
 
 from ...lab.config import ConfigError, LabConfig
 from ...lab.toggles import Toggle, Value
-from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
 from ..shell.keymap import bindings_of
-from ..widgets.dialog import Dialog
 from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
-from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 from .choices import choices, does_nothing
 from .runs import LabRuns
 from .text import change_text
@@ -32,32 +30,7 @@ DEFAULT_REPEATS, DEFAULT_STEPS = 5, 50
 OPTIONS_SHOWN = 9
 
 
-class LabDialog(Dialog):
-    """Lines of text that follow the dialog's width. Subclasses give :meth:`text`."""
-
-    def __init__(self, runs: LabRuns) -> None:
-        super().__init__()
-        self.runs = runs
-        self.lines = Lines()
-
-    def text(self) -> Iterable[Line]:
-        """The lines, before they are wrapped."""
-        raise NotImplementedError
-
-    def on_mount(self) -> None:
-        self.call_after_refresh(self.redraw)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.redraw)
-
-    def redraw(self) -> None:
-        """Draw the lines anew."""
-        if self.is_open:
-            cells = max(30, self.lines.size.width or 70)
-            self.lines.show(styled.hang_lines(self.text(), cells))
-
-
-class ValueDialog(LabDialog):
+class ValueDialog(TextDialog):
     """Choose a value, or type one that no key walks through."""
 
     DEFAULT_CSS = """
@@ -69,7 +42,8 @@ class ValueDialog(LabDialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ValueDialog")]
 
     def __init__(self, runs: LabRuns, toggle: Toggle) -> None:
-        super().__init__(runs)
+        super().__init__()
+        self.runs = runs
         self.toggle = toggle
         self._values = choices(toggle, getattr(runs.config, toggle.name))
         self._table = LiveTable((Column("value", "", 20, flex=1),), header=False)
@@ -95,7 +69,6 @@ class ValueDialog(LabDialog):
         return "MODULE:FACTORY, your own model" if self.toggle.factory else self.toggle.takes
 
     def on_mount(self) -> None:
-        super().on_mount()
         now = getattr(self.runs.config, self.toggle.name)
         rows = []
         for number, value in enumerate(self._values):
@@ -145,10 +118,14 @@ class ValueDialog(LabDialog):
             self.dismiss()
 
 
-class HeldDialog(LabDialog):
+class HeldDialog(TextDialog):
     """A device that a run would take is in use: who, and how much. Enter starts all the same."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HeldDialog")]
+
+    def __init__(self, runs: LabRuns) -> None:
+        super().__init__()
+        self.runs = runs
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
@@ -181,13 +158,14 @@ class HeldDialog(LabDialog):
         self.dismiss()
 
 
-class RepeatDialog(LabDialog):
+class RepeatDialog(TextDialog):
     """How often, and how many steps each: ← → and ↑ ↓."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RepeatDialog")]
 
     def __init__(self, runs: LabRuns, a: LabConfig, b: LabConfig) -> None:
-        super().__init__(runs)
+        super().__init__()
+        self.runs = runs
         self.a, self.b = replace(a, steps=None), replace(b, steps=None)
         self.repeats, self.steps = DEFAULT_REPEATS, DEFAULT_STEPS
 

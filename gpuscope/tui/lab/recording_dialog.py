@@ -16,7 +16,7 @@ from ...text.styled import Line
 from ..shell.keymap import bindings_of
 from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
-from .dialogs import LabDialog
+from ..widgets.text_dialog import TextDialog
 from .ledger_view import aside
 from .runs import LabRuns
 
@@ -32,7 +32,7 @@ COLUMNS = (
 )
 
 
-class RecordingDialog(LabDialog):
+class RecordingDialog(TextDialog):
     """``taken`` gets the entry of the training that was chosen."""
 
     DEFAULT_CSS = """
@@ -44,7 +44,8 @@ class RecordingDialog(LabDialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RecordingDialog")]
 
     def __init__(self, runs: LabRuns, taken: Callable[[Entry], None]) -> None:
-        super().__init__(runs)
+        super().__init__()
+        self.runs = runs
         self._taken = taken
         self._found: Sequence[Training] = ()
         self._problem = ""
@@ -62,7 +63,6 @@ class RecordingDialog(LabDialog):
             yield KeyLine.of(self)
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.set_focus(self._input)  # now: the next key may be there already
 
     def text(self) -> Iterable[Line]:

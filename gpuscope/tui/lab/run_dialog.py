@@ -10,14 +10,12 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..cells import fit
 from ..shell.keymap import bindings_of
-from ..widgets.dialog import Dialog
 from ..widgets.key_line import KeyLine
-from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 from .run import Run
 from .run_facts import facts_of, named_events
 from .runs import LabRuns, run_name
@@ -35,7 +33,7 @@ FIGURES = (
 """Keys of the document, in this order; others are told in their own lines."""
 
 
-class RunDialog(Dialog):
+class RunDialog(TextDialog):
     """Enter takes the run's switches."""
 
     DEFAULT_CSS = "RunDialog KeyLine { dock: bottom; margin: 0; background: $surface; }"
@@ -45,13 +43,12 @@ class RunDialog(Dialog):
         super().__init__()
         self.runs = runs
         self._entries, self._run = entries, run
-        self._lines = Lines()
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             many = f" and {len(self._entries) - 1} repeats" if len(self._entries) > 1 else ""
             body.border_title = f"Run {run_name(self._entries[0].id)}{many}" if self._entries else "The run in progress"
-            yield self._lines
+            yield self.lines
             yield KeyLine.of(self)
 
     def key_states(self) -> Collection[str]:
@@ -61,18 +58,11 @@ class RunDialog(Dialog):
         return self._entries[0].config if self._entries else self._run.config if self._run else None
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self._show)
         if not self._entries:
-            self.set_interval(1.0, self._show)
+            self.set_interval(1.0, self.redraw)
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        if self.is_open:
-            cells = max(30, self._lines.size.width or 70)
-            text = entry_lines(self._entries[0]) if self._entries else live_lines(self._run)
-            self._lines.show(styled.hang_lines(text, cells))
+    def text(self) -> Iterable[Line]:
+        return entry_lines(self._entries[0]) if self._entries else live_lines(self._run)
 
     def action_take(self) -> None:
         """The switches become those of this run."""

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 
 from ...paths import data_folder
 from ...snapshot.model import At, Device, DeviceDiff, Diff, DiffRow, StackRow, Summary
@@ -23,11 +22,11 @@ from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..charts.moments import MomentChart
 from ..shell.keymap import bindings_of, key_of
-from ..widgets.dialog import Dialog
 from ..widgets.full_screen import Room, named_path
 from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 from . import snapshot_rows as draw
 
 VIEWS = {"map": "1 Map", "stacks": "2 Stacks", "sizes": "3 Sizes", "time": "4 Over time", "diff": "5 Compare"}
@@ -363,31 +362,17 @@ class SnapshotScreen(Room):
         return rows[int(key)] if key.isdigit() and int(key) < len(rows) else None
 
 
-class StackDialog(Dialog):
+class StackDialog(TextDialog):
     """All frames of one stack."""
 
     DEFAULT_CSS = "StackDialog .dialog { width: 130; }"
 
     def __init__(self, row: StackRow | DiffRow) -> None:
-        super().__init__()
+        super().__init__("Stack, innermost frame first")
         self._row = row
-        self._lines = Lines()
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Stack, innermost frame first"
-            body.border_subtitle = self.own_keys()
-            yield self._lines
-
-    def on_mount(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        cells = max(30, self._lines.size.width or 70)
-        self._lines.show(styled.hang_lines(draw.stack_text(self._row), cells))
+    def text(self) -> Iterable[Line]:
+        return draw.stack_text(self._row)
 
 
 def neighbours(path: Path) -> list[Path]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 
-from ...text import styled
 from ...text.styled import Line
 from ...text.width import cells as text_cells
 from ..cells import fit
-from ..widgets.dialog import ClosesOnce, Dialog
-from ..widgets.text import Lines
+from ..widgets.dialog import ClosesOnce
+from ..widgets.text_dialog import TextDialog
 from .actions import ACTIONS, GROUPS
 from .keymap import KEY_CELLS, Section, bindings_of, sections_of, shown_keys, shown_whole
 
@@ -53,37 +50,20 @@ MARKS = (
 )
 
 
-class HelpScreen(Dialog):
+class HelpScreen(TextDialog):
     """Opened by ``?``, which closes it, too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HelpScreen")]
 
     def __init__(self, session: Session, screen: Screen[Any], on_tab: Collection[str] = ()) -> None:
         """``screen``: whose keys come first. ``on_tab``: the keys that the actions of its tab tell of."""
-        super().__init__()
-        self._lines = Lines()
+        super().__init__("Help")
         self._why_not = session.why_not
         self._sections = sections_of(screen, on_tab)
         self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Help"
-            body.border_subtitle = self.own_keys()
-            yield self._lines
-
-    def on_mount(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        cells = max(30, self._lines.size.width)
-        self._lines.show(styled.hang_lines(self._text(), cells))
-
-    def _text(self) -> Iterator[Line]:
-        glyphs = self._lines.tokens.glyphs
+    def text(self) -> Iterator[Line]:
+        glyphs = self.lines.tokens.glyphs
         for section in self._sections:
             yield from self._here(section)
             yield []

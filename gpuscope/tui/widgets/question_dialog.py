@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from textual.app import ComposeResult
-from textual.containers import VerticalScroll
-
-from ...text import styled
 from ...text.styled import Line
-from .dialog import Dialog
-from .text import Lines
+from .text_dialog import TextDialog
 
 if TYPE_CHECKING:
     from ..shell.session import Session
-
-"""Pieces of text with their tokens; an empty one is a blank line."""
 
 
 async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
@@ -30,14 +23,14 @@ async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float,
     return result.value
 
 
-class AskedOnce(Dialog):
+class AskedOnce(TextDialog):
     """``title`` stands in its frame, ``waiting`` in it until the answer is there."""
 
     def __init__(self, session: Session, title: str, waiting: str) -> None:
-        super().__init__()
+        # asked of the host as it is, also where the screen shows what was
+        super().__init__(title + (", now" if session.paused_seconds is not None else ""))
         self.session = session
-        self._title = title
-        self._lines = Lines([[(waiting, "muted")]])
+        self._shown: list[Line] = [[(waiting, "muted")]]
         self._asking: asyncio.Task[None] | None = None  # not _task: that is Textual's own
 
     async def answer(self) -> list[Line]:
@@ -48,12 +41,8 @@ class AskedOnce(Dialog):
         """See :func:`ask`."""
         return await ask(self.session, kind, args, seconds, replayed)
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            # asked of the host as it is, also where the screen shows what was
-            body.border_title = self._title + (", now" if self.session.paused_seconds is not None else "")
-            body.border_subtitle = self.own_keys()
-            yield self._lines
+    def text(self) -> Iterable[Line]:
+        return self._shown
 
     def on_mount(self) -> None:
         self._asking = asyncio.get_running_loop().create_task(self._ask())
@@ -66,8 +55,7 @@ class AskedOnce(Dialog):
         from ...store.pending_requests import SourceError
 
         try:
-            lines = await self.answer()
+            self._shown = await self.answer()
         except SourceError as error:
-            lines = [[("unknown: ", "warn"), (error.what, "text")]]
-        cells = max(30, self._lines.size.width or 70)
-        self._lines.show(styled.hang_lines(lines, cells))
+            self._shown = [[("unknown: ", "warn"), (error.what, "text")]]
+        self.redraw()

@@ -1,0 +1,53 @@
+"""A dialog of lines of text, which are wrapped to its width again whenever that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+
+from ...text import styled
+from ...text.styled import Line
+from .dialog import Dialog
+from .text import Lines
+
+LEAST_CELLS, FIRST_CELLS = 30, 70
+"""The narrowest text, and its width before the dialog has been laid out."""
+
+
+class TextDialog(Dialog):
+    """Subclasses give the lines by :meth:`text`, and compose themselves where there is more than these.
+
+    ``heading`` stands in the frame of a dialog that composes nothing of its own."""
+
+    def __init__(self, heading: str = "") -> None:
+        super().__init__()
+        self.heading = heading
+        self.lines = Lines()
+
+    def text(self) -> Iterable[Line]:
+        """The lines, before they are wrapped."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as body:
+            body.border_title = self.heading
+            body.border_subtitle = self.own_keys()
+            yield self.lines
+
+    def on_mount(self) -> None:  # Textual calls this beside the one of a subclass
+        self.call_after_refresh(self.redraw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.redraw)
+
+    @property
+    def cells(self) -> int:
+        """The cells that a line may have."""
+        return max(LEAST_CELLS, self.lines.size.width or FIRST_CELLS)
+
+    def redraw(self) -> None:
+        """Draws the lines anew."""
+        if self.is_open:
+            self.lines.show(styled.hang_lines(self.text(), self.cells))
