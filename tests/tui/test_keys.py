@@ -95,7 +95,7 @@ def textual_keys(base: type) -> set[str]:
 
 NAMED = re.compile(r"\b(Esc|Escape|Enter|Tab|PgDn|PgUp|Backspace|F\d{1,2})\b|\b[Pp]ress\b|\^[a-z]\b")
 LETTER = re.compile(
-    r"(?:^|[\s·(])[A-Za-z?!/]: [a-z]"  # o: who has it open
+    r"(?:^|[\s·(])[A-Za-z0-9?!/]: [a-z]"  # o: who has it open
     r"|\b[b-zB-HJ-Z] (?:turns|takes|opens|shows|says|goes|asks|restarts|starts|stops|marks|copies)\b"
     r"|: [A-Za-z?!/]$|\bwith [A-Z]$"  # that key acts on the tree: m
 )

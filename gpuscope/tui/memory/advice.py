@@ -1,4 +1,6 @@
-"""What stands below the waterfall: what kind of process it is, what can be freed, and what is not exact."""
+"""This module makes the lines below the waterfall.
+
+They say what kind of process it is, what can be freed, and which figures are not exact."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
+from ..shell.keymap import key_of
 from .subjects import Subject
 
 if TYPE_CHECKING:
@@ -56,16 +59,18 @@ def advice(
     host: HostView, subject: Subject, found: Account, finding: Finding | None, said: Diagnosis | None = None,
     before: SaidBefore | None = None, seen_seconds: float = 0.0,
 ) -> list[Line]:  # fmt: skip
-    """Lines, the most important first; they may be longer than the screen is wide. ``said``: what the doctor found
-    wrong with this trainer's memory. What it has ruled out is not advised. ``before`` keeps what is said here.
-    ``seen_seconds``: over how long ``found`` is what was held at most."""
+    """Return the lines of advice, the most important first; they may be wider than the screen.
+
+    ``said`` is what the doctor has found wrong with this trainer's memory; what it has ruled
+    out is not advised. ``before`` keeps what is said here, and ``seen_seconds`` tells over how
+    long ``found`` is what was held at most."""
     before = before or SaidBefore()
     if subject.trainer is not None and subject.trainer.gone:
         return [[("ended: ", "warn"), (f"{subject.trainer.gone.reason}; the last state is shown", "muted")]]
     if subject.device is None:
         return _on_cpu(host, subject)
     lines = [[("doctor: ", "bad" if said.severity == "problem" else "warn"), (said.title, "text"),
-              ("   3: why and what helps", "muted")]] if said else []  # fmt: skip
+              (f"   {key_of('doctor')}: why and what helps", "muted")]] if said else []  # fmt: skip
     lines += _recognised(finding) if finding else []
     if subject.allocator is None:
         lines.append([("inside: ", "muted"), ("no probe here. Next run: ", "muted"),
@@ -129,7 +134,9 @@ LEAST_ROWS = 2
 
 
 def fitting(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
-    """As many whole lines, broken to ``width``, as there are ``rows``; the first ``LEAST_ROWS`` in any case."""
+    """Return as many whole lines, broken to ``width``, as ``rows`` have room for.
+
+    The first ``LEAST_ROWS`` are returned in any case."""
     out: list[Line] = []
     for number, line in enumerate(lines):
         broken = styled.hang_lines([line], width)
