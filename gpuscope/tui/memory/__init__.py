@@ -1,1 +1,3 @@
-"""The Memory tab: where every byte of a device is, snapshots of the allocator, and what would make it less."""
+"""The Memory tab says where every byte of a device is, and what would need fewer.
+
+Snapshots of the allocator belong to it."""

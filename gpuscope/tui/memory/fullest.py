@@ -1,4 +1,6 @@
-"""The rows of a trainer's memory at the fullest moment of its last steps (``store.fullest``)."""
+"""This module accounts for a trainer's memory at the fullest moment of its last steps.
+
+``store.fullest`` finds that moment."""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ WORTH_SAYING_BYTES = 64 * MIB
 
 
 class Shown(NamedTuple):
-    """The rows at the fullest moment; what each of the allocated ones is now, by (row it is inside, name); and over
-    how many seconds it was the fullest."""
+    """The rows of the fullest moment.
+
+    ``now`` has what each of the allocated ones is at this moment, by the row that it is inside
+    and its name. ``seconds`` tells over how long that moment was the fullest."""
 
     account: Account
     now: Mapping[tuple[str, str], float]
@@ -24,8 +28,9 @@ class Shown(NamedTuple):
 
 
 def account_at_the_fullest(host: HostView, subject: Subject, history: HistoryOf) -> Shown:
-    """The rows of a device with the trainer's part as it was when it was fullest. Their total is what is used now.
-    On a CPU, what the probe counted."""
+    """Return the rows of a device with the trainer's part as it was when it was fullest.
+
+    The total is what is used now. On a CPU the rows are what the probe has counted."""
     device, allocator = subject.device, subject.allocator
     if device is None:
         assert allocator is not None
@@ -42,7 +47,9 @@ def account_at_the_fullest(host: HostView, subject: Subject, history: HistoryOf)
 
 
 def _missed(then: AllocView) -> list[str]:
-    """What readings may have missed: torch counts its peak at every allocation, but since the program began."""
+    """Return what the readings may have missed between them.
+
+    Torch counts its peak at every allocation, but since the program began."""
     most, found = then.number("peak_allocated_bytes"), then.number("allocated_bytes")
     if most is None or found is None or most - found < WORTH_SAYING_BYTES:
         return []

@@ -1,4 +1,6 @@
-"""The answer to ``modules`` as a tree: bytes of each module with all that is in it, folded and sorted for a screen."""
+"""This module turns the answer to ``modules`` into a tree that a screen can fold and sort.
+
+Each module has the bytes of all that is in it."""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ MAX_ROWS = 8000
 
 @dataclass(slots=True)
 class Module:
-    """One module. Bytes are totals of its subtree, shared storages at their first owner; ``key`` is its path."""
+    """One module of a model, with the totals of its subtree.
+
+    A storage that several modules share is counted at its first owner. ``key`` is the module's
+    path."""
 
     key: str
     name: str
@@ -39,8 +44,10 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """``roots`` in the order of the answer; ``source`` says where the models were found, ``complete`` whether all of
-    their levels are here, ``seconds`` what the walk took."""
+    """The modules of an answer, ``roots`` in the order of the answer.
+
+    ``source`` says where the models were found, ``complete`` whether all of their levels are
+    here, and ``seconds`` what the walk took."""
 
     roots: tuple[Module, ...]
     source: str
@@ -55,7 +62,9 @@ class Tree:
 
 
 def tree_of(value: Mapping[str, Any]) -> Tree:
-    """The tree of an answer. Rows that are none are counted and left out: nothing a probe sends raises here."""
+    """Return the tree of an answer.
+
+    Rows that are malformed are counted and left out: nothing that a probe sends raises here."""
     rows = value.get("rows")
     rows = rows[:MAX_ROWS] if isinstance(rows, (list, tuple)) else []
     roots: list[Module] = []
@@ -100,7 +109,9 @@ def _unique(key: str, used: set[str]) -> str:
 
 
 class Folding:
-    """Which branches are open, and in which order children stand. Kept by path, so that it outlives an answer."""
+    """Which branches are open, and in which order children stand.
+
+    Both are kept by path, so that they outlive an answer."""
 
     def __init__(self) -> None:
         self.depth = 1

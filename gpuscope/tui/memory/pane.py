@@ -1,4 +1,6 @@
-"""Tab 2: where every byte of one device is, how that changed, the allocator's own figures, and bytes by module."""
+"""This tab shows where every byte of one device is, and how that has changed.
+
+It also has the allocator's own figures and the bytes by module."""
 
 from __future__ import annotations
 
@@ -40,8 +42,10 @@ COURSE_SECONDS = 600.0
 
 
 class MemoryPane(Pane, can_focus=True):
-    """The waterfall at the left, the timeline at the right, below it where the terminal is narrow. A table takes the
-    place of the waterfall, or on a wide terminal that of the timeline."""
+    """The tab with the waterfall at the left and the timeline at the right.
+
+    On a narrow terminal the timeline stands below. A table takes the place of the waterfall, or
+    on a wide terminal that of the timeline."""
 
     DEFAULT_CSS = """
     MemoryPane #subject { height: 1; padding: 0 2; }
@@ -91,7 +95,9 @@ class MemoryPane(Pane, can_focus=True):
     # ── numbers ──
 
     def _current(self, host: HostView) -> tuple[list[Subject], int]:
-        """All subjects and the place of the chosen one: as chosen here, else the device highlighted on the Overview."""
+        """Return all subjects and the place of the chosen one.
+
+        Where none was chosen here, it is the device that is highlighted on the Overview."""
         everything = subjects(host, self.session.state.filter)
         for place, subject in enumerate(everything):
             if subject.key == self._chosen:
@@ -234,8 +240,11 @@ class MemoryPane(Pane, can_focus=True):
         self._share_out()
 
     def _share_out(self) -> None:
-        """Wide: waterfall and timeline. Narrow: the timeline below where the waterfall leaves room. A table needs the
-        whole width, or half of a very wide terminal; the timeline stays above the summary where there is room."""
+        """Give each part of the tab its place.
+
+        On a wide terminal the waterfall and the timeline stand side by side; on a narrow one
+        the timeline has what the waterfall leaves. A table needs the whole width, or half of a
+        very wide terminal; the timeline stays above the summary where there is room."""
         if not self._right.is_mounted:
             return  # still starting, or leaving already
         wide, left = self._terminal[0] >= WIDE, self.query_one("#left")
@@ -372,7 +381,9 @@ class MemoryPane(Pane, can_focus=True):
             copy_screen(self.screen, self.session.notices)
 
     async def do_open(self) -> None:
-        """Every reading of the trainer, or of the device when no trainer is on it; in the tree, a branch; a fix."""
+        """Open the readings of the trainer, or of the device when no trainer is on it.
+
+        In the tree of modules it opens a branch, in the list of fixes a fix."""
         if self._view == "modules":
             self._modules.turn()
             return

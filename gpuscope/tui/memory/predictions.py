@@ -1,4 +1,6 @@
-"""Predictions for the screens: made by a child with torch, from a thread that nobody waits for, each once."""
+"""This module asks for the predictions that the screens show, each of them once.
+
+A child with torch makes them, from a thread that nobody waits for."""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ class Question:
 
 @dataclass(slots=True)
 class Predictions:
-    """``changed`` is called in the event loop when there is something new to draw. ``tracer`` is for tests."""
+    """The predictions that were asked for.
+
+    ``changed`` is called in the event loop when there is something new to draw; ``tracer``
+    replaces the child in tests."""
 
     changed: Callable[[], None]
     tracer: Tracer | None = None
@@ -67,7 +72,9 @@ class Predictions:
         return None
 
     def want(self, config: LabConfig, card: Card | None, fixes: bool = True) -> Question:
-        """The prediction for these switches, begun where it was not. Call it in the event loop."""
+        """Return the prediction for these switches, and begin it where it was not begun.
+
+        It is called in the event loop."""
         key = _key(config, card)
         found = self._known.get(key)
         if found is None or (fixes and not found.fixes and found.done):
@@ -118,7 +125,9 @@ class Predictions:
             child.close()  # torch takes memory; the next question starts another
 
     def _failed(self, found: Question, error: Exception) -> None:
-        """It is in the log and on the screen; but not when the program leaves, which ends the child amid an answer."""
+        """Write a failure into the log and onto the screen.
+
+        Nothing is said while the program leaves, which ends the child amid an answer."""
         if not self._closed:
             log.error("prediction failed", exc_info=error)
             found.problem = ("The prediction failed.", f"{type(error).__name__}: {error}", "gpuscope predict …")

@@ -89,7 +89,10 @@ def notes(summary: Summary, device: Device | None) -> Iterable[Line]:
 
 @dataclass(frozen=True, slots=True)
 class MapBar:
-    """The map of a segment as wide as its column: held bytes, those that wait for another stream, free ones."""
+    """The map of a segment, as wide as its column.
+
+    It shows the bytes that are held, those that wait for another stream, and those that are
+    free."""
 
     live: tuple[int, ...]
     pending: tuple[int, ...]
@@ -153,7 +156,9 @@ def _segment_row(segment: Segment) -> TableRow:
 
 
 def where(frames: Sequence[Frame], at: int) -> Line:
-    """``train.py:88 step``, of the frame that says most, and what it called in the end: one line calls many things."""
+    """Return the place of a stack, such as ``train.py:88 step``, and what it called in the end.
+
+    The place is that of the frame that says most; one line of it may call many things."""
     if not frames:
         return [(NO_STACK, "faint")]
     frame = frames[at] if 0 <= at < len(frames) else frames[0]

@@ -1,8 +1,7 @@
-"""An allocator snapshot looked at closely: fragmentation map, stacks, sizes, any moment of its history, differences.
+"""This screen shows an allocator snapshot: its map, stacks, sizes, history and differences.
 
-The file is read by a capped child (``gpuscope.snapshot``), waited for in threads: the screen never stands still, and
-leaving kills the child.
-"""
+A capped child (``gpuscope.snapshot``) reads the file, and threads wait for it: the screen never
+stands still, and leaving kills the child."""
 
 from __future__ import annotations
 
@@ -49,7 +48,9 @@ SETTLE_SECONDS = 0.15
 
 
 class SnapshotScreen(Room):
-    """``1``–``5`` choose a view, ``d`` another device, ``←`` ``→`` move the moment, Enter opens a stack."""
+    """The screen of one snapshot, with a view for each question to it.
+
+    Keys choose the view and the device and move through the history; Enter opens a stack."""
 
     DEFAULT_CSS = """
     SnapshotScreen #about { height: auto; max-height: 40%; }

@@ -1,4 +1,6 @@
-"""What the memory tab can look at: a device with a trainer's memory on it, or a trainer's memory on the CPU."""
+"""This module lists what the Memory tab can look at.
+
+That is a device with a trainer's memory on it, or a trainer's memory on the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from ..widgets.status import short_model, short_script
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is looked at: a device, the memory of a trainer on it, or a trainer's memory on the CPU."""
+    """What is looked at.
+
+    It is a device, the memory of a trainer on it, or a trainer's memory on the CPU."""
 
     device: DeviceView | None
     allocator: AllocView | None
@@ -41,8 +45,10 @@ class Subject:
 
 
 def subjects(host: HostView, text: str = "") -> list[Subject]:
-    """Everything that can be looked at: each device with each trainer on it, then trainers on the CPU; the last state
-    of one that ended there as long as there is nothing else."""
+    """Return everything that can be looked at.
+
+    Each device comes with each trainer on it, then come trainers on the CPU. A trainer that has
+    ended stays with its last state as long as there is nothing else."""
     out: list[Subject] = []
     for device in host.devices:
         out += [Subject(device, a, trainer_of(host, a)) for a in living(device)] or [Subject(device, None, None)]

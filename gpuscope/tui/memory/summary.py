@@ -1,4 +1,6 @@
-"""``torch.cuda.memory_summary()`` of a running trainer: the same rows, with rates per second, and as text to copy."""
+"""This module shows what ``torch.cuda.memory_summary()`` says of a running trainer.
+
+It has the same rows, with rates per second, and a text to copy."""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ PINNED = (("active_bytes", "pinned, active"), ("allocated_bytes", "pinned, reser
 
 
 class Stat(NamedTuple):
-    """One row. ``bytes`` or a count; None where this torch has no such figure. ``pool`` is "" for the whole."""
+    """One row of the summary, in bytes or as a count.
+
+    A figure is None where this torch does not have it. ``pool`` is "" for the whole."""
 
     key: str
     name: str
@@ -52,7 +56,9 @@ class Stat(NamedTuple):
 
 
 def summary(value: Mapping[str, Any], before: Mapping[str, Any] | None, seconds: float | None) -> list[Stat]:
-    """The rows of an answer to ``statistics``; rates from the answer ``before`` it, taken ``seconds`` earlier."""
+    """Return the rows of an answer to ``statistics``.
+
+    Rates are told from the answer ``before`` it, taken ``seconds`` earlier."""
     now, then = _figures(value, "statistics"), _figures(before or {}, "statistics")
     stats = []
     for key, name in ROWS:
@@ -99,7 +105,9 @@ def _rate(now: float | None, before: float | None, seconds: float | None) -> flo
 
 
 def figure(value: float | None, is_bytes: bool) -> str:
-    """A number as the table shows it: bytes with their unit, counts with separators and from ten million on short."""
+    """Return a number as the table shows it: bytes with their unit, counts with separators.
+
+    Counts from ten million on are shortened."""
     if value is None:
         return "–"
     if is_bytes:

@@ -71,7 +71,9 @@ class Branch:
 
 
 def module_rows(tree: Tree, folding: Folding) -> list[TableRow]:
-    """The rows on screen. The bar of each shows its share of all, by what it is made of."""
+    """Return the rows of modules that are on the screen.
+
+    The bar of each shows its share of all, by what it is made of."""
     whole = float(tree.total)
     return [_module_row(module, folding, whole) for module in folding.shown(tree)]
 

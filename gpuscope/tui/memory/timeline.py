@@ -1,4 +1,6 @@
-"""The memory timeline of one subject: layers, the peak, the steps of its trainer, and what happened to it."""
+"""This chart shows the memory of one subject over time.
+
+It has the layers, the peak, the steps of the trainer, and what happened to it."""
 
 from __future__ import annotations
 
@@ -59,8 +61,10 @@ def timeline(
 
 
 def ticks(marks: Sequence[Mark], ids: set[int]) -> tuple[Tick, ...]:
-    """The marks of these entities as they are drawn, in order of time. An OOM that is judged later keeps its place:
-    one that the training survived becomes another glyph."""
+    """Return the marks of these entities, in order of time.
+
+    An OOM that is judged later keeps its place: one that the training survived becomes another
+    glyph."""
     out: list[Tick] = []
     seen: dict[tuple[int, object], int] = {}
     for mark in marks:
@@ -92,8 +96,9 @@ def column_of(now: float | None, window: float) -> float | None:
 
 
 def longest_window(history: History, duration: float | None = None) -> float:
-    """The widest window that still shows more than the one before it: of what is kept here, or in a replay of its
-    whole ``duration``."""
+    """Return the widest window that still shows more than the one before it.
+
+    It depends on what is kept here, or in a replay on its whole ``duration``."""
     span = history.seconds[-1] - history.seconds[0] if len(history) > 1 else 0.0
     span = max(span, duration or 0.0)
     return next((window for window in WINDOWS if window >= span), WINDOWS[-1])

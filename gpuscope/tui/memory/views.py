@@ -1,5 +1,7 @@
-"""What the memory tab is made of: the rows of the waterfall, and the tables that ask the trainer, torch's memory
-summary and bytes by module."""
+"""These widgets are what the Memory tab is made of.
+
+They are the rows of the waterfall, and the tables that ask the trainer: torch's memory summary
+and bytes by module."""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ SOURCES = {
 def show_account(
     panel: Waterfall, subject: Subject, found: Account, now: Mapping[tuple[str, str], float], seconds: float
 ) -> None:
-    """Rows at the fullest moment of so many ``seconds``; ``now``: what they are at this one, by (inside, name)."""
+    """Show the rows at the fullest moment of so many ``seconds``.
+
+    ``now`` has what they are at this moment, by the row that they are inside and their name."""
     on_card = subject.device is not None
     rows = [
         Part(part.name, part.size, part.token, bool(part.inside), part.about, now.get((part.inside, part.name)))

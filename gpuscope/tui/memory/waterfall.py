@@ -1,4 +1,6 @@
-"""Where bytes are: one row per part, each with its value and unit, bars from one zero on one scale, a total."""
+"""This widget shows where bytes are, in a row for each part and a total.
+
+Each row has its value and unit, and a bar from one zero on one scale."""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ from ..widgets.bars import stacked_bar
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One row. ``amount`` in bytes, or why it is unknown. ``indent`` above 0 marks a part of the row above it;
-    ``about`` an amount that is not exact. ``now``: what it is at this moment, where the amount is what it was at
-    most; marked on the bar."""
+    """One row of the waterfall.
+
+    ``amount`` is in bytes, or says why it is unknown. ``indent`` above 0 marks a part of the
+    row above it, ``about`` an amount that is not exact. ``now`` is what it is at this moment,
+    where the amount is what it was at most: it is marked on the bar."""
 
     label: str
     amount: float | Unknown
@@ -34,8 +38,10 @@ class Part:
 
 
 class Waterfall(Painted):
-    """Parts in the caller's order, on one scale whose full bar is their total; then the total, and what it is a part
-    of in words. When there is no room for all, the smallest are folded into one row that says how many."""
+    """Parts in the caller's order, on one scale whose full bar is their total.
+
+    Below them stand the total and what it is a part of, in words. When there is no room for
+    all, the smallest are folded into one row that says how many."""
 
     def __init__(self, *, empty: str = "nothing to account for yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -48,8 +54,10 @@ class Waterfall(Painted):
     def show(
         self, parts: Sequence[Part], total: Part | None = None, foot: str = "", beside: Sequence[Part] = ()
     ) -> None:
-        """``total``: a full bar, stacked from the parts without indent; where it is unknown, the largest part is the
-        scale. ``beside``: what the total leaves out, below it; ``foot``: a text below that."""
+        """Show these parts on the scale of ``total``, stacked from those without indent.
+
+        Where the total is unknown, the largest part is the scale. ``beside`` is what the total
+        leaves out, below it; ``foot`` is a text below that."""
         shown = (tuple(parts), total, foot, tuple(beside))
         if shown != (self._parts, self._total, self._foot, self._beside):
             self._parts, self._total, self._foot, self._beside = shown
@@ -152,8 +160,10 @@ def _known(part: Part) -> float:
 
 
 def _folded(parts: Sequence[Part], room: int) -> list[Part]:
-    """At most ``room`` rows: details go first, smallest first, then the smallest parts become one row. What is unknown
-    is folded last: it may be the largest."""
+    """Return at most ``room`` rows, of which the last may stand for several.
+
+    Details go first, the smallest of them before the others, then the smallest parts become one
+    row. What is unknown is folded last: it may be the largest."""
     kept = list(parts)
 
     def size(part: Part) -> float:

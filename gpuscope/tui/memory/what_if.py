@@ -1,4 +1,4 @@
-"""The table of the memory tab that says what each fix would free, predicted or from what was measured."""
+"""This table says what each fix would free, predicted or from what was measured."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ ABOUT_ROWS = 4
 
 
 class WhatIfView:
-    """Fixes for the lab's model, simulated; for any other trainer what its measured bytes allow to say."""
+    """The fixes and what each of them frees.
+
+    For the Lab's model they are simulated; for any other trainer this says what its measured
+    bytes allow to say."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -99,8 +102,9 @@ class WhatIfView:
         self._tell({one.fix.key: _about(one) for one in tried_ones}, tried.fix.key if tried is not None else None)
 
     def _tell(self, abouts: Mapping[str, Sequence[Line]], key: str | None) -> None:
-        """The lines about the fix ``key``, in as many rows as the longest of all takes: the table stands still while
-        the cursor moves."""
+        """Show the lines about the fix ``key``, in as many rows as the longest of all takes.
+
+        So the table stands still while the cursor moves."""
         cells = max(30, self.about.size.width or 76)
         broken = {one: styled.hang_lines(lines, cells) for one, lines in abouts.items()}
         rows = min(ABOUT_ROWS, max(map(len, broken.values()), default=0))
@@ -147,7 +151,9 @@ class WhatIfView:
 
 
 def card_of(host: HostView, subject: Subject | None) -> Card | None:
-    """The card looked at, else the first that a run would take; None where this host has none."""
+    """Return the card that is looked at, else the first that a run would take.
+
+    It is None where this host has none."""
     from ...predict.answer import REFERENCE, Card
     from ...predict.gpus import find_gpu
 

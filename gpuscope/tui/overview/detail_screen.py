@@ -1,4 +1,6 @@
-"""One Enter deeper: every reading of a device, a job's trainer or a process, with the reason where there is none."""
+"""This dialog shows every reading of a device, a trainer or a process.
+
+Where a reading is missing, it gives the reason. It is what Enter opens from a list."""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 
 
 class DetailScreen(Dialog):
-    """Kept up to date while it is open. Enter closes it, too."""
+    """A dialog of all readings of one entity, kept up to date while it is open.
+
+    Enter closes it, as it has opened it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DetailScreen")]
 

@@ -1,4 +1,7 @@
-"""The rows of devices: load, tensor share, memory by layer, temperature, power, clock, state with its reason."""
+"""This module makes the rows of the table of devices.
+
+A row has the load, the share of the tensor cores, memory by layer, temperature, power, clock,
+and the state with its reason."""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def columns(sort: str) -> list[Column]:
 
 
 def ordered(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
-    """The devices that contain ``text``, the largest first unless by index; unknown ones last."""
+    """Return the devices that contain ``text`` in the order that ``sort`` names.
+
+    The largest value comes first, but for the order by index; devices whose value is unknown
+    come last."""
     devices = [d for d in host.devices if not text or text.casefold() in _haystack(host, d).casefold()]
     if sort not in SORTS or sort == "index":
         return sorted(devices, key=lambda d: d.definition.index)
@@ -77,8 +83,10 @@ def _haystack(host: HostView, device: DeviceView) -> str:
 
 
 def device_row(host: HostView, device: DeviceView, tokens: Tokens, words: bool = True) -> TableRow:
-    """One device. When it does not answer, its reason takes the place of figures that would be old. ``words``: also in
-    words what the load of one that is well means."""
+    """Return the row of one device.
+
+    When the device does not answer, the reason takes the place of figures that would be old.
+    With ``words`` the row also says what the load of a healthy device means."""
     verdict = judge(host, device)
     cells: dict[str, Cell] = {
         "index": [(str(device.definition.index), "title")],
@@ -97,7 +105,9 @@ def state_cell(verdict: DeviceState, tokens: Tokens) -> Line:
 
 
 def _beside(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
-    """What there is to say of a device that is well: what its load means, or since when it has none."""
+    """Return what there is to say of a healthy device.
+
+    That is what its load means, or since when it has none."""
     since, now = device.number("idle_since_seconds"), host.sampled_seconds
     if verdict.reason:
         return []

@@ -1,4 +1,6 @@
-"""What to say when there is little to show: no driver, no trainer, a container. Facts and the commands that help."""
+"""This module says what there is to know and to do when there is little to show.
+
+No driver, no trainer, a container: each gets the facts and the commands that help."""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
 
 
 def about_room(host: HostView, history: HistoryOf) -> list[Line]:
-    """Below the jobs: what is free, who holds the rest and since when it is idle, and why owners may be hidden."""
+    """Return the lines below the jobs, which say what is free and who holds the rest.
+
+    They also say since when the rest is idle, and why its owners may be hidden."""
     lines: list[Line] = []
     if not host.devices:
         return lines
@@ -88,7 +92,9 @@ def about_room(host: HostView, history: HistoryOf) -> list[Line]:
 
 
 def problems(host: HostView) -> list[Line]:
-    """Above the jobs: devices that are lost, hung or broken, those with one reason together; trainers not read."""
+    """Return the lines above the jobs, which name the devices and trainers that are in trouble.
+
+    Devices that are lost, hung or broken for one reason share a line."""
     found: dict[tuple[str, str], list[int]] = {}
     for device in host.devices:
         verdict = judge(host, device)
@@ -103,7 +109,7 @@ def problems(host: HostView) -> list[Line]:
 
 
 def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
-    """In a container, where memory is used that no process named here holds: how much, and why nobody is named."""
+    """Return how much memory nobody named here holds, and why a container names nobody."""
     hidden = {d.definition.index: rest for d in host.devices if (rest := _hidden_bytes(d, history))}
     if not host.definition.container or not hidden:
         return []
@@ -113,7 +119,9 @@ def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
 
 
 def _hidden_bytes(device: DeviceView, history: HistoryOf) -> float:
-    """Processes are read once a second: only what has been unowned for longer than that is nobody's growth."""
+    """Return the memory that has had no owner for longer than one reading of the processes.
+
+    Processes are read once a second, so what has just grown has no owner for a moment."""
     if not unowned_on(device):
         return 0.0
     recent = [value for value in history(device.id, "used_bytes", RECENT_SECONDS).values if value is not None]

@@ -1,4 +1,6 @@
-"""The list of jobs: one line each with its pace and memory, a second one where there is something to say."""
+"""This widget lists the jobs, each in one line with its pace and its memory.
+
+A second line follows where there is something to say."""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def columns_in(width: int) -> tuple[tuple[str, int, int], ...]:
 
 
 class JobList(Painted, can_focus=True):
-    """Lines of jobs with a cursor while it has the focus. Empty, it shows the text given to :meth:`show`."""
+    """The lines of jobs, with a cursor while the list has the keyboard.
+
+    An empty list shows the text given to :meth:`show`."""
 
     DEFAULT_CSS = "JobList { height: auto; }"
 
@@ -73,7 +77,10 @@ class JobList(Painted, can_focus=True):
         extra: Sequence[Sequence[Piece]] = (),
         above: Sequence[Sequence[Piece]] = (),
     ) -> None:
-        """Replace the lines; ``extra`` are free lines below them, ``above`` before them: those do not scroll away."""
+        """Replace the lines of jobs and the free lines around them.
+
+        ``extra`` are free lines below the jobs and scroll with them; ``above`` stand before
+        them and stay."""
         free = tuple(tuple(line) for line in extra), tuple(tuple(line) for line in above)
         if (tuple(lines), *free) == (self._lines, self._extra, self._above):
             self._lines = tuple(lines)  # the entities behind them are new
@@ -105,8 +112,10 @@ class JobList(Painted, can_focus=True):
         return self.size.width or 76
 
     def wanted(self, width: int, full: bool | None = None) -> int:
-        """Lines it would like to have where they have so many cells. ``full``: with every note to its end, or each in
-        one line; None: as it is told now."""
+        """Return how many lines the list would fill where each has ``width`` cells.
+
+        With ``full`` every note is told to its end, with False each is cut to one line; None
+        means as it is told now."""
         own = sum(1 + len(self._below(line, width, full)) for line in self._lines)
         return bool(self._lines) + own + len(self._extra) + len(self._above)
 
@@ -180,7 +189,9 @@ class JobList(Painted, can_focus=True):
         return shown, min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
 
     def _rows(self, width: int, tokens: Tokens) -> tuple[list[tuple[Line, bool]], int]:
-        """All that scrolls, each line with whether the cursor is on it, and the place of the cursor."""
+        """Return all lines that scroll, and the place of the cursor.
+
+        Each line comes with whether the cursor is on it."""
         rows: list[tuple[Line, bool]] = []
         shown, title = self._columns(width)
         at = 0

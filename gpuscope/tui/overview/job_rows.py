@@ -1,4 +1,7 @@
-"""From a host's jobs to lines: mine first and in full, other users' one line each, what ended with its reason."""
+"""This module makes lines of a host's jobs.
+
+Mine come first and in full, those of other users take one line each, and what has ended says
+its reason."""
 
 from __future__ import annotations
 
@@ -37,8 +40,10 @@ ENDED_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """``cells`` by column of ``job_list.HEADINGS``; ``notes`` are lines below it; ``entity`` is what Enter opens,
-    None for a group."""
+    """What the list shows of one job.
+
+    ``cells`` are by column of ``job_list.HEADINGS``, ``notes`` are the lines below the job.
+    ``entity`` is what Enter opens, None for a group."""
 
     key: str
     cells: dict[str, Piece]
@@ -61,7 +66,10 @@ def job_lines(
     more: Mapping[str, Line] | None = None,
     history: HistoryOf = no_history,
 ) -> list[JobLine]:
-    """All lines, mine first. With ``text`` only those that contain it. ``more``: a note by job key."""
+    """Return the lines of all jobs, mine first.
+
+    With ``text`` only the jobs that contain it are listed. ``more`` holds further notes by the
+    key of the job."""
     mine = [job for job in host.jobs if job.mine]
     others = [job for job in host.jobs if not job.mine]
     lines = [_line(host, job, history) for job in mine]
@@ -179,12 +187,16 @@ def _training(trainers: list[TrainerView]) -> dict[str, Piece]:
 
 
 def step_age_text(seconds: float) -> str:
-    """Return how long ago the last step ended. Steps are short: below a second it is told like their duration."""
+    """Return how long ago the last step ended.
+
+    Steps are short: below a second the age is told like their duration."""
     return duration_text(seconds) if seconds < 1 else age_text(seconds)
 
 
 def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
-    """Of the rank that runs out first, as far as is known: what it holds now, and what its steps leave."""
+    """Return the memory of the rank that runs out first, as far as it is known.
+
+    It says what that rank holds now, and what its steps leave behind."""
     known = [room for room in found if room.allocator.number("reserved_bytes") is not None]
     if not known:
         return {"memory": DASH, "left": DASH}
@@ -201,7 +213,9 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
 def _notes(
     host: HostView, job: JobView, trainers: list[TrainerView], found: Sequence[MemoryRoom], history: HistoryOf
 ) -> list[Line]:
-    """What a user should know of a running job, the worst first; what is only slow waits for what is wrong."""
+    """Return what a user should know of a running job, the worst first.
+
+    What is only slow waits for what is wrong."""
     notes: list[Line] = []
     stall = find_stall(trainers)
     if stall is not None:
@@ -213,7 +227,9 @@ def _notes(
 
 
 def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
-    """When a rank's memory runs out and what that rests on, in two lines; none where that cannot be told."""
+    """Return two lines that say when a rank's memory runs out, and what that rests on.
+
+    There are none where it cannot be told."""
     ends, trend = room.runs_out, room.allocator.growth
     if ends is None or trend is None or room.headroom_bytes is None:
         return []
@@ -235,8 +251,10 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
 
 
 def _weight(room: MemoryRoom) -> str:
-    """The token of growth, as grave as the doctor takes it (``doctor.live_memory.growth``): not what is far away, nor
-    what ends later than the run."""
+    """Return the token of a growth, as grave as the doctor takes it.
+
+    ``doctor.live_memory.growth`` decides: what is far away, or ends later than the run, is not
+    grave."""
     ends, trend, eta = room.runs_out, room.allocator.growth, room.trainer.number("eta_seconds")
     if ends is None or trend is None or ends.steps > NEAR * trend.steps:
         return "muted"
@@ -270,7 +288,9 @@ SPLIT_TOKENS = dict(zip(SPLIT, ("cached", "outside", "allocated", "series3", "se
 
 
 def split_pieces(shares: dict[str, float], cells: int) -> Line:
-    """The shares of a step in words, largest first, as many as fit into ``cells``: ``compute 81 % · input 9 % · …``."""
+    """Return the shares of a step in words, the largest first, as many as fit into ``cells``.
+
+    An example is ``compute 81 % · input 9 % · …``."""
     out: Line = []
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
         text = f"{' · ' if out else ''}{name} {percent_text(share)}"
@@ -299,7 +319,9 @@ def _outside(host: HostView, job: JobView) -> Line:
 
 
 def _from_its_log(job: JobView) -> list[Line]:
-    """What the end of a log says, and that it is the log that says it; and since when nothing was computed."""
+    """Return what the end of a job's log says, and since when nothing was computed.
+
+    The line says that it comes from the log."""
     out: Line = []
     for process in job.processes[:1]:
         step, total, loss = (process.number(name) for name in ("log_step", "log_total", "log_loss"))

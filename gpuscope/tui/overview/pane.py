@@ -152,7 +152,9 @@ class OverviewPane(Pane):
         return max(20, self._terminal[0] - 6)
 
     def _share_out(self, host: HostView | None) -> None:
-        """Heights: devices get what they need, jobs what is left, charts only where both are satisfied."""
+        """Give devices the height they need, jobs what is left, and charts the rest.
+
+        Charts are shown only where both lists are satisfied."""
         width, height = self._terminal
         frame = 0 if height < TINY_ROWS else 2
         room = height - 3 - self._found
@@ -328,9 +330,11 @@ class OverviewPane(Pane):
         return pid if isinstance(pid, int) else None
 
     def do_open(self) -> None:
-        """Open what the row under the cursor names: the ranks of a job, every reading of another row, or a GPU.
+        """Open what the row under the cursor names.
 
-        Where the list that has the keyboard has no row yet, nothing: it must not open what stands in the other one."""
+        That is the ranks of a job, every reading of another row, or a GPU. Where the list that
+        has the keyboard has no row yet, nothing is opened: what stands in the other list was
+        not meant."""
         host = self.session.host
         if host is None:
             return

@@ -1,4 +1,6 @@
-"""When Slurm ends the jobs that are shown: asked of each job's host once a minute, and only while somebody looks."""
+"""This module tells when Slurm ends the jobs that are shown.
+
+Each job's host is asked once a minute, and only while somebody looks."""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _NUMBER = re.compile(r"\d{1,12}$")
 
 
 class SlurmEnds:
-    """Of the jobs of the host looked at: ``notes`` has a line for each that runs under Slurm."""
+    """What is known of the ends that Slurm has set for the jobs of a host.
+
+    :meth:`notes` has a line for each job that runs under Slurm."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -32,7 +36,7 @@ class SlurmEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def notes(self, host: HostView) -> dict[str, Line]:
-        """By key of the job. At once, from what came last."""
+        """Return the notes by the key of the job, at once, from the answer that came last."""
         hosts = self._session.hosts
         if self._session.replay is not None or hosts is None or host.wall_seconds is None:
             return {}
@@ -67,7 +71,9 @@ class SlurmEnds:
 
 
 def number_of(job: JobView) -> str:
-    """Slurm's number of a job that runs, from its key or from the control group of its processes; "" without one."""
+    """Return the number that Slurm gave to a running job, "" where it runs without Slurm.
+
+    It is read from the job's key or from the control group of its processes."""
     if all(one.gone is not None for one in (*job.trainers, *job.processes)):
         return ""
     found = _KEY.match(job.key)

@@ -1,4 +1,4 @@
-"""The history of one entity in a few lines of text: a sparkline for each reading that is worth one."""
+"""This module draws the history of one entity as a sparkline for each reading worth one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ USE_COLUMNS = (("memory", "used_bytes"), ("SM share", "sm_percent"))
 
 
 def course_lines(session: Session, entity: Entity, width: int, window: float, glyphs: Glyphs) -> Iterator[Line]:
-    """Of the last ``window`` seconds, at most ``width`` cells wide; nothing where nothing is known over time."""
+    """Yield the histories of the last ``window`` seconds, at most ``width`` cells wide.
+
+    There are none where nothing is known over time."""
     asked = [(name, entity, column) for name, column in COLUMNS.get(type(entity), ())]
     if isinstance(entity, ProcView):
         gpus = {d.id: f"GPU {d.definition.index}" for d in (session.host.devices if session.host else ())}
@@ -52,7 +54,9 @@ def course_lines(session: Session, entity: Entity, width: int, window: float, gl
 
 
 def columns(history: History, window: float, count: int) -> Iterable[float | None]:
-    """The mean of what was known in each of ``count`` columns; a column without a reading has the one before."""
+    """Yield the mean of what was known in each of ``count`` columns of the window.
+
+    A column without a reading repeats the one before."""
     bins = Bins.ending(history.seconds[-1], window, count)
     sums, numbers = [0.0] * count, [0] * count
     for moment, value in zip(history.seconds, history.values, strict=True):
