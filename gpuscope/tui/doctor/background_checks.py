@@ -1,8 +1,8 @@
-"""The child that examines what the live picture does not hold: the environment, and what dead trainers left behind.
+"""A child process examines what the live picture does not hold.
 
-It is started once the screen stands, runs at a low priority, and ends with the session. The viewer itself loads neither
-pynvml nor torch.
-"""
+That is the environment, and what dead trainers left behind. The child is started once the
+screen stands, runs at a low priority, and ends with the session. The viewer itself loads
+neither pynvml nor torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _NEXT = "Try: gpuscope doctor"
 
 
 def report_of(document: Mapping[str, Any]) -> Report:
-    """The report that ``doctor.report.document`` has made a document of. Raises TypeError, KeyError, ValueError."""
+    """Return the report of which ``doctor.report.document`` has made a document.
+
+    Raises TypeError, KeyError or ValueError where that is not what it was."""
     return Report(
         findings=tuple(_finding(one) for one in document["findings"]),
         abstained=tuple(Abstained(**one) for one in document["abstained"]),
@@ -47,8 +49,10 @@ def _without_none(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Aside:
-    """One child at a time. ``heard`` is called with each part as it comes: its name, its report, and what else it says;
-    with the part ``problem`` and a report that says why where it failed."""
+    """One child at a time that examines.
+
+    ``heard`` is called with each part as it comes: its name, its report, and what else it says;
+    where the child failed, with the part ``problem`` and a report that says why."""
 
     def __init__(
         self, heard: Callable[[str, Report, Mapping[str, Any]], None], argv: Sequence[str] | None = None
@@ -64,7 +68,7 @@ class Aside:
         return self._task is not None and not self._task.done()
 
     def start(self, parts: Sequence[str], after_seconds: float = 0.0) -> None:
-        """Let a child examine ``parts``, from then on. Nothing where one is at work."""
+        """Let a child examine ``parts``; nothing happens while one is at work."""
         if not self.running:
             self._task = asyncio.get_running_loop().create_task(self._run(parts, after_seconds))
 

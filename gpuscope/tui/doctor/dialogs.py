@@ -1,4 +1,6 @@
-"""What opens over the Doctor tab: a pitfall in full, and a proof that is measured by a command of the Lab."""
+"""These dialogs open over the Doctor tab.
+
+One shows a pitfall in full, the other measures a proof by a command of the Lab."""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ OUTPUT_ROWS = 14
 
 
 class ExplainDialog(TextDialog):
-    """One pitfall in full: how it shows, its fixes, when not to apply them, what it costs, where it is from."""
+    """One pitfall in full.
+
+    It says how the pitfall shows, its fixes, when not to apply them, what it costs, and where
+    it is from."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ExplainDialog")]
 
@@ -43,8 +48,9 @@ class ExplainDialog(TextDialog):
 
 
 def _indented(line: Line) -> Line:
-    """The line with its indent as a piece of its own, below which what does not fit goes on: a line of code stays one
-    block."""
+    """Return the line with its indent as a piece of its own.
+
+    What does not fit goes on below that, so that a line of code stays one block."""
     text, token = line[0]
     rest = text.lstrip(" +-")
     return [(text[: len(text) - len(rest)], token), (rest, token), *line[1:]]
@@ -56,7 +62,9 @@ def command_of(proof: Proof) -> list[str]:
 
 
 class CommandDialog(TextDialog):
-    """Measures by a command of the Lab: Enter starts it, ``x`` stops it. It goes on when the dialog is closed."""
+    """A proof that a command of the Lab measures.
+
+    Keys start and stop it. It goes on when the dialog is closed."""
 
     DEFAULT_CSS = """
     CommandDialog .dialog { width: 100; }

@@ -1,6 +1,7 @@
-"""Findings over time: since when each holds, which no longer does, and none that flickers. Pure; times are seconds on
-the clock of the host looked at, so that a replay tells the same durations at any speed.
-"""
+"""This module follows findings over time, so that none of them flickers.
+
+It knows since when each holds and which no longer does. It is pure; times are seconds on the
+clock of the host looked at, so that a replay tells the same durations at any speed."""
 
 from __future__ import annotations
 
@@ -27,8 +28,11 @@ _PID = re.compile(r"\bpid (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A finding and its course. ``since``: when it was first found, None where it has no time; ``before``: it held when
-    we began to look, so it may be older. ``seen``: when it was found last. ``past``: it no longer holds."""
+    """A finding and its course.
+
+    ``since`` is when it was first found, None where it has no time; ``before`` says that it
+    held when we began to look, so it may be older. ``seen`` is when it was found last, and
+    ``past`` says that it no longer holds."""
 
     number: int
     finding: Finding
@@ -63,8 +67,9 @@ def pid_of(finding: Finding) -> int | None:
 
 
 def ordered(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """The worst and surest first, then what no longer holds, last the trainers that have ended. Small changes of a
-    figure change no places."""
+    """Return the worst and surest cases first, then what no longer holds.
+
+    Trainers that have ended come last. Small changes of a figure change no places."""
     return tuple(sorted(cases, key=_place))
 
 
@@ -77,7 +82,9 @@ def _place(case: Case) -> tuple[bool, bool, int, int, float, int]:
 
 
 class Course:
-    """Follows the findings of one host. ``cases``: those to show, in order."""
+    """The findings of one host, followed over time.
+
+    ``cases`` has those to show, in order."""
 
     def __init__(self) -> None:
         self.cases: tuple[Case, ...] = ()
@@ -90,7 +97,9 @@ class Course:
         self._all, self._last, self.cases = [], None, ()
 
     def follow(self, found: Sequence[tuple[Kind, str, Finding]], now: float) -> None:
-        """What was found at ``now``, each with its kind and job. Time that runs backwards begins anew."""
+        """Take in what was found at ``now``, each finding with its kind and job.
+
+        Time that runs backwards begins anew."""
         if self._last is not None and now < self._last:
             self.clear()
         first, self._last = self._last is None, now
@@ -111,8 +120,10 @@ class Course:
 
 
 def _known(known: Sequence[Case], taken: set[int], kind: Kind, job: str, finding: Finding) -> Case | None:
-    """The case that goes on in ``finding``: at the same place, else of the same job, for another rank may be the worst
-    now; or what says the same of the same place, for another cause may be the likelier now."""
+    """Return the case that goes on in ``finding``.
+
+    It is at the same place, else of the same job, for another rank may be the worst now; or it
+    says the same of the same place, for another cause may be the likelier now."""
     free = [case for case in known if case.number not in taken and case.kind == kind]
     alike = [c for c in free if (c.finding.pitfall, c.finding.cause) == (finding.pitfall, finding.cause)]
     here = next((case for case in alike if case.finding.where == finding.where), None)

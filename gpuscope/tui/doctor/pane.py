@@ -1,4 +1,6 @@
-"""Tab 3: what is wrong, the worst first; its arithmetic, what helps now, and the fixes for the next run."""
+"""This tab shows what is wrong, the worst first.
+
+It has the arithmetic of each finding, what helps now, and the fixes for the next run."""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class CaseTable(LiveTable, inherit_bindings=False):
 
 
 class DoctorPane(Pane):
-    """The findings above, or at the left where there is room; the one under the cursor in full."""
+    """The tab with the list of findings, and the one under the cursor in full.
+
+    The list is above, or at the left where there is room."""
 
     DEFAULT_CSS = """
     DoctorPane #doctor-body { height: 1fr; layout: vertical; }
@@ -99,7 +103,9 @@ class DoctorPane(Pane):
         self._show_chosen(host)
 
     def _is_graver(self, key: str) -> bool:
-        """Whether the finding of this row weighs more than that under the cursor, which is being read."""
+        """Return whether the finding of this row is graver than the one under the cursor.
+
+        That one is being read."""
         here, there = self._group(), self._groups.get(key)
         if here is None or there is None or here.first.past:
             return True
@@ -144,7 +150,9 @@ class DoctorPane(Pane):
         self.call_after_refresh(self._say_more)
 
     def _say_more(self) -> None:
-        """Whether there is more text than room is known once it is laid out, and how wide the room is."""
+        """Say that there is more text than room.
+
+        That, and how wide the room is, are known once the text is laid out."""
         if self._wrapped != (self._cells(), self._examined_cells()):
             self.show_findings()
             return
@@ -257,14 +265,18 @@ class DoctorPane(Pane):
             program(self.app).open("pitfall", row)
 
     async def do_prove(self) -> None:
-        """Prove it in the Lab: by a script, by switches, or by measuring; each asks before it starts."""
+        """Prove the finding in the Lab, by a script, by switches, or by measuring.
+
+        Each of them asks before it starts."""
         group = self._group()
         proof = self._proof(group) if group is not None else ""
         if isinstance(proof, Proof):
             await self._prove(proof)
 
     async def _prove(self, proof: Proof) -> None:
-        """Go to the Lab and lay the proof ready there; nothing starts before it is confirmed."""
+        """Go to the Lab and lay the proof ready there.
+
+        Nothing starts before it is confirmed."""
         app, runs = program(self.app), self.session.labs
         await app.action_do("lab")
         if proof.pitfall:

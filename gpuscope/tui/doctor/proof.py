@@ -1,6 +1,7 @@
-"""The command that proves a finding, as the Lab can carry it out: a demonstration script, switches, two settings to
-measure against each other, claims. Pure; commands that are not the Lab's are answered with the reason.
-"""
+"""This module turns the command that proves a finding into something that the Lab can do.
+
+That is a demonstration script, switches, two settings to measure against each other, or claims.
+It is pure; commands that are not the Lab's are answered with the reason."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ _ASIDE = re.compile(r"\s{2,}")
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """``text``: as it is shown. Exactly one of the others: ``pitfall``, the name of a script; ``configs``, switches
-    to set, or two settings to measure against each other; ``words``, another verb of the Lab after ``gpuscope``."""
+    """A proof that the Lab can carry out.
+
+    ``text`` is how it is shown. Exactly one of the others is set: ``pitfall``, the name of a
+    script; ``configs``, switches to set, or two settings to measure against each other;
+    ``words``, another verb of the Lab after ``gpuscope``."""
 
     text: str
     pitfall: str = ""
@@ -33,7 +37,9 @@ class Proof:
 
 
 def proof_of(finding: Finding, row: Pitfall | None) -> Proof | str:
-    """How the Lab proves a finding: by its own command, else by that of its pitfall. A string says why it cannot."""
+    """Return how the Lab proves a finding, or in words why it cannot.
+
+    It is the finding's own command, else that of its pitfall."""
     texts = [text for text in (finding.verify, row.verify if row else "") if text]
     for text in texts:
         proof = parsed(text)

@@ -1,7 +1,7 @@
-"""What the Doctor tab says: a row for each finding, one finding in full, what was examined, and a line of the Overview.
+"""This module makes the lines of the Doctor tab, and its lines on the Overview.
 
-Pure. Strings of findings are cleaned already (``doctor.report.settled``).
-"""
+There is a row for each finding, one finding in full, and what was examined. It is pure; strings
+of findings are cleaned already (``doctor.report.settled``)."""
 
 from __future__ import annotations
 
@@ -69,13 +69,15 @@ class Group:
 
     @property
     def ended(self) -> int:
-        """How many trainers that have ended it folds into one row; 0 for findings on what runs."""
+        """The number of ended trainers in this row, 0 for findings on what runs."""
         return len({case.pid for case in (self.first, *self.others)}) if self.first.dead else 0
 
 
 def grouped(cases: Sequence[Case]) -> list[Group]:
-    """Cases in order; those of one job that say the same with the same weight together, and all trainers that have
-    ended where there are several."""
+    """Return the cases in order, with those together that say the same.
+
+    They are of one job and have the same weight. All trainers that have ended are one group
+    where there are several."""
     found: dict[tuple[object, ...], list[Case]] = {}
     fold = len({case.pid for case in cases if case.dead}) > 1
     for case in cases:
@@ -109,7 +111,9 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
 
 
 def confidence_of(finding: Finding) -> str:
-    """How sure a finding is; one that rests only on how often it is the cause is called a guess."""
+    """Return how sure a finding is, in a word.
+
+    One that rests only on how often it is the cause is called a guess."""
     return "guess" if finding.confidence == "prior" else finding.confidence
 
 
@@ -130,7 +134,9 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
 
 
 def held(case: Case, host: HostView) -> str:
-    """For how long it has held, or until when: ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05``, ``14 min ago``."""
+    """Return for how long a finding has held, or until when it did.
+
+    Examples are ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05`` and ``14 min ago``."""
     if case.kind == "left" and case.since is not None:
         return f"{age_text(max(1.0, time.time() - case.since))} ago"
     if case.since is None or host.sampled_seconds is None:
@@ -144,7 +150,9 @@ def held(case: Case, host: HostView) -> str:
 
 
 def clock(moment: float, host: HostView) -> str:
-    """A moment of the host's monotonic clock on its wall clock, in the time zone of this terminal."""
+    """Return a moment of the host's monotonic clock on its wall clock.
+
+    It is told in the time zone of this terminal."""
     if host.wall_seconds is None or host.sampled_seconds is None:
         return f"{age_text(max(0.0, (host.sampled_seconds or moment) - moment))} ago"
     return time.strftime("%H:%M:%S", time.localtime(host.wall_seconds - host.sampled_seconds + moment))
@@ -154,8 +162,10 @@ def clock(moment: float, host: HostView) -> str:
 
 
 def marked(case: Case, chosen: int) -> int | None:
-    """The number of the fix that ``y`` copies: the first of the next run that has something to copy, else the first
-    that helps now, and from there ``chosen`` further. None where there is none."""
+    """Return the number of the fix that is copied, None where there is none.
+
+    It is the first of the next run that has something to copy, else the first that helps now,
+    and from there ``chosen`` further."""
     fixes = case.finding.fixes
     able = [number for number, fix in enumerate(fixes) if paste_of(fix)]
     if not able:
@@ -169,7 +179,9 @@ def marked(case: Case, chosen: int) -> int | None:
 
 
 def paste_of(fix: Fix) -> str:
-    """What can be pasted of a fix: code, the line of the environment, the command; "" where it is only words."""
+    """Return what can be pasted of a fix, "" where it is only words.
+
+    That is code, the line of the environment, or the command."""
     command = "" if STACKS.fullmatch(fix.command) else fix.command
     return "\n".join(filter(None, (fix.code.strip("\n"), fix.environment, command)))
 
@@ -184,8 +196,9 @@ def detail(
     cells: int,
     tight: bool = False,
 ) -> list[Line]:
-    """A finding in full, in lines of at most ``cells`` cells but for what is to be copied; ``tight``: without blank
-    lines between its parts."""
+    """Return a finding in full, in lines of at most ``cells`` cells.
+
+    What is to be copied may be longer. ``tight`` leaves out the blank lines between its parts."""
     gap: list[Line] = [] if tight else [[]]
     case, finding = group.first, group.first.finding
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
@@ -303,7 +316,9 @@ def _labelled(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
 
 
 def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
-    """What was looked at, what could not be decided and what would decide it, what could not be checked."""
+    """Return what was looked at, what could not be decided, and what could not be checked.
+
+    For what could not be decided it says what would decide it."""
     report = watch.report
     holds = [case for case in watch.cases if not case.past]
     out: list[Line] = []
@@ -343,8 +358,10 @@ def _abstained(report: Report, cells: int) -> list[Line]:
 
 
 def top(cases: Sequence[Case], glyphs: Glyphs, rows: int, short: bool = False) -> list[Line]:
-    """The worst findings in a line each, as many as ``rows``; the last line counts those left out. ``short``: without
-    what the lines of jobs say already."""
+    """Return the worst findings in a line each, as many as ``rows``.
+
+    The last line counts those left out. ``short`` leaves out what the lines of jobs say
+    already."""
     groups = [group for group in grouped(cases) if group.first.grave]
     if short:
         groups = [group for group in groups if group.first.finding.cause not in TOLD]

@@ -1,7 +1,8 @@
-"""The doctor of a session: the live rules over each new picture, once a second at most, and what was examined aside.
+"""This is the doctor of a session: it applies the live rules to each new picture.
 
-It costs what :attr:`Watch.cost_seconds` says; where that grows, it looks less often, so that the screen is never late.
-"""
+It does so once a second at most, and adds what was examined aside. It costs what
+:attr:`Watch.cost_seconds` says; where that grows, it looks less often, so that the screen is
+never late."""
 
 from __future__ import annotations
 
@@ -38,8 +39,9 @@ ELSEWHERE = "the environment: it is another machine's, and examined there by  gp
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a trainer left that died: its process, the wall clock of its end, the findings; ``words`` say which trainer
-    it was and how it ended."""
+    """What a trainer left that died: its process, the wall clock of its end, the findings.
+
+    ``words`` say which trainer it was and how it ended."""
 
     pid: int
     ended: float
@@ -48,8 +50,10 @@ class Left:
 
 
 class Watch:
-    """``changed`` is called when something new is known. ``local`` tells whether the machine looked at is this one, so
-    that its environment and its dead can be examined."""
+    """What is known to be wrong with the host that is looked at.
+
+    ``changed`` is called when something new is known. ``local`` tells whether the machine
+    looked at is this one, so that its environment and its dead can be examined."""
 
     def __init__(
         self, changed: Callable[[], None], local: Callable[[], bool], replaying: bool, aside: Aside | None = None
@@ -82,7 +86,9 @@ class Watch:
     # ── the table and the rules ──
 
     def prepare(self) -> None:
-        """Read the table and load the rules; raises nothing. Takes 0.1 s the first time."""
+        """Read the table and load the rules, without raising anything.
+
+        That takes 0.1 s the first time."""
         from ...doctor import live, postmortem_end, report, table  # noqa: F401  # loaded here, by whatever thread
 
         try:
@@ -107,8 +113,10 @@ class Watch:
         self._changed()
 
     def look(self, host: HostView | None, history: HistoryOf, moment: int = 0) -> bool:
-        """Judge the picture where it is new and time has come; whether anything was judged. ``moment`` changes when a
-        replay is moved: what was found before is of another time then."""
+        """Judge the picture where it is new and due, and return whether it was judged.
+
+        ``moment`` changes when a replay is moved: what was found before is of another time
+        then."""
         now = time.monotonic()
         key = "" if host is None else f"{host.key} {moment}"
         moved = key != self._host_key

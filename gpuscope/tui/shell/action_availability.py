@@ -1,4 +1,4 @@
-"""Which actions of the registry a session can carry out, and in words why not the others."""
+"""This module says which actions a session can carry out, and why not the others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Situation(Protocol):
 
 
 def why_not(session: Situation, action: str, source: Source | None, away: bool, heard: bool) -> str:
-    """ "" when it is possible. ``away``: other hosts may be looked at; ``heard``: there is a store."""
+    """Return why an action is not possible, "" when it is.
+
+    ``away`` says that other hosts may be looked at, ``heard`` that there is a store."""
     need = BY_NAME[action].needs
     if need in ACTING and session.settings.readonly:
         return READONLY

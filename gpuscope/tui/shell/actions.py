@@ -1,7 +1,7 @@
-"""The one registry of what a user can do. Key bindings, footer, help screen and palette are all made from it.
+"""This is the one registry of what a user can do on the tabs.
 
-An action ``name`` is carried out by a method ``do_name`` of the visible screen if it has one, else of the app.
-"""
+Key bindings, footer, help screen and palette are all made from it. An action ``name`` is
+carried out by a method ``do_name`` of the visible screen if it has one, else of the app."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ GROUPS = ("Screens", "Move", "Look", "Trainer", "Lab", "Replay", "Program")
 
 
 class Action(NamedTuple):
-    """``keys`` are Textual key names, the first one is shown. ``where`` lists the tabs it acts on, empty for all.
-    ``needs`` names a capability of the session, "" for none: what is missing is greyed with its reason.
-    ``footer`` is the order in the footer, 0 for not shown there; the lowest stay when there is little room."""
+    """One thing that a user can do, and the keys for it.
+
+    ``keys`` are Textual key names, the first one is shown. ``where`` lists the tabs it acts on,
+    empty for all. ``needs`` names a capability of the session, "" for none: what is missing is
+    greyed with its reason. ``footer`` is the order in the footer, 0 for not shown there; the
+    lowest stay when there is little room."""
 
     name: str
     keys: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Alerts in a session: into the log and the line of notices, the bell, and the user's own command.
+"""This module tells a session's alerts: to the log, the notices, the bell and a user's command.
 
-The command is a list of words, started without a shell, with the alert as one line of JSON on its standard input; it
-is ended after its time. In a recording nothing is started: what happened then is no news.
-"""
+The command is a list of words, started without a shell, with the alert as one line of JSON on
+its standard input; it is ended after its time. In a recording nothing is started: what happened
+then is no news."""
 
 from __future__ import annotations
 

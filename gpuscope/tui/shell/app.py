@@ -1,4 +1,6 @@
-"""The application: themes, the main screen, the palette, and leaving without waiting for anybody."""
+"""This is the application: its themes, the main screen, the palette, and how it is left.
+
+Leaving waits for nobody."""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ THEME_NAMES = {"dark": DARK, "light": LIGHT, "colour-blind": COLOUR_BLIND, "ansi
 
 
 class GpuscopeApp(LeanApp[int]):
-    """One session in one terminal. ``start`` is the tab that is shown first."""
+    """One session in one terminal.
+
+    ``start`` is the tab that is shown first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*always()]
     CSS_PATH: ClassVar[str] = "app.tcss"
@@ -95,7 +99,9 @@ class GpuscopeApp(LeanApp[int]):
         await self.main.action_do(name)
 
     def open(self, kind: str, *args: object, then: Callable[[Any], None] | None = None) -> None:
-        """Open the screen for this kind of thing; ``then`` gets what it returns when it closes."""
+        """Open the screen for this kind of thing.
+
+        ``then`` gets what the screen returns when it closes."""
         from .navigation import screen_for
 
         screen = screen_for(kind, self.session, *args)
@@ -112,6 +118,8 @@ class GpuscopeApp(LeanApp[int]):
             self.push_screen(Palette(id="--command-palette"))
 
     def leave(self, code: int = 0) -> None:
-        """Restore the terminal and end with this exit code. The agent is killed, not waited for."""
+        """Restore the terminal and end with this exit code.
+
+        The agent is killed, not waited for."""
         self.session.close()
         self.exit(code, return_code=code)

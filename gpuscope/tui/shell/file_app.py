@@ -37,7 +37,9 @@ class FileApp(GpuscopeApp):
 
 
 def show_snapshot(path: Path) -> int:
-    """Show a snapshot until the user leaves; the exit code. Call it only where ``launch.why_unusable`` says ""."""
+    """Show a snapshot until the user leaves, and return the exit code.
+
+    It is called only where ``launch.why_unusable`` says ""."""
     import os
 
     from .launch import prepare_environment

@@ -23,7 +23,9 @@ STANDING = {"pause": (3, "Now"), "replay_back": (3, "10 s"), "far_back": (5, "5 
 
 
 class TabLine(Painted):
-    """The tabs and, at the right end, what a user should know now. A click chooses a tab."""
+    """The line of tabs, with what a user should know now at its right end.
+
+    A click chooses a tab."""
 
     DEFAULT_CSS = "TabLine { height: 1; }"
 
@@ -98,7 +100,9 @@ class TabLine(Painted):
 
 
 class FooterLine(Painted):
-    """The keys that do something here and now, the most needed first; those without room are in the help."""
+    """The keys that do something here and now, the most needed first.
+
+    Those without room are in the help."""
 
     DEFAULT_CSS = "FooterLine { height: 1; }"
 
@@ -109,8 +113,10 @@ class FooterLine(Painted):
         self._typing: Sequence[Piece] = ()
 
     def show(self, tab: str, possible: Sequence[str], standing: bool = False) -> None:
-        """``possible`` are the names of the actions that this session can carry out; ``standing``: the screen stands
-        still, live."""
+        """Show the keys of the actions that this session can carry out.
+
+        ``possible`` has their names; ``standing`` says that the screen stands still in a live
+        session."""
         actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in possible)
         if standing:
             actions = tuple(a for a in actions if a.name not in STANDING)
@@ -127,8 +133,9 @@ class FooterLine(Painted):
             self.repaint()
 
     def show_typing(self, keys: Sequence[tuple[str, str]]) -> None:
-        """While text is typed: the keys that are no text, each with what it does, in place of those that now are. None:
-        the actions again."""
+        """Show the keys that are no text while text is typed, each with what it does.
+
+        They take the place of the actions; None brings the actions back."""
         typing = tuple(piece for key, does in keys for piece in ((f" {key} ", "bold accent"), (f"{does} ", "muted")))
         if typing != self._typing:
             self._typing = typing

@@ -1,4 +1,6 @@
-"""The help screen: every key from the registry, what cannot be done here and why, and the words and glyphs in use."""
+"""The help screen has every key of the registry, and the words and glyphs in use.
+
+It says of what cannot be done here why not."""
 
 from __future__ import annotations
 
@@ -51,12 +53,14 @@ MARKS = (
 
 
 class HelpScreen(TextDialog):
-    """Opened by ``?``, which closes it, too."""
+    """The help, which ``?`` opens and closes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HelpScreen")]
 
     def __init__(self, session: Session, screen: Screen[Any], on_tab: Collection[str] = ()) -> None:
-        """``screen``: whose keys come first. ``on_tab``: the keys that the actions of its tab tell of."""
+        """Begin with the keys of ``screen``.
+
+        ``on_tab`` are the keys that the actions of its tab tell of."""
         super().__init__("Help")
         self._why_not = session.why_not
         self._sections = sections_of(screen, on_tab)

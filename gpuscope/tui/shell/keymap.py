@@ -1,5 +1,6 @@
-"""From the registry of keys to Textual's bindings, to the words of ``?`` and of footers, and to keys as people write
-them."""
+"""This module turns the registry of keys into Textual's bindings and into words.
+
+The help, footers and texts write keys as people do."""
 
 from __future__ import annotations
 
@@ -44,9 +45,10 @@ def shown_keys(action: Action) -> str:
 
 @cache
 def key_of(action: str, on: str = "") -> str:
-    """The key of an action, for texts that name it: of one for the tabs, or with ``on`` of one of that class's keys.
+    """Return the key of an action as texts write it.
 
-    Raises KeyError where the registry has no such action, so that no text can name a key that does nothing."""
+    It is an action for the tabs, or with ``on`` one of that class's keys. Raises KeyError where
+    the registry has no such action, so that no text can name a key that does nothing."""
     if not on:
         return shown(BY_NAME[action].keys[0])
     for names, found in (bind for key in KEYS[on] for bind in key.binds):
@@ -56,7 +58,9 @@ def key_of(action: str, on: str = "") -> str:
 
 
 def bindings(actions: Iterable[Action] = ACTIONS) -> list[Binding]:
-    """One binding for each key. An action on one tab comes before one for all tabs that shares its key."""
+    """Return one binding for each key.
+
+    An action on one tab comes before one for all tabs that shares its key."""
     ordered = sorted(actions, key=lambda action: not action.where)
     return [
         Binding(key, f"do('{action.name}')", action.label, show=False)
@@ -91,7 +95,9 @@ def names_in(key: Key) -> list[str]:
 
 
 def keys_of(kind: type) -> list[Key]:
-    """The entries of a class and of its base classes, without the keys that a nearer class gives another meaning."""
+    """Return the entries of a class and of its base classes.
+
+    Keys that a nearer class gives another meaning are left out."""
     out: list[Key] = []
     taken: set[str] = set()
     for base in kind.__mro__:
@@ -136,9 +142,10 @@ def in_footer(keys: Iterable[Key], states: Collection[str] = ()) -> list[Key]:
 def footer(
     keys: Sequence[Key], states: Collection[str], why_not: Callable[[str], str], still: bool
 ) -> list[tuple[str, str]]:
-    """(Keys, what they do) for the line at the bottom, without those that would only say why not.
+    """Return (keys, what they do) for the line at the bottom.
 
-    ``still``: the screen stands still. What leads on from there comes behind the first."""
+    Entries that would only say why not are left out. ``still`` says that the screen stands
+    still: what leads on from there comes behind the first."""
     line = [key for key in in_footer(keys, states) if not (key.needs and why_not(key.needs))]
     if not still:
         return [(shown_short(key), key.label) for key in line]
@@ -148,7 +155,9 @@ def footer(
 
 
 class Section(NamedTuple):
-    """The keys of a screen, or of the part of it that has the keyboard. ``more`` are Textual's, in words."""
+    """The keys of a screen, or of the part of it that has the keyboard.
+
+    ``more`` says in words which keys are Textual's."""
 
     title: str
     keys: Sequence[Key]
@@ -156,7 +165,9 @@ class Section(NamedTuple):
 
 
 def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Section]:
-    """What the keys do here. ``on_tab``: names of keys that the actions of the tab tell of."""
+    """Return what the keys do on a screen, and in the part of it that has the keyboard.
+
+    ``on_tab`` are the names of keys that the actions of the tab tell of."""
     out = []
     whole = keys_of(type(screen))
     if whole:

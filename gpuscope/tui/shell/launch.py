@@ -1,4 +1,6 @@
-"""From a verb to the running app: is the terminal usable, where do frames come from, and how it all ends."""
+"""This module leads from a verb to the running app, and to its end.
+
+It says whether the terminal is usable and where frames come from."""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LOG_BYTES, LOG_FILES = 1 << 20, 3
 
 
 def why_unusable(stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str] = os.environ) -> str:
-    """Why the screen cannot be drawn here, "" when it can. Textual draws on stderr and sizes by stdout."""
+    """Return why the screen cannot be drawn here, "" when it can.
+
+    Textual draws on stderr and sizes by stdout."""
     for name, stream in (("standard input", stdin), ("standard output", stdout), ("standard error", stderr)):
         try:
             if not stream.isatty():
@@ -101,7 +105,9 @@ def run_app(
 
 
 def local_source(hz: float, settings: Settings) -> Source:
-    """The agent on this machine, run as a child process. May take 10 ms: it makes the agent's zip if need be."""
+    """Return the agent on this machine, run as a child process.
+
+    That may take 10 ms: it makes the agent's zip if need be."""
     import socket
 
     from ...attach.bundle import local_agent_argv
@@ -152,7 +158,9 @@ def plainly(reason: str, replaying: bool = False, instead: str = "") -> int:
 
 
 def prepare_environment(over_ssh: bool) -> None:
-    """What Textual reads at import: no animations anywhere, fewer colours over ssh. The user's own choice holds."""
+    """Set what Textual reads when it is imported: no animations, and fewer colours over ssh.
+
+    What the user has chosen holds."""
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
     for name in ("COLUMNS", "LINES"):  # exported by some shells, and then wrong after the first resize

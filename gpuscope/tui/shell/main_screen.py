@@ -1,4 +1,6 @@
-"""The one screen behind the tabs: status line, tabs, the visible pane, filter, footer; who carries out actions."""
+"""This is the one screen behind the tabs, which also carries out the actions.
+
+It has the status line, the tabs, the visible pane, the filter and the footer."""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         yield FooterLine(id="footer")
 
     async def _reveal(self, tab: str) -> None:
-        """Make a tab the visible one; its first visit builds it. Where another is asked for meanwhile, that one."""
+        """Make a tab the visible one; its first visit builds it.
+
+        Where another tab is asked for meanwhile, that one is shown."""
         self._wish = tab
         if tab not in self._panes:
             folder, name = TABS[tab]
@@ -94,7 +98,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.call_after_refresh(self._begin)
 
     async def _begin(self) -> None:
-        """After the first paint: start listening, and tick for what ages by itself (pause, notices, silence)."""
+        """Start listening after the first paint, and tick for what ages by itself.
+
+        The pause, notices and silence do."""
         gc.freeze()  # what is loaded by now stays: no need to look at it again and again
         gc.set_threshold(*GC_THRESHOLD)
         gc.enable()
@@ -137,7 +143,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self._draw_charts(host)  # their axes say how long ago it was
 
     async def _offer_fleet(self) -> None:
-        """There are several hosts: begin with all of them, unless somebody came for a process of one."""
+        """Begin with all hosts where there are several.
+
+        Whoever came for a process of one host sees that one."""
         if self._fleet_offered:
             return
         self._fleet_offered = True
@@ -162,7 +170,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self.call_later(self._judge)
 
     def _judge(self) -> None:
-        """After the picture: what is wrong with it. Only then, so that the doctor keeps no number waiting."""
+        """Let the doctor look at the picture once that is drawn: no number waits for it."""
         if self.is_running and self.session.judge():
             self.show_findings()
 
@@ -318,8 +326,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.refresh_all()
 
     def _open_sought(self) -> None:
-        """The job of the process somebody came for, once it is seen. It takes the keyboard, so it waits until nobody
-        types a filter or is asked something."""
+        """Open the job of the process that somebody came for, once it is seen.
+
+        It takes the keyboard, so it waits until nobody types a filter or is asked something."""
         if self.app.screen is not self or (self.tab in self._panes and self.pane.typing):
             return
         found = self.session.sought()
@@ -331,7 +340,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.refresh_all()
 
     async def do_filter(self) -> None:
-        """Open the line to type into. Awaited: the next key belongs to it already."""
+        """Open the line to type into.
+
+        This is awaited: the next key belongs to the line already."""
         from ..widgets.filter import FilterLine
 
         if not self.query(FilterLine):

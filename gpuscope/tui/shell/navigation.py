@@ -1,8 +1,7 @@
-"""Which screen or dialog opens for which kind of thing.
+"""This module knows which screen or dialog opens for which kind of thing.
 
-Screens do not import each other: they ask the application for a kind. Its module is imported when it is first opened,
-so that none of them delays the start.
-"""
+Screens do not import each other: they ask the application for a kind. Its module is imported
+when it is first opened, so that none of them delays the start."""
 
 from __future__ import annotations
 
@@ -70,7 +69,9 @@ def screen_for(kind: str, session: Session, *args: object) -> Screen[Any] | None
 
 
 def of_process(session: Session, host: HostView, pid: int) -> Screen[Any] | None:
-    """What there is to see of a process: its job's ranks where a probe is in it, else every reading of it."""
+    """Return the screen for a process.
+
+    It is the ranks of its job where a probe is in it, else every reading of it."""
     job = next((j for j in host.jobs if any(t.definition.pid == pid for t in j.trainers)), None)
     if job is not None:
         return screen_for("job", session, job.key)

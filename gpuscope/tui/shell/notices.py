@@ -1,4 +1,6 @@
-"""What the program itself has to say: kept for the log, the newest shown for a while at the end of the line of tabs."""
+"""This module keeps what the program itself has to say.
+
+All of it is kept for the log; the newest is shown for a while at the end of the line of tabs."""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Notices:
         self._shown: Notice | None = None
 
     def say(self, text: str, severity: Severity = "ok", only_log: bool = False) -> None:
-        """Add one. ``only_log``: it stands on the screen already."""
+        """Add a notice.
+
+        With ``only_log`` it is not shown: it stands on the screen already."""
         if not self._all or self._all[-1].text != text:
             self._all.append(Notice(time.time(), severity, text))
         if not only_log:

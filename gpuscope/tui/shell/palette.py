@@ -16,7 +16,9 @@ from .keymap import in_order, keys_of, shown_keys, shown_whole
 
 
 class Entries(CommandList):
-    """The list of the palette. Each letter typed replaces its entries, and a click on one that went is no click."""
+    """The list of the palette.
+
+    Each letter that is typed replaces its entries, and a click on one that went is no click."""
 
     def _on_click(self, event: events.Click) -> None:  # type: ignore[override]
         if event.style.meta.get("option", -1) >= self.option_count:
@@ -32,7 +34,9 @@ class Palette(ClosesOnce, CommandPalette):
 
 
 class ActionProvider(Provider):
-    """Answers the palette from the registry. What cannot be done here says why in its help line."""
+    """What answers the palette from the registry.
+
+    An action that cannot be done here says why in its help line."""
 
     def _entry(self, action: Action) -> tuple[str, str, Callable[[], object]]:
         app = program(self.app)

@@ -1,4 +1,6 @@
-"""Where answers are kept: files under ``$XDG_DATA_HOME/gpuscope`` whose names tell what they hold."""
+"""This module says where answers are kept, in files whose names tell what they hold.
+
+They lie under ``$XDG_DATA_HOME/gpuscope``."""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ FOLDERS = {"snapshot": ("snapshots", "pickle"), "profile": ("profiles", "json")}
 
 
 def file_for(kind: str, host: str, trainer: TrainerView, folder: Path | None = None) -> Path:
-    """A path for a new file, its folder made: ``snapshots/node-17-train.py-rank3-48216-20261120-094105.pickle``.
+    """Return a path for a new file, whose folder is made.
 
-    Names come from outside: what has no place in a file name becomes "_". Raises OSError."""
+    An example is ``snapshots/node-17-train.py-rank3-48216-20261120-094105.pickle``. Names come
+    from outside: what has no place in a file name becomes "_". Raises OSError."""
     where, suffix = FOLDERS[kind]
     folder = (folder or data_folder()) / where
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,8 +1,8 @@
-"""The keys of every screen, dialog and list that is no tab: what they do there, and the words for it.
+"""These are the keys of every screen, dialog and list that is no tab, and the words for them.
 
-Together with :data:`gpuscope.tui.shell.actions.ACTIONS`, which are the keys of the tabs, this is the one registry of
-keys. The bindings of a class are made from it, and so are the line at the bottom, ``?`` and the palette.
-"""
+Together with :data:`gpuscope.tui.shell.actions.ACTIONS`, which are the keys of the tabs, this
+is the one registry of keys. The bindings of a class are made from it, and so are the line at
+the bottom, ``?`` and the palette."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the viewer itself takes of a processor: measured once the start is over, then again and again."""
+"""This module measures what the viewer itself takes of a processor.
+
+It begins once the start is over, and measures again and again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the panels read: the picture of this moment, its history, what the source can do, and the state of looking.
+"""The session has what the panels read, and the state of looking.
 
-The session owns the source and the store. It knows no widget: it calls ``changed`` when there is a new picture.
-"""
+That is the picture of this moment, its history, and what the source can do. The session owns
+the source and the store. It knows no widget: it calls ``changed`` when there is a new picture."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
 
 
 class Session:
-    """One source shown in one terminal. The store is made with the first use, after the first frame; ``make_source``
-    makes the source then, off the event loop, for a rate in Hz; ``make_hosts`` makes several.
+    """One source that is shown in one terminal.
+
+    The store is made with the first use, after the first frame; ``make_source`` makes the
+    source then, off the event loop, for a rate in Hz; ``make_hosts`` makes several.
     ``over_ssh`` makes the defaults lighter."""
 
     def __init__(
@@ -106,7 +108,9 @@ class Session:
 
     @property
     def host(self) -> HostView | None:
-        """The host looked at, as it is now, or while paused as it was then; None before there is one."""
+        """The host that is looked at, None before there is one.
+
+        While the screen is paused, it is the host as it was then."""
         if self._store is None:
             return None
         frozen = self.standing.frozen
@@ -143,7 +147,9 @@ class Session:
         return self._store.host(key) if self._store is not None else None
 
     def history(self, entity_id: int, column: str, seconds: float | None = None) -> History:
-        """A column of the host looked at, of the last ``seconds`` up to the moment that is shown."""
+        """Return a column of the host that is looked at, over the last ``seconds``.
+
+        It ends at the moment that is shown."""
         from ...store.view import History
 
         host = self.host
@@ -168,7 +174,9 @@ class Session:
 
     @property
     def wanted_hz(self) -> float:
-        """The rate to ask of the source. Several hosts begin with no more than one sample a second each."""
+        """The rate to ask of the source.
+
+        Several hosts begin with no more than one sample a second each."""
         hz = self.state.rate_hz or self.settings.rate_hz or (REMOTE_HZ if self.over_ssh else LOCAL_HZ)
         return min(hz, REMOTE_HZ) if self.many and not self._rate_chosen else hz
 
@@ -230,7 +238,9 @@ class Session:
         return self.replay is None and self._source is not None and self._source.key == LOCAL
 
     def judge(self) -> bool:
-        """Let the doctor look at the picture, where it is time to; whether it did. A frozen picture stays as it is."""
+        """Let the doctor look at the picture where it is time to, and return whether it did.
+
+        A frozen picture is not judged again."""
         if self.standing.seconds is not None:
             return False
         host = self.host
@@ -244,13 +254,17 @@ class Session:
         return why_not(self, action, self._source, self._make_hosts is not None, self._store is not None)
 
     def cpu_percent(self) -> float | None:
-        """The viewer's own load in percent of one core, over the last seconds; None before it was measured."""
+        """Return the viewer's own load in percent of one core, over the last seconds.
+
+        It is None before it was measured."""
         return self._load.percent()
 
     # ── running ──
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin to listen, in the running event loop. ``changed`` is called at most every ``GATHER_SECONDS``."""
+        """Begin to listen, in the running event loop.
+
+        ``changed`` is called at most every ``GATHER_SECONDS``."""
         self._changed = changed
         self._load.begin()
         if self._task is None and (self._source or self._make_source or self._make_hosts):
@@ -321,7 +335,9 @@ class Session:
             self.hosts.connect_again()
 
     def sought(self) -> tuple[HostView, int] | None:
-        """The host and pid of a process that somebody came for, once, when it is seen; it is looked at from then on."""
+        """Return the host and pid of a process that somebody came for, once, when it is seen.
+
+        It is looked at from then on."""
         if self.hosts is None or not self.hosts.wanted or self._store is None:
             return None
         found = self.hosts.sought(self._store.host)
@@ -329,7 +345,9 @@ class Session:
         return found
 
     def _gather(self, key: str = "") -> None:
-        """Make a picture soon. ``key``: because of this source, which is no reason where nothing of it is shown."""
+        """Make a picture soon, because of the source ``key``.
+
+        That is no reason where nothing of this source is shown."""
         other = self._source is not None and key not in ("", self._source.key)
         if other and not self.fleet_shown and not (self.hosts and self.hosts.wanted):
             return
@@ -344,7 +362,10 @@ class Session:
         self._changed()
 
     def close(self) -> None:
-        """Stop at once. Cancelled, a live source kills its agent, which may be inside a driver call without end."""
+        """Stop at once.
+
+        A live source that is cancelled kills its agent, which may be inside a driver call
+        without end."""
         if self._gathering is not None:
             self._gathering.cancel()
         if self._labs is not None:
@@ -368,7 +389,9 @@ class Session:
         return self.standing.ago_seconds(self._now)
 
     def standing_text(self) -> str:
-        """How long the screen has stood, or how long ago what it shows was; "" while it goes on."""
+        """Return how long the screen has stood, or how long ago what it shows was.
+
+        It is "" while the screen goes on."""
         return self.standing.text(self._now)
 
     def toggle_pause(self) -> None:
@@ -409,7 +432,9 @@ class Session:
             self._changed()
 
     def seek(self, seconds: float) -> None:
-        """Move a replay by ``seconds``; live, stop the screen and look at what was then, while data keeps coming."""
+        """Move a replay by ``seconds``.
+
+        In a live session the screen stops and shows what was then, while data keeps coming."""
         if (replay := self.replay) is not None:
             replay.seek(replay.position_seconds + seconds)
         elif self._store is not None and (now := self._now) is not None:

@@ -1,4 +1,6 @@
-"""The screen stands still, as it was when it was stopped or at an earlier moment, while data keeps coming."""
+"""This module lets the screen stand still while data keeps coming.
+
+It shows what was when it was stopped, or at an earlier moment."""
 
 from __future__ import annotations
 
@@ -40,12 +42,15 @@ class Standing:
         return None if self._since is None else self._clock() - self._since
 
     def past(self, key: str | None) -> HostView | None:
-        """The host of this source (None: of the only one) at the moment moved to; None where it was not moved."""
+        """Return the host of this source at the moment moved to, None where it was not moved.
+
+        A source of None means the only one."""
         return self._past if key in (None, self._key) else None
 
     def move(self, store: Store, key: str, seconds: float) -> bool:
-        """Look ``seconds`` later, or with a negative number earlier; no further than what is kept. False when nothing
-        is."""
+        """Look ``seconds`` later, and return whether that moved.
+
+        A negative number looks earlier. It moves no further than what is kept."""
         now, oldest = store.host(key), store.oldest_seconds(key)
         if now is None or now.sampled_seconds is None or oldest is None:
             return False
@@ -58,7 +63,9 @@ class Standing:
         return self._past is not None
 
     def ago_seconds(self, now: HostView | None) -> float:
-        """How long before now the moment shown was; 0 while the screen goes on. ``now``: the host as it is."""
+        """Return how long before now the moment that is shown was, 0 while the screen goes on.
+
+        ``now`` is the host as it is."""
         if self._since is None or self.frozen is None or now is None or now.sampled_seconds is None:
             return 0.0
         shown = self.past(now.key) or next((host for host in self.frozen.hosts if host.key == now.key), None)
@@ -67,7 +74,9 @@ class Standing:
         return max(now.sampled_seconds - shown.sampled_seconds, 0.0)
 
     def text(self, now: HostView | None) -> str:
-        """``PAUSED 12 s``, ``PAST 2 min 05 s ago``, "" while the screen goes on. ``now``: the host as it is."""
+        """Return ``PAUSED 12 s`` or ``PAST 2 min 05 s ago``, and "" while the screen goes on.
+
+        ``now`` is the host as it is."""
         if self._since is None:
             return ""
         if now is None or now.sampled_seconds is None or self.past(now.key) is None:

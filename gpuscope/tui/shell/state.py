@@ -1,7 +1,7 @@
-"""The state of looking: which tab, filter, sort and rate were on. Kept in ``$XDG_STATE_HOME/gpuscope/state.json``.
+"""This module keeps the state of looking: which tab, filter, sort and rate were on.
 
-Written atomically; a file that cannot be read is ignored with a notice, and replaced only when the app ends well.
-"""
+It lies in ``$XDG_STATE_HOME/gpuscope/state.json`` and is written atomically; a file that cannot
+be read is ignored with a notice, and replaced only when the app ends well."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ PROCESS_SORTS = ("gpu", "memory", "sm", "cpu", "rss", "age", "idle", "user", "pi
 
 @dataclass(slots=True)
 class ViewState:
-    """``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link. ``process_…`` is of the process
-    screen; ``process_hidden`` names the columns that are left out, with commas between them."""
+    """What a user has chosen to look at, and how.
+
+    ``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link. ``process_…``
+    is of the process screen; ``process_hidden`` names the columns that are left out, with
+    commas between them."""
 
     tab: str = "overview"
     filter: str = ""
@@ -80,7 +83,9 @@ def _checked(body: object) -> ViewState:
 
 
 def save(state: ViewState, path: Path | None = None) -> str:
-    """Replace the file in one step. "" when it was written, else why not: a full disk must not end a session."""
+    """Replace the file in one step, and return why that failed, "" when it did not.
+
+    A full disk must not end a session."""
     import json
 
     path = path or state_path()

@@ -1,7 +1,7 @@
-"""Bars of one line: stacked memory and a percentage. Precise to an eighth of a cell where glyphs allow.
+"""This module draws bars of one line: stacked memory and a percentage.
 
-Unknown is drawn as a dotted line (┄), never as empty: an empty bar means zero.
-"""
+They are precise to an eighth of a cell where the glyphs allow. Unknown is drawn as a dotted
+line (┄), never as empty: an empty bar means zero."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def stacked_bar(
     *,
     slim: bool = False,
 ) -> Line:
-    """``parts`` side by side on a track that stands for ``total``, as styled pieces of exactly ``width`` cells.
+    """Return ``parts`` side by side on a track that stands for ``total``.
 
-    A part above zero gets at least an eighth of a cell. When a part or the total is unknown, what is known is drawn and
-    the rest is the unknown line. Parts beyond the total are clipped. ``slim`` bars are for neighbouring rows: lower
-    than the line, inner boundaries at whole cells, and the last cell as high as it is full."""
+    They are styled pieces of exactly ``width`` cells. A part above zero gets at least an eighth
+    of a cell. When a part or the total is unknown, what is known is drawn and the rest is the
+    unknown line. Parts beyond the total are clipped. ``slim`` bars are for neighbouring rows:
+    they are lower than the line, have inner boundaries at whole cells, and their last cell is
+    as high as it is full."""
     if width <= 0:
         return []
     limit = _amount(total)
@@ -84,7 +86,9 @@ def _eighths(share: tuple[int, str]) -> int:
 def meter(
     percent: float | Unknown | None, width: int, token: str, glyphs: Glyphs = UNICODE, *, slim: bool = False
 ) -> Line:
-    """A bar of 0..100 percent in one token, exactly ``width`` cells; unknown is the dotted line."""
+    """Return a bar of 0 to 100 percent in one token, exactly ``width`` cells wide.
+
+    Unknown is the dotted line."""
     return stacked_bar([(percent, token)], 100.0 if _amount(percent) is not None else None, width, glyphs, slim=slim)
 
 

@@ -1,4 +1,6 @@
-"""What the screens of one GPU and of one process share: panels on the left, histories on the right, how they move."""
+"""This is the base of the screens of one GPU and of one process.
+
+Panels stand on the left, histories on the right, and both move through time in the same way."""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ TOKENS = ("series1", "series2", "series3", "series4")
 
 
 class ChartedScreen(Room):
-    """Kept up to date while it is open. On a small terminal the panels stand one below the other and scroll.
+    """A screen with panels and charts, kept up to date while it is open.
 
-    Subclasses compose ``#columns`` with ``#left`` and ``#right``; ``histories`` is how many there are to choose from,
-    ``charts`` those that there is room for at most. The charts share what the panels of ``#right`` leave: that is the
-    layout's work, which knows how high these panels are in the frame that is being made."""
+    On a small terminal the panels stand one below the other and scroll. Subclasses compose
+    ``#columns`` with ``#left`` and ``#right``; ``histories`` is how many there are to choose
+    from, ``charts`` those that there is room for at most. The charts share what the panels of
+    ``#right`` leave: that is the layout's work, which knows how high these panels are in the
+    frame that is being made."""
 
     DEFAULT_CSS = """
     ChartedScreen #columns { height: 1fr; }
@@ -63,7 +67,7 @@ class ChartedScreen(Room):
 
     @property
     def terminal(self) -> tuple[int, int]:
-        """Columns and rows to fill, known before this screen was laid out for the first time."""
+        """Return the columns and rows to fill, also before this screen was laid out."""
         return self.app.size.width, self.app.size.height
 
     @property
@@ -77,7 +81,9 @@ class ChartedScreen(Room):
             self._draw()
 
     def _update(self) -> None:
-        """Bring all up to date; the charts, too, where the picture is not a little later than the one before."""
+        """Bring the panels up to date, and the charts where they are due.
+
+        They are where the picture is not just a little later than the one before."""
         if not self.is_attached:
             return
         self.set_class(not self.wide, "-narrow")
@@ -108,7 +114,9 @@ class ChartedScreen(Room):
         self.say_own_keys(self.session)
 
     def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
-        """The charts that ``rows`` have room for, each with the number of its history; the rest hide."""
+        """Return the charts that ``rows`` have room for, each with the number of its history.
+
+        The other charts hide."""
         shown = max(1, min(len(self._charts), rows // CHART_ROWS)) if self.wide else 1
         for position, chart in enumerate(self._charts):
             chart.display = position < shown

@@ -1,4 +1,4 @@
-"""What dialogs have in common: they close once, a framed body scrolls, and keys close it."""
+"""This is the base of dialogs: they close once, a framed body scrolls, and keys close it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class ClosesOnce(Base):
     well, and the program ends where there is none."""
 
     def key_states(self) -> Collection[str]:
-        """The states, of those that the registry of keys names for this screen, that it is in."""
+        """Return the states that this screen is in.
+
+        The registry of keys names those that matter for it."""
         return ()
 
     def action_keys_here(self) -> None:
@@ -42,7 +44,9 @@ class ClosesOnce(Base):
 
 
 class Dialog(ClosesOnce, ModalScreen[None]):
-    """Esc and q close it, j and k scroll. Subclasses compose one ``VerticalScroll`` of the class ``dialog``."""
+    """A framed body over what lies below, which scrolls and is closed by a key.
+
+    Subclasses compose one ``VerticalScroll`` of the class ``dialog``."""
 
     DEFAULT_CSS = """
     Dialog { align: center middle; background: $background 60%; }
@@ -61,8 +65,10 @@ class Dialog(ClosesOnce, ModalScreen[None]):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to draw on: composed, as it is in ``on_mount`` already, and not closed. What was
-        asked may come after that, and ``is_mounted`` stays true then."""
+        """Return whether there is something to draw on: the dialog is composed and not closed.
+
+        It is composed in ``on_mount`` already. What was asked may come after the dialog was
+        closed, and ``is_mounted`` stays true then."""
         return self.is_attached and bool(self.children)
 
     @property
@@ -71,7 +77,9 @@ class Dialog(ClosesOnce, ModalScreen[None]):
         return self.query_one(VerticalScroll)
 
     def keep_in_sight(self, first: int, count: int = 1) -> None:
-        """Scroll as little as needed for these lines of the body to be seen, once they are laid out."""
+        """Scroll as little as needed for these lines of the body to be seen.
+
+        That happens once they are laid out."""
         self.call_after_refresh(self._into_sight, first, count)
 
     def _into_sight(self, first: int, count: int) -> None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def typing_keys() -> list[tuple[str, str]]:
-    """The keys of a filter that is being typed, and what they do. All others are its letters."""
+    """Return the keys of a filter that is being typed, and what they do.
+
+    All other keys are its letters."""
     return [(shown_short(key), key.label) for key in in_footer(KEYS["FilterLine"])]
 
 
@@ -33,7 +35,9 @@ class Filtered(Protocol):
 
 
 class FilterLine(Input):
-    """Filters while it is typed. Enter keeps the filter, Esc drops it."""
+    """A line that filters while it is typed.
+
+    One key keeps the filter, another drops it."""
 
     DEFAULT_CSS = (
         "FilterLine { height: 1; border: none; padding: 0 1; background: $panel; } FilterLine:focus { border: none; }"

@@ -1,4 +1,6 @@
-"""A screen of its own over the tabs: a file or a job looked at closely. Esc and q lead back."""
+"""This is the base of screens that fill the terminal, over the tabs.
+
+They look at a file or a job closely, and a key leads back."""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Keys = Sequence[tuple[str, str]]
 
 
 def not_now(session: Session) -> Line:
-    """That what is shown is not of this moment: a recording, a screen that stands still, a host that is silent."""
+    """Return the marks that say that what is shown is not of this moment.
+
+    It may be a recording, a screen that stands still, or a host that is silent."""
     standing, host = session.standing_text(), session.host
     out = [(f" {host.badge} ", "badge")] if host is not None and host.badge else []
     if standing:
@@ -42,17 +46,23 @@ def absent(session: Session) -> str:
 
 
 def footer_keys(session: Session, keys: Sequence[Key], states: Collection[str] = ()) -> Keys:
-    """What the line at the bottom says of these entries of the registry: those that do something here and now."""
+    """Return what the line at the bottom says of these entries of the registry.
+
+    Only entries that do something here and now are told."""
     return footer(keys, states, session.why_not, session.paused_seconds is not None)
 
 
 def named_path(path: Path) -> Line:
-    """A file's name, then its folder: where there is little room, what tells it from its neighbours stays."""
+    """Return a file's name, then its folder.
+
+    Where there is little room, what tells it from its neighbours stays."""
     return [(path.name, "text"), (f"  {short_path(path.parent)}", "muted")]
 
 
 class Room(ClosesOnce, ModalScreen[None]):
-    """Fills the terminal. Subclasses compose their panels and end with :attr:`foot`."""
+    """A screen that fills the terminal.
+
+    Subclasses compose their panels and end with :attr:`foot`."""
 
     DEFAULT_CSS = """
     Room { background: $background; layout: vertical; align: left top; }
@@ -67,28 +77,37 @@ class Room(ClosesOnce, ModalScreen[None]):
         self.foot = Lines(classes="foot")
 
     def say_head(self, pieces: Sequence[Piece], session: Session | None = None) -> None:
-        """The line at the top. ``session``: what is below is what it shows, and may not be of this moment."""
+        """Show the line at the top.
+
+        With ``session`` the screen below shows what that looks at, which may not be of this
+        moment."""
         width = self.size.width or 80
         state = not_now(session) if session is not None else []
         line = styled.cut([(" ", "text"), *pieces], width - styled.cells(state))
         self.head.show([[*line, (" " * max(0, width - styled.cells(line) - styled.cells(state)), "text"), *state]])
 
     async def action_look(self, name: str) -> None:
-        """Stop, go on or move in time by this action of the registry; what lies below moves along."""
+        """Stop, go on or move in time by this action of the registry.
+
+        What lies below moves along."""
         await program(self.app).action_do(name)
         self.moved()
 
     def moved(self) -> None:
-        """Another moment is shown: draw it. For screens that go through time."""
+        """Draw the other moment that is shown now, on screens that go through time."""
 
     def say_own_keys(self, session: Session | None = None) -> None:
-        """The line at the bottom from the registry. Without a session nothing here depends on one."""
+        """Show the keys of this screen from the registry in the line at the bottom.
+
+        Without a session nothing here depends on one."""
         keys, states = keys_of(type(self)), self.key_states()
         nothing_missing: Keys = footer(keys, states, lambda name: "", still=False)
         self.say_keys(footer_keys(session, keys, states) if session is not None else nothing_missing, session)
 
     def say_keys(self, keys: Keys, session: Session | None = None) -> None:
-        """The line at the bottom: as many as fit, or while it is new what ``session`` has to say."""
+        """Show as many of these keys as fit in the line at the bottom.
+
+        While it is new, what ``session`` has to say takes their place."""
         notice = session.notices.current if session is not None else None
         if notice is not None:
             self.foot.show([[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]])

@@ -1,4 +1,4 @@
-"""The last line of a dialog: its keys, each of which can be clicked."""
+"""This is the last line of a dialog, which has its keys; each of them can be clicked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class KeyLine(Painted):
-    """Entries of the registry. A click on a key does what the key does."""
+    """A line with entries of the registry.
+
+    A click on a key does what the key does."""
 
     DEFAULT_CSS = "KeyLine { height: 1; margin: 1 0 0 0; }"
 

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 
 class Pane(Vertical):
-    """One tab. :meth:`show` brings its numbers up to date and :meth:`show_charts`, less often, its charts; neither is
-    called while the tab is hidden. Methods ``do_NAME`` carry out actions of the registry."""
+    """One tab of the main screen.
+
+    :meth:`show` brings its numbers up to date and :meth:`show_charts`, less often, its charts;
+    neither is called while the tab is hidden. Methods ``do_NAME`` carry out actions of the
+    registry."""
 
     DEFAULT_CSS = "Pane { height: 1fr; }"
 
@@ -55,8 +58,10 @@ class Pane(Vertical):
         """Give the keyboard to the list a user most likely wants."""
 
     def focus_on(self, widget: Widget) -> None:
-        """Give it to this one, now. ``Widget.focus`` would do it with the app's next message, and so take it from a
-        filter that a key has opened meanwhile: what is typed into it would be carried out."""
+        """Give the keyboard to this widget, now.
+
+        ``Widget.focus`` would do it with the app's next message, and so take it from a filter
+        that a key has opened meanwhile: what is typed into it would be carried out."""
         self.screen.set_focus(widget, scroll_visible=False)
 
     @property
@@ -69,7 +74,9 @@ WAITING = "waiting for the first reading"
 
 
 class Waiting(Vertical):
-    """The first frame of a tab: its panels with nothing in them. What fills them is loaded behind it."""
+    """The first frame of a tab, with nothing in its panels.
+
+    What fills them is loaded behind it."""
 
     DEFAULT_CSS = """
     Waiting { height: 1fr; }
@@ -95,7 +102,9 @@ def set_title(widget: Widget, title: str) -> None:
 
 
 class ViewChanged(Message):
-    """There is a new picture. One that waits is replaced by the next: a slow terminal gets fewer, not older ones."""
+    """A message that there is a new picture.
+
+    One that waits is replaced by the next: a slow terminal gets fewer pictures, not older ones."""
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, ViewChanged)

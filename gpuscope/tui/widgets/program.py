@@ -1,4 +1,6 @@
-"""The program as its screens know it: they ask it for each other, and import neither it nor one another."""
+"""This is the program as its screens know it.
+
+They ask it for each other, and import neither it nor one another."""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ class Program(Protocol):
         """What is looked at."""
 
     def open(self, kind: str, *args: object, then: Callable[[Any], None] | None = None) -> None:
-        """Open the screen for this kind of thing; see :data:`gpuscope.tui.shell.navigation.PLACES`.
+        """Open the screen for this kind of thing.
 
-        ``then`` gets what the screen returns when it closes."""
+        :data:`gpuscope.tui.shell.navigation.PLACES` lists the kinds. ``then`` gets what the
+        screen returns when it closes."""
 
     async def action_do(self, name: str) -> None:
         """Carry out an action of the registry, whatever lies over the tabs."""

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
-    """The host's answer. ``replayed``: why a recording has none. Raises ``SourceError``."""
+    """Ask the host and return its answer.
+
+    ``replayed`` says why a recording has none. Raises ``SourceError``."""
     from ...store.pending_requests import SourceError
 
     if session.replay is not None or session.hosts is None:
@@ -24,7 +26,9 @@ async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float,
 
 
 class AskedOnce(TextDialog):
-    """``title`` stands in its frame, ``waiting`` in it until the answer is there."""
+    """A dialog that asks the host when it opens.
+
+    ``title`` stands in its frame, ``waiting`` in it until the answer is there."""
 
     def __init__(self, session: Session, title: str, waiting: str) -> None:
         # asked of the host as it is, also where the screen shows what was
@@ -34,7 +38,10 @@ class AskedOnce(TextDialog):
         self._asking: asyncio.Task[None] | None = None  # not _task: that is Textual's own
 
     async def answer(self) -> list[Line]:
-        """What to show. May raise :class:`gpuscope.store.pending_requests.SourceError`, which is shown then."""
+        """Return the lines to show once the host has answered.
+
+        When it raises :class:`gpuscope.store.pending_requests.SourceError`, the reason is
+        shown."""
         raise NotImplementedError
 
     async def request(self, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:

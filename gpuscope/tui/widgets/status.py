@@ -23,8 +23,10 @@ LINK_CELLS = 56
 
 
 class Situation(NamedTuple):
-    """What the line tells besides the host: pause and position in words, the viewer's own load in percent of a core,
-    which of several hosts it is, and that the way to the terminal is slow."""
+    """What the status line tells besides the host.
+
+    It has the pause and the position in words, the viewer's own load in percent of a core,
+    which of several hosts is shown, and whether the way to the terminal is slow."""
 
     paused: str = ""
     replay: str = ""
@@ -34,7 +36,9 @@ class Situation(NamedTuple):
 
 
 class StatusLine(Painted):
-    """One line. What has the least meaning goes first where there is little room."""
+    """The line at the top of the main screen.
+
+    What has the least meaning goes first where there is little room."""
 
     DEFAULT_CSS = "StatusLine { height: 1; background: $panel; }"
 

@@ -1,4 +1,6 @@
-"""A table for live rows: repaints only the spans that changed, keeps the cursor on its row when the order changes."""
+"""This is a table for live rows, which repaints only the spans that have changed.
+
+The cursor stays on its row when the order changes."""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from ..theme import Glyphs, Tokens
 
 
 class Drawn(Protocol):
-    """A cell that is drawn when its column's width is known: ``bars.Bar`` or ``bars.Meter``."""
+    """A cell that is drawn once the width of its column is known.
+
+    ``bars.Bar`` and ``bars.Meter`` are such cells."""
 
     def draw(self, width: int, glyphs: Glyphs) -> Line: ...
 
@@ -29,8 +33,11 @@ Cell: TypeAlias = "str | Sequence[Piece] | Drawn"
 
 
 class Column(NamedTuple):
-    """``width`` is fixed, or the least when ``flex`` is above 0; what is left is shared by ``flex``, up to ``most``.
-    When columns do not fit, those with the highest ``priority`` go first; 0 never goes."""
+    """One column of a table and how wide it may be.
+
+    ``width`` is fixed, or the least when ``flex`` is above 0; what is left is shared by
+    ``flex``, up to ``most``. When columns do not fit, those with the highest ``priority`` go
+    first; 0 never goes."""
 
     key: str
     title: str
@@ -58,7 +65,9 @@ THUMB, TRACK = "┃", "│"
 
 
 def thumb(at: int, page: int, total: int, top: int) -> str:
-    """The scroll mark of line ``at`` of a page that begins at line ``top`` of ``total``: a thumb on a thin line."""
+    """Return the scroll mark of line ``at`` of a page: a thumb on a thin line.
+
+    The page begins at line ``top`` of ``total``."""
     size = max(round(page * page / total), 1)
     start = round((page - size) * top / max(total - page, 1))
     return THUMB if start <= at < start + size else TRACK
@@ -98,7 +107,9 @@ def lay_out(columns: Sequence[Column], width: int, gap: int = GAP) -> list[Place
 
 
 class LiveTable(Painted, can_focus=True):
-    """Rows of cells under a header. The cursor is a marked row; Enter or a click on it sends :class:`Selected`."""
+    """Rows of cells under a header, with a cursor that marks one row.
+
+    Enter, or a click on the marked row, sends :class:`Selected`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("LiveTable")]
 
@@ -175,9 +186,10 @@ class LiveTable(Painted, can_focus=True):
         return self._cursor_key
 
     def show(self, rows: Sequence[TableRow]) -> None:
-        """Replace the rows. The cursor stays on its key; when that is gone, on the row now in its place.
+        """Replace the rows; the cursor stays on its key.
 
-        Raises ValueError when two rows have one key."""
+        When that key is gone, the cursor goes to the row now in its place. Raises ValueError
+        when two rows have one key."""
         rows = tuple(rows)
         index = {row.key: at for at, row in enumerate(rows)}
         if len(index) != len(rows):

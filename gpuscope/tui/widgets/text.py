@@ -1,4 +1,6 @@
-"""Lines of styled text that repaint only what changed: status lines, job lines, key figures, empty states."""
+"""This widget shows lines of styled text, and repaints only what has changed.
+
+Status lines, key figures and empty states are made of it."""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ DASH = ("–", "faint")
 
 
 class Lines(Painted):
-    """Lines of pieces; too long ones are cut with an ellipsis. Its natural height is their number."""
+    """Lines of styled pieces, which are cut with an ellipsis where they are too long.
+
+    The widget's natural height is their number."""
 
     DEFAULT_CSS = """
     Lines { height: auto; }

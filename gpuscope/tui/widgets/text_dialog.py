@@ -1,4 +1,4 @@
-"""A dialog of lines of text, which are wrapped to its width again whenever that changes."""
+"""This is the base of dialogs of text, which wrap it again whenever their width changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LEAST_CELLS, FIRST_CELLS = 30, 70
 
 
 class TextDialog(Dialog):
-    """Subclasses give the lines by :meth:`text`, and compose themselves where there is more than these.
+    """A dialog of lines that subclasses give by :meth:`text`.
 
-    ``heading`` stands in the frame of a dialog that composes nothing of its own."""
+    ``heading`` stands in its frame. Subclasses with more than lines compose themselves."""
 
     def __init__(self, heading: str = "") -> None:
         super().__init__()
