@@ -385,7 +385,9 @@ async def test_a_link_that_breaks_says_so_and_keeps_the_last_picture():
     app = make_app(views.training(3.0))
     async with app.run_test(size=(160, 40)) as pilot:
         await until(pilot, "● live")
-        app.session._linked(views.SOURCE, Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0))
+        app.session._hear_link(
+            views.SOURCE, Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0)
+        )
         await until(pilot, "stale 7 s: the agent ended (signal SIGSEGV)", "69.7/140")
         await pilot.press("5")
         await until(pilot, "trying again in 2 s")

@@ -8,14 +8,14 @@ from gpuscope.doctor import table
 from gpuscope.doctor.finding import Evidence, Finding
 from gpuscope.lab.claims import BY_ID
 from gpuscope.lab.pitfalls import load as load_pitfalls
-from gpuscope.tui.doctor.proof import NO_PROOF, Proof, parsed, proof_of
+from gpuscope.tui.doctor.proof import NO_PROOF, Proof, parse_proof, proof_of
 
 LAB = sorted({row.verify for row in table.load().values() if row.verify.startswith("gpuscope lab")})
 
 
 @pytest.mark.parametrize("verify", LAB)
 def test_each_command_of_the_lab_in_the_table_is_understood(verify):
-    proof = parsed(verify)
+    proof = parse_proof(verify)
     assert proof is not None
     assert sum(map(bool, (proof.pitfall, proof.configs, proof.words))) == 1
     if proof.pitfall:
@@ -26,10 +26,10 @@ def test_each_command_of_the_lab_in_the_table_is_understood(verify):
 
 
 def test_two_settings_against_each_other_and_what_stands_behind_a_command():
-    proof = parsed("gpuscope lab --compile reduce-overhead    against    gpuscope lab")
+    proof = parse_proof("gpuscope lab --compile reduce-overhead    against    gpuscope lab")
     assert proof is not None
     assert [one.compile for one in proof.configs] == ["reduce-overhead", "off"]
-    proof = parsed("gpuscope lab --batch 2    shows its peak")
+    proof = parse_proof("gpuscope lab --batch 2    shows its peak")
     assert proof is not None
     assert [one.batch for one in proof.configs] == [2]
 
@@ -40,7 +40,7 @@ def test_two_settings_against_each_other_and_what_stands_behind_a_command():
      "rm -rf /", "gpuscope lab 'unclosed", "the next run: alloc_retries stays at 0", "gpuscope lab pitfall a b"],
 )  # fmt: skip
 def test_anything_else_is_no_proof_of_the_lab(verify):
-    assert parsed(verify) is None
+    assert parse_proof(verify) is None
 
 
 def finding(verify: str = "") -> Finding:

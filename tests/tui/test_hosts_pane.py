@@ -236,7 +236,7 @@ async def test_it_stands_still_while_it_is_paused():
         await settled(pilot)
         await pilot.press("space")
         await until(pilot, "PAUSED")
-        app.session._linked("alpha", Link("stale", "nothing came for 4 s", 4.0))
+        app.session._hear_link("alpha", Link("stale", "nothing came for 4 s", 4.0))
         await pilot.pause(0.1)
         await pilot.press("j")
         app.main.refresh_all()

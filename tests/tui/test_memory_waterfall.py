@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 
 from gpuscope.text.units import GIB
 from gpuscope.tui import theme
-from gpuscope.tui.memory.waterfall import Part, Waterfall, _folded
+from gpuscope.tui.memory.waterfall import Part, Waterfall, _fold
 from gpuscope.wire.frames import Unknown
 from tests.tui.snapshots import run, text
 
@@ -131,15 +131,15 @@ def test_in_a_low_pane_small_parts_are_folded_and_their_sum_stays(height: int) -
     assert len(lines) <= height
     foot = height >= 4
     assert lines[-1 - foot].startswith("in use")
-    folded = _folded(PARTS, height - 1 - foot)
+    folded = _fold(PARTS, height - 1 - foot)
     known = sum(part.amount for part in folded if not part.indent and not isinstance(part.amount, Unknown))
     assert known == 75 * GIB
 
 
 def test_details_are_folded_before_parts_and_unknown_last() -> None:
-    assert "mlp.py:41" not in [part.label for part in _folded(PARTS, 5)]
-    assert [part.label for part in _folded(PARTS, 3)] == ["cached", "other processes", "3 smaller"]
-    assert _folded(PARTS, 1)[0].label == "5 smaller, 1 unknown"
+    assert "mlp.py:41" not in [part.label for part in _fold(PARTS, 5)]
+    assert [part.label for part in _fold(PARTS, 3)] == ["cached", "other processes", "3 smaller"]
+    assert _fold(PARTS, 1)[0].label == "5 smaller, 1 unknown"
 
 
 @pytest.mark.parametrize("width", [20, 30, 44, 60, 120, 200])

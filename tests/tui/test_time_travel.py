@@ -119,7 +119,7 @@ async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
         await pilot.press("enter")
         await until(pilot, "PAST 10 s ago", "child of pid")
         await pilot.press("escape", "escape", "space")
-        app.session._linked(views.SOURCE, Link("stale", "nothing came for 9 s", 9.0))
+        app.session._hear_link(views.SOURCE, Link("stale", "nothing came for 9 s", 9.0))
         await pilot.press("P")
         await until(pilot, " stale", "GPU MEM", absent="PAST")
 

@@ -44,10 +44,10 @@ class ExplainDialog(TextDialog):
     def text(self) -> Iterable[Line]:
         from ...doctor.explain import explained
 
-        return (_indented(line) if line else line for line in explained(self._row, self.cells))
+        return (_split_indent(line) if line else line for line in explained(self._row, self.cells))
 
 
-def _indented(line: Line) -> Line:
+def _split_indent(line: Line) -> Line:
     """Return the line with its indent as a piece of its own.
 
     What does not fit goes on below that, so that a line of code stays one block."""

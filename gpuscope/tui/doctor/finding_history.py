@@ -66,7 +66,7 @@ def pid_of(finding: Finding) -> int | None:
     return int(match[1]) if match else None
 
 
-def ordered(cases: Iterable[Case]) -> tuple[Case, ...]:
+def sort_cases(cases: Iterable[Case]) -> tuple[Case, ...]:
     """Return the worst and surest cases first, then what no longer holds.
 
     Trainers that have ended come last. Small changes of a figure change no places."""
@@ -116,7 +116,7 @@ class Course:
                 out.append(_still(case, finding, now))
         out += [left for case in known if case.number not in taken and (left := _left(case, now)) is not None]
         self._all = out
-        self.cases = ordered(case for case in out if case.shown)
+        self.cases = sort_cases(case for case in out if case.shown)
 
 
 def _known(known: Sequence[Case], taken: set[int], kind: Kind, job: str, finding: Finding) -> Case | None:

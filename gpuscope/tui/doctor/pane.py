@@ -19,7 +19,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .proof import Proof, proof_of
-from .text import ABOUT, COLUMNS, Group, about, about_row, detail, grouped, marked, paste_of, row_of
+from .text import ABOUT, COLUMNS, Group, about, about_row, detail, group_cases, marked_fix, paste_of, row_of
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -91,7 +91,7 @@ class DoctorPane(Pane):
             return
         glyphs = self._table.tokens.glyphs
         needle = self.session.state.filter.casefold()
-        groups = [group for group in grouped(self.doctor.cases) if needle in _text_of(group)]
+        groups = [group for group in group_cases(self.doctor.cases) if needle in _text_of(group)]
         self._groups = {group.key: group for group in groups}
         before = self._table.rows
         rows = [*(row_of(group, host, glyphs) for group in groups), about_row(self.doctor, glyphs)]
@@ -134,7 +134,7 @@ class DoctorPane(Pane):
             if self.session.replay is not None and isinstance(proof, Proof):
                 proof = f"{proof.text}   in a live session: this is a replay"
             self.doctor.why_no_proof = proof if isinstance(proof, str) else ""
-            mark = marked(group.first, self._turned)
+            mark = marked_fix(group.first, self._turned)
             self.doctor.more_fixes = sum(bool(paste_of(fix)) for fix in group.first.finding.fixes) > 1
             row = (self.doctor.table or {}).get(group.first.finding.pitfall)
             tight = self._terminal[1] < ROOMY_ROWS
@@ -250,7 +250,7 @@ class DoctorPane(Pane):
 
         main = self.app.main  # type: ignore[attr-defined]
         group = self._group()
-        mark = marked(group.first, self._turned) if group is not None else None
+        mark = marked_fix(group.first, self._turned) if group is not None else None
         if group is None or mark is None:
             copy_screen(main, self.session.notices)
         else:

@@ -42,13 +42,13 @@ def proof_of(finding: Finding, row: Pitfall | None) -> Proof | str:
     It is the finding's own command, else that of its pitfall."""
     texts = [text for text in (finding.verify, row.verify if row else "") if text]
     for text in texts:
-        proof = parsed(text)
+        proof = parse_proof(text)
         if proof is not None:
             return proof
     return f"outside the Lab: {_ASIDE.split(texts[0])[0]}" if texts else NO_PROOF
 
 
-def parsed(text: str) -> Proof | None:
+def parse_proof(text: str) -> Proof | None:
     """A command line of the Lab; None for any other."""
     commands = [_ASIDE.split(part.strip())[0] for part in _AGAINST.split(text)]
     try:

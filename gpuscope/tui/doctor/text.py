@@ -73,7 +73,7 @@ class Group:
         return len({case.pid for case in (self.first, *self.others)}) if self.first.dead else 0
 
 
-def grouped(cases: Sequence[Case]) -> list[Group]:
+def group_cases(cases: Sequence[Case]) -> list[Group]:
     """Return the cases in order, with those together that say the same.
 
     They are of one job and have the same weight. All trainers that have ended are one group
@@ -104,7 +104,7 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
             "what": [(f"{glyph_of(finding.severity, glyphs)} ", token), (many, "muted"), (finding.title, text)],
             "where": finding.where,
             "sure": confidence_of(finding),
-            "since": held(case, host),
+            "since": time_held(case, host),
         },
         "faint" if case.past else "muted",
     )
@@ -133,7 +133,7 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
     return TableRow(ABOUT, {"what": [*pieces, (f"  {' · '.join(parts)}" if parts else "", "muted")]}, "muted")
 
 
-def held(case: Case, host: HostView) -> str:
+def time_held(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, or until when it did.
 
     Examples are ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05`` and ``14 min ago``."""
@@ -161,7 +161,7 @@ def clock(moment: float, host: HostView) -> str:
 # ── one finding ──
 
 
-def marked(case: Case, chosen: int) -> int | None:
+def marked_fix(case: Case, chosen: int) -> int | None:
     """Return the number of the fix that is copied, None where there is none.
 
     It is the first of the next run that has something to copy, else the first that helps now,
@@ -171,7 +171,7 @@ def marked(case: Case, chosen: int) -> int | None:
     if not able:
         return None
     if chosen:
-        start = marked(case, 0)
+        start = marked_fix(case, 0)
         assert start is not None
         return able[(able.index(start) + chosen) % len(able)]
     later = [number for number in able if not fixes[number].now]
@@ -210,21 +210,21 @@ def detail(
     for number, one in enumerate(finding.evidence):
         out += _evidence("Why" if number == 0 else "", one, cells)
     if finding.effect is not None:
-        out += _labelled("Gain", [(finding.effect.text, "text")], cells)
+        out += _with_label("Gain", [(finding.effect.text, "text")], cells)
     for number, other in enumerate(group.others[:6]):
         text = f"{other.finding.title} ({other.finding.where})"
-        out += _labelled("Also" if number == 0 else "", [(text, "muted")], cells)
+        out += _with_label("Also" if number == 0 else "", [(text, "muted")], cells)
     if len(group.others) > 6:
-        out += _labelled("", [(f"and {len(group.others) - 6} more", "muted")], cells)
+        out += _with_label("", [(f"and {len(group.others) - 6} more", "muted")], cells)
     out += gap
     out += _fixes(finding.fixes, row, mark, case.past, bool(host.badge), cells)
     if row is not None:
         out += gap
-        out += _labelled("Skip if", [(row.not_when, "muted")], cells)
-        out += _labelled("Trade-off", [(row.cost, "muted")], cells)
+        out += _with_label("Skip if", [(row.not_when, "muted")], cells)
+        out += _with_label("Trade-off", [(row.cost, "muted")], cells)
     out += gap
     out += _proof(proof, cells)
-    out += _labelled("More", [(key_of("open"), "bold accent"), (f": {finding.pitfall} in full", "muted")], cells)
+    out += _with_label("More", [(key_of("open"), "bold accent"), (f": {finding.pitfall} in full", "muted")], cells)
     return out
 
 
@@ -234,20 +234,20 @@ def _course(case: Case, host: HostView) -> str:
     if case.kind == "environment":
         parts.append("examined at the start")
     elif case.kind == "left":
-        parts.append(f"it died {held(case, host)}")
+        parts.append(f"it died {time_held(case, host)}")
     elif case.kind == "end":
-        parts.append(f"seen {held(case, host)}")
+        parts.append(f"seen {time_held(case, host)}")
     elif case.past:
-        parts.append(f"no longer so: {held(case, host)}")
+        parts.append(f"no longer so: {time_held(case, host)}")
     elif case.since is not None:
-        age = held(case, host)
+        age = time_held(case, host)
         begin = "already so when gpuscope started" if case.before else f"since {clock(case.since, host)}"
         parts.append(begin + (f", {age}" if age != "now" else ""))
     return " · ".join(parts)
 
 
 def _evidence(label: str, one: Evidence, cells: int) -> list[Line]:
-    lines = _labelled(label, [(one.text, "text")], cells)
+    lines = _with_label(label, [(one.text, "text")], cells)
     source = f"   {one.source}" if one.source else ""
     if source and styled.cells(lines[-1]) + len(source) <= cells:
         lines[-1].append((source, "faint"))
@@ -266,13 +266,13 @@ def _fixes(
     for place, (number, fix) in enumerate(now):
         yield from _fix(then if place == 0 else "or", fix, number == mark, cells)
     if row is not None and not now and not past:
-        yield from _labelled(then, [(row.now, "text")], cells)
+        yield from _with_label(then, [(row.now, "text")], cells)
     for place, (number, fix) in enumerate(later):
         yield from _fix("Next run" if place == 0 else "or", fix, number == mark, cells)
 
 
 def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
-    lines = _labelled(label, [(said(fix), "text")], cells)
+    lines = _with_label(label, [(said(fix), "text")], cells)
     key: Line = [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")] if mark else []
     yield from lines[:-1]
     if key and styled.cells(lines[-1]) + styled.cells(key) > cells:
@@ -299,12 +299,12 @@ def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
 
 def _proof(proof: Proof | str, cells: int) -> list[Line]:
     if isinstance(proof, str):
-        return _labelled("Prove", [(proof, "faint")], cells)
-    lines = _labelled("Prove", [(proof.text, "accent")], cells)
+        return _with_label("Prove", [(proof, "faint")], cells)
+    lines = _with_label("Prove", [(proof.text, "accent")], cells)
     return [*lines[:-1], [*lines[-1], ("   ", "text"), (key_of("prove"), "bold accent"), (": in the Lab", "muted")]]
 
 
-def _labelled(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
+def _with_label(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
     if len(label) >= LABEL:
         label = label[: LABEL - 1]
     lines = styled.wrap(pieces, max(20, cells - LABEL))
@@ -328,24 +328,24 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
     looked = (
         ", ".join(report.examined) or "at nothing: no trainer with a probe is here. Next run: gpuscope run train.py"
     )
-    out += _labelled("Looked", [(looked, "text")], cells)
+    out += _with_label("Looked", [(looked, "text")], cells)
     if watch.not_examined:
-        out += _labelled("Not", [(watch.not_examined, "muted")], cells)
+        out += _with_label("Not", [(watch.not_examined, "muted")], cells)
     if watch.table is None and not watch.problem:
-        out += _labelled("", [("the rules are being loaded", "muted")], cells)
+        out += _with_label("", [("the rules are being loaded", "muted")], cells)
     if watch.cost_seconds is not None:
         text = f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
-        out += _labelled("Overhead", [(text, "muted")], cells)
+        out += _with_label("Overhead", [(text, "muted")], cells)
     for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
-        out += _labelled("Ended" if number == 0 else "", [(text, "muted")], cells)
-    out += _abstained(report, cells)
+        out += _with_label("Ended" if number == 0 else "", [(text, "muted")], cells)
+    out += _abstained_lines(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
         out += styled.hang_lines(([("  · ", "muted"), (text, "text")] for text in report.problems), cells)
     return out
 
 
-def _abstained(report: Report, cells: int) -> list[Line]:
+def _abstained_lines(report: Report, cells: int) -> list[Line]:
     if not report.abstained:
         return []
     out: list[Line] = [[], [("Not decided, and what would decide it", "accent")]]
@@ -362,7 +362,7 @@ def top(cases: Sequence[Case], glyphs: Glyphs, rows: int, short: bool = False) -
 
     The last line counts those left out. ``short`` leaves out what the lines of jobs say
     already."""
-    groups = [group for group in grouped(cases) if group.first.grave]
+    groups = [group for group in group_cases(cases) if group.first.grave]
     if short:
         groups = [group for group in groups if group.first.finding.cause not in TOLD]
     out: list[Line] = []

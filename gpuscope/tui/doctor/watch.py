@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
 from .background_checks import Aside
-from .finding_history import Case, Course, Kind, ordered, pid_of
+from .finding_history import Case, Course, Kind, pid_of, sort_cases
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
@@ -210,7 +210,7 @@ class Watch:
                 for one in reversed(dead.report.findings):
                     out.append(Case(number, one, "left", since=dead.ended))
                     number -= 1
-            self._cases = ordered(out)
+            self._cases = sort_cases(out)
         return self._cases
 
     def _known_left(self) -> list[Left]:

@@ -16,7 +16,7 @@ from ...store.view import DeviceView, HostView, JobView
 from ...text.units import GIB, bytes_text
 from ...wire.frames import NOT_INITIALISED
 from ..device.device_state import in_short
-from ..overview.job_rows import devices_of, ended, growth_lines
+from ..overview.job_rows import devices_of, end_of, growth_lines
 
 TIGHT_BYTES = 4 * GIB
 """Less room than this for the next allocation is worth a look; the Overview marks it too."""
@@ -82,7 +82,7 @@ def summarise(host: HostView, found: Sequence[Word] = ()) -> Summary:
     state, away = _state(host, answered)
     words: list[Word] = [away] if away is not None else []
     current = host.link.state in ("live", "replay")
-    running = [job for job in host.jobs if ended(job) is None]
+    running = [job for job in host.jobs if end_of(job) is None]
     verdicts = [(device, judge(host, device)) for device in host.devices if device.gone is None]
     if current:
         words += [*found, *_of_devices(verdicts)]

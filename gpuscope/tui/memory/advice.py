@@ -71,7 +71,7 @@ def advice(
         return _on_cpu(host, subject)
     lines = [[("doctor: ", "bad" if said.severity == "problem" else "warn"), (said.title, "text"),
               (f"   {key_of('doctor')}: why and what helps", "muted")]] if said else []  # fmt: skip
-    lines += _recognised(finding) if finding else []
+    lines += _recognised_lines(finding) if finding else []
     if subject.allocator is None:
         lines.append([("inside: ", "muted"), ("no probe here. Next run: ", "muted"),
                       ("gpuscope run python train.py", "accent")])  # fmt: skip
@@ -87,7 +87,7 @@ def advice(
     return lines + [[("≈ ", "faint"), (note, "faint")] for note in notes]
 
 
-def _recognised(finding: Finding) -> list[Line]:
+def _recognised_lines(finding: Finding) -> list[Line]:
     lines: list[Line] = [[("seen: ", "muted"), (finding.says, TOKENS.get(finding.kind, "text"))]]
     lines.append([("why: ", "muted"), (finding.ground, "muted")])
     if finding.advice:
@@ -133,7 +133,7 @@ def of_the_card(device: DeviceView) -> str:
 LEAST_ROWS = 2
 
 
-def fitting(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
+def fit_lines(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
     """Return as many whole lines, broken to ``width``, as ``rows`` have room for.
 
     The first ``LEAST_ROWS`` are returned in any case."""

@@ -40,13 +40,13 @@ def account_at_the_fullest(host: HostView, subject: Subject, history: HistoryOf)
         return Shown(account(host, device, None), {}, 0.0)
     then, seconds = at_the_fullest(allocator, history, seconds_of(subject.trainer))
     found = account(host, device, then)
-    found.notes[:0] = _missed(then)
+    found.notes[:0] = _missed_notes(then)
     moment = account(host, device, allocator).parts
     now = {(part.inside, part.name): part.known for part in moment if part.token == "allocated"}
     return Shown(found, now, seconds)
 
 
-def _missed(then: AllocView) -> list[str]:
+def _missed_notes(then: AllocView) -> list[str]:
     """Return what the readings may have missed between them.
 
     Torch counts its peak at every allocation, but since the program began."""

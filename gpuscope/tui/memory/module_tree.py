@@ -135,12 +135,12 @@ class Folding:
 
     def shown(self, tree: Tree) -> Iterator[Module]:
         """The modules on screen, in order."""
-        stack = list(self._ordered(list(tree.roots)))[::-1]
+        stack = list(self._sort(list(tree.roots)))[::-1]
         while stack:
             module = stack.pop()
             yield module
             if self.is_open(module):
-                stack += self._ordered(module.children)[::-1]
+                stack += self._sort(module.children)[::-1]
 
-    def _ordered(self, modules: list[Module]) -> list[Module]:
+    def _sort(self, modules: list[Module]) -> list[Module]:
         return sorted(modules, key=lambda module: -module.total) if self.by_size else modules

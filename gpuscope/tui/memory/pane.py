@@ -18,7 +18,7 @@ from ..widgets.pane import Pane
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .advice import MEMORY, SaidBefore, advice, fitting
+from .advice import MEMORY, SaidBefore, advice, fit_lines
 from .fullest import account_at_the_fullest
 from .subjects import Subject, process_of, subjects
 from .views import ModulesView, SummaryView, show_account
@@ -146,7 +146,7 @@ class MemoryPane(Pane, can_focus=True):
             self._said = (subject.key, SaidBefore())
         lines = advice(host, subject, found, finding, self._diagnosis(subject), self._said[1], seen)
         width = max(30, (columns if columns < WIDE else columns // 2) - 4)
-        shown = fitting(lines, width, rows - AROUND_ROWS - needed - len(found.beside) - 1)
+        shown = fit_lines(lines, width, rows - AROUND_ROWS - needed - len(found.beside) - 1)
         self._advice.show(shown)
         if needed + len(shown) != self._wanted:
             self._wanted = needed + len(shown)

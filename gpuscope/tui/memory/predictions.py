@@ -118,13 +118,13 @@ class Predictions:
             try:
                 self._answer(found, fixes, loop)
             except Exception as error:  # a fault of ours must not end the screen
-                self._failed(found, error)
+                self._tell_failure(found, error)
             found.doing = ""
             self._tell(loop)
         if child is not None:
             child.close()  # torch takes memory; the next question starts another
 
-    def _failed(self, found: Question, error: Exception) -> None:
+    def _tell_failure(self, found: Question, error: Exception) -> None:
         """Write a failure into the log and onto the screen.
 
         Nothing is said while the program leaves, which ends the child amid an answer."""

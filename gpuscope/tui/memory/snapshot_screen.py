@@ -213,7 +213,7 @@ class SnapshotScreen(Room):
                     (f"cuda:{device.device}", "title"),
                     (f"  ({self._number + 1} of {len(self._summary.devices)})", "faint"),
                 ]
-            compared = self._compared(device) if self._view == "diff" else None
+            compared = self._diff_of(device) if self._view == "diff" else None
             yield from draw.headline(device) if compared is None else draw.diff_head(compared)
         if not self._summary.complete:
             yield [("in part: ", "warn"), ("the file was not read to its end", "text")]
@@ -269,14 +269,14 @@ class SnapshotScreen(Room):
         return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {blocks}"
 
     def _diff_rows(self, device: Device) -> tuple[list[TableRow], str, Sequence[Column]]:
-        found = self._compared(device)
+        found = self._diff_of(device)
         if self._diff is None or found is None:
             self._files = self._files or neighbours(self.path)
             rows = [_file_row(path) for path in self._files]
             return rows, self._busy or "Compare with an older snapshot", FILE_COLUMNS
         return draw.diff_rows(found), f"What grew since {Path(self._diff.before).name}", draw.DIFF_COLUMNS
 
-    def _compared(self, device: Device) -> DeviceDiff | None:
+    def _diff_of(self, device: Device) -> DeviceDiff | None:
         devices = self._diff.devices if self._diff is not None else []
         return next((found for found in devices if found.device == device.device), None)
 
@@ -330,9 +330,9 @@ class SnapshotScreen(Room):
     def _want_moment(self) -> None:
         if self._settling is not None:
             self._settling.cancel()
-        self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settled)
+        self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._ask_about_moment)
 
-    def _settled(self) -> None:
+    def _ask_about_moment(self) -> None:
         device, index = self._device, self._wanted_index()
         if device is not None and index is not None and not self._left:
             self._start(self._ask_moment(device, index))
@@ -358,7 +358,7 @@ class SnapshotScreen(Room):
         elif self._view == "time" and self._at is not None:
             rows = self._at.stacks.rows
         elif self._view == "diff" and self._diff is not None:
-            found = self._compared(device)
+            found = self._diff_of(device)
             rows = found.rows if found is not None else ()
         return rows[int(key)] if key.isdigit() and int(key) < len(rows) else None
 

@@ -73,7 +73,7 @@ class Waterfall(Painted):
             words = [f"{part.label} {bytes_text(_known(part))}" for part in self._beside]
             foot = styled.wrap([(" · ".join([self._foot, *words] if self._foot else words), "muted")], width)
         foot = foot if height >= len(foot) + 3 else []
-        parts = _folded(self._parts, max(height - last - len(foot), 1))
+        parts = _fold(self._parts, max(height - last - len(foot), 1))
         rule = last and height >= len(parts) + len(foot) + len(beside) + 2
         everything = [*parts, *beside, self._total] if self._total is not None else parts
         whole = None if self._total is None else self._total.amount
@@ -110,7 +110,7 @@ class Waterfall(Painted):
                 bar = stacked_bar(
                     [(part.amount, part.token)], shape.scale, shape.bar, glyphs._replace(track=" "), slim=True
                 )
-                pieces += bar if part.now is None else _marked(bar, part, shape, glyphs.moment)
+                pieces += bar if part.now is None else _mark_moment(bar, part, shape, glyphs.moment)
         return strip_of(styled.cut(pieces, shape.width, glyphs.ellipsis), shape.width, tokens)
 
 
@@ -136,7 +136,7 @@ class _Shape:
         return cls(width, label, value, share, max(rest - share - 2, 0), scale)
 
 
-def _marked(bar: Line, part: Part, shape: _Shape, mark: str) -> Line:
+def _mark_moment(bar: Line, part: Part, shape: _Shape, mark: str) -> Line:
     """The bar of a part with a mark where it would end now, if that is not where it ends."""
     if shape.scale <= 0:
         return bar
@@ -159,7 +159,7 @@ def _known(part: Part) -> float:
     return 0.0 if isinstance(part.amount, Unknown) else max(float(part.amount), 0.0)
 
 
-def _folded(parts: Sequence[Part], room: int) -> list[Part]:
+def _fold(parts: Sequence[Part], room: int) -> list[Part]:
     """Return at most ``room`` rows, of which the last may stand for several.
 
     Details go first, the smallest of them before the others, then the smallest parts become one

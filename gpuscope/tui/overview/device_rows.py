@@ -55,7 +55,7 @@ def columns(sort: str) -> list[Column]:
     return out
 
 
-def ordered(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
+def sort_devices(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
     """Return the devices that contain ``text`` in the order that ``sort`` names.
 
     The largest value comes first, but for the order by index; devices whose value is unknown

@@ -79,14 +79,14 @@ def job_lines(
     for line in lines if more else ():
         if more and line.key in more and not line.over:
             line.notes.append(more[line.key])
-    lines = _with_few_ended(lines)
+    lines = _fold_ended(lines)
     if text:
         needle = text.casefold()
         lines = [line for line in lines if needle in _text(line).casefold()]
     return lines
 
 
-def _with_few_ended(lines: list[JobLine]) -> list[JobLine]:
+def _fold_ended(lines: list[JobLine]) -> list[JobLine]:
     """What ended comes last, the newest first and in full, a few more in a line each."""
     running, ended = [line for line in lines if not line.over], [line for line in lines if line.over]
     ended = ended[::-1]
@@ -105,7 +105,7 @@ def _text(line: JobLine) -> str:
 def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
     users: dict[str, list[JobView]] = {}
     for job in jobs:
-        if ended(job) is None:
+        if end_of(job) is None:
             users.setdefault(job.user or "someone", []).append(job)
     for user, own in users.items():
         indices = sorted({index for job in own for index in devices_of(host, job)})
@@ -121,7 +121,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
 
 
 def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
-    gone = ended(job)
+    gone = end_of(job)
     trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     indices = devices_of(host, job)
     where = ranges(indices) if indices else "cpu" if trainers and not any(t.definition.cuda for t in trainers) else "–"
@@ -136,7 +136,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
         notes = end_notes(gone) or _from_its_log(job)
         return JobLine(job.key, cells, notes, process, _outside(host, job), gone is not None)
     found = rooms(host.devices, trainers, history, ended=True)
-    cells |= _training(trainers) | _memory(found)
+    cells |= _trainer_cells(trainers) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(gone) or _notes(host, job, trainers, found, history)
@@ -145,7 +145,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     return line if step is None else replace(line, split=shares_of(trainers), mean_step=duration_text(step))
 
 
-def ended(job: JobView) -> Gone | None:
+def end_of(job: JobView) -> Gone | None:
     """Why a job is over; None while anything of it lives."""
     members: list[Entity] = list(job.trainers) or list(job.processes)
     gone = [entity.gone for entity in members]
@@ -166,7 +166,7 @@ def end_word(gone: Gone) -> str:
     return "left" if gone.reason.startswith("runs on") else "ended"
 
 
-def _training(trainers: list[TrainerView]) -> dict[str, Piece]:
+def _trainer_cells(trainers: list[TrainerView]) -> dict[str, Piece]:
     steps = [n for t in trainers if (n := t.number("step")) is not None]
     paces = [n for t in trainers if (n := t.number("step_seconds")) is not None]
     ages = [n for t in trainers if (n := t.number("step_age_seconds")) is not None]

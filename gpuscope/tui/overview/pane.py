@@ -83,7 +83,7 @@ class OverviewPane(Pane):
         if host is None:
             self._jobs.show([], [[(WAITING, "muted")]])
         else:
-            from .device_rows import WORDS_CELLS, columns, device_row, legend, ordered
+            from .device_rows import WORDS_CELLS, columns, device_row, legend, sort_devices
             from .empty_states import about_room, no_devices, problems
             from .job_rows import job_lines
 
@@ -96,7 +96,7 @@ class OverviewPane(Pane):
             self._nothing = no_devices(host, self._room()) if not host.devices else []
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
             tokens, words = self._devices.tokens, room >= WORDS_CELLS
-            devices = ordered(host, state.sort, state.filter)
+            devices = sort_devices(host, state.sort, state.filter)
             self._devices.show([device_row(host, device, tokens, words) for device in devices])
             self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
             if not self._settled and not self.typing:

@@ -285,7 +285,7 @@ class Session:
                 from ...store.store import Store
 
                 self._store = Store()
-            await self.hosts.run(self._store, self._hear, self._linked)
+            await self.hosts.run(self._store, self._hear, self._hear_link)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -300,7 +300,7 @@ class Session:
             self.fleet.heard(key)
         self._gather(key)
 
-    def _linked(self, key: str, link: Link) -> None:
+    def _hear_link(self, key: str, link: Link) -> None:
         if link.state == "ended" and key_of("connect_again") not in link.text:
             link = replace(link, text=link.text + self._how_again(key))
         if link.state != self._link_states.get(key) and link.state in ("stale", "ended") and link.text:

@@ -61,12 +61,12 @@ def load(path: Path | None = None) -> tuple[ViewState, str]:
             raise ValueError
         import json
 
-        return _checked(json.loads(data)), ""
+        return _check(json.loads(data)), ""
     except (ValueError, TypeError, RecursionError):
         return ViewState(), f"{path}: not a state of gpuscope; starting fresh"
 
 
-def _checked(body: object) -> ViewState:
+def _check(body: object) -> ViewState:
     if not isinstance(body, dict):
         raise ValueError("not an object")
     state = ViewState()

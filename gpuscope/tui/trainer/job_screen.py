@@ -29,7 +29,7 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, amount_text, bytes_text, duration_text
 from ...wire.frames import Unknown
-from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_word, ended, growth_lines, split_pieces, step_age_text
+from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_of, end_word, growth_lines, split_pieces, step_age_text
 from ..shell.keymap import bindings_of, key_of, keys_of
 from ..widgets.bars import Bar
 from ..widgets.full_screen import Room, absent, footer_keys
@@ -185,7 +185,7 @@ def _world(job: JobView) -> int | None:
 
 def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf) -> Iterable[Line]:
     """Sentences, the worst first; one line says so where there is nothing. ``stacks``: a rank can be asked for them."""
-    if over := ended(job):
+    if over := end_of(job):
         yield from end_notes(over)
         return
     living = [t for t in job.trainers if t.gone is None]
