@@ -247,7 +247,7 @@ class Glyphs(NamedTuple):
     """How line 1, 2 … of a chart is drawn (plotext's marker) and shown in the legend, repeated from the start."""
 
     def fill(self, token: str) -> str:
-        """The glyph that fills a cell with ``token``."""
+        """Return the glyph that fills a cell with ``token``."""
         return self.patterns.get(token, self.across[-1])
 
     def line(self, number: int) -> tuple[str, str]:
@@ -349,7 +349,7 @@ class Tokens:
         return style
 
     def colour(self, token: str) -> RichColor | None:
-        """The colour of a token; None where a look has none."""
+        """Return the colour of a token; None where a look has none."""
         return self._styles[token].color
 
 

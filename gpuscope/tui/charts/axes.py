@@ -93,7 +93,7 @@ def share_ticks(top: float, height: int) -> list[tuple[float, str]]:
 
 
 def label_of(value: float, digits: int) -> str:
-    """A short number: ``"140"``, ``"0.25"``, ``"1.2e+08"``."""
+    """Return a short number: ``"140"``, ``"0.25"``, ``"1.2e+08"``."""
     if value == 0:
         return "0"
     if abs(value) >= 1e5 or abs(value) < 1e-3:

@@ -29,7 +29,7 @@ class Bins:
         return cls((last - count + 1) * width, width, count)
 
     def index(self, seconds: float) -> int:
-        """The bin of a moment; below 0 or ``count`` and more when it lies outside."""
+        """Return the bin of a moment; below 0 or ``count`` and more when it lies outside."""
         return math.floor((seconds - self.start) / self.width + 1e-9)
 
     @property

@@ -76,7 +76,7 @@ def allocator_layers(session: Session, allocator: AllocView, seconds: float) -> 
 
 
 def mean_load(session: Session, devices: Sequence[DeviceView], seconds: float) -> History:
-    """The mean utilisation of these devices, over those that were known."""
+    """Return the mean utilisation of these devices, over those that were known."""
     histories = [session.history(d.id, "utilization_percent", seconds) for d in devices]
     moments = max((h.seconds for h in histories), key=len, default=())
     columns = [at_moments(h, moments) for h in histories]
@@ -88,6 +88,6 @@ def mean_load(session: Session, devices: Sequence[DeviceView], seconds: float) -
 
 
 def average(history: History) -> float | None:
-    """The mean of what was known."""
+    """Return the mean of what was known."""
     known = [v for v in history.values if v is not None]
     return sum(known) / len(known) if known else None

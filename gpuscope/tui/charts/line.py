@@ -113,7 +113,7 @@ class LineChart(Painted):
 
 
 def values_between(series: Sequence[Series], start: float, end: float) -> list[float]:
-    """All known values of the window, in no order."""
+    """Return all known values of the window, in no order."""
     found = []
     for one in series:
         for i in range(first_at(one.seconds, start), min(len(one.seconds), len(one.values))):

@@ -138,7 +138,7 @@ def _axes(
     width: int,
     height: int,
 ) -> tuple[tuple[Piece, ...], ...]:
-    """What plotext draws around an empty plot whose axes go from 0 to 1."""
+    """Return what plotext draws around an empty plot whose axes go from 0 to 1."""
     import plotext  # 24 to 55 ms, once
 
     figure: Any = plotext
@@ -157,5 +157,5 @@ def _axes(
 
 
 def parse(text: str) -> list[str]:
-    """The lines that plotext built, without its colours."""
+    """Return the lines that plotext built, without its colours."""
     return [_SGR.sub("", row) for row in text.split("\n")]

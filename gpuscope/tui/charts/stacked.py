@@ -156,7 +156,7 @@ class StackedChart(Painted):
         return lines + [strip_of(line, width, tokens) for line in below]
 
     def _below(self, inner: int, height: int, glyphs: Glyphs) -> dict[str, Line]:
-        """The rows besides the axis: events, and step numbers."""
+        """Return the rows besides the axis: events, and step numbers."""
         now = self._now if self._now is not None else self._seconds[-1] if self._seconds else None
         if now is None:
             return {}
@@ -180,7 +180,7 @@ def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tu
 
 
 def unit_of(size: float) -> tuple[str, int]:
-    """The unit an axis up to ``size`` bytes is counted in, and its bytes."""
+    """Return the unit an axis up to ``size`` bytes is counted in, and its bytes."""
     units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
     return next((unit for unit in units if size >= unit[1]), ("B", 1))
 
@@ -202,7 +202,7 @@ def axis_top(peak: float, capacity: float | None, before: float = 0.0) -> float:
 
 
 def highest(layers: Sequence[Layer], seconds: Sequence[float], window_seconds: float, now: float | None) -> float:
-    """The largest sum of the window, 0 where nothing is known."""
+    """Return the largest sum of the window, 0 where nothing is known."""
     if not seconds:
         return 0.0
     known = [layer for layer in layers if any(value is not None for value in layer.values)]

@@ -92,7 +92,7 @@ def _unlike(old: Strip, new: Strip) -> Iterator[tuple[int, list[Segment], list[S
 
 
 def _begins_with_a_mark(piece: Segment) -> bool:
-    """Whether its first character belongs to the last one of the piece before."""
+    """Return whether its first character belongs to the last one of the piece before."""
     first = piece.text[:1]
     return first > "\u02ff" and text_cells(first) == 0
 
@@ -208,7 +208,7 @@ class Painted(Widget):
         return self._ground
 
     def line(self, y: int) -> Strip:
-        """A line of the content as it was painted."""
+        """Return a line of the content as it was painted."""
         return self._strips[y]
 
     def subtitle(self, segments: Sequence[Piece]) -> None:

@@ -13,7 +13,7 @@ __all__ = ["free_devices", "idle_since", "in_short", "ranges", "token_of"]
 
 
 def token_of(state: DeviceState) -> str:
-    """The token of a state's colour."""
+    """Return the token of a state's colour."""
     return "series4" if state.kind == "shared" else state.kind
 
 

@@ -36,12 +36,12 @@ def head(host: HostView, device: DeviceView) -> Line:
 
 
 def fact(label: str, pieces: Sequence[Piece]) -> Line:
-    """A label and what follows it."""
+    """Return a label and what follows it."""
     return [(fit(label, LABEL), "muted"), *pieces]
 
 
 def why(reading: object) -> Piece:
-    """The reason for a reading that is not there."""
+    """Return the reason for a reading that is not there."""
     return (f"– {in_short(reading.text)}" if isinstance(reading, Unknown) else "–", "faint")
 
 
@@ -349,7 +349,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
 
 
 def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> list[Line]:
-    """A line each, the largest first; then what no process holds."""
+    """Return a line each, the largest first; then what no process holds."""
     holders = {u.process: u for u in device.uses if u.gone is None}
     ordinals = {
         a.definition.trainer: a.definition.ordinal for t in host.trainers for a in t.allocators if a.gpu == device.id
@@ -390,7 +390,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
 
 
 def everything(host: HostView, device: DeviceView, cells: int) -> Iterable[Line]:
-    """All facts, for a terminal that has room for one list only."""
+    """Return all facts, for a terminal that has room for one list only."""
     yield from state_lines(host, device, cells)
     yield from health_lines(device, cells)
     yield from inventory_lines(host, device, cells)

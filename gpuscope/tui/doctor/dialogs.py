@@ -57,7 +57,7 @@ def _split_indent(line: Line) -> Line:
 
 
 def command_of(proof: Proof) -> list[str]:
-    """What is started: our own verb."""
+    """Return what is started: our own verb."""
     return [sys.executable, "-m", "gpuscope", *proof.words]
 
 

@@ -61,7 +61,7 @@ class Case:
 
 
 def pid_of(finding: Finding) -> int | None:
-    """The process that a finding names in ``where``."""
+    """Return the process that a finding names in ``where``."""
     match = _PID.search(finding.where)
     return int(match[1]) if match else None
 

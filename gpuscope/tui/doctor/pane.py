@@ -199,7 +199,7 @@ class DoctorPane(Pane):
         self.focus_on(self._table)
 
     def chosen(self, host: HostView) -> TrainerView | None:
-        """The trainer that the finding is about."""
+        """Return the trainer that the finding is about."""
         group = self._group()
         pid = group.first.pid if group is not None else None
         found = next((t for t in host.trainers if t.definition.pid == pid and t.gone is None), None)

@@ -51,7 +51,7 @@ SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 
 
 def glyph_of(severity: str, glyphs: Glyphs) -> str:
-    """The sign of a severity."""
+    """Return the sign of a severity."""
     return {"problem": glyphs.bad, "warning": glyphs.warn}.get(severity, glyphs.idle)
 
 
@@ -93,7 +93,7 @@ def group_cases(cases: Sequence[Case]) -> list[Group]:
 
 
 def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
-    """A finding in a line."""
+    """Return a finding in a line."""
     case, finding = group.first, group.first.finding
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
     many = f"{group.ended} ended earlier, the last: " if group.ended > 1 else _times(group)
@@ -122,7 +122,7 @@ def _times(group: Group) -> str:
 
 
 def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
-    """The last row: what was looked at, and what could not be decided."""
+    """Return the last row: what was looked at, and what could not be decided."""
     report = watch.report
     parts = [f"{len(report.problems)} unchecked"] if report.problems else []
     parts += [f"{len(report.abstained)} undecided"] if report.abstained else []

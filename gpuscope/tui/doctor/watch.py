@@ -229,7 +229,7 @@ class Watch:
 
     @staticmethod
     def is_old(case: Case) -> bool:
-        """Whether it tells of a trainer that died long ago."""
+        """Return whether it tells of a trainer that died long ago."""
         return case.kind == "left" and case.since is not None and time.time() - case.since > FRESH_SECONDS
 
     @property

@@ -36,7 +36,7 @@ class Order:
         return self._grades.get(key)
 
     def arrange(self, summaries: Sequence[Summary], sort: str, now: float) -> list[Summary]:
-        """All of them in order."""
+        """Return all of them in order."""
         for one in summaries:
             self._follow(one, now)
         if sort == "worst":

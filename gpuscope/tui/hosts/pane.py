@@ -86,7 +86,7 @@ class FleetPane(Pane):
             self.session.fleet.judge(doctor.table)
 
     def _row(self, one: Summary) -> TableRow:
-        """The line of a host; the one before where nothing of it changed."""
+        """Return the line of a host; the one before where nothing of it changed."""
         age = self.session.fleet.age_of(one.key)
         tokens = self._hosts.tokens
         name = self._names.get(one.key, one.name)

@@ -85,7 +85,7 @@ class HostName:
 
 
 def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
-    """The sign of a grade: told apart without colour, too."""
+    """Return the sign of a grade: told apart without colour, too."""
     glyph = {
         Grade.PROBLEM: glyphs.bad, Grade.STALLED: glyphs.stall, Grade.CONNECTING: glyphs.unknown,
         Grade.IDLE: glyphs.idle, Grade.FINE: glyphs.ok,

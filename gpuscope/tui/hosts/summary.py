@@ -127,7 +127,7 @@ def summarise(host: HostView, found: Sequence[Word] = ()) -> Summary:
 
 
 def _state(host: HostView, answered: bool) -> tuple[str, Word | None]:
-    """The link in a word, and why it is not there."""
+    """Return the link in a word, and why it is not there."""
     link = host.link
     text = link.text.removeprefix(f"{host.key}: ").removeprefix(f"{host.name}: ")
     if link.state == "live":
@@ -144,7 +144,7 @@ def _state(host: HostView, answered: bool) -> tuple[str, Word | None]:
 
 
 def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[Word]:
-    """The first device of each grade, and how many more there are."""
+    """Return the first device of each grade, and how many more there are."""
     seen: dict[Grade, tuple[str, int]] = {}
     for device, verdict in verdicts:
         grade = {"bad": Grade.PROBLEM, "warn": Grade.WARNING}.get(verdict.kind)

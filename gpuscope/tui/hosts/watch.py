@@ -65,7 +65,7 @@ class Fleet:
         return self._all
 
     def look(self) -> tuple[Summary, ...]:
-        """Every host, as it is or was a moment ago."""
+        """Return every host, as it is or was a moment ago."""
         frozen, store = self._frozen(), self._store()
         if frozen is not None:
             self._all = tuple(self._sum_up(host) for host in frozen.hosts)

@@ -32,7 +32,7 @@ class Device:
 
 
 def choices(toggle: Toggle, now: Value) -> tuple[Value, ...]:
-    """The values a key walks through, ``now`` among them."""
+    """Return the values a key walks through, ``now`` among them."""
     options: tuple[Value, ...]
     if toggle.name == "model":
         options = (*PRESETS, *EVERY_PRESET)
@@ -50,14 +50,14 @@ def choices(toggle: Toggle, now: Value) -> tuple[Value, ...]:
 
 
 def turned(toggle: Toggle, now: Value, by: int) -> Value:
-    """The value ``by`` steps further, from the end to the start again."""
+    """Return the value ``by`` steps further, from the end to the start again."""
     options = choices(toggle, now)
     at = next(i for i, option in enumerate(options) if option == now and type(option) is type(now))
     return options[(at + by) % len(options)]
 
 
 def value_text(toggle: Toggle, config: LabConfig, device: Device) -> str:
-    """A value in as few words as say it."""
+    """Return a value in as few words as say it."""
     value = getattr(config, toggle.name)
     if value is not None:
         return toggle.text(value)

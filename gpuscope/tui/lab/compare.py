@@ -59,7 +59,7 @@ NARROW = (
 
 
 def value_text(value: float | None, unit: str) -> str:
-    """A measured value with its unit, "–" where it is unknown."""
+    """Return a measured value with its unit, "–" where it is unknown."""
     if value is None:
         return "–"
     if unit == "s":
@@ -144,7 +144,7 @@ def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
 
 
 def table_lines(comparison: Comparison, cells: int, glyphs: Glyphs) -> Iterable[Line]:
-    """A heading and a line for each measured thing."""
+    """Return a heading and a line for each measured thing."""
     columns = WIDE if cells >= WIDE_CELLS else NARROW
     placed = lay_out(columns, cells, gap=1)
     line: Line = []

@@ -49,7 +49,7 @@ def visible(host: HostView, environ: Mapping[str, str] = os.environ) -> list[Dev
 
 
 def order_known(host: HostView, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether torch's numbers are the driver's."""
+    """Return whether torch's numbers are the driver's."""
     return cuda_devices.order_known([d.definition.name for d in host.devices if d.gone is None], environ)
 
 
@@ -108,7 +108,7 @@ def occupants(
 
 
 def _display(process: ProcView | None) -> bool:
-    """Whether it draws the screen."""
+    """Return whether it draws the screen."""
     return process is not None and device_selection.draws_screen(
         process.definition.command or process.definition.name or ""
     )

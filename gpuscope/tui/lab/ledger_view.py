@@ -107,7 +107,7 @@ class Book:
         self._changed()
 
     def get(self, key: int) -> Entry | None:
-        """An entry that has been read."""
+        """Return an entry that has been read."""
         return next((entry for entry in self.entries or () if entry.id == key), None)
 
     def _get(self) -> Ledger:

@@ -74,7 +74,7 @@ class Pair:
         self.a, self.b = a, b
 
     def _same(self, one: Entry, other: Entry) -> bool:
-        """Whether both are the same side: the same run, or repeats of one setting."""
+        """Return whether both are the same side: the same run, or repeats of one setting."""
         return one.id == other.id or one in sides(self._entries, other)
 
     def title(self) -> str:
@@ -84,7 +84,7 @@ class Pair:
         return " · ".join(f"{side} {self.name(entry)}" for side, entry in (("A", self.a), ("B", self.b)))
 
     def name(self, entry: Entry) -> str:
-        """A run by its number, its repeats counted."""
+        """Return a run by its number, its repeats counted."""
         alike = sides(self._entries, entry)
         newest = alike[-1] if len(alike) > 1 else entry
         return run_name(newest.id) + (f" ×{len(alike)}" if len(alike) > 1 else "")

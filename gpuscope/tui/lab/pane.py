@@ -160,7 +160,7 @@ class LabPane(Pane):
         return width - left - 4
 
     def _show_now(self, panel: Lines, columns: int, width: int, most: int) -> int:
-        """The run in progress, or the last one; the lines it takes."""
+        """Return the run in progress, or the last one; the lines it takes."""
         title, token = title_of_run(self.runs)
         set_title(panel, title)
         run = self.runs.current
@@ -205,7 +205,7 @@ class LabPane(Pane):
         self._place(shown, natural, room)
 
     def _fitting(self, room: int) -> list[str]:
-        """The panels there is room for, the chosen one always among them."""
+        """Return the panels there is room for, the chosen one always among them."""
         some = bool(self.runs.book.entries) or self.runs.current is not None
         first = self._view or ("ab" if self._pair.complete else "loss" if self.runs.current else "runs")
         return fitting(room, first, {"ab": self._pair.complete, "loss": some, "runs": True})
@@ -223,7 +223,7 @@ class LabPane(Pane):
                 panel.styles.height = heights.get(name, "1fr")
 
     def _show_comparison(self, width: int, rows: int) -> int:
-        """A against B; the lines it takes."""
+        """Return a against B; the lines it takes."""
         pair = self._pair
         found = pair.comparison()
         set_title(self._ab, pair.title())

@@ -14,7 +14,7 @@ HIGH = 30
 
 
 def least(room: int) -> dict[str, int]:
-    """The rows each panel gets at least where there are ``room``."""
+    """Return the rows each panel gets at least where there are ``room``."""
     return COMFORT if room >= HIGH else LEAST
 
 

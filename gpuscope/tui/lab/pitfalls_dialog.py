@@ -97,7 +97,7 @@ class PitfallsDialog(Dialog):
     # ── drawing ──
 
     def _gpus(self) -> int | None:
-        """How many GPUs there are; None while that is not known."""
+        """Return how many GPUs there are; None while that is not known."""
         return self.runs.gpus
 
     def _why_not(self, pitfall: Pitfall, cured: bool) -> str:

@@ -39,7 +39,7 @@ class Runner(Protocol):
     """Who starts a run for the series, and writes it down when it has ended."""
 
     def occupants(self, config: LabConfig) -> list[Occupant]:
-        """Who else is on the devices that a run would take."""
+        """Return who else is on the devices that a run would take."""
 
     async def launch(self, config: LabConfig) -> LabRun:
         """Starts a run and returns it."""

@@ -57,7 +57,7 @@ class Shown:
 
 
 def gathered(entries: Sequence[Entry]) -> list[Shown]:
-    """Rows in the order of entries; the repeats of one setting of a group are one."""
+    """Return rows in the order of entries; the repeats of one setting of a group are one."""
     out, seen = [], set()
     for entry in entries:
         if entry.id in seen:
@@ -69,7 +69,7 @@ def gathered(entries: Sequence[Entry]) -> list[Shown]:
 
 
 def preset_of(config: LabConfig, document: dict[str, Any]) -> str:
-    """What was trained: the preset that the family's name stood for."""
+    """Return what was trained: the preset that the family's name stood for."""
     found = document.get("preset")
     return found if isinstance(found, str) and found else config.model
 
@@ -84,7 +84,7 @@ def setting(entry: Entry, against: LabConfig | None, device: str = "") -> Line:
 
 
 def setting_of(config: LabConfig, preset: str, against: LabConfig | None, label: str = "", device: str = "") -> Line:
-    """The same for switches alone."""
+    """Return the same for switches alone."""
     other = against is not None and against.model != config.model
     out: Line = [(preset, "accent" if other else "text"), *([(f" {device}", "faint")] if device else [])]
     names = [t for t in SWITCHES if t.name != "model" and t.name not in QUIET]
@@ -134,7 +134,7 @@ SOON = {"starting": "starts", "running": "runs", "stopping": "stops"}
 
 
 def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool) -> TableRow:
-    """The run in progress."""
+    """Return the run in progress."""
     last = run.last
     token = "muted" if last is not None and last.warming_up else "text"
     preset = run.started.preset if run.started else run.config.model

@@ -77,7 +77,7 @@ def _fact(name: str, value: str, token: str = "text") -> Line:
 
 
 def live_lines(run: Run | None) -> Iterable[Line]:
-    """What is known of a run in progress."""
+    """Return what is known of a run in progress."""
     if run is None:
         return
     yield _fact("switches", " ".join(run.config.flags()) or "all as by default")
@@ -92,7 +92,7 @@ def live_lines(run: Run | None) -> Iterable[Line]:
 
 
 def entry_lines(entry: Entry) -> Iterable[Line]:
-    """What the ledger keeps of a run."""
+    """Return what the ledger keeps of a run."""
     document = entry.document
     if entry.failure:
         error = document.get("error")

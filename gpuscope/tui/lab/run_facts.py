@@ -21,7 +21,7 @@ PEAK_STEPS = 3
 
 
 def facts_of(run: Run) -> list[Fact]:
-    """All that is known of a run, in the order of how soon one wants to know it."""
+    """Return all that is known of a run, in the order of how soon one wants to know it."""
     last, started = run.last, run.started
     out: list[Fact] = []
 
@@ -65,7 +65,7 @@ def facts_of(run: Run) -> list[Fact]:
 
 
 def _predicted(run: Run) -> Piece:
-    """What was predicted, and where the measured peak lies to it."""
+    """Return what was predicted, and where the measured peak lies to it."""
     assert run.predicted is not None
     peak = run.predicted
     if peak.lopsided:
@@ -91,7 +91,7 @@ def _batch(run: Run) -> str:
 
 
 def _compile(run: Run) -> tuple[str | None, str]:
-    """What compiling is at, or what it came to."""
+    """Return what compiling is at, or what it came to."""
     going = run.compiling_seconds
     if going is not None:
         return f"compiling… {age_text(going)}", "warn"

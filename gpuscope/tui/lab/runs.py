@@ -136,7 +136,7 @@ class LabRuns:
     # ── runs ──
 
     def occupants(self, config: LabConfig | None = None) -> list[Occupant]:
-        """Who else is on the devices that a run would take."""
+        """Return who else is on the devices that a run would take."""
         config, host = config or self.config, self._host()
         self._note_own()
         lately = self.current is not None and (
@@ -233,7 +233,7 @@ class LabRuns:
         return len(visible(host)) if host is not None and host.sampled_seconds is not None else None
 
     def on_first(self, count: int) -> list[Occupant]:
-        """Who else is on the first ``count`` GPUs; none for a script that needs none."""
+        """Return who else is on the first ``count`` GPUs; none for a script that needs none."""
         config = LabConfig(device="cuda", parallel="ddp", nproc=count) if count else LabConfig(device="cpu")
         return self.occupants(config)
 

@@ -134,7 +134,7 @@ class Switches(Painted, can_focus=True):
         return max(3, cells - 2 - text_cells(name) - TAIL - 1)
 
     def _thumb(self, y: int, height: int) -> Piece:
-        """The scroll mark of a line: a thumb on a thin line, as tables have it."""
+        """Return the scroll mark of a line: a thumb on a thin line, as tables have it."""
         size = max(round(height * height / len(LINES)), 1)
         start = round((height - size) * self._top / max(len(LINES) - height, 1))
         return ("┃", "muted") if start <= y < start + size else ("│", "border")

@@ -21,7 +21,7 @@ STATE_TOKENS = {"running": "ok", "failed": "bad", "starting": "warn", "stopping"
 
 
 def title_of_run(runs: LabRuns) -> tuple[str, str]:
-    """The title of the run's panel, and the token of its state."""
+    """Return the title of the run's panel, and the token of its state."""
     state = runs.state
     run = runs.current
     name = "Run" if run is None or runs.busy else f"Run {run.name}" if run.entry is not None else "Run"
@@ -99,14 +99,14 @@ def _rows_of_the_longest(config: LabConfig, device: Device, cells: int) -> int:
 
 
 def _about(toggle: Toggle, config: LabConfig, device: Device, cells: int) -> list[Line]:
-    """What a switch is, and what it does here."""
+    """Return what a switch is, and what it does here."""
     about, here = note(toggle, config, device)
     pieces: Line = [(f"{toggle.name.replace('_', ' ')}  ", "accent"), (about, "muted")]
     return styled.hang_lines([styled.join([pieces, [(here, "text")] if here else []], "; ", "muted")], cells)
 
 
 def _one_row(line: Line, cells: int) -> Line:
-    """A note in one row; a key at its end and what that does stay."""
+    """Return a note in one row; a key at its end and what that does stay."""
     key = line[-2:] if len(line) > 2 and line[-2][1] == "accent" else []
     return [*styled.cut(line[: len(line) - len(key)], cells - styled.cells(key)), *key]
 
@@ -128,7 +128,7 @@ def _verdicts(runs: LabRuns) -> list[Line]:
 
 
 def _series(runs: LabRuns) -> list[Line]:
-    """A series of repeats: where it stands, or how it ended."""
+    """Return a series of repeats: where it stands, or how it ended."""
     series = runs.repeats
     if series is None:
         return []

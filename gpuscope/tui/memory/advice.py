@@ -124,7 +124,7 @@ def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
 
 
 def of_the_card(device: DeviceView) -> str:
-    """What the waterfall's total is a part of."""
+    """Return what the waterfall's total is a part of."""
     used, total, free = device.number("used_bytes"), device.definition.total_bytes, device.number("free_bytes")
     notes = [f"{percent_text(used / total)} of the card's {bytes_text(total)}"] if used is not None and total else []
     return " · ".join([*notes, *([f"free {bytes_text(free)}"] if free is not None else [])])

@@ -120,7 +120,7 @@ class Folding:
         self._turned: dict[str, bool] = {}
 
     def is_open(self, module: Module) -> bool:
-        """Whether its children are shown."""
+        """Return whether its children are shown."""
         return bool(module.children) and self._turned.get(module.key, module.depth < self.depth)
 
     def turn(self, module: Module, opened: bool | None = None) -> None:
@@ -134,7 +134,7 @@ class Folding:
         self._turned.clear()
 
     def shown(self, tree: Tree) -> Iterator[Module]:
-        """The modules on screen, in order."""
+        """Return the modules on screen, in order."""
         stack = list(self._sort(list(tree.roots)))[::-1]
         while stack:
             module = stack.pop()

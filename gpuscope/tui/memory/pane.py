@@ -156,7 +156,7 @@ class MemoryPane(Pane, can_focus=True):
         self.show(self.session.host)
 
     def _diagnosis(self, subject: Subject) -> Diagnosis | None:
-        """The worst that the doctor has found in the memory of this trainer."""
+        """Return the worst that the doctor has found in the memory of this trainer."""
         if subject.trainer is None or not any(self.session.found):
             return None
         pid = subject.trainer.definition.pid

@@ -61,7 +61,7 @@ class Predictions:
     """Holds ``_queue``, ``_thread`` and ``_closed`` together; told when a question comes, and at the end."""
 
     def seen(self, config: LabConfig, card: Card | None) -> Question | None:
-        """What is known by now; nothing is started."""
+        """Return what is known by now; nothing is started."""
         return self._known.get(_key(config, card))
 
     def peak_of(self, config: LabConfig) -> Figure | None:
@@ -177,7 +177,7 @@ class Predictions:
 
 
 def _key(config: LabConfig, card: Card | None) -> object:
-    """What decides an answer: not how many steps are made, nor where data comes from."""
+    """Return what decides an answer: not how many steps are made, nor where data comes from."""
     values = config.to_mapping()
     for name in ("steps", "loader", "workers", "pin_memory", "non_blocking", "prefetch", "device", "validate",
                  "empty_cache"):  # fmt: skip

@@ -54,7 +54,7 @@ NO_STACK = "no stack recorded: history was off then"
 
 
 def headline(device: Device) -> Iterable[Line]:
-    """What a device's allocator holds, and how its free bytes lie."""
+    """Return what a device's allocator holds, and how its free bytes lie."""
     t, f = device.totals, device.fragmentation
     yield [
         ("reserved ", "muted"), (bytes_text(t.reserved_bytes), "title"), (f" in {t.segments:,} segments", "muted"),
@@ -77,7 +77,7 @@ def headline(device: Device) -> Iterable[Line]:
 
 
 def notes(summary: Summary, device: Device | None) -> Iterable[Line]:
-    """What is missing or odd, and what an out-of-memory record says."""
+    """Return what is missing or odd, and what an out-of-memory record says."""
     for note in [*summary.notes, *(device.notes if device is not None else ())]:
         yield [("note: ", "warn"), (note.text, "muted")]
     for key, value in list(summary.record.items())[:12]:
@@ -110,7 +110,7 @@ class MapBar:
 
 
 def _mean(shares: Sequence[int], cell: int, width: int) -> float:
-    """The mean share of what one cell of a row stands for, 0..1."""
+    """Return the mean share of what one cell of a row stands for, 0..1."""
     if not shares:
         return 0.0
     first = cell * len(shares) // width
@@ -169,7 +169,7 @@ def where(frames: Sequence[Frame], at: int) -> Line:
 
 
 def stack_rows(stacks: Stacks) -> list[TableRow]:
-    """Who holds most, then what has no row of its own."""
+    """Return who holds most, then what has no row of its own."""
     total = sum(row.bytes for row in stacks.rows) + stacks.other_bytes + stacks.unknown_bytes
     rows = [
         _stack_row(str(number), row.bytes, row.count, where(row.frames, row.headline), total)
@@ -195,7 +195,7 @@ def _stack_row(key: str, size: int, count: int, text: Line, total: int) -> Table
 
 
 def stack_text(row: StackRow | DiffRow) -> Iterable[Line]:
-    """All frames, innermost first, the one that says most marked."""
+    """Return all frames, innermost first, the one that says most marked."""
     if not row.frames:
         yield [(NO_STACK, "muted")]
     for index, frame in enumerate(row.frames):
@@ -239,7 +239,7 @@ def _histogram(name: str, buckets: Sequence[Bucket], token: str) -> Iterable[Tab
 
 
 def curve_of(device: Device) -> Curve:
-    """The line of allocated bytes over the trace; empty without one."""
+    """Return the line of allocated bytes over the trace; empty without one."""
     trace = device.trace
     if trace is None or not trace.timeline.index:
         return Curve((), ())
@@ -251,7 +251,7 @@ def curve_of(device: Device) -> Curve:
 
 
 def peak_bucket(curve: Curve) -> int:
-    """Where most was allocated."""
+    """Return where most was allocated."""
     return max(range(len(curve.high)), key=lambda i: curve.high[i], default=0)
 
 
@@ -259,7 +259,7 @@ def peak_bucket(curve: Curve) -> int:
 
 
 def diff_head(diff: DeviceDiff) -> Iterable[Line]:
-    """How much more or less, and what stayed."""
+    """Return how much more or less, and what stayed."""
     change = diff.after.allocated_bytes - diff.before.allocated_bytes
     before, after = bytes_text(diff.before.allocated_bytes), bytes_text(diff.after.allocated_bytes)
     yield [
@@ -274,7 +274,7 @@ def diff_head(diff: DeviceDiff) -> Iterable[Line]:
 
 
 def diff_rows(diff: DeviceDiff) -> list[TableRow]:
-    """What grew most first."""
+    """Return what grew most first."""
     rows = []
     for number, row in enumerate(diff.rows):
         change = row.after_bytes - row.before_bytes

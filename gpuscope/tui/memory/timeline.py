@@ -105,7 +105,7 @@ def longest_window(history: History, duration: float | None = None) -> float:
 
 
 def next_window(now: float, longest: float, by: int) -> float:
-    """The window after (``by`` 1) or before (-1) this one, round and round."""
+    """Return the window after (``by`` 1) or before (-1) this one, round and round."""
     allowed = [window for window in WINDOWS if window <= longest]
     at = allowed.index(now) if now in allowed else 0
     return allowed[(at + by) % len(allowed)]

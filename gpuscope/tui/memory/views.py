@@ -141,7 +141,7 @@ class SummaryView(_View):
         return f"one call: {duration_text(float(f'{took:.0e}'))} · {copy}"
 
     def text(self, subject: Subject) -> str:
-        """The table as text, "" before there is one."""
+        """Return the table as text, "" before there is one."""
         from .summary import as_text, summary
 
         args = self._args(subject)

@@ -194,7 +194,7 @@ def _row(one: Tried) -> TableRow:
 
 
 def _about(one: Tried) -> list[Line]:
-    """What a narrow table has no column for, and the price."""
+    """Return what a narrow table has no column for, and the price."""
     judged = one.verdict
     verdict: Line = [(f"   {judged.word.replace('_', ' ')}", TOKENS[judged.word])] if judged else []
     return [[("how: ", "muted"), (one.fix.change, "text"), *verdict], [("cost: ", "muted"), (one.fix.cost, "muted")]]

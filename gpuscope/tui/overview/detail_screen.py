@@ -118,13 +118,13 @@ class DetailScreen(Dialog):
 
 
 def find(host: HostView, key: str) -> Entity | None:
-    """The entity with this key."""
+    """Return the entity with this key."""
     everything: Iterable[Entity] = (*host.devices, *host.trainers, *host.processes)
     return next((entity for entity in everything if entity.key == key), None)
 
 
 def title_of(entity: Entity) -> str:
-    """What the dialog is called."""
+    """Return what the dialog is called."""
     if isinstance(entity, DeviceView):
         return f"GPU {entity.definition.index}"
     if isinstance(entity, TrainerView):
@@ -195,7 +195,7 @@ def _fact(name: str, value: str, token: str = "text") -> Line:
 
 
 def value_text(name: str, value: object) -> str:
-    """A value with the unit its name tells."""
+    """Return a value with the unit its name tells."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
     if name.endswith("_bytes"):

@@ -44,7 +44,7 @@ WORDS_CELLS = 108
 
 
 def columns(sort: str) -> list[Column]:
-    """The columns, the sorted one marked."""
+    """Return the columns, the sorted one marked."""
     marked = SORT_COLUMNS[sort]
     out = []
     for column in COLUMNS:
@@ -157,7 +157,7 @@ def _rest(device: DeviceView) -> dict[str, Cell]:
 
 
 def legend(tokens: Tokens) -> Line:
-    """What the layers of the bars mean."""
+    """Return what the layers of the bars mean."""
     out: Line = []
     for label, token in LEGEND:
         out += [(tokens.glyphs.fill(token), token), (f" {label} ", "muted")]

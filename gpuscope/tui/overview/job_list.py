@@ -43,7 +43,7 @@ NOTE_INDENT = 4
 
 @lru_cache(maxsize=8)
 def columns_in(width: int) -> tuple[tuple[str, int, int], ...]:
-    """The columns that have room."""
+    """Return the columns that have room."""
     shown = [column for column in COLUMNS if width >= column[2]]
     while shown and width - sum(cells + 1 for _, cells, _ in shown) < MIN_TITLE:
         shown.pop(max(range(len(shown)), key=lambda i: shown[i][2]))
@@ -126,7 +126,7 @@ class JobList(Painted, can_focus=True):
             self.repaint()
 
     def _below(self, line: JobLine, width: int, full: bool | None = None) -> list[Line]:
-        """The lines below a job: what its row has no column for, then its notes."""
+        """Return the lines below a job: what its row has no column for, then its notes."""
         kept = columns_in(width)
         hidden = [column[0] for column in COLUMNS if column not in kept]
         facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
@@ -142,7 +142,7 @@ class JobList(Painted, can_focus=True):
         return [pieces, *notes]
 
     def _split(self, line: JobLine, width: int) -> list[Line]:
-        """What a step is made of: a bar, and the shares in words."""
+        """Return what a step is made of: a bar, and the shares in words."""
         from .job_rows import SPLIT_TOKENS, split_pieces
 
         if not line.split:
@@ -184,7 +184,7 @@ class JobList(Painted, can_focus=True):
 
     @staticmethod
     def _columns(width: int) -> tuple[Sequence[tuple[str, int, int]], int]:
-        """The columns there is room for, and the cells of a job's title."""
+        """Return the columns there is room for, and the cells of a job's title."""
         shown = columns_in(width)
         return shown, min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
 

@@ -87,7 +87,7 @@ def job_lines(
 
 
 def _fold_ended(lines: list[JobLine]) -> list[JobLine]:
-    """What ended comes last, the newest first and in full, a few more in a line each."""
+    """Return what ended comes last, the newest first and in full, a few more in a line each."""
     running, ended = [line for line in lines if not line.over], [line for line in lines if line.over]
     ended = ended[::-1]
     short = [
@@ -146,7 +146,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
 
 
 def end_of(job: JobView) -> Gone | None:
-    """Why a job is over; None while anything of it lives."""
+    """Return why a job is over; None while anything of it lives."""
     members: list[Entity] = list(job.trainers) or list(job.processes)
     gone = [entity.gone for entity in members]
     last = [g for g in gone if g is not None]
@@ -154,7 +154,7 @@ def end_of(job: JobView) -> Gone | None:
 
 
 def end_notes(gone: Gone | None) -> list[Line]:
-    """When and why a job ended, in a line; none where it has not."""
+    """Return when and why a job ended, in a line; none where it has not."""
     if gone is None:
         return []
     at = "" if gone.wall_seconds is None else time.strftime(" %H:%M:%S", time.localtime(gone.wall_seconds))
@@ -162,7 +162,7 @@ def end_notes(gone: Gone | None) -> list[Line]:
 
 
 def end_word(gone: Gone) -> str:
-    """What became of it: a process without a GPU is out of sight, and has not ended."""
+    """Return what became of it: a process without a GPU is out of sight, and has not ended."""
     return "left" if gone.reason.startswith("runs on") else "ended"
 
 
@@ -264,7 +264,7 @@ def _weight(room: MemoryRoom) -> str:
 
 
 def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[Line]:
-    """What keeps a job slower than it need be, the first that applies."""
+    """Return what keeps a job slower than it need be, the first that applies."""
     shares = [(share, t) for t in trainers if (share := starving(host, t)) is not None]
     if shares:
         share, trainer = max(shares, key=lambda entry: entry[0])
@@ -301,7 +301,7 @@ def split_pieces(shares: dict[str, float], cells: int) -> Line:
 
 
 def _outside(host: HostView, job: JobView) -> Line:
-    """What can be said of a job without a probe: memory, load, age."""
+    """Return what can be said of a job without a probe: memory, load, age."""
     out: Line = []
     used = held(job)
     if used is not None:
@@ -347,6 +347,6 @@ def held(job: JobView) -> float | None:
 
 
 def devices_of(host: HostView, job: JobView) -> list[int]:
-    """The indices of the devices a job uses."""
+    """Return the indices of the devices a job uses."""
     ids = {a.gpu for t in job.trainers for a in t.allocators} | {u.gpu for p in job.processes for u in p.uses}
     return sorted(d.definition.index for d in host.devices if d.id in ids)

@@ -222,7 +222,7 @@ class OverviewPane(Pane):
             charts.mount(self._right)
 
     def highlighted(self, host: HostView) -> DeviceView | None:
-        """The device under the cursor."""
+        """Return the device under the cursor."""
         key = self._devices.cursor_key
         return next((d for d in host.devices if d.key == key), host.devices[0] if host.devices else None)
 
@@ -292,7 +292,7 @@ class OverviewPane(Pane):
 
     @staticmethod
     def _deviceless(host: HostView | None) -> bool:
-        """Whether it is known that there are no devices to look at."""
+        """Return whether it is known that there are no devices to look at."""
         return host is not None and not host.devices and host.nvml is not None and host.nvml.code != NOT_INITIALISED
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:

@@ -82,7 +82,7 @@ def number_of(job: JobView) -> str:
 
 
 def read(value: Mapping[str, Any]) -> float | str:
-    """The end in seconds since the epoch, or why it is not known."""
+    """Return the end in seconds since the epoch, or why it is not known."""
     end, reason = value.get("slurm_end"), value.get("text")
     if isinstance(end, (int, float)) and not isinstance(end, bool) and 0 < end < 1e11:
         return float(end)

@@ -128,7 +128,7 @@ class ProcessScreen(Room):
         return "no process uses a GPU here"
 
     def chosen(self) -> ProcView | None:
-        """The process under the cursor; of a heading the first below it."""
+        """Return the process under the cursor; of a heading the first below it."""
         host, key = self.session.host, self._table.cursor_key
         if host is None or key is None:
             return None

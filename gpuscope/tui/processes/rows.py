@@ -101,7 +101,7 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None) -> list[Colu
 
 
 def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entry]:
-    """Every process that holds a part of a device or has a probe in it."""
+    """Return every process that holds a part of a device or has a probe in it."""
     devices = {device.id: device for device in host.devices}
     trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
     idle = {device.id: idleness.of_device(device, history) for device in host.devices}

@@ -39,7 +39,7 @@ SIGNALS = {
 
 
 def signal_dialog(session: Session, process: ProcView) -> SignalDialog | None:
-    """The question; None, and a notice why, where there is none to ask."""
+    """Return the question; None, and a notice why, where there is none to ask."""
     reason = session.why_not("signal") or _never(process)
     if not reason and process.definition.start is None:
         reason = f"it is not known when pid {process.definition.pid} started, and without that another may be hit"
@@ -132,7 +132,7 @@ class SignalDialog(Dialog):
             yield self._came
 
     def _row(self, name: str, here: bool) -> Line:
-        """A signal to choose, and what it does."""
+        """Return a signal to choose, and what it does."""
         return [
             (f"{self._lines.tokens.glyphs.cursor if here else ' '} ", "accent"),
             (f"{name:6}", "title" if here else "text"),

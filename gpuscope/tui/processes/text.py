@@ -27,12 +27,12 @@ def head(host: HostView, process: ProcView) -> Line:
 
 
 def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
-    """The trainer with a probe in this process."""
+    """Return the trainer with a probe in this process."""
     return next((one for one in host.trainers if one.id == process.trainer and one.gone is None), None)
 
 
 def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> list[Line]:
-    """Who it is and what it does."""
+    """Return who it is and what it does."""
     d = process.definition
     start, now = d.start_time, host.wall_seconds
     old = age_text(now - start) if start is not None and now is not None else None
@@ -117,7 +117,7 @@ def cuda_names(host: HostView, process: ProcView) -> Mapping[int, str]:
 
 
 def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str]) -> list[Line]:
-    """Which GPU each ``cuda:N`` is: by its probe, else by what it was started with."""
+    """Return which GPU each ``cuda:N`` is: by its probe, else by what it was started with."""
     indices = {device.id: device.definition for device in host.devices}
     told = cuda_names(host, process)
     if told:

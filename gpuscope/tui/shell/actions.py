@@ -28,7 +28,7 @@ class Action(NamedTuple):
     footer: int = 0
 
     def applies(self, tab: str) -> bool:
-        """Whether it does anything on this tab."""
+        """Return whether it does anything on this tab."""
         return not self.where or tab in self.where
 
 

@@ -48,7 +48,7 @@ class AlertWatch:
                 self._tell(alert)
 
     def rings(self) -> bool:
-        """Whether the bell should sound now, once."""
+        """Return whether the bell should sound now, once."""
         ring, self._ring = self._ring, False
         return ring
 

@@ -55,7 +55,7 @@ class TabLine(Painted):
             self.repaint()
 
     def has_room_for(self, notice: Sequence[Piece]) -> bool:
-        """Whether a notice fits behind the tabs."""
+        """Return whether a notice fits behind the tabs."""
         return styled.cells(notice) <= self.size.width - styled.cells(self._labels()) - 4
 
     def show(self, active: str, notice: Sequence[Piece] = ()) -> None:
@@ -152,7 +152,7 @@ class FooterLine(Painted):
         return [strip_of([*pieces[0], (" " * gap, "text"), *pieces[1]], width, tokens)]
 
     def _kept(self, width: int) -> tuple[list[Action], list[Action]]:
-        """What there is room for, at the left and at the right end."""
+        """Return what there is room for, at the left and at the right end."""
         room, kept = width, []
         for action in sorted(self._actions, key=lambda a: a.footer):
             need = styled.cells(self._entry(action))

@@ -104,7 +104,7 @@ class HelpScreen(TextDialog):
 
 
 def _entry(keys: str, label: str, help_text: str, reason: str) -> Iterator[Line]:
-    """A key, its word and what it does; below that ``reason``, why not here."""
+    """Return a key, its word and what it does; below that ``reason``, why not here."""
     head = f"  {fit(keys, KEY_CELLS)}{fit(label, LABEL_CELLS)}"
     yield [(head, "faint" if reason else "accent"), (help_text, "faint" if reason else "text")]
     if reason:

@@ -39,7 +39,7 @@ def shown(key: str) -> str:
 
 
 def shown_keys(action: Action) -> str:
-    """All keys of an action, ``j ↓``."""
+    """Return all keys of an action, ``j ↓``."""
     return " ".join(shown(key) for key in action.keys)
 
 
@@ -71,7 +71,7 @@ def bindings(actions: Iterable[Action] = ACTIONS) -> list[Binding]:
 
 
 def always() -> list[Binding]:
-    """The bindings of the app itself, in force under every dialog."""
+    """Return the bindings of the app itself, in force under every dialog."""
     return [
         Binding(key, f"do('{action.name}')", action.label, show=False, priority=True)
         for action in ACTIONS
@@ -90,7 +90,7 @@ def bindings_of(name: str) -> list[Binding]:
 
 
 def names_in(key: Key) -> list[str]:
-    """The names of all keys of an entry."""
+    """Return the names of all keys of an entry."""
     return [name for names, _ in key.binds for name in names.split(",")]
 
 
@@ -115,7 +115,7 @@ def in_order(keys: Iterable[Key]) -> list[Key]:
 
 
 def _without(key: Key, taken: Collection[str]) -> Key | None:
-    """The entry without some of its keys; None where that leaves nothing."""
+    """Return the entry without some of its keys; None where that leaves nothing."""
     if not any(name in taken for name in names_in(key)):
         return key
     left = ((",".join(name for name in names.split(",") if name not in taken), action) for names, action in key.binds)
@@ -129,7 +129,7 @@ def shown_short(key: Key) -> str:
 
 
 def shown_whole(key: Key) -> str:
-    """All its keys where a column of keys has room for them."""
+    """Return all its keys where a column of keys has room for them."""
     whole = " ".join(map(shown, names_in(key)))
     return whole if len(whole) < KEY_CELLS else shown_short(key)
 

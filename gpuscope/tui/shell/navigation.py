@@ -61,7 +61,7 @@ PLACES: dict[str, Place] = {
 
 
 def screen_for(kind: str, session: Session, *args: object) -> Screen[Any] | None:
-    """The screen for this kind of thing; None where there is nothing to open."""
+    """Return the screen for this kind of thing; None where there is nothing to open."""
     place = PLACES[kind]
     make = getattr(import_module(f"gpuscope.tui.{place.module}"), place.name)
     screen: Screen[Any] | None = make(session, *args) if place.with_session else make(*args)

@@ -46,7 +46,7 @@ class ActionProvider(Provider):
         return f"{action.label}  {shown_keys(action)}", help_text, lambda: app.carry_out(action.name)
 
     def _here(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
-        """What the screen below the palette has keys for, besides the actions."""
+        """Return what the screen below the palette has keys for, besides the actions."""
         session, screen = program(self.app).session, self.screen
         for key in in_order(keys_of(type(screen))):
             if not key.via and key.binds[0][1] != "keys_here":  # which is an action of its own, below

@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 def one(keys: str, action: str, label: str, does: str, footer: int = 0, needs: str = "", when: str = "", via: str = "",
         shown: str = "") -> Key:  # fmt: skip
-    """An entry with a single action."""
+    """Return an entry with a single action."""
     return Key(((keys, action),), label, does, footer, shown, needs, when, via)
 
 

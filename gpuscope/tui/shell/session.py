@@ -447,7 +447,7 @@ class Session:
 
 
 def hosts_of(source: Source | None) -> Hosts | None:
-    """The hosts of a session with one source."""
+    """Return the hosts of a session with one source."""
     if source is None:
         return None
     from ..hosts.sources import Hosts

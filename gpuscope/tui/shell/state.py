@@ -42,12 +42,12 @@ _CHOICES = {"tab": TABS, "sort": SORTS, "process_sort": PROCESS_SORTS}
 
 
 def state_path() -> Path:
-    """Where the state is kept; it need not exist."""
+    """Return where the state is kept; it need not exist."""
     return paths.state_folder() / "state.json"
 
 
 def load(path: Path | None = None) -> tuple[ViewState, str]:
-    """The state, and "" or one line that says why the file was ignored."""
+    """Return the state, and "" or one line that says why the file was ignored."""
     path = path or state_path()
     try:
         with open_regular(path) as file:

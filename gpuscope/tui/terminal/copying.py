@@ -21,7 +21,7 @@ OSC52_LIMIT_BYTES = 70_000
 
 
 def text_of(screen: Screen[Any]) -> str:
-    """The lines on screen, without styles and trailing blanks."""
+    """Return the lines on screen, without styles and trailing blanks."""
     strips = screen._compositor.render_strips()
     return "\n".join(visible(strip.text).rstrip() for strip in strips) + "\n"
 

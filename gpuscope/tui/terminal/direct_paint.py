@@ -174,7 +174,7 @@ class Direct:
 
 
 def _distinct(regions: list[Region]) -> list[Region]:
-    """The same cells, none twice."""
+    """Return the same cells, none twice."""
     found: list[Region] = []
     for region in sorted(regions, key=lambda region: (region.y, region.x)):
         if found and found[-1].y == region.y and found[-1].right >= region.x:

@@ -82,7 +82,7 @@ class PromptDriver(LinuxDriver):
             pass
 
     def _without_answers(self, data: bytes) -> bytes:
-        """What was typed, without what the terminal says of itself when it is asked."""
+        """Return what was typed, without what the terminal says of itself when it is asked."""
         if self._link is None or not self._link.asks:
             return data
         data, self._kept = self._kept + data, b""
@@ -135,5 +135,5 @@ class PromptDriver(LinuxDriver):
 
 
 def promptly(driver: type[Driver]) -> type[Driver]:
-    """The driver to use where Textual would use ``driver``."""
+    """Return the driver to use where Textual would use ``driver``."""
     return PromptDriver if driver is LinuxDriver else driver

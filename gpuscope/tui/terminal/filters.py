@@ -48,7 +48,7 @@ class Guard(LineFilter):
     """Makes control characters visible in whatever is about to be drawn, Textual's own widgets included."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same pieces with safe text."""
+        """Return the same pieces with safe text."""
         if all(visible(text) == text for text, _, _ in segments):  # nearly always: our own lines are safe already
             return segments
         return [Segment(visible(text), style, control) for text, style, control in segments]

@@ -146,7 +146,7 @@ class Pen:
         self._at = (end, y) if narrow else (-1, -1)
 
     def lift(self) -> str:
-        """All that was written; ends in the plain style."""
+        """Return all that was written; ends in the plain style."""
         if self._look != PLAIN:
             self._out.append("\x1b[0m")
         return "".join(self._out)
@@ -154,7 +154,7 @@ class Pen:
 
 @lru_cache(maxsize=4096)
 def look_of(style: Style, system: ColorSystem) -> Look:
-    """The codes of a style in the colours this terminal has."""
+    """Return the codes of a style in the colours this terminal has."""
     front = style.color.downgrade(system).get_ansi_codes() if style.color else ("39",)
     back = style.bgcolor.downgrade(system).get_ansi_codes(foreground=False) if style.bgcolor else ("49",)
     return ";".join(front), ";".join(back), tuple(code for name, code in _ATTRIBUTES if getattr(style, name))
@@ -168,7 +168,7 @@ def alike_when_blank(one: Look, other: Look) -> bool:
 
 @lru_cache(maxsize=4096)
 def change(old: Look, new: Look) -> str:
-    """The shortest sequence from one look to another."""
+    """Return the shortest sequence from one look to another."""
     codes = []
     if set(old[2]) - set(new[2]):  # an attribute ends: the only way all terminals agree on is to start anew
         codes.append("0")

@@ -170,14 +170,14 @@ async def detach(session: Session, item: Item) -> str:
 
 
 def trainer_of(session: Session, item: Item) -> TrainerView | None:
-    """The living trainer in this process, once its probe has said who it is."""
+    """Return the living trainer in this process, once its probe has said who it is."""
     host = session.host_of(item.source.key)
     found = (t for t in host.trainers if t.definition.pid == item.pid and t.gone is None) if host is not None else ()
     return next(iter(found), None)
 
 
 def _has_ended(session: Session, item: Item) -> bool:
-    """Whether the process itself is gone, as far as the agent tells."""
+    """Return whether the process itself is gone, as far as the agent tells."""
     host = session.host_of(item.source.key)
     for process in host.processes if host is not None else ():
         if process.definition.pid == item.pid and process.definition.start == item.start:
@@ -196,7 +196,7 @@ async def _until(true: Callable[[], bool], seconds: float) -> bool:
 
 
 def _came(value: Mapping[str, Any]) -> str:
-    """What an injection's result says, as far as it says numbers."""
+    """Return what an injection's result says, as far as it says numbers."""
     stop, ready = value.get("stop_seconds"), value.get("ready_seconds")
     words = [f"attached ({str(value.get('method', '?'))[:12]})"]
     if isinstance(stop, (int, float)) and not isinstance(stop, bool):

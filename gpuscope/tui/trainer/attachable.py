@@ -133,7 +133,7 @@ class Found:
 
 
 def closed(rungs: Sequence[Rung]) -> Rung:
-    """The rung whose reason matters most: of a method that this Python has at all."""
+    """Return the rung whose reason matters most: of a method that this Python has at all."""
     inner = [rung for rung in rungs if rung.name in METHODS and not rung.open and rung.why]
     able = [rung for rung in inner if rung.code != "unsupported"]
     return next(iter(able or inner[::-1]), Rung("outside", False))
@@ -143,14 +143,14 @@ def closed(rungs: Sequence[Rung]) -> Rung:
 
 
 def row_of(answer: Mapping[str, Any], pid: int) -> Mapping[str, Any] | None:
-    """What an answer tells of a process, None where that is nothing."""
+    """Return what an answer tells of a process, None where that is nothing."""
     rows = answer.get("processes")
     found = (row for row in (rows if isinstance(rows, list) else ()) if isinstance(row, Mapping))
     return next((row for row in found if _int(row.get("pid")) == pid), None)
 
 
 def launched_by(row: Mapping[str, Any] | None) -> set[int]:
-    """The pids of the ranks that a launcher says it has started."""
+    """Return the pids of the ranks that a launcher says it has started."""
     told = row.get("launches") if row is not None else None
     return {pid for pid in map(_int, told[:MAX_ITEMS]) if pid is not None} if isinstance(told, list) else set()
 
@@ -205,7 +205,7 @@ def _item(
 
 
 def rungs_of(look: Mapping[str, Any]) -> tuple[Rung, ...]:
-    """The ladder of an answer to ``look``."""
+    """Return the ladder of an answer to ``look``."""
     told = look.get("rungs")
     return tuple(
         Rung(
@@ -221,7 +221,7 @@ def rungs_of(look: Mapping[str, Any]) -> tuple[Rung, ...]:
 
 
 def consent_of(look: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """The facts to agree to; None where the agent names none, or not all."""
+    """Return the facts to agree to; None where the agent names none, or not all."""
     told = look.get("consent")
     names = ("command", "user", "method", "effect", "price", "undo")
     if not isinstance(told, Mapping) or told.get("method") not in METHODS:
@@ -261,7 +261,7 @@ def joins_hosts(job: str) -> bool:
 
 
 def rows(groups: Sequence[Group], several_hosts: bool) -> list[TableRow]:
-    """A line for each job and below it each rank; a line for each process by itself."""
+    """Return a line for each job and below it each rank; a line for each process by itself."""
     out = []
     for group in groups:
         first = group.items[0]
@@ -301,7 +301,7 @@ def _job_cells(group: Group, title: str) -> dict[str, Any]:
 
 
 def about(item: Item) -> Iterable[Line]:
-    """A process in full: who it is, and each rung with why it is closed."""
+    """Return a process in full: who it is, and each rung with why it is closed."""
     yield [("Process  ", "muted"), (f"{item.name}  ", "title"), (short(item.command), "text")]
     if item.pod:
         yield [("Pod      ", "muted"), (item.pod, "text")]
@@ -336,7 +336,7 @@ def short(command: str) -> str:
 
 
 def question(items: Sequence[Item]) -> Iterable[Line]:
-    """What would be done to these processes: who, how, effect, price, undo."""
+    """Return what would be done to these processes: who, how, effect, price, undo."""
     same = len(items) > 1 and len({item.command for item in items}) == 1
     for number, item in enumerate(items[:8]):
         facts = item.consent or {}
@@ -363,7 +363,7 @@ def question(items: Sequence[Item]) -> Iterable[Line]:
 
 
 def farewell(item: Item) -> Iterable[Line]:
-    """What taking a probe out does."""
+    """Return what taking a probe out does."""
     yield [("Process  ", "muted"), (item.name, "title")]
     yield [("         ", "muted"), (f"on {item.host}, {item.user}:  {short(item.command)}", "text")]
     effect = "the probe's thread, descriptors and patches go; the training goes on. Its compiled code stays, unused."

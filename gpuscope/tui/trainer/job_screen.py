@@ -333,7 +333,7 @@ def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
 
 
 def _others_row(rest: Sequence[TrainerView]) -> TableRow:
-    """The ranks that have no row of their own, summed up."""
+    """Return the ranks that have no row of their own, summed up."""
     steps = [n for t in rest if (n := t.number("step")) is not None]
     paces = [n for t in rest if (n := t.number("step_seconds")) is not None]
     ages = [n for t in rest if (n := t.number("step_age_seconds")) is not None]

@@ -124,7 +124,7 @@ class Asker:
         return self._as_of(question, now, trainer)
 
     def seen(self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None) -> Answer:
-        """What came last, without asking: for a screen that is frozen."""
+        """Return what came last, without asking: for a screen that is frozen."""
         question = self._questions.get(self._key(trainer, name, args))
         return Answer() if question is None else self._as_of(question, time.monotonic(), trainer)
 

@@ -90,7 +90,7 @@ ACTS = {
 
 
 def deadline_of(name: str, trainer: TrainerView, steps: int) -> float:
-    """How long to wait for all of an answer, seconds: slow steps take their time."""
+    """Return how long to wait for all of an answer, seconds: slow steps take their time."""
     pace = trainer.number("step_seconds") or 1.0
     waits = {"snapshot": 300.0, "history": 60.0 + 6 * TRIAL_STEPS * pace, "profile": 180.0 + 30 * steps * pace}
     return min(3600.0, waits[name])
@@ -104,7 +104,7 @@ def args_of(name: str, steps: int, trial: bool = True) -> dict[str, Scalar]:
 
 
 def question_of(act: Act, trainer: TrainerView, steps: int) -> Iterable[Line]:
-    """Who, what happens, what it costs."""
+    """Return who, what happens, what it costs."""
     yield [("Trainer  ", "muted"), *who(trainer)]
     if act.name == "profile":
         pace = trainer.number("step_seconds")
@@ -146,7 +146,7 @@ def _seconds(value: Mapping[str, Any], key: str) -> str:
 
 
 def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
-    """What a snapshot's result says."""
+    """Return what a snapshot's result says."""
     entries, size = _number(value, "entries"), _number(value, "bytes")
     if size is not None:
         yield [("Size     ", "muted"), (bytes_text(size), "text")]
@@ -164,7 +164,7 @@ def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
 
 
 def history_price(value: Mapping[str, Any]) -> Iterable[Line]:
-    """The measured price of recording history."""
+    """Return the measured price of recording history."""
     cost, low = _number(value, "cost_percent"), _number(value, "cost_low_percent")
     high, steps = _number(value, "cost_high_percent"), _number(value, "steps")
     if cost is None:
@@ -190,7 +190,7 @@ def history_on(value: Mapping[str, Any]) -> Iterable[Line]:
 
 
 def profile_came(value: Mapping[str, Any]) -> Iterable[Line]:
-    """What a profile's result says."""
+    """Return what a profile's result says."""
     steps, size = _number(value, "steps"), _number(value, "bytes")
     if steps is not None:
         early = EARLY.get(str(value.get("stopped")), "")
@@ -226,7 +226,7 @@ FAILED = {
 
 
 def failure(code: str, reason: str) -> Iterable[Line]:
-    """An error in words."""
+    """Return an error in words."""
     title, hint = FAILED.get(code, ("It failed", ""))
     yield [(f"{title}: ", "warn"), (reason + (f" ({hint})" if hint else ""), "text")]
 

@@ -59,7 +59,7 @@ class Dialog(ClosesOnce, ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Dialog")]
 
     def own_keys(self, gap: str = "   ") -> str:
-        """The keys that the line below a dialog names, with their words."""
+        """Return the keys that the line below a dialog names, with their words."""
         states = self.key_states()
         return gap.join(f"{shown_short(key)}: {key.label}" for key in in_footer(keys_of(type(self)), states))
 

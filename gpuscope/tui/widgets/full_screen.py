@@ -41,7 +41,7 @@ def not_now(session: Session) -> Line:
 
 
 def absent(session: Session) -> str:
-    """What is said of something that is not in the picture."""
+    """Return what is said of something that is not in the picture."""
     return "it is not there any more" if session.paused_seconds is None else "no reading of it is from then"
 
 

@@ -32,7 +32,7 @@ class KeyLine(Painted):
 
     @classmethod
     def of(cls, dialog: Dialog) -> KeyLine:
-        """The line of this dialog, in the state that it is in."""
+        """Return the line of this dialog, in the state that it is in."""
         return cls(in_footer(keys_of(type(dialog)), dialog.key_states()))
 
     @staticmethod

@@ -51,7 +51,7 @@ class Pane(Vertical):
         return min(trainers, key=lambda t: t.process not in mine, default=None)
 
     def chosen_pid(self) -> int | None:
-        """The process that is looked at, with or without a probe in it."""
+        """Return the process that is looked at, with or without a probe in it."""
         return None
 
     def take_focus(self) -> None:

@@ -40,5 +40,5 @@ class Program(Protocol):
 
 
 def program(app: App[Any]) -> Program:
-    """The application of a screen or widget, ``program(self.app)``."""
+    """Return the application of a screen or widget, ``program(self.app)``."""
     return cast(Program, app)

@@ -136,5 +136,5 @@ def short_model(name: str | None) -> str:
 
 
 def short_script(script: str | None) -> str:
-    """The file's name without its folders."""
+    """Return the file's name without its folders."""
     return (script or "trainer").rsplit("/", 1)[-1] or "trainer"

@@ -27,7 +27,7 @@ class TextDialog(Dialog):
         self.lines = Lines()
 
     def text(self) -> Iterable[Line]:
-        """The lines, before they are wrapped."""
+        """Return the lines, before they are wrapped."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
