@@ -1,4 +1,6 @@
-"""Everything about one GPU: what it does and what that means, its history, its health, who is on it, what it is."""
+"""This screen shows everything about one GPU.
+
+That is what it does and what that means, its history, its health, who is on it, and what it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A device's state as the screens write it: its colour, its reason in short, and what stands free or idle on a host."""
+"""This module says a device's state as the screens write it.
+
+It has its colour, its reason in short, and what stands free or idle on a host."""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
 
 
 def in_short(reason: str) -> str:
-    """A driver's reason with what matters first, for a narrow column: the name of the call says least."""
+    """Return a driver's reason with what matters first, for a narrow column.
+
+    The name of the call says least."""
     if hangs := _CALL_HANGS.fullmatch(reason):
         return f"for {hangs[2]} in {hangs[1]}"
     failed = _CALL_FAILED.fullmatch(reason)
@@ -41,7 +45,9 @@ def ranges(indices: Sequence[int]) -> str:
 
 
 def free_devices(host: HostView) -> str:
-    """``"GPU 2, 5, 7: 140 GiB each"``, "" when none is free. Devices with like room are named together."""
+    """Return which devices are free, such as ``"GPU 2, 5, 7: 140 GiB each"``, "" when none is.
+
+    Devices with like room are named together."""
     rooms: dict[int, list[int]] = {}
     for device in host.devices:
         free = device.number("free_bytes")
@@ -55,9 +61,10 @@ def free_devices(host: HostView) -> str:
 
 
 def idle_since(history: History, since: float | None = None) -> str:
-    """How long the load has been zero as far as we saw: ``"idle 2 min 05 s"``, with ≥ if it was so from the start.
+    """Return how long the load has been zero as far as we saw, such as ``"idle 2 min 05 s"``.
 
-    Moments at which it was unknown end what we saw. ``since``: what the agent there knows, which came earlier."""
+    A ≥ stands before it if it was so from the start. Moments at which it was unknown end what
+    we saw. ``since`` is what the agent there knows, which came earlier."""
     first = len(history)
     while first and (load := history.values[first - 1]) is not None and load < IDLE_PERCENT:
         first -= 1

@@ -1,4 +1,6 @@
-"""Who has a GPU open, asked for when somebody looks: for memory that no process holds which can be seen."""
+"""This dialog shows who has a GPU open, asked for when somebody looks.
+
+It helps with memory that no process holds which can be seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the Device screen says about one GPU, as lines of pieces: no widget, nothing asked, only the picture."""
+"""This module makes the lines of the Device screen, of the picture alone.
+
+It knows no widget and asks nobody."""
 
 from __future__ import annotations
 
@@ -62,8 +64,9 @@ GAUGES = (
 
 
 def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> list[Line]:
-    """Gauges of what works how much, the most telling first, then what that means. What a GPU does not tell is one
-    line with its reason."""
+    """Return gauges of what works how much, the most telling first, then what that means.
+
+    What a GPU does not tell is one line with its reason."""
     out: list[Line] = []
     missing: dict[str, list[str]] = {}
     bar = max(6, min(30, cells - LABEL - 6 - 22))
@@ -113,7 +116,9 @@ def what_it_means(device: DeviceView) -> str:
 
 
 def in_few_words(device: DeviceView) -> str:
-    """The same in at most 15 cells, without numbers: words that stay as they are while the numbers move."""
+    """Return the same in at most 15 cells, without numbers.
+
+    The words stay as they are while the numbers move."""
     load, sm, tensor = (device.number(c) for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent"))
     dram = device.number("dram_active_percent")
     if load is None or sm is None or load < 1:
@@ -349,7 +354,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
 
 
 def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> list[Line]:
-    """Return a line each, the largest first; then what no process holds."""
+    """Return a line for each process, the largest first; then what no process holds."""
     holders = {u.process: u for u in device.uses if u.gone is None}
     ordinals = {
         a.definition.trainer: a.definition.ordinal for t in host.trainers for a in t.allocators if a.gpu == device.id

@@ -49,7 +49,7 @@ def proof_of(finding: Finding, row: Pitfall | None) -> Proof | str:
 
 
 def parse_proof(text: str) -> Proof | None:
-    """Return a command line of the Lab; None for any other."""
+    """Parse a command line of the Lab, and return None for any other."""
     commands = [_ASIDE.split(part.strip())[0] for part in _AGAINST.split(text)]
     try:
         words = [shlex.split(command) for command in commands]

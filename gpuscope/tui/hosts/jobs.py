@@ -1,4 +1,6 @@
-"""Jobs whose ranks run on several hosts: which host keeps the others, joined by the job's key."""
+"""This module joins jobs whose ranks run on several hosts, by the job's key.
+
+It says which host keeps the others."""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ Member = tuple[HostView, TrainerView]
 
 
 def across(hosts: Sequence[HostView]) -> dict[str, list[Word]]:
-    """By the key of a host, what the ranks elsewhere say of those on it. Only what is live counts."""
+    """Return what the ranks elsewhere say of those on each host, by the key of the host.
+
+    Only what is live counts."""
     by_job: dict[str, list[Member]] = defaultdict(list)
     for host in hosts:
         if host.link.state in ("live", "replay"):

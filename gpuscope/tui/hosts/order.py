@@ -1,8 +1,8 @@
-"""The order of many hosts: the worst first, and no line that jumps about while somebody reads it.
+"""This module orders many hosts, the worst first, so that no line jumps while it is read.
 
-A host that gets worse rises at once; one that gets better sinks only after it has been better for a while. Columns of
-figures are sorted anew only every few seconds: a percent more or less moves nothing.
-"""
+A host that gets worse rises at once; one that gets better sinks only after it has been better
+for a while. Columns of figures are sorted anew only every few seconds: a percent more or less
+moves nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ MAX_DIGITS = 18
 
 
 class Order:
-    """Remembers what was shown. Times are seconds of the viewer's monotonic clock."""
+    """The order that was shown last.
+
+    Times are seconds of the viewer's monotonic clock."""
 
     def __init__(self) -> None:
         self._grades: dict[str, Grade] = {}

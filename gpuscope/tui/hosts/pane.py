@@ -1,4 +1,6 @@
-"""Tab 0, where there are several hosts: a line each, the worst first; Enter looks at one, Esc comes back."""
+"""This tab has a line for each of several hosts, the worst first.
+
+One key looks at a host, another comes back."""
 
 from __future__ import annotations
 

@@ -49,8 +49,10 @@ FAINT: Piece = ("–", "faint")
 
 
 def columns(sort: str, width: int = 80, longest: int = 0) -> list[Column]:
-    """The columns for a terminal of ``width`` cells, the one that is sorted by marked. ``longest``: the cells of the
-    longest name of a host, which comes before figures that can be seen one Enter deeper."""
+    """Return the columns for a terminal of ``width`` cells, the one that is sorted by marked.
+
+    ``longest`` are the cells of the longest name of a host, which comes before figures that can
+    be seen one step deeper."""
     key, title = SORT_TITLES[sort]
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
@@ -60,7 +62,9 @@ def columns(sort: str, width: int = 80, longest: int = 0) -> list[Column]:
 
 
 def without_domain(names: Iterable[str]) -> dict[str, str]:
-    """Names of hosts without the domain that all of them share: it tells nobody from another, and hides what does."""
+    """Return the names of hosts without the domain that all of them share.
+
+    It tells nobody from another, and hides what does."""
     full = list(names)
     domains = {name.partition(".")[2] for name in full}
     short = {name: name.partition(".")[0] for name in full}
@@ -71,7 +75,9 @@ def without_domain(names: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class HostName:
-    """A name that is cut in its middle: hosts of one cluster often begin alike and differ at the end."""
+    """A name that is cut in its middle.
+
+    Hosts of one cluster often begin alike and differ at the end."""
 
     name: str
     token: str
@@ -94,8 +100,9 @@ def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
 
 
 def host_row(one: Summary, age_seconds: float | None, tokens: Tokens, name: str = "") -> TableRow:
-    """A host, as ``name`` where that is given. What is not of now is grey, and its age stands beside the state of its
-    link."""
+    """Return the row of a host, called ``name`` where that is given.
+
+    What is not of now is grey, and its age stands beside the state of its link."""
     token = "text" if one.current else "faint"
     age = f" {short_age_text(age_seconds)}" if age_seconds is not None and not one.current and one.answered else ""
     link = _LINK_TOKENS.get(one.state, "bad")
@@ -146,7 +153,9 @@ def worst_cell(one: Summary) -> Line:
 
 
 def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str = "") -> list[Line]:
-    """Hosts and devices; where there is room. Two lines of at most ``width`` cells."""
+    """Return the sums over hosts and devices in two lines of at most ``width`` cells.
+
+    The second says where there is room."""
     glyphs = tokens.glyphs
     first: Line = [(f"{now.hosts} hosts", "title")]
     if shown != now.hosts:
@@ -172,7 +181,9 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
 
 
 def room_pieces(now: Totals, cells: int) -> Line:
-    """Where there is room, as many hosts as fit: ``room: node-07 8× 140 GiB · node-12 2× 80 GiB``."""
+    """Return where there is room, as many hosts as fit.
+
+    An example is ``room: node-07 8× 140 GiB · node-12 2× 80 GiB``."""
     out: Line = [("room: ", "muted")]
     for number, (name, devices, size) in enumerate(now.room[:ROOMS_SHOWN]):
         piece: Line = [(" · ", "faint")] if number else []
@@ -184,7 +195,9 @@ def room_pieces(now: Totals, cells: int) -> Line:
 
 
 def detail_lines(one: Summary, age_seconds: float | None, cells: int, rows: int, tokens: Tokens) -> list[Line]:
-    """All that is wrong with a host, in full as far as ``rows`` reach; its jobs where nothing is."""
+    """Return all that is wrong with a host, in full as far as ``rows`` reach.
+
+    Where nothing is wrong, it names the host's jobs."""
     lines: list[Line] = []
     for grade, text in one.words:
         glyph, token = mark_of(grade, tokens.glyphs)

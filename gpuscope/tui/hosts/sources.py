@@ -1,4 +1,6 @@
-"""Several places in one session: their sources, which one is looked at, and a process that somebody came for."""
+"""This module holds several places in one session, and which of them is looked at.
+
+It also knows of a process that somebody came for."""
 
 from __future__ import annotations
 
@@ -26,8 +28,11 @@ UNSEEN_SECONDS = 2.5
 
 
 class Hosts:
-    """``wanted``: (source key, pid) of processes to open once they are seen; the first that is seen is opened. None of
-    them seen: ``unseen`` is called with the first, whose host is looked at."""
+    """The sources of a session.
+
+    ``wanted`` are (source key, pid) of processes to open once they are seen; the first that is
+    seen is opened. When none of them is, ``unseen`` is called with the first, whose host is
+    looked at."""
 
     def __init__(
         self, sources: Sequence[Source], wanted: Sequence[tuple[str, int]] = (),
@@ -56,7 +61,7 @@ class Hosts:
         return self.source
 
     def why_not_again(self, host: HostView | None) -> str:
-        """Why what is looked at, which is ``host``, cannot be connected anew, "" where it can."""
+        """Return why the host that is looked at cannot be connected anew, "" where it can."""
         if not isinstance(self.source, Reconnecting):
             return "it is no connection to another host"
         return "it is connected" if host is not None and host.link.state == "live" else ""
@@ -72,7 +77,9 @@ class Hosts:
         return f"{self._at + 1}/{len(self.sources)}" if len(self.sources) > 1 else ""
 
     def host(self, view: View) -> HostView | None:
-        """The host that is looked at. Hosts of a view stand as their sources were added."""
+        """Return the host that is looked at.
+
+        Hosts of a view stand as their sources were added."""
         return next((host for host in view.hosts if host.key == self.source.key), None)
 
     def sought(self, host_of: Callable[[str], HostView | None]) -> tuple[HostView, int] | None:
@@ -99,8 +106,10 @@ class Hosts:
     async def run(
         self, store: Store, hear: Callable[[str, Frame, float], None], linked: Callable[[str, Link], None]
     ) -> None:
-        """All sources at once, until each has ended. One that fails is no reason for the others to end; one that can be
-        connected anew waits for that."""
+        """Run all sources at once, until each has ended.
+
+        One that fails is no reason for the others to end; one that can be connected anew waits
+        for that."""
         from ...store.view import Link
 
         async def one(source: Source) -> None:

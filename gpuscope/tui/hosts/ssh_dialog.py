@@ -1,6 +1,7 @@
-"""What ssh asks on the way to a host, as a dialog: a password, a passphrase, whether a host key is right.
+"""This dialog asks what ssh asks on the way to a host.
 
-The question comes from a thread that serves ssh's helper, and the answer goes back there; it is kept nowhere."""
+That is a password, a passphrase, or whether a host key is right. The question comes from a
+thread that serves ssh's helper, and the answer goes back there; it is kept nowhere."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ WIDTH, FRAME = 78, 4
 
 
 class SshPrompt(ClosesOnce, ModalScreen[str | None]):
-    """Enter answers, Esc refuses: ssh then gives up, and the host says so."""
+    """The dialog of one question of ssh.
+
+    When it is refused, ssh gives up, and the host says so."""
 
     DEFAULT_CSS = """
     SshPrompt { align: center middle; background: $background 60%; }
@@ -77,7 +80,9 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
 
 
 class Prompts:
-    """Answers questions by asking in ``app``. Called on other threads than the app's; one question at a time."""
+    """What answers questions by asking in ``app``, one at a time.
+
+    It is called on other threads than the app's."""
 
     def __init__(self) -> None:
         self.app: App[Any] | None = None

@@ -1,7 +1,8 @@
-"""Many hosts, a line each: what of a host is worth a line, how grave it is, and what all of them come to.
+"""This module sums up many hosts in a line each, and all of them together.
 
-Pure: a :class:`~gpuscope.store.view.HostView` in, a :class:`Summary` out. Bytes are ints or floats, times seconds.
-"""
+It says what of a host is worth a line and how grave it is. It is pure: a
+:class:`~gpuscope.store.view.HostView` goes in, a :class:`Summary` comes out. Bytes are ints or
+floats, times seconds."""
 
 from __future__ import annotations
 
@@ -42,8 +43,11 @@ Word = tuple[Grade, str]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One host in a line. ``words``: what is wrong, the worst first. ``devices``: how many answer or should; ``busy``,
-    ``idle`` (held, and no load) and ``free`` of them. Means and sums are over what is known, None where nothing is."""
+    """One host in a line.
+
+    ``words`` say what is wrong, the worst first. ``devices`` is how many answer or should, and
+    ``busy``, ``idle`` (held, and no load) and ``free`` are of them. Means and sums are over
+    what is known, None where nothing is."""
 
     key: str
     name: str
@@ -159,7 +163,9 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
 
 
 def _of_job(host: HostView, job: JobView, found: Sequence[Word]) -> Iterable[Word]:
-    """What a glance at a job's ranks tells; what the rules say in better words is not said again."""
+    """Return what a glance at a job's ranks tells.
+
+    What the rules say in better words is not said again."""
     living = [trainer for trainer in job.trainers if trainer.gone is None]
     known = {grade for grade, _ in found}
     stall = find_stall(living)
@@ -212,8 +218,10 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All hosts together. What is stale is counted as it was when it was last heard; ``unheard`` hosts count nothing.
-    ``room``: hosts with free devices, the most first: (name, devices, bytes)."""
+    """The sums over all hosts.
+
+    What is stale is counted as it was when it was last heard; ``unheard`` hosts count nothing.
+    ``room`` are the hosts with free devices, the most first, as (name, devices, bytes)."""
 
     hosts: int
     live: int
@@ -230,7 +238,9 @@ class Totals:
 
 
 def totals(summaries: Sequence[Summary]) -> Totals:
-    """The sums over these hosts. Where there is room is told only of hosts that are heard now."""
+    """Return the sums over these hosts.
+
+    Where there is room is told only of hosts that are heard now."""
     room = [(one.name, one.free, one.free_bytes) for one in summaries if one.free and one.current]
     failed = sum(one.state in ("failed", "no answer") for one in summaries)
     live = sum(one.current for one in summaries)

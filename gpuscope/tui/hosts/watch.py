@@ -1,8 +1,8 @@
-"""The hosts of a session, summed up: made anew only for those that changed, and the doctor's rules asked in turn.
+"""This module sums up the hosts of a session, anew only for those that changed.
 
-The rules of one host take a millisecond or two. They are asked of as many hosts at a time as a share of the viewer's
-time allows, so that each host is judged every few seconds and no key waits for a judgement.
-"""
+It asks the doctor's rules in turn. The rules of one host take a millisecond or two: they are
+asked of as many hosts at a time as a share of the viewer's time allows, so that each host is
+judged every few seconds and no key waits for a judgement."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ _GRADES = {"problem": Grade.PROBLEM, "warning": Grade.WARNING}
 
 
 class Fleet:
-    """``store`` holds the hosts, ``frozen`` is the picture of them while the screen stands still."""
+    """All hosts of a session, summed up.
+
+    ``store`` holds the hosts, ``frozen`` is the picture of them while the screen stands still."""
 
     def __init__(
         self, store: Callable[[], Store | None], frozen: Callable[[], View | None] = lambda: None,
@@ -81,7 +83,9 @@ class Fleet:
         return self._all
 
     def heard(self, key: str) -> None:
-        """A host has sent a sample: sum it up at once, where it is time to. All at a time would keep a key waiting."""
+        """Sum up a host that has sent a sample at once, where it is time to.
+
+        All hosts at a time would keep a key waiting."""
         now, store = self._clock(), self._store()
         seconds = SUM_SECONDS if key in self.visible else HIDDEN_SECONDS
         if store is not None and now - self._summed.get(key, float("-inf")) >= seconds:
@@ -111,14 +115,14 @@ class Fleet:
         return totals(self._all)
 
     def sort_by(self, step: int) -> str:
-        """The next order; its name."""
+        """Change to the next order, and return its name."""
         self.sort = SORTS[(SORTS.index(self.sort) + step) % len(SORTS)]
         return self.sort
 
     # ── the rules ──
 
     def judge(self, table: Mapping[str, Pitfall]) -> bool:
-        """Ask the rules of the hosts whose turn it is; whether anything else is said than before."""
+        """Ask the rules of the hosts whose turn it is, and return whether anything changed."""
         hosts = [host for host, _, _ in self._known.values() if host.link.state in ("live", "replay")]
         began, changed = time.thread_time(), False
         for _ in range(len(hosts)):

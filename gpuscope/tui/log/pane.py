@@ -17,7 +17,9 @@ from .rows import COLUMNS, entries, row
 
 
 class LogPane(Pane):
-    """Follows the end until the cursor leaves it. Below, the text under the cursor in full where it was cut."""
+    """The log, which follows its end until the cursor leaves it.
+
+    Below it stands the text under the cursor in full where it was cut."""
 
     DEFAULT_CSS = "LogPane #full { padding: 0 2; }"
 

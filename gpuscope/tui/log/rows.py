@@ -31,7 +31,9 @@ TOKENS = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the log. ``serial`` makes its key stable."""
+    """One line of the log.
+
+    ``serial`` makes its key stable."""
 
     wall_seconds: float
     kind: str
@@ -44,8 +46,9 @@ class Entry:
 def entries(
     host: HostView | None, notices: Iterable[Notice], text: str = "", until_seconds: float | None = None
 ) -> list[Entry]:
-    """Everything that contains ``text``, oldest first; of the program's own words those until ``until_seconds`` of
-    the wall clock."""
+    """Return everything that contains ``text``, oldest first.
+
+    Of the program's own words it has those until ``until_seconds`` of the wall clock."""
     out = [
         Entry(
             n.wall_seconds,

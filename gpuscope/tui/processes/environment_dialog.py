@@ -1,4 +1,6 @@
-"""The environment of a process, asked for when somebody looks: variables of an allow-list, never all of them."""
+"""This dialog shows the environment of a process, asked for when somebody looks.
+
+It has the variables of an allow-list, never all of them."""
 
 from __future__ import annotations
 

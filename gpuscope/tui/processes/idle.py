@@ -1,5 +1,7 @@
-"""Since when a process runs no kernel: by its own share of its devices where the driver tells it, else by the devices'
-load, else by its CPU time. Knows no widget."""
+"""This module tells since when a process runs no kernel.
+
+It goes by the process's own share of its devices where the driver tells it, else by the
+devices' load, else by its CPU time. It knows no widget."""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ FORGET_SECONDS = 30.0
 
 
 class Idle(NamedTuple):
-    """``seconds`` 0.0: it works, or nothing is known. ``more``: it was so already when somebody began to look."""
+    """For how long a process has been idle.
+
+    ``seconds`` is 0.0 where it works, or nothing is known. ``more`` says that it was so already
+    when somebody began to look."""
 
     seconds: float
     more: bool
@@ -39,7 +44,9 @@ class _Since(NamedTuple):
 
 
 class Idleness:
-    """Remembers since when each use of a device is idle: its history is long, and is read once."""
+    """What remembers since when each use of a device is idle.
+
+    The history of a use is long, and is read once."""
 
     def __init__(self) -> None:
         self._since: dict[int, _Since] = {}
@@ -76,11 +83,14 @@ class Idleness:
         history: HistoryOf,
         wall: float | None,
     ) -> Idle:
-        """``uses``: those that live; ``devices``: how idle each is, by id; ``wall``: what time it is on its host. No
-        process is idle for longer than it runs.
+        """Return how idle a process is that has these uses of devices.
 
-        No kernel on any of its devices: then it runs none either. Beside others that work, its own share tells; where
-        the driver tells none, its CPU does, which a process that feeds a GPU needs."""
+        ``uses`` are those that live, ``devices`` says how idle each is, by id, and ``wall``
+        what time it is on its host. No process is idle for longer than it runs.
+
+        No kernel on any of its devices means that it runs none either. Beside others that work,
+        its own share tells; where the driver tells none, its CPU does, which a process that
+        feeds a GPU needs."""
         found, start = self._of_process(process, uses, devices, history), process.definition.start_time
         age = wall - start if wall is not None and start is not None else None
         return Idle(max(age, 1.0), False) if age is not None and 0 < age < found.seconds else found

@@ -1,4 +1,6 @@
-"""Everything about one process: who it is, what it holds on which GPU and calls it, and its history."""
+"""This screen shows everything about one process.
+
+That is who it is, what it holds on which GPU and how it calls that, and its history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The processes of a host: who holds which GPU, since when idle, the ranks of a job together; and acting on one."""
+"""This screen lists the processes of a host and lets a user act on one.
+
+It says who holds which GPU and since when it is idle, with the ranks of a job together."""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ ASK_SECONDS = 5.0
 
 
 class FilterInput(Input):
-    """Filters while it is typed. Enter keeps the filter, Esc drops it."""
+    """A line that filters while it is typed.
+
+    One key keeps the filter, another drops it."""
 
     DEFAULT_CSS = "FilterInput { height: 1; border: none; padding: 0 1; } FilterInput:focus { border: none; }"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FilterInput")]
@@ -39,7 +43,9 @@ class FilterInput(Input):
 
 
 class ProcessScreen(Room):
-    """Kept up to date while it is open. Sort, filter, tree and columns are remembered."""
+    """The list of a host's processes, kept up to date while it is open.
+
+    Sort, filter, tree and columns are remembered."""
 
     DEFAULT_CSS = """
     ProcessScreen #totals { height: auto; max-height: 4; padding: 0 2; }
@@ -167,7 +173,9 @@ class ProcessScreen(Room):
         program(self.app).open("columns", then=lambda _: self.show_now())
 
     async def action_filter(self) -> None:
-        """Open the line to type into. Awaited: the next key belongs to it already."""
+        """Open the line to type into.
+
+        This is awaited: the next key belongs to the line already."""
         if not self.query(FilterInput):
             text = "filter: user, command, pid, container, slurm 4711, gpu 3"
             line = FilterInput(self.session.state.process_filter, text, max_length=100, select_on_focus=False)
@@ -187,7 +195,9 @@ class ProcessScreen(Room):
         self.show_now()
 
     def action_job(self) -> None:
-        """Only the GPUs of the Slurm job that gpuscope (on a far host its agent) runs in, or all."""
+        """Show only the GPUs of the Slurm job that gpuscope runs in, or all.
+
+        On a far host that is the job of its agent."""
         if self._job_gpus is not None:
             self._job_gpus, self._said = None, ""
             self.show_now()

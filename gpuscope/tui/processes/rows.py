@@ -1,7 +1,7 @@
-"""The rows of the process screen: what to show of which process, in which order, and what was left out and why.
+"""This module makes the rows of the process screen.
 
-Knows no widget. A reading that is not there is a dash; its reason stands with the process's readings (Enter).
-"""
+It says what to show of which process, in which order, and what was left out and why. It knows
+no widget. A reading that is not there is a dash; its reason stands with the process's readings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ INDICES = re.compile(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*$")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How to look. ``job_gpus``: indices of the devices to keep, None for all."""
+    """How to look at the processes.
+
+    ``job_gpus`` are the indices of the devices to keep, None for all."""
 
     sort: str = "gpu"
     mine: bool = False
@@ -86,7 +88,7 @@ class Entry:
 
 
 def columns(choice: Choice, rows: Sequence[TableRow] | None = None) -> list[Column]:
-    """The columns that are wanted and, given the rows, say something there; the sorted one marked."""
+    """Return the columns that are wanted and say something, the sorted one marked."""
     out = []
     for column in COLUMNS:
         sparse = rows is not None and column.key in SPARSE and column.key != choice.sort
@@ -129,7 +131,10 @@ def _sm(uses: Sequence[UseView]) -> float | None:
 def listing(
     host: HostView, history: HistoryOf, choice: Choice, why_job: str = "", idleness: Idleness | None = None
 ) -> Listing:
-    """The rows to show. ``why_job``: where ``choice.job_gpus`` comes from; ``idleness`` is kept from call to call."""
+    """Return the rows to show.
+
+    ``why_job`` says where ``choice.job_gpus`` comes from; ``idleness`` is kept from call to
+    call."""
     everything = entries(host, history, idleness or Idleness())
     kept = [entry for entry in everything if _wanted(entry, choice)]
     ordered = _ordered(kept, choice)
@@ -164,7 +169,9 @@ def _haystack(entry: Entry) -> str:
 
 
 def _ordered(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
-    """(entry, depth, a heading above it or None). Ranks of one job stand together, in their order."""
+    """Return (entry, depth, a heading above it or None) for each row, in order.
+
+    Ranks of one job stand together, in their order."""
     if choice.tree:
         return _tree(kept, choice)
     groups: dict[str, list[Entry]] = {}
@@ -203,8 +210,9 @@ def _order(entry: Entry, sort: str) -> tuple[Any, ...]:
 
 
 def _tree(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
-    """Children below their parents, as far as both are in the list. A ring of parents, which hostile data may claim,
-    loses nobody."""
+    """Return children below their parents, as far as both are in the list.
+
+    A ring of parents, which hostile data may claim, loses nobody."""
     by_pid = {entry.process.definition.pid: entry for entry in kept}
     below: dict[int | None, list[Entry]] = {}
     for entry in kept:
@@ -343,7 +351,9 @@ def _reason_class(reading: object) -> str:
 
 
 def job_gpus(environment: Mapping[str, object]) -> tuple[frozenset[int] | None, str]:
-    """The devices of a Slurm job by its own variables, and in words why; None and the reason where there is none."""
+    """Return the devices of a Slurm job by its own variables, and in words why.
+
+    Where there is none, it is None and the reason."""
     job = environment.get("SLURM_JOB_ID")
     if not isinstance(job, str) or not job:
         return None, "gpuscope there runs in no Slurm job (SLURM_JOB_ID is not set): start it with srun --jobid"

@@ -1,4 +1,6 @@
-"""Sending a signal to a process: who it is and what the signal does stand there first; nothing without Enter."""
+"""This dialog sends a signal to a process.
+
+It says first who that is and what the signal does; nothing is sent without a key."""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def signal_dialog(session: Session, process: ProcView) -> SignalDialog | None:
 
 
 def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
-    """The same for a process of the host that is looked at, or what to do where none is meant."""
+    """Return the dialog for a process of the host that is looked at.
+
+    Where none is meant, the user is told what to do."""
     living = [p for p in session.host.processes if p.gone is None] if session.host is not None else []
     process = next((p for p in living if p.definition.pid == pid), None)
     if process is not None:
@@ -62,7 +66,9 @@ def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
 
 
 def _never(process: ProcView) -> str:
-    """Why nobody may signal it, "" where somebody may. The agent refuses these, and more, by itself."""
+    """Return why nobody may signal a process, "" where somebody may.
+
+    The agent refuses these, and more, by itself."""
     d = process.definition
     if d.pid == 1:
         return "pid 1 is the system's first process: everything there depends on it"

@@ -1,4 +1,6 @@
-"""What the screen of one process says, as lines of pieces: no widget, nothing asked, only the picture."""
+"""This module makes the lines of the screen of one process, of the picture alone.
+
+It knows no widget and asks nobody."""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def _working(process: ProcView, idle: Idle) -> Piece:
 
 
 def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
-    """A line for each device that it uses: bytes, share, and what it calls it where a probe tells."""
+    """Return a line for each device that the process uses.
+
+    It has the bytes, the share, and what the process calls the device where a probe tells."""
     devices = {device.id: device for device in host.devices}
     names = cuda_names(host, process)
     lines: list[Line] = []
@@ -108,7 +112,9 @@ def living(process: ProcView) -> Sequence[UseView]:
 
 
 def cuda_names(host: HostView, process: ProcView) -> Mapping[int, str]:
-    """By device's id what torch calls it in this process, ``cuda:0``; {} where no probe tells."""
+    """Return what torch calls each device in this process, such as ``cuda:0``, by its id.
+
+    It is {} where no probe tells."""
     trainer = trainer_in(host, process)
     if trainer is None:
         return {}

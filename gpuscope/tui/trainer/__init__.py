@@ -1,1 +1,1 @@
-"""What is looked at and done in one trainer: attaching, its ranks, its stacks, profiles and requests."""
+"""These screens look at one trainer and ask it: attaching, its ranks, stacks and profiles."""

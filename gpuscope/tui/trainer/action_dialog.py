@@ -1,4 +1,6 @@
-"""The dialog in which a trainer is asked to do something: effect and price first, then progress, then what came."""
+"""This is the dialog in which a trainer is asked to do something.
+
+Effect and price come first, then the progress, then what came of it."""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ DO, LEAVE = key_of("go_on", "ActDialog"), key_of("leave", "ActDialog")
 
 
 class ActDialog(Dialog):
-    """Enter does it, Esc leaves; while it runs, Esc cancels it. ``state``: asking, running, done, failed."""
+    """The question whether a trainer is to do something, and what came of it.
+
+    ``state`` is asking, running, done or failed. One key does it, another leaves, or cancels it
+    while it runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ActDialog")]
 

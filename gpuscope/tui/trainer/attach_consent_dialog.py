@@ -1,4 +1,6 @@
-"""The question before a trainer is written to, or before a probe is taken out; then progress, then what came of it."""
+"""This dialog asks before a trainer is written to, or before a probe is taken out.
+
+Then it shows the progress, and what came of it."""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ SAID = {"busy": "busy, not attached", "cancelled": "cancelled", "gone": "it has 
 
 
 class ConsentDialog(Dialog):
-    """``y`` does it, and no other key: not Enter, which may be pressed by habit. ``state``: asking, running, done."""
+    """The question whether a probe may be put into a trainer, or taken out.
+
+    One key says yes, and it is not Enter, which may be pressed by habit. ``state`` is asking,
+    running or done."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ConsentDialog")]
 
@@ -47,8 +52,10 @@ class ConsentDialog(Dialog):
         taking_out: bool = False,
         opened: Callable[[Item], None] | None = None,
     ) -> None:
-        """``of``: how many ranks the job has, with those that are not asked for. ``opened``: what follows where the
-        user wants to see the trainer that was attached to."""
+        """Ask about these items.
+
+        ``of`` is how many ranks the job has, with those that are not asked for. ``opened``
+        follows where the user wants to see the trainer that was attached to."""
         super().__init__()
         self.session = session
         self.items = tuple(items)

@@ -1,4 +1,6 @@
-"""The list of what can be attached to: jobs with their ranks, processes, what each would need and what opens more."""
+"""This screen lists what can be attached to: jobs with their ranks, and processes.
+
+It says what each would need, and what would open more."""
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ LEAST_ABOUT = 3
 
 
 class AttachScreen(Dialog):
-    """Enter leads to the question for a rank, or for a whole job; ``d`` to that for taking a probe out.
+    """The list of what can be attached to.
 
-    The cursor begins on process ``pid`` where it is there."""
+    Keys lead to the question for a rank or for a whole job, and to the one for taking a probe
+    out. The cursor begins on process ``pid`` where it is there."""
 
     DEFAULT_CSS = """
     AttachScreen .dialog { width: 112; max-width: 100%; height: auto; max-height: 96%; }

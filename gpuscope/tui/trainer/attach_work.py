@@ -1,7 +1,7 @@
-"""Attaching from the screen: asking the agents, ranks one at a time, and a line for each in the log of what was done.
+"""This module attaches from the screen: it asks the agents, one rank after the other.
 
-Knows no widget. Works through the sources of the session, so that a far host is as good as this one.
-"""
+Each writes a line into the log of what was done. The module knows no widget. It works through
+the sources of the session, so that a far host is as good as this one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ WATCHED_SECONDS = 0.3
 
 
 async def look_around(session: Session, pid: int | None = None) -> Found:
-    """What can be attached to on the host looked at, process ``pid`` among it whatever it is, or what it has launched;
-    where a job has ranks elsewhere, on the other hosts too.
+    """Return what can be attached to on the host that is looked at.
 
-    Raises :class:`SourceError` where the host looked at does not answer."""
+    Process ``pid`` is among it whatever it is, or what it has launched; where a job has ranks
+    elsewhere, the other hosts are asked too. Raises :class:`SourceError` where the host looked
+    at does not answer."""
     sources = list(session.hosts.sources) if session.hosts is not None else []
     shown = session.hosts.source if session.hosts is not None else None
     if shown is None:
@@ -70,8 +71,10 @@ async def _ask(session: Session, source: Source) -> tuple[list[Item], int, list[
 async def _ask_for(
     session: Session, source: Source, pid: int, items: Sequence[Item]
 ) -> tuple[tuple[int, ...], list[Item], list[str]]:
-    """The pids that are meant by ``pid``: its own, or those of the ranks that it has launched; it as an item, where it
-    is not among ``items``; and what there is to say of it."""
+    """Return the pids that are meant by ``pid``, it as an item, and what to say of it.
+
+    The pids are its own, or those of the ranks that it has launched. The item is there where it
+    is not among ``items``."""
     host = session.host_of(source.key)
     if any(item.pid == pid for item in items) or host is None:
         return (pid,), [], []
@@ -95,7 +98,9 @@ async def _list(source: Source, pids: Sequence[int]) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class Report:
-    """What became of each: (item, "ok" or a code, words). ``left``: not tried any more."""
+    """What became of each item.
+
+    Rows are (item, "ok" or a code, words); ``left`` are the items that were not tried any more."""
 
     rows: list[tuple[Item, str, str]] = field(default_factory=list)
     left: tuple[Item, ...] = ()
@@ -106,8 +111,10 @@ class Report:
 
 
 async def attach_all(session: Session, items: Sequence[Item], say: Callable[[int, str], None], report: Report) -> None:
-    """One after the other, into ``report``; the first that is refused, busy or harmed ends it. ``say`` gets the number
-    of the rank that is under way and words. Cancelled, it puts back what is half done, and what is done stays."""
+    """Attach to one item after the other, and write into ``report`` what became of each.
+
+    The first that is refused, busy or harmed ends it. ``say`` gets the number of the rank that
+    is under way and words. Cancelled, it puts back what is half done, and what is done stays."""
     for number, item in enumerate(items):
         report.left = tuple(items[number + 1 :])
         say(number, "asked; waiting for its next safe point")
@@ -154,7 +161,9 @@ async def _attach(session: Session, item: Item, say: Callable[[str], None]) -> M
 
 
 async def detach(session: Session, item: Item) -> str:
-    """Take the probe out; in words what became of it. Raises :class:`SourceError`."""
+    """Take the probe out, and return in words what became of it.
+
+    Raises :class:`SourceError`."""
     trainer = trainer_of(session, item)
     if trainer is None:
         raise SourceError("gone", f"no probe of pid {item.pid} is connected any more")

@@ -1,8 +1,8 @@
-"""What can be attached to, as an agent's answer tells it: processes, ranks of a job together, and what each would need.
+"""This module reads an agent's answer about what can be attached to.
 
-Pure: an answer and a picture go in, items, rows and lines of pieces come out. The answer comes from another process, so
-nothing in it is taken for granted.
-"""
+It has the processes, the ranks of a job together, and what each would need. It is pure: an
+answer and a picture go in, items, rows and lines of pieces come out. The answer comes from
+another process, so nothing in it is taken for granted."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A process that may be attached to. ``origin`` is the probe's (run, enable, inject …), "" without a probe;
-    ``consent`` are the facts to agree to, None where no method is open."""
+    """A process that may be attached to.
+
+    ``origin`` is the probe's (run, enable, inject …), "" without a probe; ``consent`` are the
+    facts to agree to, None where no method is open."""
 
     source: Source = field(compare=False)
     host: str
@@ -114,8 +116,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that was told. ``helpers`` counts processes that serve a trainer, which nobody wants to look into; ``meant``
-    are the pids that somebody came for."""
+    """All that was told of what can be attached to.
+
+    ``helpers`` counts processes that serve a trainer, which nobody wants to look into;
+    ``meant`` are the pids that somebody came for."""
 
     groups: tuple[Group, ...] = ()
     helpers: int = 0
@@ -124,7 +128,9 @@ class Found:
 
     @property
     def cursor(self) -> str | None:
-        """The key of the line that is meant: of one process, or of the job that several are ranks of."""
+        """The key of the line that is meant.
+
+        It is that of one process, or of the job that several are ranks of."""
         for group in self.groups:
             keys = [item.key for item in group.items if item.pid in self.meant]
             if keys:
@@ -158,8 +164,9 @@ def launched_by(row: Mapping[str, Any] | None) -> set[int]:
 def items_of(
     answer: Mapping[str, Any], host: HostView, source: Source, alone: bool = False
 ) -> tuple[list[Item], int, list[str]]:
-    """The processes of one host, how many helpers were left out, and what else the agent says. ``alone``: without the
-    trainers that are known and not in the answer."""
+    """Return the processes of one host, how many helpers were left out, and the agent's notes.
+
+    ``alone`` leaves out the trainers that are known and not in the answer."""
     trainers = {t.definition.pid: t for t in host.trainers if t.gone is None}
     living = {p.definition.pid: p for p in host.processes if p.gone is None}
     items, helpers, told = [], 0, set()
@@ -254,7 +261,9 @@ def grouped(items: Iterable[Item]) -> tuple[Group, ...]:
 
 
 def joins_hosts(job: str) -> bool:
-    """Whether equal job keys on two hosts mean one job: not a meeting point on the loopback, nor a parent's pid."""
+    """Return whether equal job keys on two hosts mean one job.
+
+    A meeting point on the loopback or a parent's pid says nothing about another host."""
     from ...store.jobs import is_local_key
 
     return bool(job) and not job.startswith("children of ") and not is_local_key(job)

@@ -1,4 +1,6 @@
-"""A job looked at closely: its ranks side by side, who is behind, who works longest, who runs out of memory first."""
+"""This screen looks at a job closely, with its ranks side by side.
+
+It says who is behind, who works longest, and who runs out of memory first."""
 
 from __future__ import annotations
 
@@ -64,8 +66,9 @@ OTHERS = "others"
 
 
 class JobScreen(Room):
-    """Kept up to date while it is open. The cursor chooses a rank: Enter shows its readings, ``s``, ``p``, ``S`` and
-    ``H`` ask it."""
+    """The ranks of a job, kept up to date while it is open.
+
+    The cursor chooses a rank, whose readings a key opens; other keys ask that rank."""
 
     DEFAULT_CSS = """
     JobScreen #notes { height: auto; max-height: 50%; }
@@ -163,7 +166,9 @@ class JobScreen(Room):
 
 
 def head_of(job: JobView) -> Line:
-    """What it is and how fast: ``Job train.py · 8 ranks · ada · step 4,012 · 0.901 s a step``."""
+    """Return what the job is and how fast it goes.
+
+    An example is ``Job train.py · 8 ranks · ada · step 4,012 · 0.901 s a step``."""
     out: Line = [("Job  ", "bold accent"), (job.title, "title")]
     living = [t for t in job.trainers if t.gone is None]
     facts = [f"{len(living)} of {world} ranks" if (world := _world(job)) and world != len(living) else ""]
@@ -184,7 +189,9 @@ def _world(job: JobView) -> int | None:
 
 
 def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf) -> Iterable[Line]:
-    """Sentences, the worst first; one line says so where there is nothing. ``stacks``: a rank can be asked for them."""
+    """Return what stands out of a job in sentences, the worst first.
+
+    One line says so where nothing does. ``stacks`` says that a rank can be asked for them."""
     if over := end_of(job):
         yield from end_notes(over)
         return
@@ -253,7 +260,9 @@ def _uneven(living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]
 
 
 def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf) -> list[TableRow]:
-    """A row a rank, the worst first; more than ``most`` leave a row that sums up the others."""
+    """Return a row for each rank, the worst first.
+
+    Where there are more than ``most``, the last row sums up the others."""
     living = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     stall = find_stall(living)
     behind = {t.key for t in stall.behind} if stall is not None else set()

@@ -34,9 +34,12 @@ MAX_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of a question now. ``value`` is the result of the last good answer, None before the first;
-    ``before`` the one before it, taken ``between_seconds`` earlier. ``problem`` says in words why there is none, or why
-    there is no newer one, with the ``code`` of the error; "" while all is well. ``asked``: an answer is under way."""
+    """What is known of a question now.
+
+    ``value`` is the result of the last good answer, None before the first; ``before`` is the
+    one before it, taken ``between_seconds`` earlier. ``problem`` says in words why there is
+    none, or why there is no newer one, with the ``code`` of the error; it is "" while all is
+    well. ``asked`` says that an answer is under way."""
 
     value: Mapping[str, Any] | None = None
     age_seconds: float | None = None
@@ -62,8 +65,10 @@ class _Question:
 
 
 class Asker:
-    """``reach`` gives the store and the source that is asked, None while there is no source; ``changed`` is called when
-    an answer came. Used on the event loop of both."""
+    """What asks the probes of trainers, on the event loop of the store and the source.
+
+    ``reach`` gives both, None while there is no source; ``changed`` is called when an answer
+    came."""
 
     def __init__(self, reach: Callable[[], tuple[Store, Source] | None], changed: Callable[[], None]) -> None:
         self._reach, self._changed = reach, changed
@@ -80,8 +85,10 @@ class Asker:
         blob_to: Path | None = None,
         max_bytes: int | None = None,
     ) -> Result:
-        """Asks once and waits for the result. ``args`` without the trainer; a blob that belongs to the answer is
-        written to ``blob_to``. Raises :class:`~gpuscope.store.pending_requests.SourceError`."""
+        """Ask once and wait for the result.
+
+        ``args`` come without the trainer; a blob that belongs to the answer is written to
+        ``blob_to``. Raises :class:`~gpuscope.store.pending_requests.SourceError`."""
         from ...store.pending_requests import SourceError
 
         reached = self._reach()
@@ -105,8 +112,10 @@ class Asker:
     def latest(
         self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None, every_seconds: float = 2.0
     ) -> Answer:
-        """What came last, at once; asks again in the background once that is ``every_seconds`` old. Call it with every
-        drawing of what shows the answer, and not while the screen is frozen."""
+        """Return what came last, at once, and ask again once that is ``every_seconds`` old.
+
+        It asks in the background. It is called with every drawing of what shows the answer, and
+        not while the screen is frozen."""
         reached = self._reach()
         if reached is not None and reached[1].badge:
             return Answer(problem=NOT_RECORDED, code="unsupported")
@@ -137,7 +146,9 @@ class Asker:
         return f"{place} {trainer.key}", name, tuple(sorted((args or {}).items()))
 
     def look_back(self, host: HostView) -> None:
-        """Let the trainers of a host tell, once each, what their memory was before this screen was opened."""
+        """Let the trainers of a host tell, once each, what their memory was before.
+
+        So a screen that was just opened knows what came earlier."""
         if self._remembered is None:
             from .remembered import Remembered
 

@@ -1,4 +1,6 @@
-"""A profile looked at closely: what each device did, and the table by kernel, collective or CPU operator."""
+"""This screen looks at a profile closely: what each device did, and a table.
+
+The table is by kernel, collective or CPU operator."""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ BAR_CELLS = 24
 
 
 async def load(path: Path) -> Table:
-    """The table of a trace, made in a child process that is killed when this is cancelled. Raises TraceError."""
+    """Return the table of a trace, made in a child process.
+
+    The child is killed when this is cancelled. Raises TraceError."""
     argv = [sys.executable, "-m", "gpuscope.store.trace", str(path)]
     child = await Child.spawn(argv, max_line_bytes=MAX_ANSWER_BYTES)
     try:
@@ -160,8 +164,9 @@ class ProfileScreen(Room):
 
 
 def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
-    """A bar for each device and the CPU with its shares in words, then the steps; no line longer than ``cells``. Where
-    the words need the room, there is no bar."""
+    """Return a bar for each device and the CPU with its shares in words, then the steps.
+
+    No line is longer than ``cells``. Where the words need the room, there is no bar."""
     label = max((text_cells(visible(line.name)) for line in table.lines), default=0)
     bars = [list(_bar(line, label, BAR_CELLS, glyphs)) for line in table.lines]
     if any(styled.cells(pieces) > cells for pieces in bars):
@@ -178,7 +183,7 @@ def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
 
 
 def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Piece]:
-    """``label``: cells for the name at least. ``cells``: of the bar, 0 for none."""
+    """Return a line with a name of at least ``label`` cells and a bar of ``cells``."""
     span = line.span_seconds
     parts = [(seconds, TOKENS.get(kind, "other")) for kind, seconds in line.shares.items()]
     name = visible(line.name)

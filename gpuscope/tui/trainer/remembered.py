@@ -1,6 +1,6 @@
-"""Asks each trainer once what it remembers of its memory after each step, so that a screen that has just been opened
-knows of a leak that began long before.
-"""
+"""This module asks each trainer once what it remembers of its memory after each step.
+
+So a screen that has just been opened knows of a leak that began long before."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ AT_A_TIME = 4
 
 
 class Remembered:
-    """``ask(trainer, name)`` asks a trainer's probe once, ``reach`` gives the store and the source that is looked at,
-    ``changed`` is called when a trainer has answered."""
+    """What asks each trainer once what it remembers.
+
+    ``ask(trainer, name)`` asks a trainer's probe once, ``reach`` gives the store and the source
+    that is looked at, and ``changed`` is called when a trainer has answered."""
 
     def __init__(
         self,
@@ -36,7 +38,9 @@ class Remembered:
         self._turns = asyncio.Semaphore(AT_A_TIME)
 
     def look(self, host: HostView) -> None:
-        """Ask those of a host that make steps and were not asked yet, where its source can be asked."""
+        """Ask those of a host that make steps and were not asked yet.
+
+        That is done where the host's source can be asked."""
         reached = self._reach()
         if reached is None or reached[1].key != host.key or reached[1].capabilities.why_not("growth"):
             return

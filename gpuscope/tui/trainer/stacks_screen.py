@@ -1,4 +1,6 @@
-"""Where every thread of a trainer stands now, and the collectives it is in. Read-only, so nothing is asked first."""
+"""This dialog shows where every thread of a trainer stands now, and its collectives.
+
+It only reads, so nothing is asked first."""
 
 from __future__ import annotations
 
@@ -114,7 +116,9 @@ class StacksScreen(Dialog):
 
 
 def stack_lines(value: Mapping[str, Any], most: int | None) -> Iterable[Line]:
-    """The answer in lines: collectives under way, then threads, the training one first. ``most`` frames each."""
+    """Return the answer in lines, with ``most`` frames for each thread.
+
+    Collectives under way come first, then the threads, the training one before the others."""
     collectives = [c for c in _list(value, "collectives") if isinstance(c, dict)]
     groups = [c for c in collectives if c.get("op") is None]
     waiting = [c for c in collectives if c.get("op") is not None and c.get("state") != "completed"]

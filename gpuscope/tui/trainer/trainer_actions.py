@@ -1,7 +1,7 @@
-"""What can be done to a trainer on request: each act with its effect, its price, and what its answer says.
+"""This module says what can be done to a trainer on request.
 
-Texts are lines of pieces. A result comes from another process: nothing in it is taken for granted.
-"""
+Each act has its effect, its price, and what its answer says. Texts are lines of pieces. A
+result comes from another process: nothing in it is taken for granted."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ NO_CUDA = "it has not initialised CUDA, and torch has an allocator to look into 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """``keeps``: the answer comes with a file of this kind (``keeping.FOLDERS``). ``cuda``: only where a trainer uses
-    CUDA. ``max_bytes`` of the file."""
+    """One thing that a trainer can be asked to do.
+
+    ``keeps`` says that the answer comes with a file of this kind (``result_files.FOLDERS``), of
+    at most ``max_bytes``. ``cuda`` acts are only for trainers that use CUDA."""
 
     name: str
     title: str
