@@ -1,7 +1,7 @@
-"""Text for the cells of a table: made safe, cut or padded to a column's width, and readings that are not known.
+"""This module makes text for the cells of a table: safe, and cut or padded to their width.
 
-This is the last guard before the terminal: every function here returns text that is safe to print.
-"""
+It also writes readings that are not known. It is the last guard before the terminal: every
+function here returns text that is safe to print."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ _DROPPED: Final = frozenset("\xad\u200b\u200c\u200d\u2060\ufeff") | {chr(c) for 
 
 
 def visible(text: str) -> str:
-    """``text`` with nothing in it that a terminal obeys: controls become their pictures (␛), a tab a space,
-    direction overrides U+FFFD; invisible joiners are dropped, piles of combining marks cut to three.
+    """Return ``text`` with nothing in it that a terminal obeys.
 
-    U+FFFD also stands for characters that Textual, which lays the screen out, takes for wider or narrower than we do:
-    only newer Unicode tables know them. Terminals disagree on them as well, and columns would not stay straight.
-    """
+    Controls become their pictures (␛), a tab a space, direction overrides U+FFFD; invisible
+    joiners are dropped, piles of combining marks cut to three.
+
+    U+FFFD also stands for characters that Textual, which lays the screen out, takes for wider
+    or narrower than we do: only newer Unicode tables know them. Terminals disagree on them as
+    well, and columns would not stay straight."""
     if text.isascii() and text.isprintable():
         return text
     return _made_visible(text) if len(text) <= 256 else _made_visible.__wrapped__(text)
@@ -73,16 +75,22 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def visible_line(line: Iterable[Piece]) -> Line:
-    """Return a line with :func:`visible` text, so that it takes the cells that it is measured with."""
+    """Return a line with :func:`visible` text.
+
+    So it takes the cells that it is measured with."""
     return [(visible(text), style) for text, style in line]
 
 
 def fit(text: str, cells: int, align: Align = "left", ellipsis: str = ELLIPSIS) -> str:
-    """``text`` made safe, cut with an ellipsis or padded with spaces to exactly ``cells`` cells."""
+    """Return ``text`` made safe, in exactly ``cells`` cells.
+
+    It is cut with an ellipsis or padded with spaces."""
     return pad(cut(visible(text), cells, ellipsis), cells, align)
 
 
 def unknown_text(unknown: Unknown, cells: int | None = None) -> str:
-    """A dash and the short reason where there is room for it: ``"– no permission"``, else ``"–"``."""
+    """Return a dash and the short reason where there is room for it.
+
+    That is ``"– no permission"``, else ``"–"``."""
     text = f"{DASH} {unknown.code.replace('_', ' ')}"
     return visible(text) if cells is None or text_cells(text) <= cells else DASH

@@ -1,11 +1,13 @@
-"""The one place where colours and glyphs are decided: tokens, our themes, and what NO_COLOR and ASCII get instead.
+"""This is the one place where colours and glyphs are decided.
 
-Widgets name a *token* ("allocated", "warn", "muted"), never a colour. A style spec is a small sentence around tokens:
-``"muted"``, ``"bold text"``, ``"allocated on cached"`` (foreground of the first, on the colour of the second). The hues
-are Okabe and Ito's (2008) set for colour-blind readers, lightened or darkened until text reaches a contrast of 4.5 and
-graphics 3 (WCAG 2.1) on every surface of its theme. Colour never stands alone: a state has a glyph and a word, and
-without colour each layer of VRAM has its own glyph.
-"""
+It has the tokens, our themes, and what NO_COLOR and ASCII get instead.
+
+Widgets name a *token* ("allocated", "warn", "muted"), never a colour. A style spec is a small
+sentence around tokens: ``"muted"``, ``"bold text"``, ``"allocated on cached"`` (foreground of
+the first, on the colour of the second). The hues are Okabe and Ito's (2008) set for
+colour-blind readers, lightened or darkened until text reaches a contrast of 4.5 and graphics 3
+(WCAG 2.1) on every surface of its theme. Colour never stands alone: a state has a glyph and a
+word, and without colour each layer of VRAM has its own glyph."""
 
 from __future__ import annotations
 
@@ -145,7 +147,9 @@ _LIGHT_SURFACES: Final = {"background": "#fbfcfd", "surface": "#f4f6f8", "panel"
 
 
 def palette(theme: Theme) -> dict[str, str]:
-    """Token → style in rich's language, for any theme: ours, Textual's others (by darkness), or the sixteen colours."""
+    """Return the style of each token in rich's language, for any theme.
+
+    The theme is one of ours, one of Textual's others (by darkness), or the sixteen colours."""
     if theme.ansi:
         return _ANSI_PALETTE
     if theme.name == COLOUR_BLIND:
@@ -154,9 +158,10 @@ def palette(theme: Theme) -> dict[str, str]:
 
 
 def css_variables(theme: Theme) -> dict[str, str]:
-    """Each token's colour as a CSS variable ``$gs-TOKEN`` (``selected`` and ``badge``: their background).
+    """Return each token's colour as a CSS variable ``$gs-TOKEN``.
 
-    An app returns these from ``get_theme_variable_defaults`` so that its stylesheets work under every theme."""
+    ``selected`` and ``badge`` have their background. An app returns these from
+    ``get_theme_variable_defaults`` so that its stylesheets work under every theme."""
     return {
         f"gs-{token}": f"ansi_{colour}" if theme.ansi else colour
         for token, colour in ((token, _colour(spec)) for token, spec in palette(theme).items())
@@ -164,7 +169,9 @@ def css_variables(theme: Theme) -> dict[str, str]:
 
 
 def _colour(spec: str) -> str:
-    """The colour of a style in rich's language: the one after ``on``, else the last word that is no attribute."""
+    """Return the colour of a style in rich's language.
+
+    It is the one after ``on``, else the last word that is no attribute."""
     last = spec.rsplit(" ", 1)[-1]
     return "default" if last in _ATTRIBUTES else last
 
@@ -214,7 +221,9 @@ THEMES: Final = (
 
 
 class Glyphs(NamedTuple):
-    """What bars, lines and states are drawn with. ``across`` and ``up`` go from empty to full in eighths."""
+    """What bars, lines and states are drawn with.
+
+    ``across`` and ``up`` go from empty to full in eighths."""
 
     across: str = " ▏▎▍▌▋▊▉█"
     up: str = " ▁▂▃▄▅▆▇█"
@@ -294,7 +303,9 @@ ASCII: Final = Glyphs(
 
 
 class Tokens:
-    """Styles and glyphs of one look: theme, colour or not, Unicode or not. Immutable and cached; compare by ``key``."""
+    """The styles and glyphs of one look: theme, colour or not, Unicode or not.
+
+    They are immutable and cached; compare them by ``key``."""
 
     def __init__(self, theme: Theme, *, monochrome: bool = False, ascii_only: bool = False) -> None:
         self.key: tuple[object, ...] = (theme.name, monochrome, ascii_only)
@@ -307,7 +318,9 @@ class Tokens:
 
     @classmethod
     def of(cls, app: App[Any]) -> Tokens:
-        """The tokens for what ``app`` shows now. ``app.ascii_only`` (optional attribute) asks for plain ASCII."""
+        """Return the tokens for what ``app`` shows now.
+
+        ``app.ascii_only`` (optional attribute) asks for plain ASCII."""
         return _tokens(app.current_theme.name, app.current_theme.dark, app.current_theme.ansi, app.no_color,
                        bool(getattr(app, "ascii_only", False)))  # fmt: skip
 
@@ -322,7 +335,9 @@ class Tokens:
         return found
 
     def drawn(self, spec: str) -> Style:
-        """The style of a spec as it goes to the terminal: on the background of this look, unless it names one."""
+        """Return the style of a spec as it goes to the terminal.
+
+        It is on the background of this look, unless the spec names one."""
         found = self._drawn.get(spec)
         if found is None:
             style = self.style(spec)
@@ -330,9 +345,10 @@ class Tokens:
         return found
 
     def style(self, spec: str) -> Style:
-        """The rich style of a spec: attributes (bold, dim, italic, underline, reverse), a token, ``on`` a token.
+        """Return the rich style of a spec: attributes, a token, ``on`` a token.
 
-        Raises KeyError for a token that does not exist: a misspelt token is a bug, not a colour."""
+        Attributes are bold, dim, italic, underline and reverse. Raises KeyError for a token
+        that does not exist: a misspelt token is a bug, not a colour."""
         found = self._specs.get(spec)
         if found is None:
             found = self._specs[spec] = self._parse(spec)
@@ -361,6 +377,8 @@ def _tokens(name: str, dark: bool, ansi: bool, monochrome: bool, ascii_only: boo
 
 
 def register(app: App[Any]) -> None:
-    """Make our themes known to ``app``. It still chooses: ``app.theme = DARK``."""
+    """Make our themes known to ``app``.
+
+    It still chooses one: ``app.theme = DARK``."""
     for theme in THEMES:
         app.register_theme(theme)

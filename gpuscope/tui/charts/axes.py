@@ -1,4 +1,6 @@
-"""Round numbers for axes. The same for every chart, so that neighbours line up."""
+"""This module chooses round numbers for axes.
+
+They are the same for every chart, so that neighbours line up."""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from ...text.units import age_text
 
 
 def time_ticks(window_seconds: float, width: int, ago_seconds: float = 0.0) -> list[tuple[float, str]]:
-    """``[(seconds before the end as a negative number, label)]`` oldest first, ending with ``(0, "now")``; as many as
-    fit into ``width`` cells without touching. ``ago_seconds``: the end was so long before now, and labels count from
-    now."""
+    """Return the ticks of a time axis, as many as fit into ``width`` cells without touching.
+
+    They are ``[(seconds before the end as a negative number, label)]``, oldest first, ending
+    with ``(0, "now")``. With ``ago_seconds`` the end was so long before now, and labels count
+    from now."""
     back = float(int(ago_seconds + 1e-6))  # whole seconds begun, as everywhere
     end = f"{_short(back)} ago" if back else "now"
     if not 0 < window_seconds <= LONGEST:
@@ -45,7 +49,9 @@ def _short(seconds: float) -> str:
 
 
 def nice_step(span: float, ticks: int) -> float:
-    """The 1, 2, 2.5 or 5 × 10ⁿ that divides ``span`` into at most ``ticks`` parts. ``span`` above 0 and finite."""
+    """Return the 1, 2, 2.5 or 5 × 10ⁿ that divides ``span`` into at most ``ticks`` parts.
+
+    ``span`` is above 0 and finite."""
     raw = span / max(ticks, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     for factor in (1, 2, 2.5, 5, 10):
@@ -55,8 +61,10 @@ def nice_step(span: float, ticks: int) -> float:
 
 
 def round_end(newest: float, parts: int = 8) -> float:
-    """Where the axis of a curve that still grows ends: at the next of about ``parts`` round steps after ``newest``.
-    The axis then stays as it is while the curve grows into it, and need not be drawn again for every point."""
+    """Return where the axis of a curve that still grows ends.
+
+    It is the next of about ``parts`` round steps after ``newest``. The axis then stays as it is
+    while the curve grows into it, and need not be drawn again for every point."""
     if not 0 < newest < math.inf:
         return newest
     step = nice_step(newest, parts)
@@ -68,8 +76,9 @@ SMALLEST = 1e-290
 
 
 def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]:
-    """``[(value, label)]`` from bottom to top for an axis of ``height`` rows: the ends of the axis and round values
-    between them, at least two rows apart."""
+    """Return ``[(value, label)]`` from bottom to top for an axis of ``height`` rows.
+
+    They are the ends of the axis and round values between them, at least two rows apart."""
     span = high - low
     if not span > SMALLEST or not math.isfinite(span):
         return []
@@ -86,7 +95,9 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
 
 
 def share_ticks(top: float, height: int) -> list[tuple[float, str]]:
-    """Ticks of an axis that ends at a given capacity: 0, the capacity, and quarters or halves of it where they fit."""
+    """Return the ticks of an axis that ends at a given capacity.
+
+    They are 0, the capacity, and quarters or halves of it where they fit."""
     parts = 4 if height >= 9 else 2 if height >= 5 else 1
     digits = 0 if top >= 10 else 1 if top >= 1 else 2
     return [(top * part / parts, label_of(top * part / parts, digits)) for part in range(parts + 1)][: max(height, 0)]
@@ -102,7 +113,9 @@ def label_of(value: float, digits: int) -> str:
 
 
 def time_axis(window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0) -> list[Line]:
-    """The two lines under a chart whose left labels take ``margin`` cells: the axis with its ticks, and labels."""
+    """Return the two lines under a chart: the axis with its ticks, and the labels.
+
+    The labels at the left of the chart take ``margin`` cells."""
     axis = ["─"] * inner
     labels = [" "] * (margin + 1 + inner)
     for seconds, label in reversed(time_ticks(window_seconds, inner, ago_seconds)):

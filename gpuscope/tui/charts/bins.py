@@ -1,8 +1,8 @@
-"""Time cut into columns that stay where they are: bins lie on the clock, not on the newest sample.
+"""This module cuts time into columns that stay where they are.
 
-A chart that scrolls therefore moves by whole columns and its picture does not shimmer, and between two moves nothing
-has to be sent to the terminal at all.
-"""
+Bins lie on the clock, not on the newest sample. A chart that scrolls therefore moves by whole
+columns and its picture does not shimmer, and between two moves nothing has to be sent to the
+terminal at all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def first_at(seconds: Sequence[float], moment: float) -> int:
 
 
 def hold_seconds(seconds: Sequence[float]) -> float:
-    """How long one sample speaks for: three times the usual distance between the newest ones. Longer is a gap."""
+    """Return how long one sample speaks for: three times the usual distance of samples.
+
+    That is the distance between the newest ones. Longer is a gap."""
     recent = seconds[-64:]
     steps = sorted(b - a for a, b in pairwise(recent) if b > a)
     return steps[len(steps) // 2] * 3 if steps else 1.0

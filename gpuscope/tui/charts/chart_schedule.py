@@ -1,4 +1,6 @@
-"""When charts are drawn again: less often than numbers while time passes as usual, sooner when it is travelled."""
+"""This module says when charts are drawn again.
+
+That is less often than numbers while time passes as usual, sooner when a user travels in time."""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ class ChartPace:
         self._drawn = -inf
 
     def wait(self, now: float, moment: float | None, every: float) -> float:
-        """Seconds until charts of ``moment`` (host's clock) are due: 0 at once, infinity when there is no need.
+        """Return the seconds until charts of ``moment`` (on the host's clock) are due.
 
-        ``every`` 0 means that each other moment counts: time stands still and was moved by hand."""
+        They are 0 at once, and infinity when there is no need. ``every`` 0 means that each
+        other moment counts: time stands still and was moved by hand."""
         if now - self._drawn >= every - SLACK_SECONDS > 0:
             return 0.0
         moved = inf if None in (moment, self._moment) else abs(moment - self._moment)  # type: ignore[operator]

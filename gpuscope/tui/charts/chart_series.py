@@ -1,4 +1,6 @@
-"""From histories of single columns to what charts show: layers of a device over time, lines of load."""
+"""This module makes of single columns' histories what charts show.
+
+That is layers of a device over time, and lines of load."""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LABELS = {"allocated": "allocated", "cached": "cached", "outside": "outside torc
 
 
 def at_moments(history: History, moments: Sequence[float], gone: Gone | None = None) -> list[float | None]:
-    """The value that held at each moment, None before the first, after a gap or the end, and where it was unknown."""
+    """Return the value that held at each moment, None where none is known.
+
+    That is before the first value, after a gap or the end, and where it was unknown."""
     out: list[float | None] = []
     end = inf if gone is None else gone.monotonic_seconds
     for moment in moments:
@@ -28,14 +32,18 @@ def at_moments(history: History, moments: Sequence[float], gone: Gone | None = N
 
 
 def _sum(columns: Sequence[Sequence[float | None]], count: int) -> list[float | None]:
-    """Moment by moment; a part that is unknown counts as nothing, all unknown is unknown only if there is no part."""
+    """Return the sums, moment by moment.
+
+    A part that is unknown counts as nothing."""
     return [sum(column[i] or 0.0 for column in columns) for i in range(count)]
 
 
 def device_layers(
     session: Session, host: HostView, device: DeviceView, seconds: float
 ) -> tuple[list[Layer], Sequence[float]]:
-    """Layers of a device's memory over the last ``seconds``, bottom first, adding up to what nvidia-smi showed."""
+    """Return the layers of a device's memory over the last ``seconds``, bottom first.
+
+    They add up to what nvidia-smi showed."""
     used = session.history(device.id, "used_bytes", seconds)
     moments, count = used.seconds, len(used)
     trainers = [t for t in host.trainers if any(a.gpu == device.id for a in t.allocators)]  # those that ended, too
@@ -64,7 +72,9 @@ def device_layers(
 
 
 def allocator_layers(session: Session, allocator: AllocView, seconds: float) -> tuple[list[Layer], Sequence[float]]:
-    """What a trainer's categories were over time, where there is no driver that counts a total: on a CPU."""
+    """Return what a trainer's categories were over time, on a CPU.
+
+    There no driver counts a total."""
     first = session.history(allocator.id, "parameter_bytes", seconds)
     names = (("parameters", "allocated", "parameter_bytes"), ("gradients", "cached", "gradient_bytes"))
     names += (("optimizer state", "outside", "optimizer_state_bytes"),)  # type: ignore[assignment]

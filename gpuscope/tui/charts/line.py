@@ -1,4 +1,6 @@
-"""A line chart with axes, drawn by plotext in braille: utilisation, loss, anything that is a number over time."""
+"""This is a line chart with axes, drawn by plotext in braille.
+
+It shows anything that is a number over time, such as utilisation or loss."""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ from .strips import Painted, strip_of
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. ``seconds`` ascend and are on one clock with the chart's other series; a value that was unknown is
-    None and leaves a gap. ``token`` gives the colour."""
+    """One line of a chart.
+
+    ``seconds`` ascend and are on one clock with the chart's other series; a value that was
+    unknown is None and leaves a gap. ``token`` gives the colour."""
 
     label: str
     token: str
@@ -35,7 +39,9 @@ LARGEST = 1e30
 
 
 class LineChart(Painted):
-    """Lines over the last seconds, or over steps. The first series is drawn on top. The legend is the subtitle."""
+    """Lines over the last seconds, or over steps.
+
+    The first series is drawn on top. The legend is the subtitle."""
 
     PATIENT: ClassVar[bool] = True
 
@@ -62,10 +68,12 @@ class LineChart(Painted):
         x: Literal["time", "steps"] = "time",
         ago: float = 0.0,
     ) -> None:
-        """Draw ``window_seconds`` before ``now`` (default: the newest moment of all series), or everything when it is
-        None. ``y_min``/``y_max`` None: from the data; a value outside is drawn at the edge. ``unit`` follows the top
-        label. ``x="steps"``: ``seconds`` are step numbers and the axis names them. ``ago``: ``now`` was so many
-        seconds before this moment."""
+        """Draw ``window_seconds`` before ``now``, or everything when it is None.
+
+        ``now`` is by default the newest moment of all series. ``y_min`` and ``y_max`` None are
+        taken from the data; a value outside is drawn at the edge. ``unit`` follows the top
+        label. With ``x="steps"`` the ``seconds`` are step numbers and the axis names them.
+        ``ago`` says that ``now`` was so many seconds before this moment."""
         self._series = tuple(one for one in series if one.seconds and math.isfinite(one.seconds[-1]))
         self._unit, self._x, self._scrolls, self._ago = unit, x, window_seconds is not None, ago
         newest = max((one.seconds[-1] for one in self._series), default=0.0)
@@ -126,8 +134,10 @@ def values_between(series: Sequence[Series], start: float, end: float) -> list[f
 
 
 def limits(seen: list[float], y_min: float | None, y_max: float | None) -> tuple[float, float, float | None]:
-    """The value axis (low, high above low), and the largest value when it lies beyond: one spike a hundred times above
-    all others would make a flat line of them. Open ends are rounded outwards."""
+    """Return the value axis (low, high above low), and the largest value when it lies beyond.
+
+    One spike a hundred times above all others would make a flat line of them. Open ends are
+    rounded outwards."""
     beyond = None
     ranked = sorted(seen)
     low = y_min if y_min is not None else ranked[0] if ranked else 0.0

@@ -1,4 +1,6 @@
-"""What happened, on the time axis of a chart: one row of glyphs for events, one of labels for round step numbers."""
+"""This module marks what happened on the time axis of a chart.
+
+One row has glyphs for events, one has labels for round step numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ _BEFORE = ("oom", "stall", "retry", "spared", "phase")
 
 
 class Tick(NamedTuple):
-    """Something at a moment (seconds on the chart's clock). ``kind``: oom, spared (one that was survived), retry,
-    stall or phase, the glyph's name;
+    """Something that happened at a moment (seconds on the chart's clock).
+
+    ``kind`` is the glyph's name: oom, spared (an OOM that was survived), retry, stall or phase.
     ``label`` is written behind the glyph where there is room."""
 
     seconds: float
@@ -51,7 +54,9 @@ def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> Line:
 
 
 def step_row(seconds: Sequence[float], steps: Sequence[float | None], bins: Bins, glyphs: Glyphs) -> str:
-    """A label at each moment a round step number was reached, ``bins.count`` cells; "" where there is none."""
+    """Return a label at each moment a round step number was reached, in ``bins.count`` cells.
+
+    It is "" where there is none."""
     known = [(at, step) for at, step in zip(seconds, steps, strict=True) if step is not None and at >= bins.start]
     if len(known) < 2 or not known[-1][1] > known[0][1]:
         return ""

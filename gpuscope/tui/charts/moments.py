@@ -20,7 +20,9 @@ NUMBERS = ("▁", "▂", "▃", "▄", "▅", "▆", "▇", "█")
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """``low`` and ``high`` of each bucket in bytes; ``ooms`` the buckets in which memory ran out."""
+    """The least and the most of each bucket in bytes, as ``low`` and ``high``.
+
+    ``ooms`` are the buckets in which memory ran out."""
 
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -28,7 +30,9 @@ class Curve:
 
 
 class MomentChart(Painted):
-    """Columns as high as the most that was allocated in their buckets; the chosen one is marked below."""
+    """Columns as high as the most that was allocated in their buckets.
+
+    The chosen column is marked below."""
 
     DEFAULT_CSS = "MomentChart { height: 10; }"
 
@@ -64,7 +68,9 @@ class MomentChart(Painted):
     def _line(
         row: int, rows: int, most: int, tops: Sequence[int], lows: Sequence[int], chosen: int, tokens: Tokens
     ) -> Line:
-        """One line of the chart, the first at the top. What a bucket never fell below is drawn fuller."""
+        """Return one line of the chart, the first at the top.
+
+        What a bucket never fell below is drawn fuller."""
         label = bytes_text(most * (rows - row) / rows) if row % 3 == 0 else ""
         out: Line = [(fit(label, AXIS_CELLS - 2, "right") + " ", "faint"), ("┤" if label else "│", "border")]
         floor = most * (rows - 1 - row) / rows

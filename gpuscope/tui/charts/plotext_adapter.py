@@ -1,10 +1,11 @@
-"""The only file that knows plotext (5.x): it draws the axes, once for as long as they stay the same.
+"""This is the only file that knows plotext (5.x), which draws the axes.
 
-The lines inside are drawn by ``canvas.py``: plotext takes 5 ms for what takes 0.4 ms there, every time, and 18 s for
-one point a million times above the axis. Every series is cut to the window, clipped to the axis, thinned to two points
-per column and split where it was unknown. plotext draws into one global figure, which is built and read in one go, in
-the app's thread. It is imported on the first draw: a start does not wait for it.
-"""
+It draws them once for as long as they stay the same. The lines inside are drawn by
+``canvas.py``: plotext takes 5 ms for what takes 0.4 ms there, every time, and 18 s for one
+point a million times above the axis. Every series is cut to the window, clipped to the axis,
+thinned to two points per column and split where it was unknown. plotext draws into one global
+figure, which is built and read in one go, in the app's thread. It is imported on the first
+draw: a start does not wait for it."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 
 @dataclass(frozen=True, slots=True)
 class PlottedLine:
-    """One series: x ascending, y None where unknown, both of one length; ``token`` colours it, ``marker`` is
-    one of ``canvas``."""
+    """One series, with x ascending and y None where unknown, both of one length.
+
+    ``token`` colours it, ``marker`` is one of ``canvas``."""
 
     token: str
     marker: str
@@ -52,8 +54,10 @@ Run = tuple[list[float], list[float]]
 
 
 def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
-    """What is drawn of a line: unbroken runs inside the window, each value finite and within the axis, at most
-    two points per column (its lowest and highest, in their order). Never raises, whatever the numbers."""
+    """Return what is drawn of a line: its unbroken runs inside the window.
+
+    Each value is finite and within the axis, and each column has at most two points (its lowest
+    and highest, in their order). It never raises, whatever the numbers."""
     bins = Bins(frame.x_low, (frame.x_high - frame.x_low) / max(columns, 1), columns)
     hold = max(hold_seconds(line.xs), bins.width * 2)
     runs: list[Run] = []
@@ -96,8 +100,9 @@ def _value(point: tuple[float, float]) -> float:
 
 
 def draw(lines: Sequence[PlottedLine], frame: Frame, width: int, height: int) -> list[Line]:
-    """``height`` lines of pieces, each ``width`` cells: the chart with its axes. The first line of ``lines`` is drawn
-    last, on top of the others."""
+    """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
+
+    The first of ``lines`` is drawn last, on top of the others."""
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
     columns = max(width - margin, 1)
@@ -121,7 +126,9 @@ def margin_of(ticks: Sequence[tuple[float, str]]) -> int:
 
 
 def _around(frame: Frame, width: int, height: int) -> tuple[tuple[Piece, ...], ...]:
-    """The axes alone. They stay where they are while a window of time moves on, and are kept."""
+    """Return the axes alone.
+
+    They stay where they are while a window of time moves on, and are kept."""
     x_span, y_span = frame.x_high - frame.x_low, frame.y_high - frame.y_low
     return _axes(
         tuple((round((x - frame.x_low) / x_span, 9), label) for x, label in frame.x_ticks),

@@ -1,4 +1,6 @@
-"""Memory over time as stacked areas, drawn natively: tops precise to an eighth of a cell, gaps where it was unknown."""
+"""This chart shows memory over time as stacked areas, drawn natively.
+
+Tops are precise to an eighth of a cell, and gaps are where it was unknown."""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from .strips import Painted, strip_of
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One area, bottom first. ``values`` are bytes, one per moment of the chart; None where unknown. A layer with the
+    """One area of the stack, of which the bottom one comes first.
+
+    ``values`` are bytes, one per moment of the chart; None where unknown. A layer with the
     token ``free`` is left blank; one that was never known is left out."""
 
     token: str
@@ -57,8 +61,10 @@ SHRINK_SHARE = 0.3
 
 
 class StackedChart(Painted):
-    """Stacked areas from 0, with the time before now; the border's title names the unit of the axis. The axis ends at
-    the card's capacity, or, while little of it is used, at a round value above the highest sum shown."""
+    """Stacked areas from 0, with the time before now.
+
+    The border's title names the unit of the axis. The axis ends at the card's capacity, or,
+    while little of it is used, at a round value above the highest sum shown."""
 
     PATIENT: ClassVar[bool] = True
 
@@ -90,9 +96,11 @@ class StackedChart(Painted):
         peak: Peak | None = None,
         ago: float = 0.0,
     ) -> None:
-        """Draw the last ``window_seconds`` before ``now`` (default: the newest moment). ``seconds`` ascend, on one
-        clock with ``now``. ``capacity`` in bytes, None where there is none. ``ticks``, the course of ``steps`` and the
-        line of a ``peak`` are drawn where there is room. ``ago``: ``now`` was so many seconds before this moment."""
+        """Draw the last ``window_seconds`` before ``now``, by default the newest moment.
+
+        ``seconds`` ascend, on one clock with ``now``. ``capacity`` is in bytes, None where
+        there is none. ``ticks``, the course of ``steps`` and the line of a ``peak`` are drawn
+        where there is room. ``ago`` says that ``now`` was so many seconds before this moment."""
         self._layers = tuple(layer for layer in layers if layer.token != "free")
         self._seconds, self._window, self._now = seconds, window_seconds, now
         self._ticks, self._steps, self._peak, self._ago = ticks, steps, peak, ago
@@ -170,8 +178,10 @@ class StackedChart(Painted):
 
 
 def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """A row below the axis with its name in the margin. A name wider than that takes the blanks that the row begins
-    with, or is left out: half a word says nothing."""
+    """Return a row below the axis with its name in the margin.
+
+    A name wider than that takes the blanks that the row begins with, or is left out: half a
+    word says nothing."""
     (first, style), *others = pieces
     over = max(len(name) - margin, 0)
     if first[: over + 1].strip():
@@ -186,8 +196,9 @@ def unit_of(size: float) -> tuple[str, int]:
 
 
 def axis_top(peak: float, capacity: float | None, before: float = 0.0) -> float:
-    """Where an axis ends that shows ``peak`` bytes at most: at ``capacity``, at a round value in its unit, or as
-    ``before`` while that still fits."""
+    """Return where an axis ends that shows ``peak`` bytes at most.
+
+    It is at ``capacity``, at a round value in its unit, or as ``before`` while that still fits."""
     if capacity and peak > capacity * ZOOM_SHARE:
         return capacity
     if before > 0 and before >= peak >= before * SHRINK_SHARE:
@@ -214,9 +225,11 @@ def highest(layers: Sequence[Layer], seconds: Sequence[float], window_seconds: f
 def stack_columns(
     layers: Sequence[Layer], seconds: Sequence[float], window_seconds: float, now: float | None, count: int
 ) -> list[Stack | None]:
-    """``count`` columns over the window. Of several samples in one column the one with the largest sum stands, so that
-    no peak is lost; a column between two samples repeats the older one; None where a layer was unknown or the samples
-    had stopped."""
+    """Return ``count`` columns over the window.
+
+    Of several samples in one column the one with the largest sum stands, so that no peak is
+    lost; a column between two samples repeats the older one; it is None where a layer was
+    unknown or the samples had stopped."""
     known = [layer for layer in layers if any(value is not None for value in layer.values)]
     if not known or not seconds:
         return [None] * count
@@ -256,7 +269,9 @@ def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
 
 
 def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs) -> list[Line]:
-    """Cells of each column, bottom up. Equal columns are drawn once; what lies before the first one stays blank."""
+    """Return the cells of each column, bottom up.
+
+    Equal columns are drawn once; what lies before the first one stays blank."""
     drawn: dict[tuple[tuple[int, str], ...] | None, Line] = {
         None: [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
     }

@@ -1,8 +1,8 @@
-"""From styled pieces to painted lines: :class:`Painted`, the base of every widget that draws itself, and its diff.
+"""This module turns styled pieces into painted lines, and finds what changed in them.
 
-A widget paints a list of strips. When its data changes it paints again, compares cell by cell, and asks the terminal
-only for the spans that differ: at 2 Hz that is what keeps a slow link usable.
-"""
+:class:`Painted` is the base of every widget that draws itself. It paints a list of strips. When
+its data changes it paints again, compares cell by cell, and asks the terminal only for the
+spans that differ: at 2 Hz that is what keeps a slow link usable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ MERGE_CELLS = 6
 
 
 def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str = "") -> Strip:
-    """One line of exactly ``cells`` cells. ``below`` is a spec that all pieces inherit from (a cursor's background)."""
+    """Return one line of exactly ``cells`` cells.
+
+    ``below`` is a spec that all pieces inherit from (a cursor's background)."""
     base = tokens.drawn(below) if below else None
     pieces: list[Segment] = []
     for text, spec in segments:
@@ -46,8 +48,10 @@ def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str =
 
 
 def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
-    """Where two lines of equal width differ: ``[(first cell, cells)]``, left to right, near ones joined, wide
-    characters never cut in half."""
+    """Return where two lines of equal width differ, as ``[(first cell, cells)]``.
+
+    The spans go from left to right; near ones are joined, and wide characters are never cut in
+    half."""
     if old is new:
         return []
     if old.cell_length != new.cell_length:
@@ -63,8 +67,9 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
 
 
 def _unlike(old: Strip, new: Strip) -> Iterator[tuple[int, list[Segment], list[Segment]]]:
-    """The stretches between cells where both lines begin a piece: (first cell, pieces before, pieces after), without
-    those that are the same."""
+    """Yield the stretches that differ between cells where both lines begin a piece.
+
+    Each is (first cell, pieces before, pieces after)."""
     if any(_begins_with_a_mark(piece) for piece in (*old, *new)):
         yield 0, list(old), list(new)
         return
@@ -98,7 +103,9 @@ def _begins_with_a_mark(piece: Segment) -> bool:
 
 
 def _differing(before: list[_Cell], after: list[_Cell]) -> Iterator[tuple[int, int]]:
-    """Cells of two stretches of equal width that differ, as (first, one beyond the last) of whole characters."""
+    """Yield the cells of two stretches of equal width that differ.
+
+    Each is (first, one beyond the last) of whole characters."""
     end = 0
     for index, (a, b) in enumerate(zip(before, after, strict=True)):
         if a == b or index < end:
@@ -116,7 +123,9 @@ _Cell = tuple[str, Style | None]
 
 
 def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
-    """One entry per cell; the second half of a wide character is ``""``, a combining mark belongs to its base."""
+    """Return one entry per cell.
+
+    The second half of a wide character is ``""``, and a combining mark belongs to its base."""
     cells: list[_Cell] = []
     for text, style, _ in pieces:
         if text.isascii() or text_cells(text) == len(text):
@@ -136,7 +145,9 @@ def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
 
 
 def text_of(segments: Sequence[Piece], tokens: Tokens) -> Text:
-    """The same pieces as a text that Textual takes for border titles, with no markup in it."""
+    """Return the same pieces as a text that Textual takes for border titles.
+
+    No markup is read in it."""
     return Text.assemble(*((visible(text), tokens.style(spec)) for text, spec in segments))
 
 
@@ -144,14 +155,17 @@ class WayPast(Protocol):
     """The app's way past the compositor to the terminal, for widgets that know their lines."""
 
     def take(self, widget: Painted, regions: Iterable[Region]) -> bool:
-        """Whether these regions of the widget's content will be drawn; else it has to refresh them itself."""
+        """Return whether these regions of the widget's content will be drawn.
+
+        Where not, the widget has to refresh them itself."""
 
 
 class Painted(Widget):
-    """A widget that paints itself. Subclasses implement :meth:`paint` and call :meth:`repaint` when data changed.
+    """A widget that paints itself.
 
-    Painting happens at once when the widget is on screen, else not before it is shown. Call only from the app's thread.
-    """
+    Subclasses implement :meth:`paint` and call :meth:`repaint` when data changed. Painting
+    happens at once when the widget is on screen, else not before it is shown. It is called only
+    from the app's thread."""
 
     ALLOW_SELECT = False
     PATIENT: ClassVar[bool] = False
@@ -172,7 +186,9 @@ class Painted(Widget):
         """How many times it was painted: for tests and measurements."""
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        """All lines of the content area, each ``width`` cells; missing lines at the end are blank."""
+        """Return all lines of the content area, each ``width`` cells.
+
+        Missing lines at the end are blank."""
         raise NotImplementedError
 
     @property
@@ -199,7 +215,9 @@ class Painted(Widget):
 
     @property
     def picture(self) -> object:
-        """What its lines were painted for, None where they are not of its size and look any more."""
+        """What its lines were painted for.
+
+        It is None where they are not of its size and look any more."""
         return self._painted if self._painted is not None and self._painted[0] == self.size else None
 
     @property
@@ -212,14 +230,18 @@ class Painted(Widget):
         return self._strips[y]
 
     def subtitle(self, segments: Sequence[Piece]) -> None:
-        """Set the border's subtitle; the setter repaints the whole widget, so only when it changes."""
+        """Set the border's subtitle, only when it changes.
+
+        The setter repaints the whole widget."""
         segments = tuple(segments)
         if segments != self._subtitle:
             self._subtitle = segments
             self.border_subtitle = text_of(segments, self.tokens)
 
     def legend(self, entries: Sequence[tuple[str, str, str]]) -> None:
-        """A legend as the border's subtitle: (glyph, token, label) each, as many as there is room for."""
+        """Show a legend as the border's subtitle, with as many entries as there is room for.
+
+        Each entry is (glyph, token, label)."""
         self._legend = tuple(entries)
         self.subtitle(legend_of(self._legend, self.size.width - 2))
 
@@ -269,7 +291,9 @@ class Painted(Widget):
 
 
 def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> Line:
-    """The pieces of a legend that fit into ``cells`` cells; those left out are counted at its end."""
+    """Return the pieces of a legend that fit into ``cells`` cells.
+
+    Those left out are counted at its end."""
     for gap in (2, 1):
         size = sum(text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries) - gap
         if size <= cells:

@@ -1,4 +1,6 @@
-"""All that lies between the screens and the terminal, and every private name of Textual that this program relies on.
+"""This package is all that lies between the screens and the terminal.
+
+It alone uses private names of Textual, and this is the list of them.
 
 Textual is bound to one major version (``>=8.2,<9``). Whoever raises that bound goes through this list first:
 

@@ -27,7 +27,9 @@ def text_of(screen: Screen[Any]) -> str:
 
 
 def write(text: str, folder: Path | None = None) -> Path:
-    """A new private file with ``text``. Raises OSError."""
+    """Write ``text`` into a new private file.
+
+    Raises OSError."""
     if folder is None:
         folder = paths.state_folder() / "copies"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

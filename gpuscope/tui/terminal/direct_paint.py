@@ -31,7 +31,7 @@ AGAIN_SECONDS = 0.25
 
 
 class ShownApp(App[Answer]):
-    """An app that knows whether a terminal shows it, and how fast that terminal takes what is drawn."""
+    """An app that knows whether a terminal shows it, and how fast that takes what is drawn."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,15 +44,17 @@ class ShownApp(App[Answer]):
 
 
 class Changed(NamedTuple):
-    """Regions of a widget that wait to be drawn. They mean something in this picture of it only: painted for another
-    size, it may have fewer lines."""
+    """Regions of a widget that wait to be drawn.
+
+    They mean something in this picture of it only: painted for another size, it may have fewer
+    lines."""
 
     picture: object
     regions: list[Region]
 
 
 class Direct:
-    """Gathers what changed until all widgets of a picture have painted, and sends it in one write."""
+    """What changed until all widgets of a picture have painted, sent in one write."""
 
     def __init__(self, app: ShownApp[Any], update: Callable[[list[Placed]], Any]) -> None:
         self._app, self._update = app, update
@@ -66,7 +68,9 @@ class Direct:
         self._free: dict[Widget, Region] = {}
 
     def take(self, widget: Painted, regions: Iterable[Region]) -> bool:
-        """Whether these regions of the widget's content will be drawn; else it has to refresh them itself."""
+        """Return whether these regions of the widget's content will be drawn.
+
+        Where not, the widget has to refresh them itself."""
         if not self._simple(widget):
             return False
         changed = self._waiting.setdefault(widget, Changed(widget.picture, []))
@@ -101,7 +105,9 @@ class Direct:
         return self._free
 
     def send(self) -> None:
-        """Draw what waits, as it is now, numbers before charts; what the link has no room for waits on."""
+        """Draw what waits, as it is now, numbers before charts.
+
+        What the link has no room for waits on."""
         self._asked = False
         waiting, self._waiting = self._waiting, {}
         urgent: list[Placed] = []

@@ -1,8 +1,9 @@
-"""Input without polling: the thread that reads keys sleeps until there are some, or until it should end.
+"""This driver reads input without polling.
 
-Textual 8.2's own looks ten times a second whether it should end, and once more for 0.1 s before it does: 0.2 s between
-``q`` and the shell's prompt, and a part of the processor time of a screen on which nobody types.
-"""
+The thread that reads keys sleeps until there are some, or until it should end. Textual 8.2's
+own looks ten times a second whether it should end, and once more for 0.1 s before it does: 0.2
+s between ``q`` and the shell's prompt, and a part of the processor time of a screen on which
+nobody types."""
 
 from __future__ import annotations
 
@@ -35,15 +36,20 @@ GONE_SECONDS = 1.5
 
 
 def _end_without_terminal() -> None:
-    """The terminal is gone. SIGHUP says so too, and is answered in the event loop; but there drawing may be stuck for
-    good, because Textual's writing thread has died of the same. So: leave in any case, the agent ends with its pipe."""
+    """End the program when the terminal is gone.
+
+    SIGHUP says so too, and is answered in the event loop; but there drawing may be stuck for
+    good, because Textual's writing thread has died of the same. So it leaves in any case, and
+    the agent ends with its pipe."""
     timer = threading.Timer(GONE_SECONDS, os._exit, (128 + signal.SIGHUP,))
     timer.daemon = True
     timer.start()
 
 
 class PromptDriver(LinuxDriver):
-    """Textual's driver but for how its input thread waits. Public: ``run_input_thread`` and ``disable_input``."""
+    """Textual's driver but for how its input thread waits.
+
+    ``run_input_thread`` and ``disable_input`` are its public names."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,7 +60,7 @@ class PromptDriver(LinuxDriver):
         self._file: Any = Tap(self._file, self._taken)
 
     def start_application_mode(self) -> None:
-        """At the start, and when the program goes on after ^Z: the terminal shows nothing of ours."""
+        """Forget what the terminal shows: at the start, and after ^Z, nothing there is ours."""
         app = self._app
         if isinstance(app, LeanApp):
             app.shadow.forget()
@@ -97,7 +103,9 @@ class PromptDriver(LinuxDriver):
         return data
 
     def disable_input(self) -> None:
-        """Ends the thread. Its pipe stays readable until it has seen that it should end."""
+        """End the thread.
+
+        Its pipe stays readable until it has seen that it should end."""
         until = time.monotonic() + LAST_ANSWER_SECONDS
         while self._asked > self._answered and time.monotonic() < until:  # else the shell reads the answer
             time.sleep(0.005)

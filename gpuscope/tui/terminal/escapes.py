@@ -1,12 +1,13 @@
-"""Esc and a key behind it, where both arrive at once: over a slow link, or through a multiplexer.
+"""This module takes Esc and a key behind it apart where both arrive at once.
 
-To a terminal program an escape and a letter that come together are Alt and the letter. Nothing here is bound to Alt,
-and who leaves a dialog with Esc and goes on with a key means both: so they are made two keys. What begins with an
-escape and ``[`` or ``O`` stays as it is: arrows, function keys, the mouse, answers of the terminal.
+They do over a slow link, or through a multiplexer. To a terminal program an escape and a letter
+that come together are Alt and the letter. Nothing here is bound to Alt, and who leaves a dialog
+with Esc and goes on with a key means both: so they are made two keys. What begins with an
+escape and ``[`` or ``O`` stays as it is: arrows, function keys, the mouse, answers of the
+terminal.
 
-Of pasted text the escapes are dropped (coloured output, copied in a multiplexer): the parser would give out what
-follows one as keys, and text must not press ``q``.
-"""
+Of pasted text the escapes are dropped (coloured output, copied in a multiplexer): the parser
+would give out what follows one as keys, and text must not press ``q``."""
 
 from __future__ import annotations
 
@@ -35,8 +36,10 @@ class Escapes:
         """Half of the mark where pasted text begins or ends: the other half is still to come."""
 
     def apart(self, data: str) -> str:
-        """``data`` with each escape that is a key written so that it cannot be taken for the beginning of another,
-        and pasted text without any. May be "": of half a mark."""
+        """Return ``data`` with each escape that is a key written apart.
+
+        Such an escape cannot be taken for the beginning of another; pasted text has none left.
+        The answer may be "" of half a mark."""
         data, self._held, ready = self._held + data, "", ""
         while data:
             mark, least = (_PASTE_END, 1) if self._pasting else (_PASTE, _NO_KEY_YET)

@@ -1,4 +1,6 @@
-"""What every line passes on its way to the terminal, whichever widget drew it: the last guard, and plain ASCII."""
+"""Every line passes these filters on its way to the terminal, whichever widget drew it.
+
+One is the last guard, the other makes plain ASCII."""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ _PLAIN = str.maketrans(
 
 
 class Guard(LineFilter):
-    """Makes control characters visible in whatever is about to be drawn, Textual's own widgets included."""
+    """A filter that makes control characters visible in whatever is about to be drawn.
+
+    Textual's own widgets are included."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the same pieces with safe text."""
@@ -58,7 +62,9 @@ class PlainAscii(LineFilter):
     """Nothing but ASCII, in the same cells: for terminals and fonts that have nothing else."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same pieces with each character replaced by a likeness, or by ``?`` for each cell it takes."""
+        """Return the same pieces with a likeness for each character.
+
+        Where there is none, it is a ``?`` for each cell that the character takes."""
         return [Segment(plain(text), style, control) for text, style, control in segments]
 
 

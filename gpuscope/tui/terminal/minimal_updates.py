@@ -1,9 +1,10 @@
-"""Fewer bytes to the terminal for the same picture: on a slow link they decide how soon a key is answered.
+"""This module sends fewer bytes to the terminal for the same picture.
 
-Textual 8.2's partial update sends each changed span from the left edge of its widget and restates every style in full,
-which undoes most of what repainting only spans saves. Here only cells are sent that the terminal does not show yet, and
-of a style only what differs from the one before. What this file does not recognise is left to Textual.
-"""
+On a slow link they decide how soon a key is answered. Textual 8.2's partial update sends each
+changed span from the left edge of its widget and restates every style in full, which undoes
+most of what repainting only spans saves. Here only cells are sent that the terminal does not
+show yet, and of a style only what differs from the one before. What this file does not
+recognise is left to Textual."""
 
 from __future__ import annotations
 
@@ -82,8 +83,9 @@ class LeanApp(ShownApp[Answer]):
 
 
 def spans_of(update: Any) -> list[Placed] | None:
-    """The pieces of lines that an update of Textual's draws, from the top; None where that is not known, or where it
-    has links."""
+    """Return the pieces of lines that an update of Textual's draws, from the top.
+
+    It is None where that is not known, or where it has links."""
     spans: list[Placed] = []
     if type(update) is ChopsUpdate:
         for y, first, last in update.spans:
@@ -104,13 +106,15 @@ def spans_of(update: Any) -> list[Placed] | None:
 
 
 class SpansUpdate(CompositorUpdate):
-    """Pieces of lines, each at its place. Without links."""
+    """Pieces of lines without links, each at its place."""
 
     def __init__(self, spans: list[Placed]) -> None:
         self.spans = spans
 
     def render_segments(self, console: Console) -> str:
-        """The sequences that draw them. Absolute positions only; ends in the plain style."""
+        """Return the sequences that draw them.
+
+        They have absolute positions only, and end in the plain style."""
         pen = Pen(COLOR_SYSTEMS[console.color_system or "standard"])
         for x, y, end, strip in self.spans:
             pen.draw(x, y, end, strip)
@@ -162,7 +166,9 @@ def look_of(style: Style, system: ColorSystem) -> Look:
 
 @lru_cache(maxsize=4096)
 def alike_when_blank(one: Look, other: Look) -> bool:
-    """Whether spaces look the same in both: the same ground, and no line through or under them."""
+    """Return whether spaces look the same in both styles.
+
+    They do on the same ground, with no line through or under them."""
     return one[1] == other[1] and _SEEN_ON_BLANKS.isdisjoint((*one[2], *other[2]))
 
 

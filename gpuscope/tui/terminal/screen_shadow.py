@@ -17,7 +17,9 @@ MAX_PIECES = 64
 
 
 class Shadow:
-    """The lines of a terminal of a given size. A line that is None is not known."""
+    """The lines that a terminal of a given size shows.
+
+    A line that is None is not known."""
 
     def __init__(self) -> None:
         self._lines: list[Strip | None] = []
@@ -46,7 +48,7 @@ class Shadow:
                 self._line(y)
 
     def changes(self, x: int, y: int, end: int, strip: Strip) -> list[Placed]:
-        """What of this piece the terminal does not show yet. It is noted as sent."""
+        """Return what of this piece the terminal does not show yet, and note it as sent."""
         line = self._line(y) if 0 <= y < len(self._lines) else None
         self.note(x, y, end, strip)
         if line is None:

@@ -40,7 +40,9 @@ LONGEST_CHARTS_SECONDS = 30.0
 
 
 class TerminalLink:
-    """Bytes given to the driver, and bytes that have arrived. All of it in the event loop, but for :class:`Tap`."""
+    """The bytes given to the driver, and those that have arrived.
+
+    All of it is called in the event loop, but for :class:`Tap`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.watched = False
@@ -77,7 +79,7 @@ class TerminalLink:
             self._levelled = now
 
     def mark(self) -> str:
-        """A picture is complete. What to send behind it, "" for nothing."""
+        """Return what to send behind a picture that is complete, "" for nothing."""
         now = self._clock()
         if not self.watched:
             return ""
@@ -132,7 +134,9 @@ class TerminalLink:
     # ── what follows ──
 
     def room(self) -> float:
-        """Bytes that may be sent now: infinity where nothing is known to be slow, 0 or less: not now."""
+        """Return the bytes that may be sent now, 0 or less for none.
+
+        It is infinity where nothing is known to be slow."""
         if self.rate is not None:
             kept = 0.0 if self.asks else self._level - self.rate * (self._clock() - self._levelled)
             return max(self.rate * AHEAD_SECONDS, LEAST_BYTES) - max(self._sent - self._arrived, kept)
@@ -145,7 +149,9 @@ class TerminalLink:
         return self.rate is not None and self.rate < SLOW_BYTES_PER_SECOND
 
     def charts_seconds(self, usual: float) -> float:
-        """The least time between two drawings of charts, where it is ``usual`` on a fast link."""
+        """Return the least time between two drawings of charts.
+
+        On a fast link it is ``usual``."""
         if not self.slow or not usual or self.rate is None:
             return usual
         return min(max(usual, round(self._charts_bytes / (CHARTS_SHARE * self.rate))), LONGEST_CHARTS_SECONDS)
@@ -158,7 +164,9 @@ class TerminalLink:
 
 
 class Tap:
-    """The file that the driver's writing thread writes to; tells how much of it the system has taken."""
+    """The file that the driver's writing thread writes to.
+
+    It tells how much of it the system has taken."""
 
     def __init__(self, file: TextIO, taken: Callable[[int], None]) -> None:
         self._file, self._taken = file, taken

@@ -1,10 +1,11 @@
-"""Keys that come faster than they are answered: typed ahead, over a slow link, or pasted by a terminal as keys.
+"""This module answers keys that come faster than they are answered.
 
-Textual hands each key to the widget that has the focus, lets it climb to the app, and looks for a binding only there.
-Of keys that came together all but the first would start at the widget that had the focus before the first was answered
-and end at the bindings in force afterwards: of "/Ken" in a list of processes the K would not be typed but ask for a
-signal. Here each key is answered, with what follows from it, before the next is looked at.
-"""
+They are typed ahead, over a slow link, or pasted by a terminal as keys. Textual hands each key
+to the widget that has the focus, lets it climb to the app, and looks for a binding only there.
+Of keys that came together all but the first would start at the widget that had the focus before
+the first was answered and end at the bindings in force afterwards: of "/Ken" in a list of
+processes the K would not be typed but ask for a signal. Here each key is answered, with what
+follows from it, before the next is looked at."""
 
 from __future__ import annotations
 
@@ -30,15 +31,19 @@ SLICE_SECONDS, LATE_SECONDS = 0.05, 0.01
 
 
 class TypeAhead:
-    """Answers the keys of one app in turn, each as a message of its own: what a key puts off to the app's next message,
-    such as a change of focus, is done before the next key."""
+    """What answers the keys of one app in turn, each as a message of its own.
+
+    What a key puts off to the app's next message, such as a change of focus, is done before the
+    next key."""
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app
         self._keys: deque[events.Key | events.Paste] = deque()
 
     def take(self, event: events.Key | events.Paste) -> bool:
-        """Whether this key of the terminal, or pasted text, will be answered here; else it is Textual's."""
+        """Return whether this key of the terminal, or pasted text, will be answered here.
+
+        Else it is Textual's."""
         if event.is_forwarded:
             return False
         if isinstance(event, events.Key) and event.key in ALWAYS:  # who leaves waits for nothing typed before
@@ -92,8 +97,11 @@ async def _settled(node: MessagePump) -> None:
 
 
 async def _within(waiting: Coroutine[Any, Any, Any]) -> None:
-    """Wait for this, but not for ever: it may itself wait for a key, or for a host. Only time counts in which this
-    program was woken when it wanted to be: where it is busy, or starved by others, the answer to a key is under way."""
+    """Wait for this, but not for ever.
+
+    It may itself wait for a key, or for a host. Only time counts in which this program was
+    woken when it wanted to be: where it is busy, or starved by others, the answer to a key is
+    under way."""
     task = asyncio.ensure_future(waiting)
     left, ends = WAIT_SECONDS, time.monotonic() + LONGEST_SECONDS
     while left > 0 and (asleep := time.monotonic()) < ends:
