@@ -1,4 +1,6 @@
-"""The lab's switches as a key walks through them: which value comes next; which switch does nothing here, and why."""
+"""These are the Lab's switches as a key walks through them.
+
+The module says which value comes next, which switch does nothing here, and why."""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ NO_LOADER = "nothing: batches are made on the device (loader synthetic)"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where a run would train, as far as it is known before it starts. ``kind``: cpu, cuda, or "" while unknown;
-    ``why`` says how we know."""
+    """Where a run would train, as far as it is known before it starts.
+
+    ``kind`` is cpu, cuda, or "" while it is unknown; ``why`` says how we know."""
 
     kind: str = ""
     why: str = ""
@@ -67,7 +70,9 @@ def value_text(toggle: Toggle, config: LabConfig, device: Device) -> str:
 
 
 def does_nothing(config: LabConfig, device: Device) -> dict[str, str]:
-    """Toggle → why it changes nothing with these switches, on this device. Others are left out."""
+    """Return why each toggle changes nothing with these switches, on this device.
+
+    Toggles that do something are left out."""
     out: dict[str, str] = {}
     if device.kind == "cpu":
         out.update({toggle.name: toggle.on_cpu for toggle in TOGGLES if toggle.on_cpu.startswith("nothing")})
@@ -85,7 +90,9 @@ def does_nothing(config: LabConfig, device: Device) -> dict[str, str]:
 
 
 def note(toggle: Toggle, config: LabConfig, device: Device) -> tuple[str, str]:
-    """What the switch is, and what it does here where that is something else ("" where it is not)."""
+    """Return what the switch is, and what it does here.
+
+    The second is "" where it does nothing else here."""
     why = does_nothing(config, device).get(toggle.name, "")
     if why:
         return toggle.help, f"here {why}"

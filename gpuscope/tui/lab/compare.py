@@ -1,4 +1,6 @@
-"""A against B in lines: what differs first, then what was measured, each ratio with what is known of its spread."""
+"""This module compares A with B in lines.
+
+What differs comes first, then what was measured, each ratio with what is known of its spread."""
 
 from __future__ import annotations
 
@@ -93,8 +95,10 @@ def interval_text(row: Row) -> str:
 
 
 def spread_text(row: Row) -> str:
-    """``"±3 %"``: the further end of the interval, for where there is no room for both; "wide" beyond a hundred,
-    "±?" where it is unknown."""
+    """Return the further end of the interval, such as ``"±3 %"``.
+
+    It is for where there is no room for both ends; it is "wide" beyond a hundred, and "±?"
+    where the spread is unknown."""
     if row.ratio is None:
         return ""
     if row.low is None or row.high is None:
@@ -116,7 +120,9 @@ def verdict(row: Row) -> Piece:
 
 
 def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
-    """``≠ amp off → bf16   batch 8 → 16``: the switches in which they differ, marked; at most ``rows`` lines."""
+    """Return the switches in which they differ, marked, in at most ``rows`` lines.
+
+    An example is ``≠ amp off → bf16 batch 8 → 16``."""
     toggles = [change for change in comparison.changes if change.toggle]
     if not toggles:
         known = all(side and side[0].config is not None for side in (comparison.a, comparison.b))
@@ -157,7 +163,9 @@ def table_lines(comparison: Comparison, cells: int, glyphs: Glyphs) -> Iterable[
 
 
 def in_order(comparison: Comparison) -> list[Row]:
-    """The rows to show, the most telling first. A step per sample says nothing new where steps are as large."""
+    """Return the rows to show, the most telling first.
+
+    A step per sample says nothing new where steps are as large."""
     step = comparison.row("step_seconds")
     same = step.ratio if step is not None else None
     rows = [row for row in comparison.rows if row.key != "sample_seconds" or row.ratio is None or row.ratio != same]
@@ -218,7 +226,9 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
 
 
 def comparison_lines(comparison: Comparison, cells: int, rows: int, glyphs: Glyphs) -> list[Line]:
-    """At most ``rows`` lines of ``cells`` cells. What closes it goes before what was measured, the last ones first."""
+    """Return the comparison in at most ``rows`` lines of ``cells`` cells.
+
+    What closes it goes before what was measured, the last ones first."""
     head = changes_lines(comparison, cells, 2 if rows >= 8 else 1)
     table = list(table_lines(comparison, cells, glyphs))
     closing: list[Line] = [piece for line in closing_lines(comparison) for piece in styled.wrap(line, cells)]

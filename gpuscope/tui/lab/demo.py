@@ -1,4 +1,6 @@
-"""A demonstration script as a child process: what it says, and how it ends. It is a trainer like any other."""
+"""This module runs a demonstration script as a child process.
+
+It keeps what the script says, and how it ends. The script is a trainer like any other."""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ State = Literal["starting", "running", "stopping", "ended", "failed"]
 
 
 class Demo:
-    """One script under way, in a session of its own so that all it starts can be ended. ``output``: its last lines;
-    ``problem``: why it could not be started; ``code``: its exit status, negative for a signal."""
+    """One script under way, in a session of its own so that all it starts can be ended.
+
+    ``output`` are its last lines, ``problem`` says why it could not be started, and ``code`` is
+    its exit status, negative for a signal."""
 
     def __init__(self, name: str, cured: bool, command: Sequence[str], changed: Callable[[], None]) -> None:
         self.name, self.cured, self.command = name, cured, list(command)

@@ -1,7 +1,7 @@
-"""Which devices a run of the lab would take, who holds them, and what its tensor pipes do: read off the host's picture.
+"""This module tells which devices a run of the Lab would take, and who holds them.
 
-Only from what the agent saw: nothing here asks a driver, and what it did not see is unknown, never free.
-"""
+It also tells what the tensor pipes of the run do. It goes only by what the agent saw: nothing
+here asks a driver, and what it did not see is unknown, never free."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from .choices import Device
 
 
 def where(config: LabConfig, host: HostView | None, started: Started | None) -> Device:
-    """The kind of device a run would train on. ``started``: what the last worker said, which knows its torch."""
+    """Return the kind of device a run would train on.
+
+    ``started`` is what the last worker said, which knows its torch."""
     if config.device != "auto":
         return Device(config.device, "chosen")
     if started is not None and started.config.get("device") == "auto":
@@ -40,9 +42,12 @@ def where(config: LabConfig, host: HostView | None, started: Started | None) -> 
 
 
 def visible(host: HostView, environ: Mapping[str, str] = os.environ) -> list[DeviceView]:
-    """The devices a worker sees, in torch's order as far as that can be told: ``$CUDA_VISIBLE_DEVICES`` by number or
-    UUID up to the first word that names none; without it all, by index. GPUs of different kinds are numbered by their
-    speed unless ``$CUDA_DEVICE_ORDER`` says otherwise: then :func:`order_known` is false, and these are candidates."""
+    """Return the devices a worker sees, in torch's order as far as that can be told.
+
+    They are those of ``$CUDA_VISIBLE_DEVICES`` by number or UUID up to the first word that
+    names none; without it all, by index. GPUs of different kinds are numbered by their speed
+    unless ``$CUDA_DEVICE_ORDER`` says otherwise: then :func:`order_known` is false, and these
+    are candidates."""
     here = sorted((d for d in host.devices if d.gone is None), key=lambda d: d.definition.index)
     shown = cuda_devices.visible(environ.get(cuda_devices.VISIBLE), [d.definition.uuid for d in here])
     return [here[position] for position in shown.positions]
@@ -54,8 +59,10 @@ def order_known(host: HostView, environ: Mapping[str, str] = os.environ) -> bool
 
 
 def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
-    """The devices that a run with these switches takes: the first, or as many as it has processes; none where their
-    order cannot be told."""
+    """Return the devices that a run with these switches takes.
+
+    It takes the first, or as many as it has processes; there are none where their order cannot
+    be told."""
     if device.kind != "cuda" or not order_known(host):
         return []
     seen = visible(host)
@@ -63,7 +70,9 @@ def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]
 
 
 def family(host: HostView, pid: int | None) -> set[int]:
-    """The pids of ``pid`` and of the processes that it started, however many between them, as far as they are seen."""
+    """Return the pids of ``pid`` and of the processes that it started, as far as they are seen.
+
+    They are of its family however many lie between them."""
     if pid is None:
         return set()
     parents = {p.definition.pid: p.definition.ppid for p in host.processes}
@@ -82,8 +91,11 @@ def family(host: HostView, pid: int | None) -> set[int]:
 def occupants(
     config: LabConfig, host: HostView | None, device: Device, own: Collection[int] = (), alone: bool = True
 ) -> list[Occupant]:
-    """Who else is on the devices of a run. ``own``: pids of the lab's workers, which are no strangers. ``alone``:
-    nothing of ours has been on a device lately, so that memory in use there without a process is somebody's."""
+    """Return who else is on the devices of a run.
+
+    ``own`` are pids of the Lab's workers, which are no strangers. ``alone`` says that nothing
+    of ours has been on a device lately, so that memory in use there without a process is
+    somebody's."""
     if host is None:
         return []
     processes = {p.id: p for p in host.processes}
@@ -123,8 +135,10 @@ def _occupant(device: DeviceView, process: ProcView | None, held: float | None) 
 
 
 def facts(config: LabConfig, host: HostView | None, device: Device, started: Started | None, own: int | None) -> Facts:
-    """What is known without asking torch. A run of our own that would be restarted gives back what it holds, so free
-    bytes are told only while there is none."""
+    """Return what is known without asking torch.
+
+    A run of our own that would be restarted gives back what it holds, so free bytes are told
+    only while there is none."""
     seen = visible(host) if host is not None and device.kind == "cuda" else []
     free = [one.number("free_bytes") for one in seen]
     if host is not None and device.kind == "cpu":
@@ -146,7 +160,9 @@ def facts(config: LabConfig, host: HostView | None, device: Device, started: Sta
 
 @lru_cache(maxsize=4)
 def _compiler(kind: str) -> bool | None:
-    """Whether there is a C++ compiler for a CPU; for CUDA that is the worker's to tell: Triton is beside its torch."""
+    """Return whether there is a C++ compiler for a CPU.
+
+    For CUDA that is the worker's to tell: Triton is beside its torch."""
     return shutil.which(os.environ.get("CXX") or "g++") is not None if kind == "cpu" else None
 
 
@@ -154,8 +170,10 @@ def _compiler(kind: str) -> bool | None:
 
 
 def tensor_shares(host: HostView, started: Started, own: Collection[int]) -> tuple[dict[str, tuple[float, float]], str]:
-    """UUID → (seconds of the host's clock, tensor share in percent) of each device of a run, and "" or why there is
-    none. The counters are a whole device's: where somebody else computes too, they are not the run's."""
+    """Return the tensor shares of each device of a run, and why there are none, else "".
+
+    They are UUID → (seconds of the host's clock, tensor share in percent). The counters are a
+    whole device's: where somebody else computes too, they are not the run's."""
     uuids = {str(d.get("uuid")).lower() for d in started.devices if isinstance(d, dict) and d.get("uuid")}
     on = [d for d in host.devices if d.gone is None and d.definition.uuid.lower() in uuids]
     if not on or len(on) < len(uuids):

@@ -1,4 +1,6 @@
-"""The lab's questions: a switch's value, a device that is in use, how often to measure in turns."""
+"""These dialogs ask what the Lab has to know.
+
+They ask for a switch's value, about a device that is in use, and how often to measure in turns."""
 
 from __future__ import annotations
 
@@ -119,7 +121,9 @@ class ValueDialog(TextDialog):
 
 
 class HeldDialog(TextDialog):
-    """A device that a run would take is in use: who, and how much. Enter starts all the same."""
+    """The question whether to train on a device that is in use.
+
+    It says who uses it, and how much."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HeldDialog")]
 
@@ -159,7 +163,7 @@ class HeldDialog(TextDialog):
 
 
 class RepeatDialog(TextDialog):
-    """How often, and how many steps each: ← → and ↑ ↓."""
+    """The question how often to measure A and B in turns, and how many steps each time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RepeatDialog")]
 

@@ -1,4 +1,6 @@
-"""The ledger as the screen sees it: what is written down, read and written by threads, so that nothing waits for it."""
+"""This is the ledger as the screen sees it.
+
+Threads read and write what is written down, so that nothing waits for it."""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ SHOWN = 200
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """``work()`` in a thread of its own that nobody waits for at the end of the program: a ledger that somebody holds,
-    or that lies on a disk which hangs, must not keep ``q`` waiting. Raises what ``work`` raises."""
+    """Do ``work()`` in a thread of its own that nobody waits for at the end of the program.
+
+    A ledger that somebody holds, or that lies on a disk which hangs, must not keep the user
+    from leaving. Raises what ``work`` raises."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -48,8 +52,11 @@ async def aside(work: Callable[[], T]) -> T:
 
 
 class Book:
-    """``entries``: newest first, None before the first reading. ``problem``: why there are none, or why the last run is
-    kept only until the end of this session, as (what, why, next). ``changed`` is called when something is new."""
+    """The runs that are written down.
+
+    ``entries`` come newest first, None before the first reading. ``problem`` says why there are
+    none, or why the last run is kept only until the end of this session, as (what, why, next).
+    ``changed`` is called when something is new."""
 
     def __init__(self, changed: Callable[[], None], ledger: Ledger | None = None) -> None:
         self.entries: tuple[Entry, ...] | None = None
@@ -60,7 +67,9 @@ class Book:
         self._reading: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin to read what is written down now, unless that is under way: sweeps may have added to it."""
+        """Begin to read what is written down now, unless that is under way.
+
+        Sweeps may have added to it."""
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self.read())
 
@@ -80,7 +89,9 @@ class Book:
         self._changed()
 
     async def add(self, document: Mapping[str, Any], *, group: str = "", repeat: int = 0, cell: str = "") -> Entry:
-        """Write a run down. Where that fails it is kept in memory, with a number below 0, and :attr:`problem` says
+        """Write a run down.
+
+        Where that fails it is kept in memory, with a number below 0, and :attr:`problem` says
         why."""
         from ...lab.ledger import entry_of
 

@@ -1,4 +1,6 @@
-"""Which two runs are compared: those that were marked, else the first of this session and the newest."""
+"""This module chooses which two runs are compared.
+
+They are those that were marked, else the first of this session and the newest."""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Pair:
         return self.a is not None and self.b is not None
 
     def mark(self, side: str, entry: int) -> None:
-        """Side ``a`` or ``b`` is this run from now on; marked again, it is chosen by itself again."""
+        """Let side ``a`` or ``b`` be this run from now on.
+
+        Marked again, the side is chosen by itself again."""
         if self._marked.get(side) == entry:
             del self._marked[side]
         else:
@@ -48,8 +52,9 @@ class Pair:
         self._choose()
 
     def follow(self, entries: Sequence[Entry], newest: Entry | None, runs: LabRuns | None = None) -> None:
-        """``newest``: the last run of this session that was written down. A series of repeats is marked as it
-        begins."""
+        """Take in ``newest``, the last run of this session that was written down.
+
+        A series of repeats is marked as it begins."""
         if newest is not None and self._first is None:
             self._first = newest.id
         series = runs.repeats if runs is not None else None
@@ -90,7 +95,9 @@ class Pair:
         return run_name(newest.id) + (f" ×{len(alike)}" if len(alike) > 1 else "")
 
     def comparison(self) -> Comparison | None:
-        """A against B; None where there are no two, or with :attr:`problem`. Made again only when something is new."""
+        """Return A against B, None where there are no two, or with :attr:`problem`.
+
+        It is made again only when something is new."""
         if self.a is None or self.b is None:
             return None
         left, right = sides(self._entries, self.a), sides(self._entries, self.b)
@@ -107,7 +114,9 @@ class Pair:
         return self._made[1]
 
     def configs(self, runs: LabRuns) -> tuple[LabConfig | None, LabConfig | None]:
-        """The settings to measure in turns: A's, and B's where it is marked, else the switches as they are."""
+        """Return the settings to measure in turns.
+
+        They are A's, and B's where it is marked, else the switches as they are."""
         first = self.a or self.b  # the only run there is stands for A
         a = first.config if first is not None else None
         if self.complete and ("b" in self._marked or runs.config == a):
@@ -116,8 +125,10 @@ class Pair:
 
 
 def curves(pair: Pair, current: Run | None) -> tuple[list[Series], str]:
-    """The losses of A, B and the run in progress, and what they are drawn over: samples, so that equal amounts of data
-    stand below each other, or steps where a run (a recording) does not know its samples."""
+    """Return the losses of A, B and the run in progress, and what they are drawn over.
+
+    That is samples, so that equal amounts of data stand below each other, or steps where a run
+    (a recording) does not know its samples."""
     from ...lab.measures import loss_by_step, loss_curve
     from ..charts.line import Series
 

@@ -1,4 +1,6 @@
-"""Tab 3: the demo trainer: two runs side by side first, then its switches, its loss and every run there was."""
+"""This tab has the demo trainer, and two runs of it side by side.
+
+Then come its switches, its loss and every run there was."""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ NO_RUN: tuple[Line, ...] = (
 
 
 class LabPane(Pane):
-    """Switches at the left; comparison, loss and runs at the right, as many as there is room for."""
+    """The tab with the switches at the left, and the runs at the right.
+
+    At the right stand the comparison, the loss and the runs, as many as there is room for."""
 
     DEFAULT_CSS = """
     LabPane #lab-body { height: 1fr; }
@@ -120,8 +124,10 @@ class LabPane(Pane):
             self.show_charts(host)
 
     def _predict(self, host: HostView | None) -> None:
-        """What the run should have needed, beside what it did. A child computes it once the run has ended: while it
-        trains nothing else takes its cores. What was asked for in the memory tab is known before."""
+        """Predict what the run should have needed, to stand beside what it did.
+
+        A child computes it once the run has ended: while it trains nothing else takes its
+        cores. What was asked for in the Memory tab is known before."""
         run, runs, predictions = self.runs.current, self.runs, self.session.predictions
         if run is None or run.predicted is not None or run.started is None:
             return
@@ -177,7 +183,10 @@ class LabPane(Pane):
     # ── room ──
 
     def _share_out(self, notes: int) -> None:
-        """Give each panel its rows. Wide: the run stands below the switches. Narrow: above the comparison."""
+        """Give each panel its rows.
+
+        On a wide terminal the run stands below the switches, on a narrow one above the
+        comparison."""
         if self._switches.parent is None:
             return  # left while it was still being put together
         width, height = self._terminal
@@ -330,7 +339,9 @@ class LabPane(Pane):
         self._redraw()
 
     def do_lab_run(self) -> None:
-        """Start, or restart with these switches; ask first where somebody else uses the device."""
+        """Start the trainer, or restart it with these switches.
+
+        Where somebody else uses the device, it asks first."""
         outcome = self.runs.start()
         if outcome == "held":
             program(self.app).open("lab_held", self.runs)

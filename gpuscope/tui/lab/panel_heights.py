@@ -19,7 +19,9 @@ def least(room: int) -> dict[str, int]:
 
 
 def fitting(room: int, first: str, wanted: Mapping[str, bool]) -> list[str]:
-    """The panels there is room for: ``first`` in any case, then those that have anything to show."""
+    """Return the panels there is room for.
+
+    ``first`` is among them in any case, then come those that have anything to show."""
     shown, left = [first], room - LEAST[first]
     for name in VIEWS:
         if name not in shown and wanted[name] and left >= LEAST[name]:
@@ -29,7 +31,9 @@ def fitting(room: int, first: str, wanted: Mapping[str, bool]) -> list[str]:
 
 
 def heights_of(shown: Sequence[str], natural: int, room: int, runs: int) -> dict[str, int | str]:
-    """Panel → its height. The comparison takes what it needs (``natural``), the table what its ``runs`` need; the loss
+    """Return the height of each panel.
+
+    The comparison takes what it needs (``natural``), the table what its ``runs`` need; the loss
     grows, else the table, else the comparison."""
     grows = next(name for name in ("loss", "runs", "ab") if name in shown)
     heights: dict[str, int | str] = dict.fromkeys(shown, "1fr")

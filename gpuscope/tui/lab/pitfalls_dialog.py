@@ -1,4 +1,6 @@
-"""The list of pitfalls: each a training with one common mistake, beside the same one cured, started from here."""
+"""This dialog lists the pitfalls, and starts them.
+
+Each is a training with one common mistake, beside the same one cured."""
 
 from __future__ import annotations
 
@@ -34,19 +36,25 @@ COLUMNS = (
 
 
 def load_pitfalls() -> list[Pitfall]:
-    """All of the index. Raises :class:`~gpuscope.checked_rows.TableError`."""
+    """Return all of the index.
+
+    Raises :class:`~gpuscope.checked_rows.TableError`."""
     from ...lab.pitfalls import load
 
     return load()
 
 
 def command_of(pitfall: Pitfall, cured: bool) -> list[str]:
-    """What is started: our own verb, which finds a Python with torch and puts the probe into it."""
+    """Return the command that is started, which is our own verb.
+
+    It finds a Python with torch and puts the probe into it."""
     return [sys.executable, "-m", "gpuscope", "lab", "pitfall", pitfall.id, *(["--cured"] if cured else [])]
 
 
 class PitfallsDialog(Dialog):
-    """Enter starts the faulty script, ``c`` the cured one, ``x`` stops it. It goes on when the dialog is closed."""
+    """The list of pitfalls, each to be started faulty or cured.
+
+    A script goes on when the dialog is closed."""
 
     DEFAULT_CSS = """
     PitfallsDialog .dialog { width: 110; height: 92%; }

@@ -1,4 +1,6 @@
-"""A recording of a user's own trainer as a run to compare with: its path is typed, its trainings are listed."""
+"""This dialog takes a recording of a user's own trainer as a run to compare with.
+
+The path of the recording is typed, and its trainings are listed."""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ COLUMNS = (
 
 
 class RecordingDialog(TextDialog):
-    """``taken`` gets the entry of the training that was chosen."""
+    """The question which training of which recording becomes a run.
+
+    ``taken`` gets the entry of the training that was chosen."""
 
     DEFAULT_CSS = """
     RecordingDialog .dialog { width: 76; }

@@ -1,4 +1,6 @@
-"""Two settings measured in turns, A B B A A B …: what changes from run to run, and drifts, meets both alike."""
+"""This module measures two settings in turns, A B B A A B ….
+
+So what changes from run to run, and drifts, meets both alike."""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Turn(NamedTuple):
 
 
 def order(repeats: int) -> list[Turn]:
-    """A B, B A, A B …: each repeat has both, and begins with the one that the repeat before ended with."""
+    """Return the turns A B, B A, A B ….
+
+    Each repeat has both, and begins with the one that the repeat before ended with."""
     out = []
     for repeat in range(repeats):
         sides: tuple[Side, Side] = ("A", "B") if repeat % 2 == 0 else ("B", "A")
@@ -49,7 +53,9 @@ class Runner(Protocol):
 
 
 class Repeats:
-    """A series under way. ``state``: running, done, stopped or failed (``why``). Its runs are one group of the
+    """A series of repeats under way.
+
+    ``state`` is running, done, stopped or failed (``why``). Its runs are one group of the
     ledger, so that they can be compared later too."""
 
     def __init__(self, labs: Runner, a: LabConfig, b: LabConfig, repeats: int, steps: int) -> None:

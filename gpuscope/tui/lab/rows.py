@@ -1,4 +1,6 @@
-"""The table of runs: of this session and of the ledger, the newest first, repeats of one setting as one row."""
+"""This module makes the table of runs, of this session and of the ledger.
+
+The newest run comes first, and repeats of one setting are one row."""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ QUIET = ("seed", "steps", "batch", "device")
 
 
 def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
-    """The columns for a table of ``cells`` cells; those in which no row says anything are left out."""
+    """Return the columns for a table of ``cells`` cells.
+
+    Those in which no row says anything are left out."""
     everything = (
         Column("mark", "", 2),
         Column("run", "RUN", 5, flex=1, most=10),
@@ -75,8 +79,10 @@ def preset_of(config: LabConfig, document: dict[str, Any]) -> str:
 
 
 def setting(entry: Entry, against: LabConfig | None, device: str = "") -> Line:
-    """``gpt-tiny · amp bf16 · compile default``: what is not the default; first, and in another colour, what
-    ``against`` has otherwise. ``device``: named behind the model."""
+    """Return what of a setting is not the default, such as ``gpt-tiny · amp bf16``.
+
+    What ``against`` has otherwise comes first, and in another colour. ``device`` is named
+    behind the model."""
     config = entry.config
     if config is None:
         return [(entry.label or entry.name, "text"), ("  switches not known", "faint")]
@@ -101,7 +107,9 @@ def setting_of(config: LabConfig, preset: str, against: LabConfig | None, label:
 
 
 def row_of(shown: Shown, a: int | None, b: int | None, against: LabConfig | None, many_devices: bool) -> TableRow:
-    """A run, or the repeats of one, with its marks. ``many_devices``: not all runs were on one kind of device."""
+    """Return the row of a run, or of the repeats of one, with its marks.
+
+    ``many_devices`` says that not all runs were on one kind of device."""
     ids = {entry.id for entry in shown.entries}
     marks = [("A", "bold series1")] if a in ids else []
     marks += [("B", "bold series2")] if b in ids else []

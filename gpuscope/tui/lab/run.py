@@ -1,4 +1,6 @@
-"""One run of the lab as the screen keeps it: what its worker said, and what the host's picture showed beside it."""
+"""This is one run of the Lab as the screen keeps it.
+
+It has what its worker said, and what the host's picture showed beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ KEPT_POINTS = 4000
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """``summary``: the document of its end; ``entry``: that document in the ledger, once it is there."""
+    """One run of the Lab, in progress or ended.
+
+    ``summary`` is the document of its end; ``entry`` is that document in the ledger, once it is
+    there."""
 
     config: LabConfig
     name: str = "now"
@@ -64,7 +69,9 @@ class Run:
 
     @property
     def compiling_seconds(self) -> float | None:
-        """How long its first step has been in the making, where that is compiled; None otherwise."""
+        """Return how long its first step has been in the making, where that is compiled.
+
+        It is None otherwise."""
         if self.config.compile == "off" or self.ready is None or self.last is not None or self.ended is not None:
             return None
         return time.monotonic() - self.ready
@@ -85,8 +92,9 @@ class Run:
     # ── what the host's picture says ──
 
     def see(self, host: HostView | None, pid: int | None, own: Collection[int]) -> None:
-        """Take the peak that the probe read from torch, and what the tensor pipes do. Called with each report; ``own``
-        are the pids of this run."""
+        """Take the peak that the probe read from torch, and what the tensor pipes do.
+
+        It is called with each report; ``own`` are the pids of this run."""
         if host is None or self.started is None or self.device != "cuda":
             return
         trainer = next((t for t in host.trainers if t.definition.pid == pid), None)
@@ -105,12 +113,16 @@ class Run:
 
     @property
     def tensor_percent(self) -> float | None:
-        """The mean over its steady steps so far, of all devices it is on; None where the driver told none."""
+        """The mean tensor share over its steady steps so far, of all devices it is on.
+
+        It is None where the driver told none."""
         means = [total / count for total, count, _ in self._tensor.values() if count]
         return math.fsum(means) / len(means) if means and len(means) == len(self._tensor) else None
 
     def finish(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """The document with what only the driver knows, and its reason where it told nothing."""
+        """Return the document with what only the driver knows.
+
+        Where the driver told nothing, it has the reason."""
         out = dict(document)
         path = "tensor_active_percent"
         unknown = [row for row in out.get("unknown") or [] if isinstance(row, Mapping) and row.get("path") != path]

@@ -1,4 +1,6 @@
-"""A run of the lab looked at closely: switches, every figure or the reason why there is none, surroundings."""
+"""This dialog looks at a run of the Lab closely.
+
+It has the switches, every figure or the reason why there is none, and the surroundings."""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ FIGURES = (
 
 
 class RunDialog(TextDialog):
-    """Enter takes the run's switches."""
+    """One run in full, whose switches a key takes over."""
 
     DEFAULT_CSS = "RunDialog KeyLine { dock: bottom; margin: 0; background: $surface; }"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RunDialog")]

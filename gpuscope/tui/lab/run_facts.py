@@ -125,7 +125,9 @@ def _mapping(document: Mapping[str, Any] | None, key: str) -> Mapping[str, Any] 
 
 
 def fact_lines(facts: Sequence[Fact], cells: int, columns: int) -> list[Line]:
-    """Facts in order, in ``columns`` columns; a value that is longer than its column has a line of its own, or more."""
+    """Return facts in order, in ``columns`` columns.
+
+    A value that is longer than its column has a line of its own, or more."""
     each = (cells - 2 * (columns - 1)) // columns
     out: list[Line] = []
     held = columns  # facts in the newest line

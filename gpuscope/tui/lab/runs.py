@@ -1,4 +1,6 @@
-"""The lab as the screens see it: the switches, what speaks against them, the run in progress, the ledger."""
+"""This is the Lab as the screens see it.
+
+It has the switches, what speaks against them, the run in progress, and the ledger."""
 
 from __future__ import annotations
 
@@ -38,8 +40,10 @@ DRAWN_SECONDS = 0.4
 
 
 class LabRuns:
-    """Starts, stops and remembers. ``changed`` is called when there is something new to draw; ``host`` gives the
-    picture of this moment, None before the first."""
+    """What starts and stops the runs of the Lab, and remembers them.
+
+    ``changed`` is called when there is something new to draw; ``host`` gives the picture of
+    this moment, None before the first."""
 
     def __init__(
         self,
@@ -99,7 +103,9 @@ class LabRuns:
         return where(self.config, self._host(), self._known)
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What speaks against the switches as they are, refusals first; none while the device is not known."""
+        """Return what speaks against the switches as they are, refusals first.
+
+        There is nothing while the device is not known."""
         device = self.device
         if not device.kind:
             return ()
@@ -115,13 +121,17 @@ class LabRuns:
 
     @property
     def nearest(self) -> LabConfig | None:
-        """The nearest combination that works, where these switches are refused or warned about."""
+        """The nearest combination that works.
+
+        There is one where these switches are refused or warned about."""
         return next((v.nearest for v in self.verdicts() if v.nearest is not None and v.nearest != self.config), None)
 
     # ── switches ──
 
     def turn(self, toggle: Toggle, by: int) -> None:
-        """The next or previous value of a switch. It acts at the next start."""
+        """Turn a switch to its next or previous value.
+
+        It acts at the next start."""
         self.put(toggle.name, turned(toggle, getattr(self.config, toggle.name), by))
 
     def put(self, name: str, value: Value | str) -> None:
@@ -149,15 +159,19 @@ class LabRuns:
         return self.demo is not None and not self.demo.over
 
     def _note_own(self) -> None:
-        """Remember the pids of what we run: a picture of the host is older than the end of a process."""
+        """Remember the pids of what we run.
+
+        A picture of the host is older than the end of a process."""
         host = self._host()
         for pid in (self.pid, self.demo.pid if self.demo is not None else None):
             if pid is not None:
                 self._own |= family(host, pid) if host is not None else {pid}
 
     def start(self, force: bool = False) -> str:
-        """Start, or restart with the switches as they are. "" when it is under way, else what keeps it: ``refused``
-        (:attr:`refusal`), ``held`` (:attr:`held`; not with ``force``), or ``busy``."""
+        """Start, or restart with the switches as they are, and return what keeps it from that.
+
+        That is "" when it is under way, else ``refused`` (:attr:`refusal`), ``held``
+        (:attr:`held`; not with ``force``), or ``busy``."""
         if self.state in ("starting", "stopping") or self._tasks:
             return "busy"
         if self.refusal is not None:
@@ -170,8 +184,10 @@ class LabRuns:
         return ""
 
     def start_when_known(self) -> None:
-        """Start once the host is known, for a start that nobody watches: as :meth:`start`, and it waits its time. Who
-        starts a run meanwhile keeps that one."""
+        """Start once the host is known, for a start that nobody watches.
+
+        It starts as :meth:`start` does, and waits its time. Who starts a run meanwhile keeps
+        that one."""
         self._filing.add(task := asyncio.get_running_loop().create_task(self._start_when_known()))
         task.add_done_callback(self._filing.discard)
 
@@ -186,7 +202,7 @@ class LabRuns:
         self._changed()
 
     async def launch(self, config: LabConfig) -> LabRun:
-        """Ends the worker there is, and starts one with ``config``. Asks nobody."""
+        """End the worker there is, and start one with ``config``, without asking anybody."""
         from ...lab.launch import LabRun
 
         if self._worker is None:
@@ -195,8 +211,9 @@ class LabRuns:
         return self._worker
 
     def stop(self) -> None:
-        """Ask the trainer to end, also one that is to start when the one before has ended; a series of repeats ends
-        with it."""
+        """Ask the trainer to end, also one that is to start when the one before has ended.
+
+        A series of repeats ends with it."""
         if self.repeats is not None:
             self.repeats.stop()
         if self._tasks or self.state in ("starting", "running"):
@@ -258,7 +275,9 @@ class LabRuns:
         self._changed()
 
     def _became(self, worker: LabRun) -> None:
-        """A run begins when its worker does: until then what comes is of the one before, its summary above all."""
+        """Begin a run when its worker does, and end it with it.
+
+        Until then what comes is of the run before, its summary above all."""
         if worker.state == "starting":
             self.current = Run(worker.config)
         elif worker.state in ("stopped", "failed") and self.current is not None:
@@ -311,12 +330,16 @@ class LabRuns:
 
 
 def run_name(number: int) -> str:
-    """How a run is called: its number in the ledger; ``~1`` where it could not be written there."""
+    """Return how a run is called, which is its number in the ledger.
+
+    It is ``~1`` where the run could not be written there."""
     return f"#{number}" if number > 0 else f"~{-number}"
 
 
 def sides(entries: Sequence[Any], chosen: Any) -> list[Any]:
-    """The runs that stand for ``chosen``: the repeats of its configuration in its group, or it alone."""
+    """Return the runs that stand for ``chosen``.
+
+    They are the repeats of its configuration in its group, or it alone."""
     if not chosen.group:
         return [chosen]
     alike = [

@@ -1,4 +1,6 @@
-"""The lab's switches: one compact line each under the name of its group; the cursor is always in sight."""
+"""This widget has the Lab's switches, one compact line each under the name of its group.
+
+The cursor is always in sight."""
 
 from __future__ import annotations
 
@@ -35,9 +37,11 @@ LINES = _lines()
 
 
 class Switches(Painted, can_focus=True):
-    """A line for each switch. ← → change the one under the cursor. So does a click on its value, or on the arrow before
-    it; the wheel moves the cursor. Bold: not the default. Faint, ``·``: does nothing here. ``*``: waits for a
-    restart."""
+    """A line for each switch.
+
+    Keys, a click on its value, or one on the arrow before it change the switch under the
+    cursor; the wheel moves the cursor. Bold is not the default. Faint, with ``·``, does nothing
+    here. ``*`` waits for a restart."""
 
     class Turned(Message):
         """A switch was clicked: ``by`` is 1 or -1."""
@@ -66,7 +70,10 @@ class Switches(Painted, can_focus=True):
         return line
 
     def show(self, config: LabConfig, running: LabConfig | None, device: Device) -> None:
-        """``running`` is how the run in progress was set: what differs from it waits for a restart."""
+        """Show the switches.
+
+        ``running`` is how the run in progress was set: what differs from it waits for a
+        restart."""
         if (config, running, device) != (self._config, self._in_run, self._device):
             self._config, self._in_run, self._device = config, running, device
             self._nothing = does_nothing(config, device)
@@ -87,7 +94,9 @@ class Switches(Painted, can_focus=True):
     # ── painting ──
 
     def _follow(self, height: int) -> None:
-        """The cursor in the window, with its group's name where it is the group's first, and no blank lines below."""
+        """Keep the cursor in the window, and no blank lines below the last switch.
+
+        The name of its group is in the window where the switch is the group's first."""
         first = self._cursor - 1 if isinstance(LINES[self._cursor - 1], str) else self._cursor
         self._top = min(max(self._top, self._cursor - height + 1), first)
         self._top = max(0, min(self._top, len(LINES) - height))

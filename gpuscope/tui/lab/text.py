@@ -1,4 +1,6 @@
-"""What the lab says in words: what speaks against the switches, what a switch does, what is under way."""
+"""This module says what the Lab says in words.
+
+That is what speaks against the switches, what a switch does, and what is under way."""
 
 from __future__ import annotations
 
@@ -51,8 +53,10 @@ def occupant_text(one: Occupant) -> str:
 
 
 def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -> list[Line]:
-    """``least`` to ``most`` lines below the panels: what matters before a start, then the switch under the cursor. How
-    many does not depend on ``toggle``: nothing moves when the cursor does."""
+    """Return ``least`` to ``most`` lines below the panels.
+
+    What matters before a start comes first, then the switch under the cursor. How many lines
+    there are does not depend on ``toggle``: nothing moves when the cursor does."""
     notes: list[Line] = [*_series(runs), *_verdicts(runs)]
     if runs.dirty and not (runs.refusal or (runs.repeats and not runs.repeats.over)):
         notes.append(
@@ -78,8 +82,10 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
 
 
 def _fitting(notes: list[Line], cells: int, easy: int, most: int) -> list[Line]:
-    """The notes in full or a row each, in ``easy`` rows where that can be, else in ``most``: the text of the switch is
-    cut then. Where there are more of them, the last row says how many."""
+    """Return the notes in full or a row each, in ``easy`` rows where that can be.
+
+    Else they take ``most``: the text of the switch is cut then. Where there are more of them,
+    the last row says how many."""
     full = styled.hang_lines(notes, cells)
     for room in (easy, most):
         if len(full) <= room:
@@ -93,8 +99,10 @@ def _fitting(notes: list[Line], cells: int, easy: int, most: int) -> list[Line]:
 
 @lru_cache(maxsize=8)
 def _rows_of_the_longest(config: LabConfig, device: Device, cells: int) -> int:
-    """The rows that the longest description of a switch takes. Wrapping all of them took a third of the time of each
-    picture, and they change only with a switch or the terminal's width."""
+    """Return the rows that the longest description of a switch takes.
+
+    Wrapping all of them took a third of the time of each picture, and they change only with a
+    switch or the terminal's width."""
     return max(len(_about(one, config, device, cells)) for one in SWITCHES)
 
 
@@ -112,7 +120,9 @@ def _one_row(line: Line, cells: int) -> Line:
 
 
 def _verdicts(runs: LabRuns) -> list[Line]:
-    """Refusals, then warnings; the key for the nearest combination stands with the first that has one."""
+    """Return refusals, then warnings.
+
+    The key for the nearest combination stands with the first that has one."""
     out: list[Line] = []
     offered = False
     for verdict in runs.verdicts():
