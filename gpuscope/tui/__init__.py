@@ -1,1 +1,4 @@
-"""The terminal interface. Everything here may load textual; nothing here may load torch or pynvml."""
+"""The terminal interface.
+
+Everything here may load textual; nothing here may load torch or pynvml.
+"""

@@ -207,7 +207,7 @@ def _theme(name: str, dark: bool, colours: dict[str, str], surfaces: dict[str, s
     )
 
 
-def _parsed(colours: dict[str, str]) -> dict[str, Style]:
+def _parse(colours: dict[str, str]) -> dict[str, Style]:
     return {token: Style.parse(spec) for token, spec in colours.items()}
 
 
@@ -311,7 +311,7 @@ class Tokens:
         self.key: tuple[object, ...] = (theme.name, monochrome, ascii_only)
         self.ground: Style | None = None
         self.glyphs = ASCII if ascii_only else MONOCHROME if monochrome else UNICODE
-        self._styles = _parsed(palette(theme))
+        self._styles = _parse(palette(theme))
         self._specs: dict[str, Style] = {}
         self._drawn: dict[str, Style] = {}
         self._on: dict[RichColor, Tokens] = {}

@@ -380,10 +380,10 @@ async def test_equal_meeting_points_on_the_loopback_of_two_hosts_are_two_jobs():
             Host([], key=key),
         )[0]
     ]
-    assert [len(group.items) for group in attachable.grouped(items)] == [2, 2]
+    assert [len(group.items) for group in attachable.group_items(items)] == [2, 2]
     from dataclasses import replace
 
-    assert [len(g.items) for g in attachable.grouped(replace(i, job="10.0.0.1:29500") for i in items)] == [4]
+    assert [len(g.items) for g in attachable.group_items(replace(i, job="10.0.0.1:29500") for i in items)] == [4]
 
 
 @in_loop
@@ -392,7 +392,7 @@ async def test_children_of_one_parent_are_a_job():
         {"processes": [process(701, sibling_of=700), process(702, sibling_of=700), process(703)]},
         views.store_of(views.vacant(1.0)).view().host, Host([]),
     )  # fmt: skip
-    assert sorted(len(group.items) for group in attachable.grouped(items)) == [1, 2]
+    assert sorted(len(group.items) for group in attachable.group_items(items)) == [1, 2]
 
 
 # ── where it cannot be ──
@@ -447,7 +447,7 @@ def test_no_answer_of_an_agent_ends_the_screen_or_opens_a_way(answer):
     async def body():
         host = views.store_of(views.vacant(1.0)).view().host
         items, _, _ = attachable.items_of(answer, host, Host([]))
-        attachable.rows(attachable.grouped(items), False)
+        attachable.rows(attachable.group_items(items), False)
         assert all(isinstance(text, str) for item in items for line in attachable.about(item) for text, _ in line)
         assert all(item.consent is None or item.consent["method"] in attachable.METHODS for item in items)
         assert not [i for i in items if i.pid == 8 and i.consent]

@@ -19,7 +19,7 @@ from gpuscope.lab.metrics import Ended, Failure
 from gpuscope.lab.toggles import STEPS, TOGGLES
 from gpuscope.predict.errors import Figure
 from gpuscope.tui.lab import rows as lab_rows
-from gpuscope.tui.lab.choices import SWITCHES, Device, choices, does_nothing, turned
+from gpuscope.tui.lab.choices import SWITCHES, Device, choices, does_nothing, next_value
 from gpuscope.tui.lab.demo import Demo
 from gpuscope.tui.lab.devices import facts, family, occupants, visible
 from gpuscope.tui.lab.repeats import order
@@ -104,10 +104,10 @@ def test_every_toggle_is_a_switch_and_walks_through_its_values_and_back():
         for _ in choices(toggle, start):
             seen.append(value)
             config = config.changed(toggle.name, value)  # raises for one it cannot have
-            value = turned(toggle, value, 1)
+            value = next_value(toggle, value, 1)
         assert value == start
         assert len({repr(one) for one in seen}) == len(seen), toggle.name
-        assert turned(toggle, turned(toggle, start, 1), -1) == start
+        assert next_value(toggle, next_value(toggle, start, 1), -1) == start
         config = config.changed(toggle.name, start)
     assert choices(TOGGLES[5], 24) == (None, 1, 2, 4, 8, 16, 24, 32, 64, 128, 256, 512, 1024)
 

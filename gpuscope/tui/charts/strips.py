@@ -297,17 +297,17 @@ def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> Line:
     for gap in (2, 1):
         size = sum(text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries) - gap
         if size <= cells:
-            return _joined(entries, gap)
+            return _join(entries, gap)
     kept = list(entries)
     while len(kept) > 1:
         kept.pop()
-        pieces = [*_joined(kept, 1), (f" +{len(entries) - len(kept)}", "muted")]
+        pieces = [*_join(kept, 1), (f" +{len(entries) - len(kept)}", "muted")]
         if sum(text_cells(text) for text, _ in pieces) <= cells:
             return pieces
     return []
 
 
-def _joined(entries: Sequence[tuple[str, str, str]], gap: int) -> Line:
+def _join(entries: Sequence[tuple[str, str, str]], gap: int) -> Line:
     pieces: Line = []
     for place, (glyph, token, label) in enumerate(entries):
         pieces += [(" " * gap if place else "", "muted"), (glyph, token), (f" {label}", "muted")]

@@ -52,7 +52,7 @@ def choices(toggle: Toggle, now: Value) -> tuple[Value, ...]:
     return (now, *options)
 
 
-def turned(toggle: Toggle, now: Value, by: int) -> Value:
+def next_value(toggle: Toggle, now: Value, by: int) -> Value:
     """Return the value ``by`` steps further, from the end to the start again."""
     options = choices(toggle, now)
     at = next(i for i, option in enumerate(options) if option == now and type(option) is type(now))

@@ -22,8 +22,8 @@ from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .compare import comparison_lines
 from .pair import Pair
-from .panel_heights import VIEWS, fitting, heights_of, least
-from .rows import NOW, columns, gathered, live_row, row_of
+from .panel_heights import VIEWS, heights_of, least, panels_that_fit
+from .rows import NOW, columns, gather_repeats, live_row, row_of
 from .run_facts import fact_lines, facts_of
 from .switches import Switches
 from .text import notes_of, title_of_run
@@ -147,7 +147,7 @@ class LabPane(Pane):
         many = len(kinds - {None}) > 1
         made = (a, b, many, int(time.monotonic() / AGE_SECONDS))
         if entries is not self._entries or made != self._made:  # hundreds of rows, five times a second
-            self._shown = gathered(entries)
+            self._shown = gather_repeats(entries)
             self._rows = [row_of(shown, a, b, against, many) for shown in self._shown]
             self._entries, self._made = entries, made
         live = current is not None and current.entry is None and runs.busy
@@ -217,7 +217,7 @@ class LabPane(Pane):
         """Return the panels there is room for, the chosen one always among them."""
         some = bool(self.runs.book.entries) or self.runs.current is not None
         first = self._view or ("ab" if self._pair.complete else "loss" if self.runs.current else "runs")
-        return fitting(room, first, {"ab": self._pair.complete, "loss": some, "runs": True})
+        return panels_that_fit(room, first, {"ab": self._pair.complete, "loss": some, "runs": True})
 
     def _place(self, shown: Sequence[str], natural: int, room: int) -> None:
         """Display these panels."""

@@ -18,7 +18,7 @@ def least(room: int) -> dict[str, int]:
     return COMFORT if room >= HIGH else LEAST
 
 
-def fitting(room: int, first: str, wanted: Mapping[str, bool]) -> list[str]:
+def panels_that_fit(room: int, first: str, wanted: Mapping[str, bool]) -> list[str]:
     """Return the panels there is room for.
 
     ``first`` is among them in any case, then come those that have anything to show."""

@@ -60,7 +60,7 @@ class Shown:
     entries: tuple[Entry, ...]
 
 
-def gathered(entries: Sequence[Entry]) -> list[Shown]:
+def gather_repeats(entries: Sequence[Entry]) -> list[Shown]:
     """Return rows in the order of entries; the repeats of one setting of a group are one."""
     out, seen = [], set()
     for entry in entries:

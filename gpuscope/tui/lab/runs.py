@@ -15,7 +15,7 @@ from ...lab.config import LabConfig
 from ...lab.device_selection import Occupant
 from ...lab.rules import Verdict, check
 from ...lab.toggles import Toggle, Value
-from .choices import Device, turned
+from .choices import Device, next_value
 from .devices import facts, family, occupants, visible, where
 from .ledger_view import Book
 from .run import Run
@@ -132,7 +132,7 @@ class LabRuns:
         """Turn a switch to its next or previous value.
 
         It acts at the next start."""
-        self.put(toggle.name, turned(toggle, getattr(self.config, toggle.name), by))
+        self.put(toggle.name, next_value(toggle, getattr(self.config, toggle.name), by))
 
     def put(self, name: str, value: Value | str) -> None:
         """Set a switch; raises :class:`~gpuscope.lab.config.ConfigError`."""

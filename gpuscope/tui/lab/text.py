@@ -75,13 +75,13 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
         what, why, _ = runs.book.problem
         notes.append([("◆ ", "warn"), (f"{what} ", "text"), (why, "muted")])
     needed = _rows_of_the_longest(runs.config, runs.device, cells)
-    kept = _fitting(notes, cells, most - needed, most - 1)
+    kept = _fit_notes(notes, cells, most - needed, most - 1)
     rows = max(least, min(most, len(kept) + needed))
     own = styled.first_rows(_about(toggle, runs.config, runs.device, cells), rows - len(kept), cells)
     return [*kept, *own, *([[]] * (rows - len(kept) - len(own)))]
 
 
-def _fitting(notes: list[Line], cells: int, easy: int, most: int) -> list[Line]:
+def _fit_notes(notes: list[Line], cells: int, easy: int, most: int) -> list[Line]:
     """Return the notes in full or a row each, in ``easy`` rows where that can be.
 
     Else they take ``most``: the text of the switch is cut then. Where there are more of them,

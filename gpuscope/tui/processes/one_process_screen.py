@@ -77,7 +77,7 @@ class OneProcessScreen(ChartedScreen):
         cells = max(30, (width // 2 if self.wide else width) - 5)
         history = self.session.history
         devices = {d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None}
-        idle = self._idleness.of_process(process, words.living(process), devices, history, host.wall_seconds)
+        idle = self._idleness.of_process(process, words.living_uses(process), devices, history, host.wall_seconds)
         self._about.show(words.about_lines(host, process, idle, cells))
         self._uses.show(words.use_lines(host, process, cells))
         self._order.show(styled.hang_lines(self._order_said, cells))
@@ -120,7 +120,7 @@ class OneProcessScreen(ChartedScreen):
             "CPU % of one core": ("cpu_percent", 1.0), "RSS GiB": ("rss_bytes", 1 / GIB),
         }[what]  # fmt: skip
         if column in ("used_bytes", "sm_percent"):
-            entities = [(use.id, f"GPU {indices.get(use.gpu, '?')}") for use in words.living(process)]
+            entities = [(use.id, f"GPU {indices.get(use.gpu, '?')}") for use in words.living_uses(process)]
         else:
             entities = [(process.id, "CPU" if column == "cpu_percent" else "RSS")]
         for token, (entity, label) in zip(TOKENS, entities, strict=False):

@@ -137,7 +137,7 @@ def listing(
     call."""
     everything = entries(host, history, idleness or Idleness())
     kept = [entry for entry in everything if _wanted(entry, choice)]
-    ordered = _ordered(kept, choice)
+    ordered = _order_rows(kept, choice)
     now = host.wall_seconds
     rows = []
     for entry, depth, head in ordered:
@@ -168,7 +168,7 @@ def _haystack(entry: Entry) -> str:
 # ── order ──
 
 
-def _ordered(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
+def _order_rows(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
     """Return (entry, depth, a heading above it or None) for each row, in order.
 
     Ranks of one job stand together, in their order."""

@@ -69,7 +69,7 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
 
 
 def _working(process: ProcView, idle: Idle) -> Piece:
-    shares = [use.reading("sm_percent") for use in living(process)]
+    shares = [use.reading("sm_percent") for use in living_uses(process)]
     if idle:
         return (f"{idle.text}: no kernel of it runs", "idle")
     if any(isinstance(share, (int, float)) and share >= IDLE_PERCENT for share in shares):
@@ -87,7 +87,7 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
     devices = {device.id: device for device in host.devices}
     names = cuda_names(host, process)
     lines: list[Line] = []
-    for use in living(process):
+    for use in living_uses(process):
         device = devices.get(use.gpu)
         if device is None:
             continue
@@ -106,7 +106,7 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
     return lines or [[("it uses no GPU that the driver names", "muted")]]
 
 
-def living(process: ProcView) -> Sequence[UseView]:
+def living_uses(process: ProcView) -> Sequence[UseView]:
     """Its uses of devices that have not ended."""
     return [use for use in process.uses if use.gone is None]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
 from ...text.units import duration_text
-from .attachable import Found, Item, grouped, items_of, launched_by, row_of
+from .attachable import Found, Item, group_items, items_of, launched_by, row_of
 
 if TYPE_CHECKING:
     from ...store.source import Source
@@ -51,7 +51,7 @@ async def look_around(session: Session, pid: int | None = None) -> Found:
             else:
                 jobs = {item.job for item in items if item.job}
                 items += [item for item in answer[0] if item.job in jobs]
-    return Found(grouped(items), helpers, tuple(notes), meant)
+    return Found(group_items(items), helpers, tuple(notes), meant)
 
 
 def _together(items: Sequence[Item], one: Item) -> int:

@@ -247,7 +247,7 @@ def _int(value: object) -> int | None:
 # ── groups and rows ──
 
 
-def grouped(items: Iterable[Item]) -> tuple[Group, ...]:
+def group_items(items: Iterable[Item]) -> tuple[Group, ...]:
     """Ranks of a job together, over hosts too; mine first, then what lacks a probe."""
     jobs: dict[str, list[Item]] = {}
     for item in items:
