@@ -39,7 +39,9 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200
 
 
 def _short(seconds: float) -> str:
-    """``"45s"``, ``"5m"``, ``"2h"``, and two units only where one would lie."""
+    """Return a time in few characters, such as ``"45s"``, ``"5m"`` or ``"2h"``.
+
+    It has two units only where one would lie."""
     whole = round(seconds)
     if whole < 120 or whole % 60:
         return f"{whole}s" if whole < 600 else age_text(whole).replace(" ", "")

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """``count`` bins of equal width; the last one contains ``now``."""
+    """A row of ``count`` bins of equal width, of which the last one contains ``now``."""
 
     start: float
     width: float

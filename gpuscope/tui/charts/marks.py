@@ -33,7 +33,7 @@ class Tick(NamedTuple):
 
 
 def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> Line:
-    """``bins.count`` cells; empty where no tick falls into the window."""
+    """Return the events in ``bins.count`` cells, empty where no tick falls into the window."""
     placed: dict[int, Tick] = {}
     for tick in ticks:
         at = bins.index(tick.seconds)
@@ -78,7 +78,7 @@ def step_row(seconds: Sequence[float], steps: Sequence[float | None], bins: Bins
 
 
 def step_text(step: float) -> str:
-    """``4120``, ``412k``, ``4.12M``."""
+    """Return a step number in few characters, such as ``4120``, ``412k`` or ``4.12M``."""
     if step < 100_000:
         return f"{step:.0f}"
     return f"{step / 1e3:g}k" if step < 1_000_000 else f"{step / 1e6:g}M"

@@ -34,7 +34,7 @@ def in_short(reason: str) -> str:
 
 
 def ranges(indices: Sequence[int]) -> str:
-    """``[0, 1, 2, 5]`` as ``"0-2, 5"``."""
+    """Return numbers as ranges: ``[0, 1, 2, 5]`` as ``"0-2, 5"``."""
     out: list[list[int]] = []
     for index in sorted(indices):
         if out and index == out[-1][1] + 1:

@@ -28,7 +28,7 @@ MIG_UNVERIFIED = "MIG was tried with a stand-in of the driver only, not on hardw
 
 
 def head(host: HostView, device: DeviceView) -> Line:
-    """``GPU 0  NVIDIA H200 · Hopper, cc 9.0 · node-17``."""
+    """Return the title of the screen, as ``GPU 0  NVIDIA H200 · Hopper, cc 9.0 · node-17``."""
     d = device.definition
     kind = ", ".join(
         part for part in (d.architecture, f"cc {d.compute_capability}" if d.compute_capability else "") if part
@@ -88,7 +88,7 @@ def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> lis
 
 
 def what_it_means(device: DeviceView) -> str:
-    """One sentence about what GPU-Util hides; "" where nothing can be said."""
+    """Return one sentence about what GPU-Util hides, "" where nothing can be said."""
     load, sm, tensor = (device.number(c) for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent"))
     dram = device.number("dram_active_percent")
     if load is None:

@@ -89,7 +89,7 @@ class Aside:
             self._heard("problem", Report(problems=(text,)), {})
 
     async def _listen(self, parts: Sequence[str]) -> str:
-        """ "" when the child said all, else why not."""
+        """Hear what the child says, and return why it did not say all, "" when it did."""
         self._child = child = await Child.spawn([*self._argv, *parts], max_line_bytes=MAX_BYTES)
         total = 0
         while True:
@@ -112,7 +112,7 @@ class Aside:
                 return f"it said what is not understood ({type(error).__name__})"
 
     def close(self) -> None:
-        """Nothing is waited for."""
+        """End the child without waiting for it."""
         if self._task is not None:
             self._task.cancel()
         self._kill()

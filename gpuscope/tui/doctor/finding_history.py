@@ -149,7 +149,7 @@ def _still(case: Case, finding: Finding, now: float) -> Case:
 
 
 def _left(case: Case, now: float) -> Case | None:
-    """One that was not found now."""
+    """Return the case of a finding that was not found now, None once it is forgotten."""
     if case.kind == "end":
         return case
     gone = now - (case.seen if case.seen is not None else now)

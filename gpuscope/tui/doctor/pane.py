@@ -216,7 +216,7 @@ class DoctorPane(Pane):
         self.do_open()
 
     def do_down(self) -> None:
-        """Where the finding has the focus, read on in it."""
+        """Read on in the finding where it has the focus."""
         self._read(1)
 
     def do_up(self) -> None:
@@ -236,7 +236,7 @@ class DoctorPane(Pane):
         self.call_after_refresh(self._say_more)
 
     def do_next_pane(self) -> None:
-        """From the list to the text, and back."""
+        """Go from the list to the text, and back."""
         self.focus_on(self._scroll if self._table.has_focus else self._table)
 
     def do_next_fix(self) -> None:

@@ -64,7 +64,7 @@ class Group:
 
     @property
     def key(self) -> str:
-        """Of its row; it stays while the first does."""
+        """The key of its row, which stays while its first case does."""
         return FOLDED if self.ended > 1 else str(self.first.number)
 
     @property

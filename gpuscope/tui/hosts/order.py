@@ -70,7 +70,7 @@ class Order:
 
 @lru_cache(maxsize=1024)
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """``node-2`` before ``node-10``."""
+    """Return a key that sorts ``node-2`` before ``node-10``."""
     parts = _DIGITS.split(name.casefold())
     return tuple((0, int(part[:MAX_DIGITS]), part) if part.isdecimal() else (1, 0, part) for part in parts if part)
 

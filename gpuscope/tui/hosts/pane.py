@@ -99,7 +99,7 @@ class FleetPane(Pane):
         return known[3]
 
     def _show_detail(self) -> None:
-        """Of the host under the cursor."""
+        """Show what there is to say of the host under the cursor."""
         one = self._shown.get(self._hosts.cursor_key or "")
         width, height = self._terminal
         rows = 0 if height < TINY_ROWS else BARE_DETAIL_ROWS if height < ROOMY_ROWS else DETAIL_ROWS
@@ -169,9 +169,9 @@ class FleetPane(Pane):
             self._sort(0)
 
     def do_sort_next(self) -> None:
-        """By the next column."""
+        """Sort by the next column."""
         self._sort(1)
 
     def do_sort_previous(self) -> None:
-        """By the column before."""
+        """Sort by the column before."""
         self._sort(-1)

@@ -73,7 +73,7 @@ class Hosts:
             self._again.setdefault(self.source.key, asyncio.Event()).set()
 
     def place(self) -> str:
-        """``2/3``; "" where there is one."""
+        """Which of the hosts is looked at, as ``2/3``; "" where there is one."""
         return f"{self._at + 1}/{len(self.sources)}" if len(self.sources) > 1 else ""
 
     def host(self, view: View) -> HostView | None:

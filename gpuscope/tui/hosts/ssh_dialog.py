@@ -75,7 +75,7 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
         self.dismiss(event.value)
 
     def action_refuse(self) -> None:
-        """Nothing is told."""
+        """Close the question without an answer."""
         self.dismiss(None)
 
 

@@ -188,14 +188,16 @@ def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:
 
 
 def _pace(job: JobView | None) -> float | None:
-    """Of the slowest rank."""
+    """Return the pace of the slowest rank."""
     trainers = job.trainers if job is not None else ()
     known = [pace for t in trainers if t.gone is None and (pace := t.number("step_seconds")) is not None]
     return max(known, default=None)
 
 
 def _job_key(host: HostView, job: JobView) -> str:
-    """Of the cluster: a job without a key of its own is this host's."""
+    """Return the key of a job in the cluster.
+
+    A job without a key of its own is this host's."""
     named = any(trainer.definition.job == job.key for trainer in job.trainers)
     return job.key if named else f"{host.key} {job.key}"
 

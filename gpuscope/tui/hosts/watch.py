@@ -63,7 +63,7 @@ class Fleet:
 
     @property
     def all(self) -> tuple[Summary, ...]:
-        """As of the last :meth:`look`, as they were added."""
+        """All hosts as of the last :meth:`look`, in the order in which they were added."""
         return self._all
 
     def look(self) -> tuple[Summary, ...]:
@@ -111,7 +111,7 @@ class Fleet:
         return [one for one in inorder if one.key in kept]
 
     def totals(self) -> Totals:
-        """Of all, whatever the filter hides."""
+        """The sums over all hosts, whatever the filter hides."""
         return totals(self._all)
 
     def sort_by(self, step: int) -> str:

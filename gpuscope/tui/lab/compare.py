@@ -76,7 +76,7 @@ def value_text(value: float | None, unit: str) -> str:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """``"1.93×"``: B is so many times A."""
+    """Return a ratio as ``"1.93×"``, which means that B is so many times A."""
     if ratio is None:
         return "–"
     if 0.095 <= ratio < 99.95:
@@ -85,7 +85,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def interval_text(row: Row) -> str:
-    """``"1.88 – 1.98"``; what is there instead where nothing tells the spread."""
+    """Return an interval as ``"1.88 – 1.98"``, or words where nothing tells the spread."""
     if row.low is None or row.high is None:
         return "–" if row.ratio is not None else ""
     if row.low < 0.095:
@@ -108,7 +108,7 @@ def spread_text(row: Row) -> str:
 
 
 def verdict(row: Row) -> Piece:
-    """(word, token): whether B is better, where the interval decides that."""
+    """Return (word, token) for whether B is better, where the interval decides that."""
     if row.ratio is None or not row.better:
         return "", "muted"
     if row.low is None or row.high is None:

@@ -121,7 +121,7 @@ class Demo:
 
 
 def state_text(demo: Demo) -> str:
-    """``slow-input, cured · running · pid 4711``."""
+    """Return a script's state, as ``slow-input, cured · running · pid 4711``."""
     parts = [demo.name + (", cured" if demo.cured else ""), demo.state, f"pid {demo.pid}" if demo.pid else ""]
     if demo.code is not None:
         parts[1] = f"ended, exit code {demo.code}" if demo.code >= 0 else f"ended by signal {-demo.code}"

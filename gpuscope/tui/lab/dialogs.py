@@ -98,7 +98,7 @@ class ValueDialog(TextDialog):
             self._take(self._values[int(self._table.cursor_key)])
 
     def action_other(self) -> None:
-        """From the list to typing, and back."""
+        """Go from the list to typing, and back."""
         if self._input is not None:
             self.set_focus(self._table if self._input.has_focus else self._input)
 

@@ -22,7 +22,9 @@ log = logging.getLogger("gpuscope.lab")
 
 
 class Pair:
-    """``a`` and ``b``: the newest entry of each side, None where there is none."""
+    """The two runs that are compared.
+
+    ``a`` and ``b`` are the newest entry of each side, None where there is none."""
 
     def __init__(self) -> None:
         self.a: Entry | None = None
@@ -83,7 +85,7 @@ class Pair:
         return one.id == other.id or one in sides(self._entries, other)
 
     def title(self) -> str:
-        """``A #12 → B #14 ×5``."""
+        """Return the title of the comparison, as ``A #12 → B #14 ×5``."""
         if self.a is None or self.b is None:
             return "A/B"
         return " · ".join(f"{side} {self.name(entry)}" for side, entry in (("A", self.a), ("B", self.b)))

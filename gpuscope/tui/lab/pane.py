@@ -290,7 +290,7 @@ class LabPane(Pane):
         self.session._changed()
 
     def do_next_pane(self) -> None:
-        """From the switches to the runs, and back."""
+        """Go from the switches to the runs, and back."""
         to_runs = not self._table.has_focus
         if to_runs and not self._table.display:
             self._view = "runs"
@@ -325,7 +325,7 @@ class LabPane(Pane):
         self._redraw()
 
     def do_lab_default(self) -> None:
-        """As it is by default."""
+        """Set the switch as it is by default."""
         self.runs.put(self._switches.current.name, self._switches.current.default)
         self._redraw()
 

@@ -66,7 +66,7 @@ class PitfallsDialog(Dialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("PitfallsDialog")]
 
     def __init__(self, runs: LabRuns, first: str = "") -> None:
-        """``first`` names the script that the cursor is on."""
+        """Begin with the cursor on the script ``first``."""
         super().__init__()
         self.runs = runs
         self._first = first

@@ -81,7 +81,7 @@ class RecordingDialog(TextDialog):
             yield [("▲ ", "bad"), (self._problem, "text")]
 
     def action_other(self) -> None:
-        """From typing to the list, and back."""
+        """Go from typing to the list, and back."""
         if self._table.display:
             self.set_focus(self._input if self._table.has_focus else self._table)
 

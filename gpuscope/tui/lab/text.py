@@ -36,7 +36,7 @@ def title_of_run(runs: LabRuns) -> tuple[str, str]:
 
 
 def change_text(before: LabConfig, after: LabConfig) -> str:
-    """``parallel off, nproc 2``: what ``after`` has otherwise."""
+    """Return what ``after`` has otherwise, as ``parallel off, nproc 2``."""
     changes = [
         f"{name.replace('_', ' ')} {toggle.text(getattr(after, name))}"
         for name, toggle in BY_NAME.items()
@@ -46,7 +46,7 @@ def change_text(before: LabConfig, after: LabConfig) -> str:
 
 
 def occupant_text(one: Occupant) -> str:
-    """``GPU 0: pid 51120 (lin) jupyter holds 21.6 GiB``."""
+    """Return who is on a GPU, as ``GPU 0: pid 51120 (lin) jupyter holds 21.6 GiB``."""
     held = bytes_text(one.used_bytes) if one.used_bytes is not None else "an unknown amount"
     who = f"pid {one.pid} ({one.user}) " if one.pid else ""
     return f"GPU {one.index}: {who}{one.command} holds {held}"

@@ -57,7 +57,7 @@ class Tree:
 
     @property
     def total(self) -> int:
-        """Of all roots."""
+        """The bytes of all roots."""
         return sum(root.total for root in self.roots)
 
 

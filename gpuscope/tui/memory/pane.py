@@ -334,7 +334,7 @@ class MemoryPane(Pane, can_focus=True):
         self.session.notices.say(chosen, "warn")
 
     async def do_back(self) -> None:
-        """From a table to the waterfall, else as everywhere."""
+        """Go from a table to the waterfall, else back as everywhere."""
         if self._view != "waterfall":
             self._look_at("waterfall")
         else:

@@ -1,4 +1,4 @@
-"""From a snapshot's summary to lines, rows and curves: what the snapshot screen draws."""
+"""This module makes of a snapshot's summary the lines, rows and curves of its screen."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ class SnapshotScreen(Room):
         self._show()
 
     def action_peak(self) -> None:
-        """To the moment with most allocated."""
+        """Go to the moment with most allocated."""
         if self._view == "time":
             self._bucket = None
             self._show()

@@ -33,7 +33,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """What is looked at, in words."""
         where = (
             f"GPU {self.device.definition.index} {short_model(self.device.definition.name)}" if self.device else "CPU"
         )

@@ -98,7 +98,9 @@ def _stat(
 
 
 def _rate(now: float | None, before: float | None, seconds: float | None) -> float | None:
-    """Per second; None without two readings, and where a counter was reset between them."""
+    """Return the change per second.
+
+    It is None without two readings, and where a counter was reset between them."""
     if now is None or before is None or not seconds or now < before:
         return None
     return (now - before) / seconds
@@ -118,7 +120,7 @@ def figure(value: float | None, is_bytes: bool) -> str:
 
 
 def rate(value: float | None, is_bytes: bool) -> str:
-    """Per second: ``1.20 GiB/s``, ``3,400/s``."""
+    """Return a rate per second in words, as ``1.20 GiB/s`` or ``3,400/s``."""
     if value is None:
         return "–"
     if is_bytes:

@@ -67,7 +67,7 @@ class _View:
         self.subject: Subject | None = None
 
     def _args(self, subject: Subject) -> dict[str, int] | None:
-        """Of the request; None where there is nothing to ask."""
+        """Return the arguments of the request, None where there is nothing to ask."""
         raise NotImplementedError
 
     def _answer(self, subject: Subject) -> Answer | None:
@@ -96,7 +96,7 @@ class _View:
 
 
 class SummaryView(_View):
-    """``torch.cuda.memory_summary()``, live."""
+    """The figures of ``torch.cuda.memory_summary()``, live."""
 
     request = "statistics"
 
@@ -134,7 +134,7 @@ class SummaryView(_View):
 
     @staticmethod
     def _took(answer: Answer) -> str:
-        """To two digits: it is another with every call."""
+        """Return how long the call took, to two digits: it is another time with every call."""
         took, copy = (answer.value or {}).get("seconds"), f"{key_of('copy')}: copy"
         if not isinstance(took, (int, float)):
             return copy
@@ -221,7 +221,7 @@ class ModulesView(_View):
         return next((module for module in self._folding.shown(self._trees[1]) if module.key == key), None)
 
     def deepen(self, by: int) -> None:
-        """One level more of everything, or one fewer."""
+        """Show one level more of everything, or one fewer."""
         if self._trees is not None:
             self._folding.deepen(by, self._trees[1])
             self._again()

@@ -127,7 +127,9 @@ class _Shape:
 
     @classmethod
     def of(cls, parts: Sequence[Part], width: int, scale: float, shares: bool) -> _Shape:
-        """``shares``: the scale is the whole, so that percentages of it have a meaning."""
+        """Return the shape of a waterfall of this width.
+
+        With ``shares`` the scale is the whole, so that percentages of it have a meaning."""
         label = max(text_cells(part.label) + 2 * part.indent for part in parts)
         value = 10
         label = min(label, max(width - value - 12, width * 2 // 5, 8))

@@ -69,7 +69,9 @@ class WhatIfView:
     # ── the lab's model ──
 
     def _config(self, subject: Subject | None) -> LabConfig:
-        """Of the run in progress where that is looked at, else the switches as they are."""
+        """Return the switches of the run where that is looked at, else those that are set.
+
+        The run is the one in progress."""
         runs = self.session.labs
         running = subject is not None and subject.trainer is not None and runs.current is not None
         return runs.current.config if running and runs.current else runs.config
@@ -170,7 +172,7 @@ def card_of(host: HostView, subject: Subject | None) -> Card | None:
 
 
 def _columns(errors: Sequence[str]) -> tuple[Column, ...]:
-    """With room for errors of two sides where there are any."""
+    """Return the columns, with room for errors of two sides where there are any."""
     wide = max(map(len, errors), default=0)
     return tuple(column._replace(width=max(column.width, wide)) if column.key == "error" else column
                  for column in COLUMNS)  # fmt: skip

@@ -49,7 +49,7 @@ def facts(host: HostView) -> str:
 
 
 def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
-    """In the place of device rows, lines of at most ``width`` cells."""
+    """Return what stands in the place of device rows, in lines of at most ``width`` cells."""
     if host is None or host.sampled_seconds is None:
         return [[("waiting for the first reading", "muted")]]
     if host.nvml is None:

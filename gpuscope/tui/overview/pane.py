@@ -206,7 +206,9 @@ class OverviewPane(Pane):
             self._show_host_charts(host)
 
     def _build_charts(self, charts: Horizontal, host: HostView) -> None:
-        """On the first use: plotext costs its import only where a chart has room."""
+        """Make the charts on the first use.
+
+        plotext costs its import only where a chart has room."""
         from ..charts.line import LineChart
         from ..charts.stacked import StackedChart
 
@@ -305,15 +307,15 @@ class OverviewPane(Pane):
         program(self.app).open("device", event.key)
 
     def do_down(self) -> None:
-        """Only the list of jobs asks for this; the table moves by itself."""
+        """Move the cursor of the list of jobs down; the table moves by itself."""
         self._jobs.move(1)
 
     def do_up(self) -> None:
-        """See :meth:`do_down`."""
+        """Move the cursor of the list of jobs up; the table moves by itself."""
         self._jobs.move(-1)
 
     def do_next_pane(self) -> None:
-        """From devices to jobs and back."""
+        """Go from devices to jobs and back."""
         self._settled = True
         self.focus_on(self._devices if self._jobs.has_focus else self._jobs)
 
@@ -324,7 +326,7 @@ class OverviewPane(Pane):
         return trainer or super().chosen(host)
 
     def chosen_pid(self) -> int | None:
-        """Of the job under the cursor."""
+        """Return the process of the job under the cursor."""
         line = self._jobs.current
         pid = getattr(getattr(line.entity, "definition", None), "pid", None) if line and line.entity else None
         return pid if isinstance(pid, int) else None
@@ -372,7 +374,7 @@ class OverviewPane(Pane):
 
     @property
     def _over(self) -> str:
-        """Of a title: the time that charts show, where it is not the usual one."""
+        """The end of a title that names the time charts show, where it is not the usual one."""
 
         return f", {window_text(self._window)}" if self._window != WINDOW_SECONDS else ""
 

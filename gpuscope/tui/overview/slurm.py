@@ -90,7 +90,9 @@ def read(value: Mapping[str, Any]) -> float | str:
 
 
 def line(number: str, told: float | str, now: float, eta_seconds: float | None) -> Line:
-    """``slurm: job 123 ends 18:40, in 2 h 10 min · 40 min before it is done``."""
+    """Return the note of a job that Slurm ends.
+
+    An example is ``slurm: job 123 ends 18:40, in 2 h 10 min · 40 min before it is done``."""
     label: Piece = ("slurm: ", "faint")
     if isinstance(told, str):
         return [label, (f"end of job {number} unknown: {told}", "muted")]

@@ -67,7 +67,7 @@ class ColumnDialog(Dialog):
         self._lines.show(lines)
 
     def action_move(self, by: int) -> None:
-        """To another column."""
+        """Go to another column."""
         self._at = (self._at + by) % len(self._names)
         self._show()
 

@@ -27,7 +27,7 @@ class Idle(NamedTuple):
 
     @property
     def text(self) -> str:
-        """ "≥16m", "" where it works."""
+        """Return the time in few characters, as "≥16m", "" where it works."""
         return f"{'≥' if self.more else ''}{short_age_text(max(self.seconds, 1.0))}" if self else ""
 
     def __bool__(self) -> bool:
@@ -66,7 +66,7 @@ class Idleness:
         return Idle(max(now - known.began, 1.0), known.more)
 
     def of_device(self, device: DeviceView, history: HistoryOf) -> Idle:
-        """By its load."""
+        """Return how idle a device is by its load."""
         load, now = device.number("utilization_percent"), device.sampled_seconds
         if load is None or now is None or load >= IDLE_PERCENT:
             return BUSY

@@ -159,7 +159,7 @@ class ProcessScreen(Room):
             self.show_now()
 
     def action_mine(self) -> None:
-        """Only my processes, or all."""
+        """Show only my processes, or all."""
         self.session.state.mine = not self.session.state.mine
         self.show_now()
 

@@ -60,7 +60,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """``notes`` say what is not shown and why, ``totals`` what each user holds."""
+    """The rows of the screen and what to say of them.
+
+    ``notes`` say what is not shown and why, ``totals`` what each user holds."""
 
     rows: tuple[TableRow, ...]
     totals: Line
@@ -295,7 +297,9 @@ def _unknown(process: ProcView) -> Piece:
 
 
 def belongs(entry: Entry) -> str:
-    """``slurm 4711``, ``pod 1c2d…``, ``docker 3f2a91c07d1e``: the most telling first."""
+    """Return what a process belongs to, of which the most telling is named.
+
+    Examples are ``slurm 4711``, ``pod 1c2d…`` and ``docker 3f2a91c07d1e``."""
     d = entry.process.definition
     pod = entry.trainer.definition.pod if entry.trainer is not None and entry.trainer.definition.pod else None
     if d.slurm_job:

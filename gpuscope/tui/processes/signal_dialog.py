@@ -78,7 +78,9 @@ def _never(process: ProcView) -> str:
 
 
 class SignalDialog(Dialog):
-    """``state``: asking, running or done."""
+    """The question which signal a process is to get.
+
+    ``state`` is asking, running or done."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SignalDialog")]
 

@@ -23,7 +23,7 @@ UUID_CHARS = 12
 
 
 def head(host: HostView, process: ProcView) -> Line:
-    """``Process 48213  python train.py · node-17``."""
+    """Return the title of the screen, as ``Process 48213  python train.py · node-17``."""
     d = process.definition
     return [(f"Process {d.pid}  ", "bold accent"), (" · ".join((d.name or d.command or "?", host.name)), "title")]
 

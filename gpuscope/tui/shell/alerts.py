@@ -28,7 +28,9 @@ AT_ONCE = 4
 
 
 class AlertWatch:
-    """``live``: whether what is looked at happens now."""
+    """What tells alerts as they come and go.
+
+    ``live`` says whether what is looked at happens now."""
 
     def __init__(self, settings: AlertSettings, notices: Notices, live: Callable[[], bool]) -> None:
         self._settings, self._notices, self._live = settings, notices, live

@@ -12,7 +12,7 @@ from .session import Session
 
 
 class FileApp(GpuscopeApp):
-    """One snapshot; leaving it leaves the program."""
+    """An app that shows one snapshot; leaving that leaves the program."""
 
     def __init__(self, path: Path) -> None:
         from ...config import load

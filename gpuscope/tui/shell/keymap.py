@@ -124,7 +124,7 @@ def _without(key: Key, taken: Collection[str]) -> Key | None:
 
 
 def shown_short(key: Key) -> str:
-    """One key for each of its actions, ``← →``."""
+    """Return one key for each action of an entry, as ``← →``."""
     return key.shown or " ".join(shown(names.split(",")[0]) for names, _ in key.binds)
 
 

@@ -139,7 +139,7 @@ def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = No
 
 
 def plainly(reason: str, replaying: bool = False, instead: str = "") -> int:
-    """One line why there is no screen, one that says what needs none, and the inventory."""
+    """Say why there is no screen and what needs none, and list the devices."""
     import argparse
 
     for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 gets "?" for what it cannot show

@@ -406,7 +406,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         program(self.app).open("processes")
 
     def do_signal(self) -> None:
-        """To the process that is looked at."""
+        """Ask which signal the process that is looked at is to get."""
         program(self.app).open("signal_to", self.pane.chosen_pid())
         self._frame()
 

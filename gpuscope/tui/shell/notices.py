@@ -15,7 +15,7 @@ Severity = Literal["ok", "warn", "bad"]
 
 
 class Notice(NamedTuple):
-    """``wall_seconds`` since the epoch."""
+    """Something that the program has said, at ``wall_seconds`` since the epoch."""
 
     wall_seconds: float
     severity: Severity

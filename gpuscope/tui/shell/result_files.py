@@ -38,6 +38,6 @@ def file_for(kind: str, host: str, trainer: TrainerView, folder: Path | None = N
 
 
 def short_path(path: Path) -> str:
-    """With ``~`` for the home directory."""
+    """Return the path with ``~`` for the home directory."""
     text, home = str(path), str(Path.home())
     return "~" + text[len(home) :] if text.startswith(home + "/") else text

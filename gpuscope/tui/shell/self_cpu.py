@@ -10,7 +10,7 @@ SETTLED_SECONDS, MEASURED_SECONDS = 3.0, 5.0
 
 
 class OwnLoad:
-    """Of this process, over the last ``MEASURED_SECONDS``."""
+    """The load of this process, over the last ``MEASURED_SECONDS``."""
 
     def __init__(self) -> None:
         self._mark = (time.monotonic(), time.process_time())
@@ -21,7 +21,7 @@ class OwnLoad:
         self._mark = (time.monotonic() + SETTLED_SECONDS, time.process_time())
 
     def percent(self) -> float | None:
-        """Percent of one core; None before it was measured."""
+        """Return the load in percent of one core, None before it was measured."""
         now, used = time.monotonic(), time.process_time()
         since, before = self._mark
         if now < since:  # still starting

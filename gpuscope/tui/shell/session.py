@@ -250,7 +250,7 @@ class Session:
         return self.doctor.look(host, self.history, moment)
 
     def why_not(self, action: str) -> str:
-        """ "" when the session can carry out an action of the registry, else the reason."""
+        """Return why the session cannot carry out an action of the registry, "" when it can."""
         return why_not(self, action, self._source, self._make_hosts is not None, self._store is not None)
 
     def cpu_percent(self) -> float | None:
@@ -380,7 +380,7 @@ class Session:
 
     @property
     def paused_seconds(self) -> float | None:
-        """For how long the screen has been frozen; None when it is not."""
+        """How long the screen has been frozen, None when it is not."""
         return self.standing.seconds
 
     @property
@@ -442,7 +442,7 @@ class Session:
         self._changed()
 
     def replay_text(self) -> str:
-        """``▶ 00:12 / 01:30 ×2``, "" when it is no replay."""
+        """Return the place in a replay, as ``▶ 00:12 / 01:30 ×2``, "" when it is no replay."""
         return replay_text(self.replay) if self.replay is not None else ""
 
 

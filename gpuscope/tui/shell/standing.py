@@ -19,7 +19,9 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 class Standing:
-    """``frozen`` is the picture at the stop, None while the screen goes on."""
+    """Whether the screen stands still, and which moment it shows.
+
+    ``frozen`` is the picture at the stop, None while the screen goes on."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.frozen: View | None = None
@@ -38,7 +40,7 @@ class Standing:
 
     @property
     def seconds(self) -> float | None:
-        """For how long the screen has stood; None while it goes on."""
+        """How long the screen has stood, None while it goes on."""
         return None if self._since is None else self._clock() - self._since
 
     def past(self, key: str | None) -> HostView | None:
@@ -94,7 +96,7 @@ def next_speed(replay: ReplaySource, faster: bool) -> bool:
 
 
 def replay_text(replay: ReplaySource) -> str:
-    """``▶ 00:12/01:30 ×2``."""
+    """Return the place in a replay, as ``▶ 00:12/01:30 ×2``."""
     mark = "‖" if replay.paused else "▶"
     return f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} ×{replay.speed:g}"
 

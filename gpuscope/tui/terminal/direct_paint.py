@@ -1,9 +1,9 @@
-"""From a widget that paints itself to the terminal, past Textual's compositor.
+"""This module sends what a widget has painted to the terminal, past Textual's compositor.
 
-The compositor puts together all widgets of the lines that a span touches before it cuts the span out of them: a good
-part of the processor time of a screen on which numbers change. Our widgets know their lines; where nothing lies above
-them, the span can be sent as it is. What is not as simple as that is left to the compositor, which draws the same.
-"""
+The compositor puts together all widgets of the lines that a span touches before it cuts the
+span out of them: a good part of the processor time of a screen on which numbers change. Our
+widgets know their lines; where nothing lies above them, the span can be sent as it is. What is
+not as simple as that is left to the compositor, which draws the same."""
 
 from __future__ import annotations
 

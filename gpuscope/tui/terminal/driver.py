@@ -69,14 +69,14 @@ class PromptDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def write(self, data: str) -> None:
-        """As Textual's, and counted."""
+        """Write as Textual's driver does, and count it."""
         self._asked += data == ASK
         if self._link is not None:
             self._link.sent(len(data.encode()))
         super().write(data)
 
     def _taken(self, total: int) -> None:
-        """In the writing thread: the system has taken so much."""
+        """Note, in the writing thread, that the system has taken so much."""
         link = self._link
         if link is not None and not link.asks:
             self._in_loop(lambda: None if link.asks else link.arrived(total))

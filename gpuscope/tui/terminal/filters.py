@@ -59,7 +59,9 @@ class Guard(LineFilter):
 
 
 class PlainAscii(LineFilter):
-    """Nothing but ASCII, in the same cells: for terminals and fonts that have nothing else."""
+    """A filter that leaves nothing but ASCII, in the same cells.
+
+    It is for terminals and fonts that have nothing else."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the same pieces with a likeness for each character.
@@ -70,7 +72,7 @@ class PlainAscii(LineFilter):
 
 @lru_cache(maxsize=4096)
 def plain(text: str) -> str:
-    """``text`` in ASCII, as many cells wide as before."""
+    """Return ``text`` in ASCII, as many cells wide as before."""
     if text.isascii():
         return text
     text = text.translate(_PLAIN)

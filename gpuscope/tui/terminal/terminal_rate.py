@@ -71,7 +71,7 @@ class TerminalLink:
     # ── what happens ──
 
     def sent(self, count: int) -> None:
-        """So many bytes were given to the driver."""
+        """Note that so many bytes were given to the driver."""
         self._sent += count
         if not self.asks and self.rate is not None:  # what the system keeps for the terminal, as far as can be said
             now = self._clock()
@@ -126,7 +126,7 @@ class TerminalLink:
             self.rate = None
 
     def charts_took(self, count: int) -> None:
-        """So many bytes was a drawing of all charts."""
+        """Note that a drawing of all charts was so many bytes."""
         self._charts_bytes = (
             count if not self._charts_bytes else self._charts_bytes + 0.3 * (count - self._charts_bytes)
         )
@@ -157,7 +157,9 @@ class TerminalLink:
         return min(max(usual, round(self._charts_bytes / (CHARTS_SHARE * self.rate))), LONGEST_CHARTS_SECONDS)
 
     def text(self, charts_seconds: float) -> str:
-        """``slow link: 29.3 KiB/s, charts every 5 s``, "" where it is not."""
+        """Return what there is to say of a slow link, "" where it is not slow.
+
+        An example is ``slow link: 29.3 KiB/s, charts every 5 s``."""
         if not self.slow or self.rate is None:
             return ""
         return f"slow link: {rate_text(self.rate)}, charts every {charts_seconds:g} s"

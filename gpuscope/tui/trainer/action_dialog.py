@@ -177,7 +177,7 @@ class ActDialog(Dialog):
             self._show()
 
     def action_history(self) -> None:
-        """From a snapshot: history first."""
+        """Open the question about history in place of that for a snapshot."""
         if self.act.name == "snapshot" and self.state != "running" and not self._why_not():
             app, key = program(self.app), self._key
             self.dismiss()

@@ -180,7 +180,7 @@ class ConsentDialog(Dialog):
             self._show()
 
     def action_enter(self) -> None:
-        """Only at the end it opens the trainer; never does it agree."""
+        """Open the trainer at the end; before that, Enter never agrees."""
         if self.state == "done" and self._seen():
             self.dismiss()
             if self._opened is not None:

@@ -207,11 +207,11 @@ class AttachScreen(Dialog):
         program(self.app).open("consent", (item,), 1, True)
 
     def action_scroll(self, by: int) -> None:
-        """The list moves by itself."""
+        """Move the cursor of the list."""
         self._table.action_move(by)
 
     def action_page(self, by: int) -> None:
-        """See :meth:`action_scroll`."""
+        """Move the cursor of the list by a page."""
         self._table.action_page(by)
 
 

@@ -84,7 +84,7 @@ class Item:
 
     @property
     def name(self) -> str:
-        """``rank 3, pid 48216``."""
+        """How the process is called, as ``rank 3, pid 48216``."""
         return f"rank {self.rank}, pid {self.pid}" if self.rank is not None else f"pid {self.pid}"
 
     @property
@@ -340,7 +340,7 @@ def about(item: Item) -> Iterable[Line]:
 
 
 def short(command: str) -> str:
-    """As much of a command as helps to know it again."""
+    """Return as much of a command as helps to know it again."""
     return command if len(command) <= SHOWN_COMMAND else command[: SHOWN_COMMAND - 1] + "…"
 
 

@@ -140,7 +140,9 @@ class Asker:
     def _key(
         self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None
     ) -> tuple[str, str, tuple[tuple[str, Scalar], ...]]:
-        """Of a trainer on the host that is looked at: pids of several hosts may agree."""
+        """Return the key of a question to a trainer on the host that is looked at.
+
+        The host is a part of it: pids of several hosts may agree."""
         reached = self._reach()
         place = reached[1].key if reached is not None else ""
         return f"{place} {trainer.key}", name, tuple(sorted((args or {}).items()))

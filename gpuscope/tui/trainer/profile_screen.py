@@ -78,7 +78,7 @@ async def load(path: Path) -> Table:
 
 
 class ProfileScreen(Room):
-    """``c`` goes through devices, collectives and CPU; ``<`` and ``>`` sort."""
+    """The table of a profile, whose keys choose devices, collectives or CPU and sort."""
 
     DEFAULT_CSS = """
     ProfileScreen #lines { height: auto; }

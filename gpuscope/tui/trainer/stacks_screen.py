@@ -33,7 +33,9 @@ DEADLINE_SECONDS = 20.0
 
 
 class StacksScreen(Dialog):
-    """``r`` asks again, ← and → go to other trainers, ``a`` shows all frames."""
+    """The stacks of one trainer, as it answered.
+
+    Keys ask again, go to other trainers, and show all frames."""
 
     DEFAULT_CSS = "StacksScreen .dialog { width: 130; }"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("StacksScreen")]

@@ -47,7 +47,7 @@ class Act:
     max_bytes: int = MAX_SNAPSHOT_BYTES
 
     def why_not(self, trainer: TrainerView) -> str:
-        """ "" when this trainer can be asked, else the reason."""
+        """Return why this trainer cannot be asked, "" when it can."""
         if trainer.gone is not None:
             return f"pid {trainer.definition.pid} has ended: {trainer.gone.reason}"
         return f"not for pid {trainer.definition.pid}: {NO_CUDA}" if self.cuda and not trainer.definition.cuda else ""
@@ -127,7 +127,7 @@ def question_of(act: Act, trainer: TrainerView, steps: int) -> Iterable[Line]:
 
 
 def who(trainer: TrainerView) -> Line:
-    """``rank 3, pid 48216, train.py``."""
+    """Return who a trainer is, as ``rank 3, pid 48216, train.py``."""
     definition = trainer.definition
     rank = f"{name_of(trainer)}, " if definition.rank is not None else ""
     script = (definition.script or "").rsplit("/", 1)[-1]

@@ -45,7 +45,7 @@ class AskedOnce(TextDialog):
         raise NotImplementedError
 
     async def request(self, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
-        """See :func:`ask`."""
+        """Ask the host and return its answer; see :func:`ask`."""
         return await ask(self.session, kind, args, seconds, replayed)
 
     def text(self) -> Iterable[Line]:

@@ -130,7 +130,7 @@ class StatusLine(Painted):
 
 
 def short_model(name: str | None) -> str:
-    """``NVIDIA H200`` → ``H200``; the maker's name says nothing here."""
+    """Return a model without its maker's name, which says nothing here: ``H200``."""
     words = (name or "GPU").replace("NVIDIA", "").replace("GeForce", "").split()
     return " ".join(words) or "GPU"
 

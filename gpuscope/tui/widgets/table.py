@@ -49,7 +49,9 @@ class Column(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """``key`` is stable and unique; ``style`` is the spec of plain string cells."""
+    """One row of a table.
+
+    ``key`` is stable and unique; ``style`` is the spec of plain string cells."""
 
     key: str
     cells: Mapping[str, Cell] = MappingProxyType({})
