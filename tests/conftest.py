@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 
 import pytest
@@ -16,6 +17,9 @@ for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 # No test reads or writes the ledger of whoever runs them; those of one process share a new one.
 os.environ.setdefault("GPUSCOPE_LEDGER", os.path.join(tempfile.mkdtemp(prefix="gpuscope-tests-"), "lab.sqlite"))
+# Else each worker rewrites the asserts of all test files anew, and each process that a test starts compiles gpuscope.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Started in the background of a shell, all that we start would ignore Ctrl-C like ourselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
