@@ -70,7 +70,7 @@ def cleaned(value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", wire.BY_KIND)
 def test_what_is_encoded_is_decoded(kind):
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(wire.BY_KIND[kind])
     def check(frame):
         line = encode(frame)
@@ -90,7 +90,7 @@ def test_random_bytes_raise_only_wire_error(data):
             decode(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from([*KINDS, "r"]),
     st.dictionaries(st.sampled_from(FIELDS), wire.ANY_JSON, max_size=6),
