@@ -213,11 +213,17 @@ def give_back(page):
     """The page of the stub, once the main thread has left it."""
     if page is None:
         return
-    import ctypes
+    import ctypes, gc
     main = threading.main_thread().ident
     for _ in range(100):
         SLEEP(0.1)
-        frame, inside = sys._current_frames().get(main), False
+        collecting = gc.isenabled()
+        gc.disable()  # as the probe's current_frames does: a collection in there may wait for ever
+        try:
+            frame, inside = sys._current_frames().get(main), False
+        finally:
+            if collecting:
+                gc.enable()
         while frame is not None:
             inside = inside or frame.f_code.co_filename == "<gpuscope>"
             frame = frame.f_back

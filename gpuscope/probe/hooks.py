@@ -20,6 +20,7 @@ from .passes import Passes
 from .split import Split
 from .step_frames import in_step, within_its_own_step
 from .steps import Steps
+from .thread_frames import current_frames
 
 Undo = Callable[[], None]
 _NO_ARGUMENTS = repeat(())
@@ -251,7 +252,7 @@ def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
     end = monotonic() + QUIET_SECONDS
     while monotonic() < end and not in_step(sys._getframe()):
         sleep(0.001)
-        if not any(in_step(frame) for frame in sys._current_frames().values()):
+        if not any(in_step(frame) for frame in current_frames().values()):
             return change()
     raise RuntimeError("no moment between two optimizer steps")
 

@@ -14,6 +14,7 @@ from .gauges import StepMemory
 from .long_requests import Refusal
 from .on_import import debug
 from .steps import Steps
+from .thread_frames import current_frames
 
 MAX_KEYS = 8192
 MAX_THREADS = 256
@@ -95,7 +96,7 @@ def stacks(steps: Steps) -> Dict[str, Any]:
     many threads are cut to what fits; ``cut`` says to how many frames."""
     begin = time.perf_counter()
     value: Dict[str, Any] = {"collectives": _collectives(), "seconds": 0.0}
-    frames = sys._current_frames()
+    frames = current_frames()
     try:
         for limit in (MAX_FRAMES, 16, 4, 1):
             if limit < MAX_FRAMES:

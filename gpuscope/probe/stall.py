@@ -16,6 +16,7 @@ from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from . import standing
 from .sampler import quantile
 from .steps import Steps
+from .thread_frames import current_frames
 
 STILL_SECONDS = 3.0
 """A thread that stands at the same line for so long, with nothing counted in between, waits."""
@@ -151,7 +152,7 @@ def _short(seconds: float) -> str:
 
 
 def _frame_of(ident: Optional[int]) -> Any:
-    return sys._current_frames().get(ident) if ident is not None else None
+    return current_frames().get(ident) if ident is not None else None
 
 
 def _name_of(ident: Optional[int]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from .long_requests import Refusal
 from .on_import import debug
+from .thread_frames import current_frames
 
 MODULE = "torch._inductor"
 TOP = "torch._dynamo"
@@ -60,7 +61,7 @@ def _load() -> None:
 def others_import() -> bool:
     """Whether any other thread is inside an import now."""
     own = threading.get_ident()
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in current_frames().items():
         here: Any = frame if ident != own else None
         while here is not None:
             if here.f_code.co_filename.startswith("<frozen importlib"):
