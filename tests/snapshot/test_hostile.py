@@ -55,9 +55,10 @@ class Harm:
         return os.system, (f"touch {self.mark}",)
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("where", ["alone", "hidden"])
+@pytest.mark.parametrize(
+    ("protocol", "packed", "where"),
+    [(0, False, "alone"), (0, True, "hidden"), (2, False, "hidden"), (4, True, "alone"), (5, False, "hidden")],
+)
 def test_a_global_is_refused_and_never_called(tmp_path, protocol, packed, where):
     mark = tmp_path / "ran"
     harm = Harm(mark)
@@ -213,6 +214,7 @@ def test_a_pickle_that_computes_for_ever_is_stopped_on_time(tmp_path):
     assert not alive(children[0])
 
 
+@pytest.mark.slow
 def test_the_child_also_ends_itself_when_its_processor_time_is_used_up(tmp_path):
     path = tmp_path / "forever"
     path.write_bytes(b"\x80\x04}" + nested_tuples(200) + b"Ns.")

@@ -51,8 +51,9 @@ def test_every_release_gives_the_same_views(tmp_path, small, release):
     assert bool(found.settings) is (release != "2.1")
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("protocol", "packed"), [(0, False), (0, True), (1, False), (2, True), (3, False), (4, True), (5, False)]
+)
 def test_protocols_and_packing(tmp_path, small, protocol, packed):
     found = summary_of(synthetic.write(small, tmp_path / "a", protocol, packed))
     assert found.devices[0].totals.reserved_bytes == sum(one["total_size"] for one in small["segments"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -14,18 +16,14 @@ from gpuscope.snapshot.drawing import ASCII, BLOCKS, bar, flow_map, glyphs_for
 from gpuscope.snapshot.model import Note, Summary
 from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.text.units import bytes_text as size
+from tests.fakes.in_process import command
 from tests.snapshot import synthetic
 
 MIB = 1 << 20
 
 
-def gpuscope(*words, **env):
-    import os
-
-    return subprocess.run(
-        [sys.executable, "-m", "gpuscope", "snapshot", *map(str, words)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, **env},
-    )  # fmt: skip
+def gpuscope(*words):
+    return command("snapshot", *words)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +130,9 @@ def test_text_for_a_file(files):
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 130
-    plain = gpuscope(files[1], PYTHONIOENCODING="ascii")
+    words = [sys.executable, "-m", "gpuscope", "snapshot", files[1]]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    plain = subprocess.run(words, capture_output=True, text=True, timeout=120, env=env)
     assert plain.stdout.isascii()
     assert "?" not in plain.stdout
 
@@ -227,17 +227,14 @@ def test_two_files_where_the_first_is_hostile(files, tmp_path):
 
 
 def test_colours_on_a_terminal_only_where_wanted(files):
-    command = [sys.executable, "-m", "gpuscope", "snapshot", "--text", "--top", "1", files[1]]
-    import os
-    import pty
-
+    words = [sys.executable, "-m", "gpuscope", "snapshot", "--text", "--top", "1", files[1]]
     for env, coloured in (
         ({"TERM": "xterm-256color", "NO_COLOR": ""}, True),
         ({"TERM": "xterm", "NO_COLOR": "1"}, False),
     ):
         leader, follower = pty.openpty()
         child = subprocess.Popen(
-            command, stdout=follower, stdin=follower, stderr=subprocess.DEVNULL, env={**os.environ, **env}
+            words, stdout=follower, stdin=follower, stderr=subprocess.DEVNULL, env={**os.environ, **env}
         )
         os.close(follower)
         said = b""

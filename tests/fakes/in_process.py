@@ -1,0 +1,26 @@
+"""Commands of the program run in this process, which costs a test no start of Python."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from contextlib import redirect_stderr, redirect_stdout
+
+from gpuscope.cli import main as cli
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run ``gpuscope words…`` here. What it prints, and its exit code, are as in a process of its own; what it leaves
+    behind in this one stays, and neither stream is a terminal."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    given = [str(word) for word in words]
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = cli.main(given)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    texts = []
+    for stream in (out, err):
+        stream.seek(0)
+        texts.append(stream.read())
+    return subprocess.CompletedProcess(given, code, *texts)
