@@ -29,21 +29,25 @@ def grid(app: App[Any]) -> list[list[tuple[str, Style]]]:
     rows = []
     for strip in app.screen._compositor.render_strips():
         row: list[tuple[str, Style]] = []
-        for text, style, _ in strip:
+        for text, given, _ in strip:
+            style = given or Style()
+            if text.isascii() and text.isprintable():
+                row.extend((char, style) for char in text)
+                continue
             for char in text:
                 size = cell_len(char)
                 if size == 0 and row:
                     row[-1] = (row[-1][0] + char, row[-1][1])
                     continue
-                row.append((char, style or Style()))
-                row.extend([("", style or Style())] * (size - 1))
+                row.append((char, style))
+                row.extend([("", style)] * (size - 1))
         rows.append(row)
     return rows
 
 
 def text(app: App[Any]) -> str:
     """The characters on the screen, lines without trailing blanks."""
-    return "\n".join("".join(char for char, _ in row).rstrip() for row in grid(app))
+    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
 
 
 def describe(app: App[Any]) -> str:

@@ -539,7 +539,7 @@ def test_leaving_while_it_still_starts_is_no_error(tab):
         async with app.run_test(size=(120, 40)):
             await asyncio.sleep(seconds)
 
-    for milliseconds in range(0, 40, 4):
+    for milliseconds in range(0, 40, 8):
         asyncio.run(leave_after(milliseconds / 1000))
 
 
