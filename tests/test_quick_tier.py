@@ -58,9 +58,11 @@ def quick_part(source: str) -> list[ast.AST]:
     slow = [test for test in tests if is_left_out(test.decorator_list, written)]
     stays = [one for one in body if one not in slow] if len(slow) < len(tests) else []
     nodes = [node for statement in stays for node in ast.walk(statement)]
-    while unused := [one for one in stays if is_helper(one) and one.name not in names_in(nodes)]:
+    used = names_in(nodes)
+    while unused := [one for one in stays if is_helper(one) and one.name not in used]:
         stays = [one for one in stays if one not in unused]
         nodes = [node for statement in stays for node in ast.walk(statement)]
+        used = names_in(nodes)
     return nodes
 
 

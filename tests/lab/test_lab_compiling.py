@@ -108,6 +108,7 @@ def test_recompiles_are_counted_and_named_and_belong_to_the_warm_up() -> None:
     assert document["step_seconds"]["p95"] < found["first_step_seconds"]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_graph_break_under_fullgraph_is_an_error_that_says_what_to_do() -> None:
     config = LabConfig(model="breaks:make", device="cpu", compile="default", fullgraph=True)

@@ -175,6 +175,7 @@ def test_the_rank_that_fails_is_named_not_those_that_wait_for_it(
     assert "[rank 1]" in errors
 
 
+@pytest.mark.slow
 def test_too_many_ranks_are_refused_before_any_starts(start: Any) -> None:
     agent = start(config=CONFIG.changed("nproc", 900))
     code, last, _ = agent.end()

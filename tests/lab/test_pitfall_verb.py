@@ -59,6 +59,7 @@ def test_no_such_pitfall_and_json_of_one_are_usage_errors():
         assert "\x1b" not in err
 
 
+@pytest.mark.slow
 def test_one_that_needs_gpus_and_torchrun_is_not_started_without():
     pytest.importorskip("torch")
     code, out, err = finished("wrong-backend")
