@@ -6,6 +6,7 @@ A style is a token of the screen's theme, such as ``muted`` or ``warn``. A verb 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Iterable, List, Sequence, Tuple
 
 from . import width
@@ -18,7 +19,7 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGTP]?i?B|[mµ]?s|min|h|d)(?:/s)?(
 
 def cells(line: Iterable[Piece]) -> int:
     """Return how many cells a line takes."""
-    return sum(width.cells(text) for text, _ in line)
+    return sum([len(text) if text.isascii() else width.cells(text) for text, _ in line])
 
 
 def plain(line: Iterable[Piece]) -> str:
@@ -101,7 +102,12 @@ def wrap(line: Iterable[Piece], room: int, indent: int = 0) -> List[Line]:
     Spaces inside a line stay as they are, those at a break go. A word may consist of pieces of several styles; one
     that is wider than a line is broken anywhere. Lines after the first begin with ``indent`` spaces.
     """
-    room = max(room, indent + 2)
+    return [list(one) for one in _wrapped(tuple(line), max(room, indent + 2), indent)]
+
+
+@lru_cache(maxsize=256)
+def _wrapped(line: Tuple[Piece, ...], room: int, indent: int) -> List[Line]:
+    """Remembered, because a screen wraps the same lines again each time it is drawn."""
     found: List[Line] = [[]]
     start: Line = [(" " * indent, "text")]
     used = first = 0

@@ -7,6 +7,7 @@ spans that differ: at 2 Hz that is what keeps a slow link usable."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 from rich.segment import Segment
@@ -32,19 +33,25 @@ def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str =
     ``below`` is a spec that all pieces inherit from (a cursor's background)."""
     base = tokens.drawn(below) if below else None
     pieces: list[Segment] = []
+    length = 0
+    last_text, last_style = "", None
     for text, spec in segments:
         if not text:
             continue
         style = tokens.drawn(spec) if base is None else base + tokens.style(spec)
         text = visible(text)
-        if pieces and pieces[-1].style is style:
-            pieces[-1] = Segment(pieces[-1].text + text, style)
+        length += text_cells(text)
+        if style is last_style:
+            last_text += text
+            pieces[-1] = Segment(last_text, style)
         else:
             pieces.append(Segment(text, style))
-    strip = Strip(pieces)
-    if strip.cell_length == cells:
-        return strip
-    return strip.adjust_cell_length(cells, base or tokens.ground)
+            last_text, last_style = text, style
+    if length > cells:
+        return Strip(pieces).adjust_cell_length(cells)
+    if length < cells:
+        pieces.append(Segment(" " * (cells - length), base or tokens.ground))
+    return Strip(pieces, cells)
 
 
 def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
@@ -54,52 +61,57 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
     half."""
     if old is new:
         return []
+    before, after = list(old), list(new)
+    if before == after:
+        return []
     if old.cell_length != new.cell_length:
         return [(0, max(old.cell_length, new.cell_length))]
+    simple = narrow(before) and narrow(after)
     spans: list[tuple[int, int]] = []
-    for start, before, after in _unlike(old, new):
-        for first, last in _differing(_cells(before), _cells(after)):
-            if spans and start + first - sum(spans[-1]) <= MERGE_CELLS:
-                spans[-1] = (spans[-1][0], start + last - spans[-1][0])
-            else:
-                spans.append((start + first, last - first))
+    for first, last in _differing_runs(before, after) if simple else _differing(_cells(before), _cells(after)):
+        if spans and first - sum(spans[-1]) <= MERGE_CELLS:
+            spans[-1] = (spans[-1][0], last - spans[-1][0])
+        else:
+            spans.append((first, last - first))
     return spans
 
 
-def _unlike(old: Strip, new: Strip) -> Iterator[tuple[int, list[Segment], list[Segment]]]:
-    """Yield the stretches that differ between cells where both lines begin a piece.
+def narrow(pieces: Iterable[Segment]) -> bool:
+    """Say whether every character of these pieces takes one cell, so that characters can be counted as cells."""
+    return all(text.isascii() or _each_takes_one(text) for text, _, _ in pieces)
 
-    Each is (first cell, pieces before, pieces after)."""
-    if any(_begins_with_a_mark(piece) for piece in (*old, *new)):
-        yield 0, list(old), list(new)
-        return
-    before, after = iter(old), iter(new)
-    start = here = there = 0
-    olds: list[Segment] = []
-    news: list[Segment] = []
+
+@lru_cache(maxsize=4096)
+def _each_takes_one(text: str) -> bool:
+    """Remembered, because bars and borders come again with every line drawn."""
+    return all(text_cells(char) == 1 for char in text)
+
+
+def _differing_runs(before: list[Segment], after: list[Segment]) -> Iterator[tuple[int, int]]:
+    """Stretches of cells in which two lines of narrow characters differ. The lines are equally long.
+
+    Both are walked from one change of style to the next, so that what is equal costs one comparison of two texts.
+    """
+    here, there = iter(before), iter(after)
+    text = other = ""
+    style = look = None
+    at = 0
     while True:
-        if here <= there:
-            piece = next(before, None)
+        while not text:
+            piece = next(here, None)
             if piece is None:
                 return
-            olds.append(piece)
-            here += piece.cell_length
-        else:
-            piece = next(after, None)
-            if piece is None:
-                return
-            news.append(piece)
-            there += piece.cell_length
-        if here == there and news:
-            if olds != news:
-                yield start, olds, news
-            start, olds, news = here, [], []
-
-
-def _begins_with_a_mark(piece: Segment) -> bool:
-    """Return whether its first character belongs to the last one of the piece before."""
-    first = piece.text[:1]
-    return first > "\u02ff" and text_cells(first) == 0
+            text, style, _ = piece
+        while not other:
+            other, look, _ = next(there)
+        size = min(len(text), len(other))
+        if style is not look and style != look:
+            yield at, at + size
+        elif text[:size] != other[:size]:
+            for place, (one, two) in enumerate(zip(text, other, strict=False), at):
+                if one != two:
+                    yield place, place + 1
+        text, other, at = text[size:], other[size:], at + size
 
 
 def _differing(before: list[_Cell], after: list[_Cell]) -> Iterator[tuple[int, int]]:
@@ -128,7 +140,7 @@ def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
     The second half of a wide character is ``""``, and a combining mark belongs to its base."""
     cells: list[_Cell] = []
     for text, style, _ in pieces:
-        if text.isascii() or text_cells(text) == len(text):
+        if text.isascii() or _each_takes_one(text):
             cells.extend((char, style) for char in text)
             continue
         for char in text:
@@ -142,6 +154,25 @@ def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
                     at -= 1
                 cells[at] = (cells[at][0] + char, cells[at][1])
     return cells
+
+
+def cut_out(strip: Strip, first: int, last: int) -> list[Segment]:
+    """The pieces of a line from cell ``first`` up to ``last``. Cheaper than ``Strip.crop``, which remembers all its
+    answers: a span of a line that changes is asked for once."""
+    found: list[Segment] = []
+    at = 0
+    for piece in strip:
+        text = piece.text
+        if not (text.isascii() or _each_takes_one(text)):
+            return list(strip.crop(first, last))
+        end = at + len(text)
+        if end > first:
+            inside = at >= first and end <= last
+            found.append(piece if inside else Segment(text[max(first - at, 0) : last - at], piece.style))
+        if end >= last:
+            break
+        at = end
+    return found
 
 
 def text_of(segments: Sequence[Piece], tokens: Tokens) -> Text:

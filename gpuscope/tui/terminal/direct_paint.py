@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from textual.app import App
 from textual.geometry import Region
+from textual.strip import Strip
+
+from ..charts.strips import cut_out
 
 from .terminal_rate import TerminalLink
 
@@ -173,10 +176,10 @@ class Direct:
         left, top = region.offset + widget.content_offset
         filters, background = widget.get_line_filters(), widget.ground
         for x, y, cells, _ in regions:
-            strip = widget.line(y)
+            pieces = cut_out(widget.line(y), x, x + cells)
             for one in filters:
-                strip = strip.apply_filter(one, background)
-            yield left + x, top + y, left + x + cells, strip.crop(x, x + cells)
+                pieces = one.apply(pieces, background)
+            yield left + x, top + y, left + x + cells, Strip(pieces, cells)
 
 
 def _distinct(regions: list[Region]) -> list[Region]:

@@ -43,8 +43,9 @@ class Shadow:
         if x <= 0 and end >= self._width:
             self._lines[y], self._noted[y] = strip, []
         elif self._lines[y] is not None:
-            self._noted[y].append((x, end, strip))
-            if len(self._noted[y]) > MAX_PIECES:
+            beside = [one for one in self._noted[y] if one[0] < x or one[1] > end]  # the others lie below it now
+            self._noted[y] = [*beside, (x, end, strip)]
+            if len(beside) >= MAX_PIECES:
                 self._line(y)
 
     def changes(self, x: int, y: int, end: int, strip: Strip) -> list[Placed]:

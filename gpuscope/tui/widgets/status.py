@@ -48,9 +48,10 @@ class StatusLine(Painted):
         self._situation = Situation()
 
     def show(self, host: HostView | None, situation: Situation) -> None:
-        """Draw what differs."""
-        self._host, self._situation = host, situation
-        self.repaint()
+        """Draw what differs. Nothing does where host and situation are those of before."""
+        if host is None or host is not self._host or situation != self._situation:
+            self._host, self._situation = host, situation
+            self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         left: list[tuple[int, Piece]] = [(0, (" gpuscope ", "bold reverse accent"))]
