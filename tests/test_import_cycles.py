@@ -18,9 +18,6 @@ ROOT = Path(__file__).parent.parent
 
 Graph = dict[str, set[str]]
 
-    ["gpuscope.cli.commands.devices.verb", "gpuscope.cli.commands.devices.watch"],
-    ["gpuscope.cli.commands.ps.verb", "gpuscope.cli.commands.ps.watch"],
-    ["gpuscope.cli.remote", "gpuscope.cli.remote_look"],
 
 def modules_below(package: Path) -> dict[str, Path]:
     """Every module of a package, by its name."""

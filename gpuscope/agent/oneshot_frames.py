@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import List
 
 from ..wire.frames import PROCESS_COLUMNS, Frame, ProcDef, Sample
+from .as_sent import Settings
 from .assembler import Assembler
-from .hello import Settings, hello
+from .hello import hello
 from .picture import NOT_ASKED_YET, Picture, ProcessPicture
 from .stream import MAX_REASONS_PER_SAMPLE
 

@@ -5,7 +5,6 @@ Nothing heavy is imported before there is a target that needs it."""
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,12 +12,10 @@ from typing import TYPE_CHECKING
 
 from ..attach import targets as parsing
 from ..attach.targets import BadTarget, Target
-from ..exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from ..attach.askpass import Askpass, Question
     from ..store.remote import RemoteSource
-    from .local_look import Look
 
 __all__ = ["BadTarget", "Target", "Ways", "add_arguments", "is_remote", "one_place", "places"]
 
@@ -61,32 +58,6 @@ def one_place(args: argparse.Namespace, text: str | None) -> Target:
         one = f"{text} --via …" if args.via else f"--via 'srun --overlap --jobid J -w {found[0].node}'"
         raise BadTarget(f"{text}: {len({t.where for t in found})} places, and this looks at one. Next: {one}")
     return found[0]
-
-
-def look(args: argparse.Namespace, verb: str, want_trainers: bool) -> Look | int:
-    """One look at the place that ``args.target`` and ``args.via`` mean; an exit code where there is none, and why has
-    been said. Raises :class:`BadTarget`."""
-    target = one_place(args, args.target)
-    if target.pid is not None:
-        raise BadTarget(f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}")
-    if not target.is_remote:
-        raise BadTarget(f"{args.target}: no host. Next: gpuscope {verb}    for this machine")
-    from .remote_look import NoLook
-    from .remote_look import look as look_there
-
-    try:
-        return look_there(args, target, args.timeout, want_trainers, verb == "devices")
-    except NoLook as error:
-        return unreached(args, verb, str(error))
-
-
-def unreached(args: argparse.Namespace, verb: str, why: str) -> int:
-    """Says why nothing came, as a document too where one is asked for."""
-    if getattr(args, "json", False):
-        row = {"device": None, "severity": "unchecked", "reason": why}
-        print(json.dumps({"host": None, "problems": [row], "unknown": [], "exit_code": ExitStatus.UNCHECKED}, indent=2))
-    print(f"gpuscope {verb}: {why}", file=sys.stderr)
-    return ExitStatus.UNCHECKED
 
 
 class Ways:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -12,13 +14,14 @@ from typing import Any, TypeVar
 
 from ..agent.oneshot import TRAINERS_SECONDS
 from ..errors import UserError
+from ..exit_status import ExitStatus
 from ..store.pending_requests import SourceError
 from ..store.remote import RemoteSource
 from ..store.store import Store
 from ..store.view import Entity, HostView
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, TIMEOUT, ProcDef, Unknown
 from .local_look import Look
-from .remote import Target, Ways
+from .remote import BadTarget, Target, Ways, one_place
 
 HZ = 2.0
 KEY = "there"
@@ -119,6 +122,29 @@ def look(
 
     with Ways(args, redact=_redact()) as ways:
         return asyncio.run(once(ways))
+
+
+def look_at_target(args: argparse.Namespace, verb: str, want_trainers: bool) -> Look | int:
+    """One look at the place that ``args.target`` and ``args.via`` mean; an exit code where there is none, and why has
+    been said. Raises :class:`BadTarget`."""
+    target = one_place(args, args.target)
+    if target.pid is not None:
+        raise BadTarget(f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}")
+    if not target.is_remote:
+        raise BadTarget(f"{args.target}: no host. Next: gpuscope {verb}    for this machine")
+    try:
+        return look(args, target, args.timeout, want_trainers, verb == "devices")
+    except NoLook as error:
+        return unreached(args, verb, str(error))
+
+
+def unreached(args: argparse.Namespace, verb: str, why: str) -> int:
+    """Says why nothing came, as a document too where one is asked for."""
+    if getattr(args, "json", False):
+        row = {"device": None, "severity": "unchecked", "reason": why}
+        print(json.dumps({"host": None, "problems": [row], "unknown": [], "exit_code": ExitStatus.UNCHECKED}, indent=2))
+    print(f"gpuscope {verb}: {why}", file=sys.stderr)
+    return ExitStatus.UNCHECKED
 
 
 def without_ended(host: HostView) -> HostView:

@@ -13,6 +13,8 @@ import pytest
 from gpuscope.agent import host_workers
 from gpuscope.agent.oneshot import TRAINERS_SECONDS
 from gpuscope.cli import output
+from gpuscope.cli.commands.ps import document as ps_document
+from gpuscope.cli.commands.ps import text as ps_text
 from gpuscope.cli.commands.ps import verb as ps_verb
 from gpuscope.cli.local_look import look
 from gpuscope.cli.main import perform
@@ -117,7 +119,7 @@ def test_what_reserved_consists_of_adds_up_to_it():
         "private_pool_idle_bytes": 5,
         "private_pool_inactive_split_bytes": 2,
     }
-    found = ps_verb._split(unknowns, "x.split", readings)
+    found = ps_document._split(unknowns, "x.split", readings)
     assert found is not None
     assert found == {
         "live_bytes": 44, "rounding_bytes": 2, "awaiting_free_bytes": 1, "inactive_split_bytes": 14,
@@ -218,17 +220,17 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         "step_age_seconds": 48.0, "stall_at": "data.py:88 __getitem__", "phase": "eval", "input_seconds": 0.05,
         "compute_seconds": 0.4, "optimizer_seconds": 0.05, "h2d_seconds": None, "other_seconds": 0.0,
     }  # fmt: skip
-    assert ps_verb._notes(trainer) == [
+    assert ps_text._notes(trainer) == [
         "stands at data.py:88 __getitem__, no step for 48.0 s",
         "mean step 500 ms: input 10 % · compute 80 % · optimizer 10 %",
         "phase: eval",
     ]
-    assert ps_verb._notes({"stall_at": None, "phase": "train"}) == []
+    assert ps_text._notes({"stall_at": None, "phase": "train"}) == []
 
 
 def test_the_text_names_other_models_with_their_size_as_new_and_older_probes_send_it():
     sent = ["tutor (ResNet) 14470144 B, ema (Shadow) 3221225472 B, tex", None, "vae (Auto) 12.0 MiB"]
-    assert ps_verb._notes({"allocators": [{"other_models": one} for one in sent]}) == [
+    assert ps_text._notes({"allocators": [{"other_models": one} for one in sent]}) == [
         "other models, which no optimizer trains: "
         "tutor (ResNet) 13.8 MiB, ema (Shadow) 3.00 GiB, …; vae (Auto) 12.0 MiB"
     ]
@@ -245,9 +247,9 @@ def test_the_parts_of_a_step_add_up_to_the_step_that_the_document_gives_for_them
     missing = Unknown("not_supported", "part of computing")
     readings = {"step_seconds": 0.017, "input_seconds": 0.002, "h2d_seconds": missing, "compute_seconds": 0.019}
     readings |= {"optimizer_seconds": 0.003, "communication_seconds": 0.0, "other_seconds": 0.001}
-    assert ps_verb._measured_step(readings) == 0.025
+    assert ps_document._measured_step(readings) == 0.025
     unmeasured = Unknown("not_initialised", "no step has been taken apart yet")
-    assert ps_verb._measured_step({**readings, "compute_seconds": unmeasured}) is unmeasured
+    assert ps_document._measured_step({**readings, "compute_seconds": unmeasured}) is unmeasured
 
 
 def test_the_step_that_parts_add_up_to_is_in_the_document_or_why_it_is_not(fake, sockets, capsys):

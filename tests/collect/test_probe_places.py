@@ -11,7 +11,7 @@ import pytest
 
 from gpuscope.agent.assembler import Assembler
 from gpuscope.agent.picture import Picture
-from gpuscope.cli.commands.ps import verb as ps_verb
+from gpuscope.cli.commands.ps import document as ps_document
 from gpuscope.collect import containers, probe_sockets, trainers
 from gpuscope.doctor import live
 from gpuscope.process.procfs import start_ticks
@@ -85,7 +85,7 @@ def test_a_limit_that_cuts_is_told_everywhere(base, monkeypatch):
     picture = Picture(0.0, frames.HostDef(), {}, {}, 0.0, None, unread=why)
     definitions, sample, _ = Assembler().tick(picture, wire.hello().m + 1)
     assert [0, "trainers", why.code, why.text] in sample.why
-    assert {"device": None, "severity": "unchecked", "reason": why.text} in ps_verb.find_problems(picture)
+    assert {"device": None, "severity": "unchecked", "reason": why.text} in ps_document.find_problems(picture)
     store = Store()
     store.add_source("here", "here")
     for frame in (wire.hello(), *definitions, sample):

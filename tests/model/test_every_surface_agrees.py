@@ -14,7 +14,8 @@ import pytest
 from gpuscope.agent.environment import gather
 from gpuscope.cli import cuda_order
 from gpuscope.cli.commands import oneline
-from gpuscope.cli.commands.devices import verb as devices_verb
+from gpuscope.cli.commands.devices import document as devices_document
+from gpuscope.cli.commands.devices import text as devices_text
 from gpuscope.cli.commands.lab import devices as lab_verb
 from gpuscope.cli.commands.wait import Watched
 from gpuscope.cli.local_look import look
@@ -138,9 +139,9 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     assert ("held by no process" in flat(device_text.process_lines(host, device, 20, 120))) == state.unowned
 
     # the verbs
-    rows = devices_verb.find_problems(host)
+    rows = devices_document.find_problems(host)
     assert {row["severity"] for row in rows} == ({state.severity} if state.severity else set())
-    printed = devices_verb.text(host, rows)
+    printed = devices_text.text(host, rows)
     assert ("free  GPU 0" in printed) == (state.word == "free")
     assert ("full  GPU 0" in printed) == (state.word == "full")
     assert ("held by no process" in printed) == state.unowned

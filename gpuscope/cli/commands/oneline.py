@@ -21,7 +21,7 @@ from ...wire.clean import clean
 from ...wire.frames import Reading, Unknown
 from ..local_look import Look, look
 from ..output import exit_code
-from .devices import verb as devices_verb
+from .devices import document as devices_document
 
 TIMEOUT_SECONDS = 5.0
 MAX_DEVICES = 16
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, look: Callable[..., Look] = look, out: TextIO 
     while True:
         began = time.monotonic()
         host = look(timeout=TIMEOUT_SECONDS, want_trainers=False).host
-        problems = devices_verb.find_problems(host)
+        problems = devices_document.find_problems(host)
         again = args.every is not None
         print(line(host, colours), file=stream, flush=True)
         if not again:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from textual.binding import Binding
-
 from .actions import ACTIONS, BY_NAME, Action
 from .screen_keys import BY_TEXTUAL, KEYS, TITLES, Key
 
 if TYPE_CHECKING:
+    from textual.binding import Binding
     from textual.screen import Screen
 
 _SHOWN = {
@@ -62,6 +61,8 @@ def bindings(actions: Iterable[Action] = ACTIONS) -> list[Binding]:
 
     An action on one tab comes before one for all tabs that shares its key."""
     ordered = sorted(actions, key=lambda action: not action.where)
+    from textual.binding import Binding  # verbs without a screen name keys, and load no Textual
+
     return [
         Binding(key, f"do('{action.name}')", action.label, show=False)
         for action in ordered
@@ -72,6 +73,8 @@ def bindings(actions: Iterable[Action] = ACTIONS) -> list[Binding]:
 
 def always() -> list[Binding]:
     """Return the bindings of the app itself, in force under every dialog."""
+    from textual.binding import Binding  # verbs without a screen name keys, and load no Textual
+
     return [
         Binding(key, f"do('{action.name}')", action.label, show=False, priority=True)
         for action in ACTIONS
@@ -86,6 +89,8 @@ def always() -> list[Binding]:
 def bindings_of(name: str) -> list[Binding]:
     """The bindings of a class of this name; those of its base classes are added by Textual."""
     own = (key for key in KEYS[name] if not key.via)
+    from textual.binding import Binding  # verbs without a screen name keys, and load no Textual
+
     return [Binding(keys, action, key.label, show=False) for key in own for keys, action in key.binds]
 
 

@@ -15,7 +15,6 @@ from textual.geometry import Region
 from textual.strip import Strip
 
 from ..charts.strips import cut_out
-
 from .terminal_rate import TerminalLink
 
 if TYPE_CHECKING:

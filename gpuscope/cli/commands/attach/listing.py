@@ -21,11 +21,11 @@ GAP = 2
 def run(args: argparse.Namespace) -> int:
     """0: listed; 3: nothing was found, and not all could be asked."""
     from ...local_look import look
-    from ..ps import verb as ps_verb
+    from ..ps import document as ps_document
 
     host = look(timeout=args.timeout).host
-    problems = ps_verb.find_problems(host)
-    document = ps_verb.document(host, problems)
+    problems = ps_document.find_problems(host)
+    document = ps_document.document(host, problems)
     rows = _rows(document)
     if args.json:
         keys = ("host", "problems", "unknown")

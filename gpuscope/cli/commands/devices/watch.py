@@ -13,7 +13,8 @@ from ... import output
 from ... import watch as cli_watch
 from ...local_look import Look
 from ...output import exit_code
-from .verb import device_row, document, find_problems
+from .document import document, find_problems
+from .text import device_row
 
 
 def watch(args: argparse.Namespace, look: Callable[..., Look], rounds: int | None = None) -> int:

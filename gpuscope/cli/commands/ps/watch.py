@@ -13,7 +13,7 @@ from ... import output
 from ... import watch as cli_watch
 from ...local_look import Look
 from ...output import gib, number, percent, seconds
-from .verb import document, find_problems
+from .document import document, find_problems
 
 COMMAND_CHARS = 80
 

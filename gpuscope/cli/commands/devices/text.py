@@ -1,0 +1,101 @@
+"""Write what ``gpuscope devices`` prints for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....model.device_state import list_gap, listed_on, unowned_on
+from ....store.view import DeviceView, HostView
+from ....text import width
+from ....text.units import DASH
+from ....wire.clean import clean
+from ....wire.frames import (
+    DRIVER_ERROR,
+    LOST,
+    TIMEOUT,
+    Unknown,
+)
+from ... import free_devices, output
+from ...output import gib, number, percent
+
+STILL_WORKS = (
+    "Works without a GPU: gpuscope ps (trainers on the CPU), gpuscope run python train.py, gpuscope replay FILE."
+)
+STILL_WORKS_THERE = "Works without a GPU: gpuscope ps TARGET (trainers on the CPU), gpuscope attach TARGET."
+
+
+def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) -> str:
+    """The same for people: a table, then what is wrong, then why something is missing. ``there``: on another host."""
+    name, definition = clean(host.name), host.definition
+    if not host.devices:
+        reason = host.nvml.text if host.nvml is not None else "the driver has no devices"
+        works = STILL_WORKS_THERE if there else STILL_WORKS
+        return f"No GPU readings on {name}.\nWhy: {clean(reason)}\n{works}"
+    versions = [f"driver {definition.driver_version}"] if definition.driver_version else []
+    versions += [f"CUDA {definition.cuda_driver_version}"] if definition.cuda_driver_version else []
+    rows: list[tuple[str, ...]] = [
+        ("GPU", "NAME", "USED", "FREE", "TOTAL GiB", "UTIL", "SM", "TENSOR", "POWER", "TEMP", "SM CLOCK", "PROCESSES")
+    ]
+    rows += [device_row(device) for device in host.devices]
+    lines = ["  ".join([name, *versions]), "", *output.table(rows, right=(0, *range(2, 12)))]
+    if room := list(free_devices.lines(host)):
+        lines += ["", *room]
+    if problems:
+        lines.append("")
+    for row in problems:
+        where = "" if row["device"] is None else f"GPU {row['device']}: "
+        lines.append(f"{_MARKS[row['severity']]} {where}{row['reason']}")
+    notes = [*_unowned(host), *_missing(host)]
+    return "\n".join([*lines, "", *notes] if notes else lines)
+
+
+_MARKS = {"problem": "PROBLEM ", "unchecked": "UNKNOWN ", "warning": "WARNING "}
+_SHOWN = {
+    "used_bytes": "used", "free_bytes": "free", "utilization_percent": "util", "sm_active_percent": "sm",
+    "tensor_active_percent": "tensor", "power_watts": "power", "temperature_celsius": "temp",
+    "sm_clock_mhz": "sm clock",
+}  # fmt: skip
+
+
+def device_row(device: DeviceView) -> tuple[str, ...]:
+    uses = listed_on(device)
+    get = device.readings.get
+    return (
+        str(device.definition.index),
+        width.cut(clean(device.definition.name or DASH), 40),
+        gib(get("used_bytes")),
+        gib(get("free_bytes")),
+        gib(device.definition.total_bytes),
+        percent(get("utilization_percent")),
+        percent(get("sm_active_percent")),
+        percent(get("tensor_active_percent")),
+        number(get("power_watts"), " W"),
+        number(get("temperature_celsius"), " °C"),
+        number(get("sm_clock_mhz"), " MHz"),
+        str(len(uses)) if uses is not None else DASH,
+    )
+
+
+def _unowned(host: HostView) -> list[str]:
+    """Memory that no process holds which the driver names."""
+    if host.hidden is not None:
+        return []
+    listed = [device for device in host.devices if listed_on(device) is not None]
+    sizes = [(device.definition.index, unowned_on(device)) for device in listed]
+    return [
+        f"{DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope devices --holders"
+        for index, size in sizes
+        if size
+    ]
+
+
+def _missing(host: HostView) -> list[str]:
+    """Why there is a dash in the table, unless a problem above says it; one line per reason."""
+    lines: dict[str, list[str]] = {}
+    for device in host.devices:
+        shown = [(label, device.readings.get(column)) for column, label in _SHOWN.items()]
+        shown.append(("processes", list_gap(device)))
+        for label, reason in shown:
+            if isinstance(reason, Unknown) and reason.code not in (LOST, TIMEOUT, DRIVER_ERROR):
+                lines.setdefault(clean(reason.text), []).append(f"GPU {device.definition.index} {label}")
+    return [f"{DASH} {', '.join(who)}: {why}" for why, who in lines.items()]

@@ -1,0 +1,214 @@
+"""Put the processes and trainers of one host into the document of ``gpuscope ps``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ....model.device_state import list_gap, silence
+from ....store.ranks import SPLIT
+from ....store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
+from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView
+from ....wire.clean import clean
+from ....wire.frames import (
+    ALLOCATOR_COLUMNS,
+    HIDDEN_BY_CONTAINER,
+    NOT_INITIALISED,
+    TRAINER_COLUMNS,
+    ProcDef,
+    Reading,
+    Unknown,
+)
+from ... import output
+from ...output import Unknowns, exit_code, problem
+from ..devices.document import process_fields
+
+_TRAINER_FIELDS = (
+    "rank", "local_rank", "world_size", "job", "script", "torch_version", "python_version", "backend", "origin",
+    "allocator_settings", "step_source",
+)  # fmt: skip
+_SUMMED = (
+    "allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes",
+    "other_model_bytes",
+)  # fmt: skip
+NO_CUDA = Unknown(NOT_INITIALISED, "this trainer has not initialised CUDA: torch counts no memory for the CPU")
+NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
+
+UNMAPPED = Unknown(NOT_INITIALISED, "which GPU this is was not told by the probe, or the driver here does not know it")
+_ALONE = Unknown(NOT_INITIALISED, "the trainer does not say that it is one of several ranks")
+_UNSAID = {
+    **dict.fromkeys(_TRAINER_FIELDS, Unknown(NOT_INITIALISED, "the probe does not tell")),
+    **dict.fromkeys(("rank", "local_rank", "world_size", "job"), _ALONE),
+    "backend": NO_CUDA,
+    "allocator_settings": Unknown(NOT_INITIALISED, "none was set when the process was started, as far as is told"),
+}
+"""Why a field of a trainer is null where its probe gives no reason."""
+
+
+def find_problems(host: HostView) -> list[dict[str, Any]]:
+    """What could not be looked at: the driver, some of the probes, or the list of a device."""
+    unchecked = [reason for reason in (host.nvml, host.unread) if reason is not None]
+    problems = [problem(None, "unchecked", reason.text) for reason in unchecked]
+    for device in host.devices:
+        reason = list_gap(device)
+        if reason is not None and (not device.uses or _is_late(device)) and reason.code != HIDDEN_BY_CONTAINER:
+            problems.append(problem(device.definition.index, "unchecked", reason.text))
+    return problems
+
+
+def _is_late(device: DeviceView) -> bool:
+    """Whether it does not answer at all, so that who was on it before is all that is known."""
+    silent = silence(device.readings)
+    return silent is not None and silent.kind == "bad"
+
+
+def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
+    """The JSON document. ``processes`` is sorted so that the ranks of one job stand together, in their order."""
+    unknowns = Unknowns()
+    if host.nvml is not None:
+        unknowns.add("devices", host.nvml)
+    for device in host.devices:
+        gap = list_gap(device)
+        if gap is not None:
+            unknowns.add(f"devices[{device.definition.index}].processes", gap)
+    if host.hidden is not None:
+        unknowns.add("processes", host.hidden)
+    trainers = {trainer.process: trainer for trainer in host.trainers if not _is_foreign(trainer)}
+    rows = [(process, trainers.get(process.id)) for process in host.processes]
+    rows += [(_itself(trainer), trainer) for trainer in host.trainers if _is_foreign(trainer)]
+    rows.sort(key=lambda row: _order(row[0].definition, row[1]))
+    return {
+        "host": clean(host.name),
+        "processes": [_process(unknowns, index, *row, host) for index, row in enumerate(rows)],
+        "problems": problems,
+        "unknown": unknowns.rows,
+        "exit_code": exit_code(problems),
+    }
+
+
+def _is_foreign(trainer: TrainerView) -> bool:
+    """Whether it runs in another pid namespace, so that its process here is not known."""
+    return isinstance(trainer.readings.get("proc"), Unknown)
+
+
+def _itself(trainer: TrainerView) -> ProcView:
+    """The process of such a trainer, as far as it says so itself."""
+    definition = ProcDef(trainer.definition.pid, trainer.definition.start)
+    return ProcView(0, trainer.key, {}, None, None, definition, (), trainer.id)
+
+
+def _order(process: ProcDef, trainer: TrainerView | None) -> tuple[Any, ...]:
+    """Jobs first, then single trainers, then the rest; mine before others'; ranks in their order."""
+    job = trainer.definition.job or "" if trainer is not None else ""
+    kind = 0 if job else 1 if trainer is not None else 2
+    rank = trainer.definition.rank if trainer is not None and trainer.definition.rank is not None else -1
+    return kind, job, rank, not process.mine, process.user or "", process.pid
+
+
+def _process(
+    unknowns: Unknowns, index: int, process: ProcView, trainer: TrainerView | None, host: HostView
+) -> dict[str, Any]:
+    path, definition = f"processes[{index}]", process.definition
+    return {
+        "pid": definition.pid,
+        **process_fields(unknowns, path, process),
+        "mine": definition.mine,
+        # Of these, and of the trainer, null says that there is none.
+        **{name: _cleaned(getattr(definition, name)) for name in ("container", "pod", "slurm_job")},
+        "devices": [
+            {
+                "uuid": clean(device.definition.uuid),
+                "index": device.definition.index,
+                **{
+                    column: unknowns.value(f"{path}.devices[{position}].{column}", use.reading(column))
+                    for column in ("used_bytes", "sm_percent")
+                },
+            }
+            for position, (device, use) in enumerate(_uses(process, host))
+        ],
+        "trainer": None if trainer is None else _trainer(unknowns, f"{path}.trainer", trainer, host),
+    }
+
+
+def _uses(process: ProcView, host: HostView) -> list[tuple[DeviceView, UseView]]:
+    """The devices that it is on, in their order."""
+    return [(device, use) for device in host.devices for use in process.uses if use.gpu == device.id]
+
+
+def _cleaned(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) else value
+
+
+def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView) -> dict[str, Any]:
+    on_gpu = [allocator for allocator in trainer.allocators if allocator.definition.ordinal >= 0]
+    sampled = trainer.sampled_seconds is not None
+    readings = trainer.readings if sampled else dict.fromkeys(TRAINER_COLUMNS, NO_SAMPLE)
+    return {
+        **unknowns.fields(path, trainer.definition, _TRAINER_FIELDS, {**_UNSAID, **trainer.readings}),
+        **unknowns.columns(path, readings, {name: name for name in TRAINER_COLUMNS}),
+        "measured_step_seconds": unknowns.value(f"{path}.measured_step_seconds", _measured_step(readings)),
+        **{name: unknowns.value(f"{path}.{name}", _sum(trainer, on_gpu, name)) for name in _SUMMED},
+        "allocators": [
+            _allocator(unknowns, f"{path}.allocators[{position}]", allocator, host)
+            for position, allocator in enumerate(on_gpu)
+        ],
+    }
+
+
+def _measured_step(readings: Mapping[str, Reading]) -> Reading:
+    """The mean step that the parts add up to, their sum; ``step_seconds`` is a median of other steps."""
+    if isinstance(why := readings.get("compute_seconds", NO_SAMPLE), Unknown):
+        return why
+    parts = [readings.get(f"{part}_seconds") for part in SPLIT]
+    return round(sum(value for value in parts if isinstance(value, (int, float))), 9)
+
+
+def _sum(trainer: TrainerView, on_gpu: list[AllocView], column: str) -> Reading:
+    """Over all devices of the trainer, on the CPU where it uses none; unknown when a part of it is."""
+    if not trainer.allocators:
+        return NO_SAMPLE if trainer.sampled_seconds is None else NO_CUDA
+    total = 0
+    for allocator in on_gpu or trainer.allocators:
+        value = allocator.readings.get(column, NO_SAMPLE)
+        if not isinstance(value, int):
+            return value if isinstance(value, Unknown) else NO_SAMPLE
+        total += value
+    return total
+
+
+def _allocator(unknowns: Unknowns, path: str, allocator: AllocView, host: HostView) -> dict[str, Any]:
+    definition, why = allocator.definition, output.reason(allocator.readings, "uuid")
+    device = next((device for device in host.devices if device.id == allocator.gpu), None)
+    sampled = allocator.sampled_seconds is not None
+    readings = allocator.readings if sampled else dict.fromkeys(ALLOCATOR_COLUMNS, NO_SAMPLE)
+    return {
+        "ordinal": definition.ordinal,
+        "uuid": unknowns.value(f"{path}.uuid", definition.uuid, UNMAPPED if why is None else why),
+        "index": unknowns.value(f"{path}.index", UNMAPPED if device is None else device.definition.index),
+        **unknowns.columns(path, readings, {name: name for name in ALLOCATOR_COLUMNS}),
+        "split": _split(unknowns, f"{path}.split", readings),
+    }
+
+
+def _split(unknowns: Unknowns, path: str, readings: Mapping[str, Reading]) -> dict[str, Any] | None:
+    """What ``reserved_bytes`` consists of; the parts but ``error_bytes`` add up to it."""
+    values = [readings.get(column, NO_SAMPLE) for column in COLUMNS]
+    counts = [value for value in values if isinstance(value, int)]
+    if len(counts) < len(values):
+        why = next(value for value in values if not isinstance(value, int))
+        unknowns.value(path, why if isinstance(why, Unknown) else NO_SAMPLE)
+        return None
+    pools = [value if isinstance(value := readings.get(column), int) else 0 for column in POOL_COLUMNS]
+    whole = split(Counters(*counts, *pools))
+    return {
+        "live_bytes": whole.live,
+        "rounding_bytes": whole.rounding,
+        "awaiting_free_bytes": whole.awaiting,
+        "inactive_split_bytes": whole.inactive_split,
+        "releasable_bytes": whole.releasable,
+        "private_pool_idle_bytes": whole.pool_idle,
+        "error_bytes": whole.error,
+    }
+
+
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────────────

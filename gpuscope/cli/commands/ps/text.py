@@ -1,0 +1,102 @@
+"""Write what ``gpuscope ps`` prints for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ....store.ranks import SPLIT
+from ....text import width
+from ....text.units import DASH, bytes_text, percent_text
+from ....wire.columns import told_sizes
+from ... import output
+from ...output import gib, number, percent, seconds
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """The same for people: a line per process, the ranks of a job under its name."""
+    lines = [result["host"]]
+    if result["processes"]:
+        lines += ["", *_table(result["processes"])]
+    notes = dict.fromkeys(row["reason"] for row in result["problems"])
+    for row in result["unknown"]:
+        if row["path"] == "processes" or row["path"].endswith("].processes"):
+            notes.setdefault(f"Owners of GPU memory that are not shown: {row['reason']}")
+        elif row["path"].endswith(".sm_percent"):
+            notes.setdefault(f"SM of a process: {row['reason']}")
+    if not result["processes"]:
+        lines.append("No process here uses a GPU, and no trainer has a probe." if not notes else "Nothing to show yet.")
+        lines.append("See a trainer from the inside: gpuscope run python train.py")
+    return "\n".join([*lines, "", *(f"{DASH} {note}" for note in notes)] if notes else lines)
+
+
+def _table(processes: list[dict[str, Any]]) -> list[str]:
+    head = ("PID", "USER", "GPU", "USED", "SM", "RANK", "STEP", "STEP TIME", "ALLOCATED", "RESERVED GiB", "COMMAND")
+    rows, jobs = [head], []
+    for process in processes:
+        trainer = process["trainer"] or {}
+        jobs.append(trainer.get("job"))
+        world = trainer.get("world_size")
+        rank = trainer.get("rank")
+        used = [device["used_bytes"] for device in process["devices"]]
+        rows.append(
+            (
+                str(process["pid"]),
+                process["user"] or DASH,
+                ",".join(str(device["index"]) for device in process["devices"]) or DASH,
+                gib(sum(used)) if used and None not in used else DASH,
+                _sm(process["devices"]),
+                DASH if rank is None else f"{rank}/{world}" if world else str(rank),
+                number(trainer.get("step")),
+                seconds(trainer.get("step_seconds")),
+                gib(trainer.get("allocated_bytes")),
+                gib(trainer.get("reserved_bytes")),
+                width.cut(process["command"] or DASH, _room()),
+            )
+        )
+    first, *others = output.table(rows, right=(0, 3, 4, 6, 7, 8, 9))
+    lines, job = [first], None
+    for line, own, process in zip(others, jobs, processes, strict=True):
+        if own != job:
+            lines.append(f"job {own}" if own else "no job")
+            job = own
+        lines += [line, *(f"{' ' * 10}{note}" for note in _notes(process["trainer"] or {}))]
+    return lines
+
+
+def _sm(devices: list[dict[str, Any]]) -> str:
+    """The largest share of a device that the process keeps busy."""
+    known = [device["sm_percent"] for device in devices if device["sm_percent"] is not None]
+    return percent(max(known)) if known else DASH
+
+
+def _notes(trainer: Mapping[str, Any]) -> list[str]:
+    """Where a trainer stands, what its step is made of, and that it evaluates: lines below its own, where known."""
+    lines = []
+    if trainer.get("stall_at"):
+        age = trainer.get("step_age_seconds")
+        lines.append(f"stands at {trainer['stall_at']}" + (f", no step for {seconds(age)}" if age is not None else ""))
+    parts = {name: value for name in SPLIT if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0}
+    total = sum(parts.values())
+    if total > 0:
+        shares = [f"{name} {percent_text(value / total)}" for name, value in parts.items() if value >= 0.005 * total]
+        lines.append(f"mean step {seconds(total)}: " + " · ".join(shares))
+    if trainer.get("step_source") not in (None, "optimizer steps"):
+        lines.append(f"its steps are {trainer['step_source']}")
+    named = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
+    if named:
+        others = "; ".join(told_sizes(text, bytes_text) for text in named)
+        lines.append(f"other models, which no optimizer trains: {others}")
+    if trainer.get("phase") not in (None, "train"):
+        lines.append(f"phase: {trainer['phase']}")
+    return lines
+
+
+def _room() -> int:
+    """Cells for the command: what the terminal leaves, plenty where there is none."""
+    try:
+        return max(20, os.get_terminal_size(sys.stdout.fileno()).columns - 92)
+    except (OSError, ValueError):
+        return 120
