@@ -62,8 +62,6 @@ XIDS: Dict[int, Xid] = {
     154: Xid("the GPU needs recovery", False, "dmesg says which: reset, reboot, or drain and reset"),
 }
 """The codes that people who train meet. Others are named by their number."""
-HARMLESS = frozenset((43, 45))
-"""They follow what a program did or another error: not an alarm by themselves."""
 
 
 def xid_words(code: int) -> str:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..model.device_state import hardware_faults, unowned_bytes
+from ..model.xid_errors import xid_error
 from ..text.units import bytes_text
 from .environment_facts import WORDINGS, Device, Facts, names, read_visible_devices
 from .finding import Abstained, Evidence, Finding
 
-_SERIOUS_XIDS = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
-"""XIDs that NVIDIA's catalogue puts down to the hardware, its memory, links or firmware.
-
-Others (13, 31, 43, 45 …) are mostly a program's fault.
-"""
 _BUSY_PERCENT = 20
 """At this utilization and above, a GPU counts as busy, so that its link runs at full speed."""
 
@@ -59,7 +55,7 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
     xids = _xids(device, facts)
     if not evidence and not xids:
         return
-    serious = [xid for xid in facts.xids or () if _is_same_device(xid.pci, device.pci) and xid.number in _SERIOUS_XIDS]
+    serious = [xid for xid in facts.xids or () if _is_same_device(xid.pci, device.pci) and xid_error(xid.number).hardware]
     sure = bool(evidence)
     if device.ecc_uncorrected:
         name = "environment.ecc"

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..collect.clock_events import SLOWED_CLOCK_EVENTS
-from ..collect.xid import HARMLESS, xid_words
 from ..store.ranks import name_of, stands
 from ..store.view import DeviceView, Gone, HostView, ProcView, TrainerView
 from .alerts_settings import AlertSettings
 from .device_state import faults_of, slowed
+from .xid_errors import xid_error
 
 MARGINS = {"temperature": 3.0, "memory": 2.0}
 """A threshold's alert clears this far below it: °C, percentage points."""
@@ -173,18 +173,19 @@ class Alerts:
         no other came."""
         for device in host.devices:
             count, code = device.number("xid_count"), device.number("last_xid")
+            error = xid_error(int(code or 0))
             if count is None:
                 continue
             key = (host.key, device.key)
             before, since = self._xid_counts.get(key, (count, None))
             if count < before:  # counted anew: the agent was started again
                 since = now if count else None
-            elif count > before and code not in HARMLESS:
+            elif count > before and error.kind != "ok":
                 since = now
             self._xid_counts[key] = (count, since)
             uuid, who = device.definition.uuid, f"GPU {device.definition.index}"
             recent = since is not None and now - since < EVENT_SECONDS
-            text = f"{who}: {xid_words(int(code or 0))}"
+            text = f"{who}: {error.text}"
             yield _Now("xid", uuid, who, text, recent, not recent, code, None, uuid, once=True)
 
     def _ended(self, host: HostView, mine: set[int], now: float) -> Iterable[_Now]:

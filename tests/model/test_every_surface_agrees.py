@@ -21,6 +21,7 @@ from gpuscope.cli.commands.wait import Watched
 from gpuscope.cli.local_look import look
 from gpuscope.collect import processes
 from gpuscope.doctor import environment_devices, environment_topology, live
+from gpuscope.doctor.finding import Finding
 from gpuscope.exit_status import ExitStatus
 from gpuscope.export import page, table
 from gpuscope.model.alerts import Alerts
@@ -36,7 +37,7 @@ from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.overview.empty_states import problems
 from gpuscope.tui.processes.text import order_lines
 from gpuscope.tui.theme import THEMES, Tokens
-from gpuscope.wire.environment import Device, Facts, Host
+from gpuscope.wire.environment import Device, Facts, Host, Xid
 from tests.fakes import jobs, views
 from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
 
@@ -155,6 +156,35 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     assert set(samples[table.DEVICE_UP.name].values()) == {0 if state.lost or state.hangs else 1}
     found = [one for one in environment_devices.judge(facts) if getattr(one, "severity", "info") != "info"]
     assert [(one.pitfall, one.severity) for one in found] == ([state.finding] if state.finding else [])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("number", "severity", "of_the_doctor"),
+    [(79, "warning", "warning"), (13, "warning", "info"), (45, None, "info"), (500, "warning", "info")],
+)
+def test_all_judge_an_xid_error_alike(number: int, severity: str | None, of_the_doctor: str) -> None:
+    with FakeNvml(gpus=1).install():
+        before = seen()
+    readings = {**before.devices[0].readings, "xid_count": 1, "last_xid": number}
+    host = replace(before, devices=(replace(before.devices[0], readings=readings),))
+
+    rows = devices_verb.find_problems(host)
+    assert [(row["severity"], f"XID {number}: " in row["reason"]) for row in rows] == (
+        [(severity, True)] if severity else []
+    )
+    document = devices_verb.document(host, rows)
+    assert document["devices"][0]["last_xid_words"].startswith(f"XID {number}: ")
+    pieces = [piece for line in device_text.health_lines(host.devices[0], 120) for piece in line]
+    (token,) = [token for text, token in pieces if f"XID {number}: " in text]
+    assert token == ("warn" if severity else "text")
+    alerts = Alerts(AlertSettings(xid=True, for_seconds=0.0))
+    assert alerts.look(before) == []
+    assert [alert.kind for alert in alerts.look(host)] == (["xid"] if severity else [])
+
+    card = Device(0, UUIDS[0], "NVIDIA H200", pci="00000000:18:00.0")
+    facts = Facts(devices=(card,), xids=(Xid("0000:18:00", number, 1),))
+    (found,) = [one for one in environment_devices.judge(facts) if isinstance(one, Finding)]
+    assert (found.pitfall, found.severity) == ("gpu-health", of_the_doctor)
 
 
 def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:

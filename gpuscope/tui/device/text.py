@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...collect.clock_events import clock_event_words
-from ...collect.xid import xid_advice, xid_words
 from ...model.device_state import faults_of, judge, processes_on, slowed, unowned_on
+from ...model.xid_errors import last_xid_error
 from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.styled import Line, Piece
@@ -297,16 +297,16 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         else:
             well.append(label)
 
-    last, times = n("last_xid"), n("xid_count")
-    if not times and not last:
+    last, times = last_xid_error(device.readings), n("xid_count")
+    if not times and last is None:
         (untold if times is None else well).append("XID")
-    elif last:
+    elif last is not None:
         times = times or 0
         more = f" ({times:.0f} since gpuscope came)" if times > 1 else ""
-        advice = xid_advice(int(last))
-        bad.append(fact("XID", [(xid_words(int(last)) + more, "bad"), (f" · {advice}" if advice else "", "text")]))
+        token = "warn" if last.kind == "warn" else "text"
+        bad.append(fact("XID", [(last.text + more, token), (f" · {last.advice}" if last.advice else "", "text")]))
     else:
-        bad.append(fact("XID", [(f"{times:.0f} since gpuscope came, of an unknown number", "bad")]))
+        bad.append(fact("XID", [(f"{times:.0f} since gpuscope came, of an unknown number", "warn")]))
     count(
         "ecc_uncorrected_count",
         "ECC errors",

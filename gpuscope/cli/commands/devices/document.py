@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....collect.clock_events import clock_event_words
-from ....collect.xid import HARMLESS, xid_advice, xid_words
 from ....model.device_state import faults_of, list_gap, listed_on, slowed
+from ....model.xid_errors import last_xid_error
 from ....store.view import DeviceView, HostView, ProcView
 from ....wire.clean import clean
 from ....wire.frames import (
@@ -58,7 +58,6 @@ def _device(unknowns: Unknowns, position: int, device: DeviceView, host: HostVie
         f"{memory}.total_bytes", device.definition.total_bytes, output.reason(device.readings, "total_bytes")
     )
     reasons = device.readings.get("clock_event_reasons")
-    xid = device.readings.get("last_xid")
     apart = (*_MEMORY, "clock_event_reasons", "idle_since_seconds")
     others = {name: name for name in DEVICE_COLUMNS if name not in apart}
     return {
@@ -69,16 +68,17 @@ def _device(unknowns: Unknowns, position: int, device: DeviceView, host: HostVie
         if isinstance(reasons, int)
         else unknowns.value(f"{path}.clock_event_reasons", reasons),
         "idle_seconds": unknowns.value(f"{path}.idle_seconds", free_devices.idle_seconds(host, device)),
-        "last_xid_words": unknowns.value(f"{path}.last_xid_words", _xid_words(xid)),
+        "last_xid_words": unknowns.value(f"{path}.last_xid_words", _xid_words(device)),
         "unaccounted_bytes": unknowns.value(f"{path}.unaccounted_bytes", unaccounted(device, host)),
         "processes": _processes(unknowns, f"{path}.processes", device, host),
     }
 
 
-def _xid_words(xid: Reading | None) -> Reading:
-    if isinstance(xid, int) and xid:
-        return xid_words(xid)
-    return xid if isinstance(xid, Unknown) else Unknown(NOT_INITIALISED, "the driver has reported no critical error")
+def _xid_words(device: DeviceView) -> Reading:
+    error, told = last_xid_error(device.readings), device.readings.get("last_xid")
+    if error is not None:
+        return error.text
+    return told if isinstance(told, Unknown) else Unknown(NOT_INITIALISED, "the driver has reported no critical error")
 
 
 def unaccounted(device: DeviceView, host: HostView) -> Reading:
@@ -167,7 +167,7 @@ def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
     if reasons := slowed(readings):
         found.append(problem(index, "warning", f"its clock is held down now: {', '.join(reasons)}"))
     found += [problem(index, _SEVERITIES[fault.kind], fault.reason) for fault in faults_of(readings)]
-    xid = readings.get("last_xid")
-    if isinstance(xid, int) and xid and xid not in HARMLESS:
-        found.append(problem(index, "warning", f"{xid_words(xid)}. Next: {xid_advice(xid) or 'look it up'}"))
+    error = last_xid_error(readings)
+    if error is not None and error.kind != "ok":
+        found.append(problem(index, _SEVERITIES[error.kind], f"{error.text}. Next: {error.advice or 'look it up'}"))
     return found
