@@ -44,7 +44,7 @@ def collect_once(
     search = Search(collector)
     while True:
         picture = collector.picture()
-        complete = _complete(collector)
+        complete = is_complete(collector)
         waited = time.monotonic() - began
         if waited >= timeout or (complete and not (want_trainers and search.pending)):
             picture = collector.picture()  # what came between that one and the check
@@ -98,7 +98,8 @@ class Search:
         return probes.connecting and time.monotonic() - self._ended < TRAINERS_SECONDS
 
 
-def _complete(collector: Collector) -> bool:
+def is_complete(collector: Collector) -> bool:
+    """Whether the driver, every device, the host and every wanted process have answered, or cannot."""
     return (
         collector.nvml.settled
         and all(worker.answered or worker.failure is not None for worker in collector.nvml.devices)

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from gpuscope.agent.live_frames import LiveFrames
 from gpuscope.agent.picture import Collector
 from gpuscope.cli.commands.doctor import live as doctor_live
 from gpuscope.probe import blackbox, records
@@ -37,7 +38,8 @@ def fake():
 
 
 def look(sockets, pid=None, timeout=8.0):
-    return doctor_live.examine(pid, timeout, lambda: Collector(4.0, probe_hz=5.0, directories=[str(sockets)]))
+    collector = Collector(4.0, probe_hz=5.0, directories=[str(sockets)])
+    return doctor_live.examine(pid, timeout, LiveFrames(4.0, 5.0, collector))
 
 
 def leave_box(pid: int, per_step: int) -> None:

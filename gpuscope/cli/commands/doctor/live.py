@@ -9,31 +9,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....agent import oneshot
-from ....agent.assembler import Assembler
-from ....agent.picture import Collector
+from ....agent.live_frames import LiveFrames
 from ....doctor.finding import Report
 from ....process.procfs import descends
 from ....store.decode import decode
 from ....store.store import Store
 from ....text.units import bytes_text
 from ....wire import codec
-from ....wire.frames import COLUMNS, Frame, Hello, Request, Result
+from ....wire.frames import Frame, Request, Result
 
 if TYPE_CHECKING:
     from ....collect.probe_link import ProbeLink
-    from ....collect.trainers import Probes, TrainerNews
     from ....store.growth import Trend
     from ....store.view import AllocView, History, HostView, TrainerView
 
 WATCH_SECONDS = 2.2
 """How long trainers are watched: a few samples, so that a mean is one and a counter can be seen to rise."""
-PROBE_HZ = 5.0
+HZ, PROBE_HZ = 2.0, 5.0
 TICK_SECONDS = 0.2
 MAX_BOXES = 16
 MAX_ASKED = 64
@@ -44,15 +41,11 @@ NO_TRAINER = (
 _KEY = "here"
 
 
-def examine(
-    pid: int | None = None, timeout: float = 5.0, make_collector: Callable[[], Collector] | None = None
-) -> Report:
-    """What is wrong with the job of the process ``pid``, or with every trainer here (``make_collector``: for tests)."""
+def examine(pid: int | None = None, timeout: float = 5.0, agent: LiveFrames | None = None) -> Report:
+    """What is wrong with the job of the process ``pid``, or with every trainer here (``agent``: for tests)."""
     if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
         return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
-    told = _Told()
-    store, complete = _watch(timeout, make_collector or _collector, told)
-    told.tell(store)
+    store, complete = watch(timeout, agent, _Told())
     host = store.view().host
     if host is None:
         return Report(problems=("Nothing on this machine answered. Try: gpuscope ps",))
@@ -99,46 +92,32 @@ def _no_probe(host: HostView, pid: int) -> str:
 # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _collector() -> Collector:
-    oneshot.keep_stdout()
-    return Collector(2.0, probe_hz=PROBE_HZ)
-
-
-def _watch(timeout: float, make: Callable[[], Collector], told: _Told | None = None) -> tuple[Store, bool]:
-    """The store after a look: short where no trainer is here. ``told`` hears what trainers remember."""
-    store, assembler, collector = Store(), Assembler(), make()
+def watch(timeout: float, agent: LiveFrames | None = None, told: _Told | None = None) -> tuple[Store, bool]:
+    """The store after a look, short where no trainer is here, and whether everybody has answered. With ``told``,
+    trainers are asked what they remember."""
+    agent, store = agent or LiveFrames(HZ, PROBE_HZ), Store()
     store.add_source(_KEY, os.uname().nodename)
     began = time.monotonic()
-    _feed(store, [_hello()])
-    collector.start(told.hear if told is not None else None)
-    search = oneshot.Search(collector)
+    _feed(store, agent.start(told.hear if told is not None else None))
     try:
         while True:
-            picture = collector.picture()
-            if told is not None and collector.probes is not None:
-                told.ask(collector.probes, picture.trainers)
-            before, sample, after = assembler.tick(picture, time.monotonic_ns())
-            _feed(store, [*before, sample, *after])
-            waited = time.monotonic() - began
-            complete = oneshot._complete(collector)
-            if picture.trainers:
-                enough = complete and waited >= WATCH_SECONDS
-            else:
-                enough = complete and not search.pending
+            _feed(store, agent.tick())
+            host = store.host(_KEY)
+            trainers = [one for one in host.trainers if one.gone is None] if host is not None else []
+            if told is not None:
+                told.ask(agent, store, trainers)
+            waited, complete = time.monotonic() - began, agent.complete
+            enough = complete and (waited >= WATCH_SECONDS if trainers else not agent.searching)
             if enough or waited >= max(timeout, 0.2):
+                if told is not None:
+                    told.tell(store)
                 return store, complete
-            if picture.trainers:
+            if trainers:
                 time.sleep(TICK_SECONDS)
             else:
-                collector.bell.wait(TICK_SECONDS / 2)
+                agent.wait(TICK_SECONDS / 2)
     finally:
-        collector.stop()
-
-
-def _hello() -> Hello:
-    cols = {table: list(columns) for table, columns in COLUMNS.items()}
-    host = os.uname().nodename
-    return Hello(host=host, pid=os.getpid(), uid=os.geteuid(), t=time.time(), m=time.monotonic_ns(), cols=cols)
+        agent.stop()
 
 
 def _feed(store: Store, frames: list[Frame]) -> None:
@@ -158,28 +137,27 @@ class _Told:
     threads; a probe of an older gpuscope does not know the question."""
 
     def __init__(self) -> None:
-        self._pids: dict[int, int] = {}  # link → the trainer's pid
-        self._answers: dict[int, Mapping[str, Any]] = {}  # pid → what it said
+        self._trainers: dict[int, int] = {}  # link → the trainer's id in the view
+        self._answers: dict[int, Mapping[str, Any]] = {}  # that id → what it said
 
-    def ask(self, probes: Probes, trainers: Iterable[TrainerNews]) -> None:
-        for news in trainers:
-            if news.link not in self._pids and len(self._pids) < MAX_ASKED:
-                self._pids[news.link] = news.pid or news.definition.pid
-                probes.request(news.link, Request("growth", 0, {}))
+    def ask(self, agent: LiveFrames, store: Store, trainers: list[TrainerView]) -> None:
+        for trainer in trainers:
+            number = store.wire_id(_KEY, trainer.id)
+            link = agent.link_of(number) if number is not None else None
+            if link is not None and link not in self._trainers and len(self._trainers) < MAX_ASKED:
+                self._trainers[link] = trainer.id
+                agent.ask(link, Request("growth", 0, {}))
 
     def hear(self, link: ProbeLink, answer: object) -> None:
         """An answer of a probe, which may hold anything."""
-        pid = self._pids.get(link.name)
-        if pid is not None and isinstance(answer, Result):
-            self._answers[pid] = answer.value
+        trainer = self._trainers.get(link.name)
+        if trainer is not None and isinstance(answer, Result):
+            self._answers[trainer] = answer.value
 
     def tell(self, store: Store) -> None:
         """Put what was heard before what was seen."""
-        host = store.view().host
-        for trainer in host.trainers if host is not None else ():
-            answer = self._answers.get(trainer.definition.pid)
-            if answer is not None:
-                store.remember(_KEY, trainer.id, answer)
+        for trainer, answer in list(self._answers.items()):
+            store.remember(_KEY, trainer, answer)
 
 
 class _Past:

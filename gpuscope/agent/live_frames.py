@@ -1,0 +1,67 @@
+"""What an agent would send, tick by tick, for a viewer in the same process that watches this host for a moment."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, List, Optional
+
+from ..wire.frames import Frame, Request
+from .assembler import Assembler
+from .hello import Settings, hello
+from .oneshot import Search, is_complete, keep_stdout
+from .picture import Collector
+
+
+class LiveFrames:
+    """Call :meth:`start`, then :meth:`tick` as often as wanted, then :meth:`stop`. ``collector`` is for tests."""
+
+    def __init__(self, hz: float, probe_hz: float, collector: Optional[Collector] = None) -> None:
+        self._hz = hz
+        self._probe_hz = probe_hz
+        self._collector = collector
+        self._assembler = Assembler()
+
+    def start(self, on_answer: Optional[Callable[..., None]] = None) -> List[Frame]:
+        """Start to ask everybody, and return the hello. ``on_answer`` hears what probes answer (link, frame)."""
+        if self._collector is None:
+            keep_stdout()
+            self._collector = Collector(self._hz, probe_hz=self._probe_hz)
+        self._collector.start(on_answer)
+        self._search = Search(self._collector)
+        return [hello(Settings(self._hz))]
+
+    @property
+    def _started(self) -> Collector:
+        assert self._collector is not None
+        return self._collector
+
+    def tick(self) -> List[Frame]:
+        """Return what is new."""
+        before, sample, after = self._assembler.tick(self._started.picture(), time.monotonic_ns())
+        return [*before, sample, *after]
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody but the probes has answered."""
+        return is_complete(self._started)
+
+    @property
+    def searching(self) -> bool:
+        """Whether a trainer may still turn up."""
+        return self._search.pending
+
+    def link_of(self, trainer: int) -> Optional[int]:
+        """The name of the link to the probe of a trainer, which has this id in the frames."""
+        return self._assembler.trainers.get(trainer)
+
+    def ask(self, link: int, request: Request) -> None:
+        """Send a request to a probe; ``on_answer`` hears the answer."""
+        probes: Any = self._started.probes
+        probes.request(link, request)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until somebody answers for the first time, ``seconds`` at most."""
+        self._started.bell.wait(seconds)
+
+    def stop(self) -> None:
+        self._started.stop()
